@@ -1,0 +1,30 @@
+"""What runs, and in which order: schedules, and the task graph they make.
+
+No time passes here, and nothing but numpy is needed (networkx for the validity
+checker alone).
+"""
+
+from schedules.graph import Communication, Lane, LaneKind, Sharding, Task, TaskGraph
+from schedules.layout import InvalidConfiguration, Layout
+from schedules.lowering import Deadlock, build_graph, lower
+from schedules.registry import find_schedule, schedules
+from schedules.steps import Operation, Order, Schedule
+
+__all__ = [
+    "Communication",
+    "Deadlock",
+    "InvalidConfiguration",
+    "Lane",
+    "LaneKind",
+    "Layout",
+    "Operation",
+    "Order",
+    "Schedule",
+    "Sharding",
+    "Task",
+    "TaskGraph",
+    "build_graph",
+    "find_schedule",
+    "lower",
+    "schedules",
+]

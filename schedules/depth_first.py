@@ -1,0 +1,74 @@
+"""Depth-first: micro-batches in short sequences, forward and backward in turn (Figure 4c).
+
+The interleaved 1F1B of Megatron-LM. A rank takes a sequence of micro-batches
+through its first stage, then through its next one, then the next sequence.
+Before its first backward pass, rank r runs the forward passes of a whole
+sequence through all stages but its last, and 2 (N_PP - 1 - r) more.
+
+A sequence of N_PP is the paper's schedule. A longer one is the hybrid that the
+paper conjectures: a micro-batch then has time to loop around although transfers
+delay it. The whole batch in one such sequence leaves nothing to take turns
+with, and is breadth-first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from schedules.layout import InvalidConfiguration, Layout
+from schedules.steps import Schedule, Step, backward, forward
+
+
+def steps(layout: Layout, rank: int) -> Iterator[Step]:
+    """Warm up, then one forward and one backward in turn, then drain."""
+    stages = layout.stages_of(rank)
+    ahead = _warmup(layout, rank)
+    forwards = _passes(layout, forward, stages)
+    backwards = _passes(layout, backward, stages[::-1])
+    for _, step in zip(range(ahead), forwards, strict=False):
+        yield step
+    for step in backwards:
+        if following := next(forwards, None):
+            yield following
+        yield step
+
+
+def _warmup(layout: Layout, rank: int) -> int:
+    ranks, sequence = layout.pipeline_parallel, layout.sequence or layout.pipeline_parallel
+    if ranks < sequence == layout.microbatches:
+        return layout.stages_per_rank * sequence
+    return (layout.stages_per_rank - 1) * sequence + 2 * (ranks - 1 - rank)
+
+
+def _passes(layout: Layout, step: Callable[[int, int], Step], stages: list[int]) -> Iterator[Step]:
+    sequence = layout.sequence or layout.pipeline_parallel
+    for first in range(0, layout.microbatches, sequence):
+        for stage in stages:
+            for microbatch in range(first, first + sequence):
+                yield step(stage, microbatch)
+
+
+def validate(layout: Layout) -> None:
+    """Sequences must be full, and long enough to fill the pipeline."""
+    ranks, sequence = layout.pipeline_parallel, layout.sequence or layout.pipeline_parallel
+    if sequence < ranks:
+        raise InvalidConfiguration(
+            "sequence",
+            f"a sequence of {sequence} micro-batches cannot fill {ranks} ranks; "
+            f"depth-first needs at least {ranks}",
+        )
+    if layout.microbatches % sequence:
+        raise InvalidConfiguration(
+            "microbatches",
+            f"depth-first runs micro-batches in sequences of {sequence}, "
+            f"and {layout.microbatches} is not a multiple of {sequence}",
+        )
+
+
+SCHEDULE = Schedule(
+    name="depth-first",
+    summary="looped; sequences of N_PP micro-batches, forward and backward in turn",
+    placement="looped",
+    steps=steps,
+    validate=validate,
+)

@@ -1,0 +1,33 @@
+"""GPipe: every forward pass, then every backward pass (paper, Figure 4a).
+
+rank 0   F0 F1 F2 F3                   B0 B1 B2 B3
+rank 1      F0 F1 F2 F3             B0 B1 B2 B3
+rank 2         F0 F1 F2 F3       B0 B1 B2 B3
+rank 3            F0 F1 F2 F3 B0 B1 B2 B3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from schedules.layout import Layout
+from schedules.steps import Schedule, Step, backward, forward
+
+
+def steps(layout: Layout, rank: int) -> Iterator[Step]:
+    """Micro-batch by micro-batch through all stages of the rank."""
+    stages = layout.stages_of(rank)
+    for microbatch in range(layout.microbatches):
+        for stage in stages:
+            yield forward(stage, microbatch)
+    for microbatch in range(layout.microbatches):
+        for stage in reversed(stages):
+            yield backward(stage, microbatch)
+
+
+SCHEDULE = Schedule(
+    name="gpipe",
+    summary="non-looped; all forward passes, then all backward passes",
+    placement="contiguous",
+    steps=steps,
+)

@@ -1,0 +1,195 @@
+"""The task graph: one training step as columns.
+
+Rules that every graph keeps (and that `schedules.validity` checks):
+
+- Tasks are numbered in an order in which they could run: every dependency has
+  a smaller number. The order of each lane is the order of its tasks' numbers.
+- A lane is one in-order queue of a rank. A transfer is one task on two lanes,
+  one at the sender and one at the receiver; it starts when it heads both.
+- Columns hold -1 (`NONE`) where a task has no such thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from schedules.columns import NONE, Flags, Groups, Integers, group_by
+from schedules.layout import Layout
+from schedules.steps import COMPUTE_STEPS, TRANSFERS, Operation
+
+
+class Sharding(StrEnum):
+    """How much of the training state each data-parallel device keeps.
+
+    The paper's DP_0 (everything), DP_PS (its share of the optimizer state) and
+    DP_FS (its share of everything; weights are gathered before each use).
+    """
+
+    NONE = "none"
+    PARTIAL = "partial"
+    FULL = "full"
+
+
+@dataclass(frozen=True)
+class Communication:
+    """What is communicated, and whether beside the compute or in its way.
+
+    Without `pipeline_overlap`, transfers take the compute lanes' time at both
+    ends; without `data_overlap`, gathers and reductions take the compute
+    lane's time.
+    """
+
+    sharding: Sharding = Sharding.NONE
+    pipeline_overlap: bool = True
+    data_overlap: bool = True
+
+
+class LaneKind(IntEnum):
+    """What a lane carries."""
+
+    COMPUTE = 0
+    DATA = 1
+    SEND_ACTIVATIONS = 2
+    RECEIVE_ACTIVATIONS = 3
+    SEND_GRADIENTS = 4
+    RECEIVE_GRADIENTS = 5
+
+    @property
+    def title(self) -> str:
+        """The kind in words: `send gradients`."""
+        return self.name.lower().replace("_", " ")
+
+
+class Lane(NamedTuple):
+    """One in-order queue of a rank; `peer` is the rank at a channel's other end."""
+
+    rank: int
+    kind: LaneKind
+    peer: int = NONE
+
+    @property
+    def title(self) -> str:
+        """The lane in words, without its rank: `send gradients to 2`."""
+        if self.peer == NONE:
+            return self.kind.title
+        toward = "to" if self.kind.name.startswith("SEND") else "from"
+        return f"{self.kind.title} {toward} {self.peer}"
+
+
+class Task(NamedTuple):
+    """One task, as a view of the columns.
+
+    `peer` and `peer_lane` are those of a transfer's receiver; `rank` and `lane`
+    those of its sender. `weight_buffer` is where a gather puts weights and a
+    compute step finds them; `gradient_buffer` is where a backward pass adds
+    gradients and a reduction finds them; both number the buffers of a rank.
+    """
+
+    number: int
+    operation: Operation
+    rank: int
+    peer: int
+    stage: int
+    microbatch: int
+    lane: int
+    peer_lane: int
+    weight_buffer: int
+    gradient_buffer: int
+    dependencies: tuple[int, ...]
+
+    def __str__(self) -> str:
+        words = [f"#{self.number} {self.operation.title}"]
+        if self.stage != NONE:
+            words.append(f"of stage {self.stage}")
+        if self.microbatch != NONE:
+            words.append(f"micro-batch {self.microbatch}")
+        where = f"from rank {self.rank} to {self.peer}" if self.peer != NONE else ""
+        words.append(where or f"on rank {self.rank}")
+        return " ".join(words)
+
+
+@dataclass(frozen=True, eq=False)
+class TaskGraph:
+    """One training step: columns over tasks, and the table of lanes.
+
+    For a transfer, `stage` is the stage whose output it carries: activations
+    go from it to stage + 1, gradients to stage - 1. `dependencies` lists, for
+    each task, the tasks that must have ended before it starts; the order of a
+    lane comes on top of these and is not repeated in them.
+    """
+
+    schedule: str
+    layout: Layout
+    communication: Communication
+    lanes: tuple[Lane, ...]
+    operation: npt.NDArray[np.int8]
+    rank: Integers
+    peer: Integers
+    stage: Integers
+    microbatch: Integers
+    lane: Integers
+    peer_lane: Integers
+    weight_buffer: Integers
+    gradient_buffer: Integers
+    dependencies: Groups
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+    def task(self, number: int) -> Task:
+        """The task of that number."""
+        return Task(
+            number,
+            Operation(self.operation[number]),
+            int(self.rank[number]),
+            int(self.peer[number]),
+            int(self.stage[number]),
+            int(self.microbatch[number]),
+            int(self.lane[number]),
+            int(self.peer_lane[number]),
+            int(self.weight_buffer[number]),
+            int(self.gradient_buffer[number]),
+            tuple(self.dependencies.of(number).tolist()),
+        )
+
+    def tasks(self) -> Iterator[Task]:
+        """All tasks, in the order of their numbers."""
+        return map(self.task, range(len(self)))
+
+    @cached_property
+    def lane_tasks(self) -> Groups:
+        """For each lane, its tasks in order."""
+        numbers = np.arange(len(self), dtype=np.int32)
+        received = np.flatnonzero(self.peer_lane != NONE).astype(np.int32)
+        lane = np.concatenate([self.lane, self.peer_lane[received]])
+        task = np.concatenate([numbers, received])
+        in_order = np.argsort(task, kind="stable")
+        return group_by(lane[in_order], task[in_order], len(self.lanes))
+
+    @cached_property
+    def dependents(self) -> Groups:
+        """For each task, the tasks that list it among their dependencies."""
+        start = self.dependencies.start
+        task = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(start))
+        return group_by(self.dependencies.member, task, len(self))
+
+    @cached_property
+    def is_compute(self) -> Flags:
+        """Forward and backward passes: what a schedule orders."""
+        return np.isin(self.operation, COMPUTE_STEPS)
+
+    @cached_property
+    def is_transfer(self) -> Flags:
+        """Tasks on two lanes."""
+        return np.isin(self.operation, TRANSFERS)
+
+    def lanes_of(self, rank: int) -> list[int]:
+        """The numbers of a rank's lanes, compute first."""
+        return [number for number, lane in enumerate(self.lanes) if lane.rank == rank]

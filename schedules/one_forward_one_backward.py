@@ -1,0 +1,39 @@
+"""1F1B: as GPipe, but each backward pass runs as soon as it can (paper, Figure 4b).
+
+      rank 0   F0 F1 F2 F3          B0 F4 B1 F5 B2 ...
+      rank 1      F0 F1 F2       B0 F3 B1 F4 B2 ...
+      rank 2         F0 F1    B0 F2 B1 F3 B2 ...
+      rank 3            F0 B0 F1 B1 F2 B2 ...
+
+Rank r runs N_PP - 1 - r forward passes ahead, so at most N_PP - r micro-batches
+are alive on it. On one rank this is plain (depth-first) gradient accumulation:
+each micro-batch runs forward and backward before the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from schedules.layout import Layout
+from schedules.steps import Schedule, Step, backward, forward
+
+
+def steps(layout: Layout, rank: int) -> Iterator[Step]:
+    """Warm up, then one forward and one backward in turn, then drain."""
+    stages = layout.stages_of(rank)
+    ahead = min(layout.pipeline_parallel - 1 - rank, layout.microbatches)
+    for microbatch in range(layout.microbatches + ahead):
+        if microbatch < layout.microbatches:
+            for stage in stages:
+                yield forward(stage, microbatch)
+        if microbatch >= ahead:
+            for stage in reversed(stages):
+                yield backward(stage, microbatch - ahead)
+
+
+SCHEDULE = Schedule(
+    name="1f1b",
+    summary="non-looped; forward and backward passes in turn",
+    placement="contiguous",
+    steps=steps,
+)

@@ -1,0 +1,45 @@
+"""Every schedule by name: those of this package, and those that others install.
+
+A package adds its own through the entry point group `bfpp.schedules`, each
+entry an object of type `Schedule`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import entry_points
+
+from schedules import breadth_first, depth_first, gpipe, one_forward_one_backward
+from schedules.layout import InvalidConfiguration
+from schedules.steps import Schedule
+
+BUILT_IN = (
+    gpipe.SCHEDULE,
+    one_forward_one_backward.SCHEDULE,
+    depth_first.SCHEDULE,
+    breadth_first.SCHEDULE,
+)
+
+ENTRY_POINTS = "bfpp.schedules"
+
+
+@cache
+def schedules() -> dict[str, Schedule]:
+    """All known schedules; the built-in ones first, in the paper's order."""
+    known = {schedule.name: schedule for schedule in BUILT_IN}
+    for entry in entry_points(group=ENTRY_POINTS):
+        schedule = entry.load()
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"entry point {entry.name!r} of {ENTRY_POINTS} is not a Schedule")
+        known.setdefault(schedule.name, schedule)
+    return known
+
+
+def find_schedule(name: str) -> Schedule:
+    """The schedule of that name, or `InvalidConfiguration`."""
+    known = schedules()
+    if name not in known:
+        raise InvalidConfiguration(
+            "schedule", f"{name!r} is not a schedule; choose from {', '.join(known)}"
+        )
+    return known[name]

@@ -1,0 +1,1 @@
+"""What happened: timelines, their metrics, figures and file formats."""

@@ -1,0 +1,82 @@
+"""How tasks look in every figure: rows, colours and labels.
+
+Forward passes are blue and backward passes orange, lighter for later
+micro-batches; both keep apart for colour-blind readers. A compute step or a
+transfer is labelled with its micro-batch, a gather or a reduction with its
+stage, as in the paper's figures.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from typing import NamedTuple
+
+from schedules import LaneKind, Operation, Task, TaskGraph
+from schedules.columns import NONE, Integers
+
+
+class Tone(NamedTuple):
+    """A hue in degrees, a saturation, and the lightness of first and last micro-batch."""
+
+    hue: float
+    saturation: float
+    darkest: float
+    lightest: float
+
+
+TONES: dict[Operation, Tone] = {
+    Operation.FORWARD: Tone(214, 0.68, 0.40, 0.76),
+    Operation.BACKWARD: Tone(28, 0.86, 0.42, 0.74),
+    Operation.BACKWARD_INPUT: Tone(28, 0.86, 0.42, 0.74),
+    Operation.BACKWARD_WEIGHT: Tone(152, 0.42, 0.34, 0.68),
+    Operation.TRANSFER_ACTIVATIONS: Tone(200, 0.28, 0.58, 0.80),
+    Operation.TRANSFER_GRADIENTS: Tone(36, 0.34, 0.58, 0.80),
+    Operation.GATHER: Tone(276, 0.38, 0.56, 0.56),
+    Operation.REDUCE: Tone(344, 0.52, 0.52, 0.52),
+    Operation.OPTIMIZER: Tone(220, 0.10, 0.32, 0.32),
+}
+
+DARK_INK, LIGHT_INK = "#16202c", "#ffffff"
+
+
+def fill(operation: Operation, microbatch: int = 0, microbatches: int = 1) -> str:
+    """The colour of a task, as `#rrggbb`."""
+    tone = TONES[operation]
+    share = max(microbatch, 0) / max(microbatches - 1, 1)
+    lightness = tone.darkest + (tone.lightest - tone.darkest) * share
+    channels = colorsys.hls_to_rgb(tone.hue / 360, lightness, tone.saturation)
+    return "#" + "".join(f"{round(255 * channel):02x}" for channel in channels)
+
+
+def ink(background: str) -> str:
+    """The text colour that reads best on a `#rrggbb` background."""
+    red, green, blue = (int(background[at : at + 2], 16) for at in (1, 3, 5))
+    return DARK_INK if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else LIGHT_INK
+
+
+def label(task: Task) -> str:
+    """The few characters drawn on a task."""
+    number = task.stage if task.microbatch == NONE else task.microbatch
+    return "" if number == NONE else str(number)
+
+
+class Row(NamedTuple):
+    """One line of a figure: a lane, and its tasks in order."""
+
+    rank: int
+    kind: LaneKind
+    title: str
+    tasks: Integers
+
+
+COMPUTE_AND_DATA = (LaneKind.COMPUTE, LaneKind.DATA)
+ALL_LANES = tuple(LaneKind)
+
+
+def rows(graph: TaskGraph, kinds: tuple[LaneKind, ...] = ALL_LANES) -> list[Row]:
+    """The rows of a figure, rank by rank, compute first; empty lanes left out."""
+    return [
+        Row(lane.rank, lane.kind, lane.title, graph.lane_tasks.of(number))
+        for number, lane in enumerate(graph.lanes)
+        if lane.kind in kinds
+    ]
