@@ -1,0 +1,61 @@
+"""From orders to the whole task graph.
+
+Each pass adds one kind of task or dependency to a `Draft`, whose tasks carry a
+key instead of a number. The key is (round, phase). A round is one turn in which
+every rank that can runs one compute step; within it come first the compute
+steps, then what they set free: transfers, gathers, reductions, the optimizer.
+Sorting by the key numbers the tasks in an order in which they could run, and so
+also fixes the order of each lane, blocking transfers on compute lanes included:
+that is why no graph made here can deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schedules.graph import Communication, TaskGraph
+from schedules.layout import Layout
+from schedules.lowering.draft import Draft
+from schedules.lowering.passes import (
+    add_compute,
+    add_gathers,
+    add_optimizer,
+    add_reductions,
+    add_transfers,
+)
+from schedules.lowering.runs import runs_of
+from schedules.lowering.step_table import Deadlock, step_table
+from schedules.registry import find_schedule
+from schedules.steps import Order
+
+__all__ = ["Deadlock", "build_graph", "lower"]
+
+
+def build_graph(
+    schedule: str, layout: Layout, communication: Communication | None = None
+) -> TaskGraph:
+    """The task graph of a schedule by name.
+
+    Raises `InvalidConfiguration` where the schedule cannot run on the layout.
+    """
+    orders = find_schedule(schedule).orders(layout)
+    return lower(orders, layout, communication or Communication(), schedule)
+
+
+def lower(
+    orders: Sequence[Order], layout: Layout, communication: Communication, name: str = "orders"
+) -> TaskGraph:
+    """The task graph of each rank's compute order.
+
+    Every stage must run each micro-batch forward and backward once, on the
+    rank that holds it. Raises `Deadlock` where a rank would wait for ever.
+    """
+    steps = step_table(orders, layout)
+    runs = runs_of(steps, layout, communication.sharding)
+    draft = Draft(layout, communication)
+    add_compute(draft, steps, runs)
+    add_transfers(draft, steps)
+    add_gathers(draft, steps, runs)
+    reductions = add_reductions(draft, steps, runs)
+    add_optimizer(draft, steps, runs, reductions)
+    return draft.finish(name)

@@ -1,0 +1,124 @@
+"""The passes of the lowering: each adds one kind of task, with its dependencies."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from schedules.columns import NONE, Integers
+from schedules.graph import Sharding
+from schedules.lowering.draft import COMPUTE, GATHER, OPTIMIZER, REDUCE, TRANSFER, Draft, Tasks
+from schedules.lowering.runs import BUFFERS, Runs, takes_over
+from schedules.lowering.step_table import BEFORE, Steps
+from schedules.steps import Operation
+
+
+def add_compute(draft: Draft, steps: Steps, runs: Runs) -> None:
+    """The compute steps; provisional numbers are their positions in `steps`."""
+    gradient_buffer = runs.gradient_buffer[runs.of_step]
+    draft.add(
+        len(steps.rank),
+        Tasks(
+            steps.operation,
+            steps.rank,
+            steps.stage,
+            steps.round,
+            COMPUTE,
+            steps.microbatch,
+            weight_buffer=runs.weight_buffer[runs.of_step],
+            gradient_buffer=np.where(steps.adds_gradients, gradient_buffer, NONE),
+        ),
+    )
+
+
+def add_transfers(draft: Draft, steps: Steps) -> None:
+    """Inputs, from the step before: over a channel where it ran on another rank."""
+    step = np.flatnonzero(steps.before != NONE).astype(np.int32)
+    before = steps.before[step]
+    crosses = steps.rank[step] != steps.rank[before]
+    draft.depend(step[~crosses], before[~crosses])
+    in_order_of_sending = np.argsort(before[crosses])
+    consumer = step[crosses][in_order_of_sending]
+    producer = before[crosses][in_order_of_sending]
+    forward = steps.is_forward[producer]
+    transfer = draft.add(
+        len(producer),
+        Tasks(
+            np.where(forward, Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS),
+            steps.rank[producer],
+            steps.stage[producer],
+            steps.round[producer],
+            TRANSFER,
+            steps.microbatch[producer],
+            peer=steps.rank[consumer],
+        ),
+    )
+    draft.depend(transfer, producer)
+    draft.depend(consumer, transfer)
+
+
+def add_gathers(draft: Draft, steps: Steps, runs: Runs) -> None:
+    """Weights, before the runs that need them gathered and once a buffer is free."""
+    run = np.flatnonzero(runs.gathers)
+    reuses = takes_over(runs, run, draft.communication.sharding)
+    freed_by = runs.last[run[reuses] - BUFFERS]
+    when = np.full(len(run), BEFORE, dtype=np.int32)
+    when[reuses] = steps.round[freed_by]
+    gather = draft.add(
+        len(run),
+        Tasks(
+            Operation.GATHER,
+            runs.rank[run],
+            runs.stage[run],
+            when,
+            GATHER,
+            weight_buffer=runs.weight_buffer[run],
+        ),
+    )
+    draft.depend(gather[reuses], freed_by)
+    draft.depend(runs.first[run], gather)
+
+
+def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Integers:
+    """Gradients, after the runs that complete them; a buffer's next run waits for it.
+
+    Where reductions are in the way of the compute and no buffer waits for them,
+    they come after all of it.
+    """
+    run = np.flatnonzero(runs.reduces)
+    fully_sharded = draft.communication.sharding is Sharding.FULL
+    when = steps.round[runs.last[run]]
+    if not (draft.communication.data_overlap or fully_sharded):
+        when = steps.round[steps.first_of_rank[runs.rank[run] + 1] - 1]
+    reduction = draft.add(
+        len(run),
+        Tasks(
+            Operation.REDUCE,
+            runs.rank[run],
+            runs.stage[run],
+            when,
+            REDUCE,
+            gradient_buffer=runs.gradient_buffer[run],
+        ),
+    )
+    draft.depend(reduction, runs.last[run])
+    reuses = np.flatnonzero(takes_over(runs, run, draft.communication.sharding))
+    draft.depend(runs.first[run[reuses]], reduction[reuses - BUFFERS])
+    return reduction
+
+
+def add_optimizer(draft: Draft, steps: Steps, runs: Runs, reductions: Integers) -> None:
+    """The update of each rank's weights, after its compute and its last reduction."""
+    ranks = draft.layout.pipeline_parallel
+    last_step = steps.first_of_rank[1:] - 1
+    optimizer = draft.add(
+        ranks,
+        Tasks(
+            Operation.OPTIMIZER,
+            np.arange(ranks),
+            NONE,
+            steps.round[last_step],
+            OPTIMIZER,
+        ),
+    )
+    until_rank = np.cumsum(np.bincount(runs.rank[runs.reduces], minlength=ranks))
+    draft.depend(optimizer, reductions[until_rank - 1])

@@ -1,0 +1,180 @@
+"""The compute steps of all ranks as one table: complete, joined, and replayed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from schedules.columns import NONE, Flags, Integers
+from schedules.layout import InvalidConfiguration, Layout
+from schedules.steps import Operation, Order
+
+BEFORE = -1
+"""The round before the first compute step."""
+
+
+class Deadlock(InvalidConfiguration):
+    """Orders in which some rank waits for ever."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("schedule", reason)
+
+
+class Steps(NamedTuple):
+    """All compute steps, rank by rank in each rank's order.
+
+    `before` is the step whose output a step needs (its input, or the gradient
+    of its output), `first_of_rank` where each rank's steps begin, `round` the
+    turn in which a step can run.
+    """
+
+    operation: Integers
+    rank: Integers
+    stage: Integers
+    microbatch: Integers
+    before: Integers
+    first_of_rank: npt.NDArray[np.int64]
+    round: Integers
+
+    @property
+    def is_forward(self) -> Flags:
+        """Forward passes; the others are backward passes or their halves."""
+        return np.equal(self.operation, Operation.FORWARD)
+
+    @property
+    def hands_on_gradient(self) -> Flags:
+        """The steps that make the gradient of their stage's input."""
+        return np.isin(self.operation, (Operation.BACKWARD, Operation.BACKWARD_INPUT))
+
+    @property
+    def adds_gradients(self) -> Flags:
+        """The steps that add to the gradients of their stage's weights."""
+        return np.isin(self.operation, (Operation.BACKWARD, Operation.BACKWARD_WEIGHT))
+
+
+def step_table(orders: Sequence[Order], layout: Layout) -> Steps:
+    """Join the orders; raises `InvalidConfiguration` where they cannot run."""
+    counts = np.array([len(order) for order in orders])
+    steps = np.concatenate(orders)
+    operation = steps["operation"].astype(np.int32)
+    stage, microbatch = steps["stage"], steps["microbatch"]
+    rank = np.repeat(np.arange(len(orders), dtype=np.int32), counts)
+    _require_complete(operation, stage, microbatch, rank, layout)
+    table = Steps(
+        operation,
+        rank,
+        stage,
+        microbatch,
+        before=np.empty(0, np.int32),
+        first_of_rank=np.concatenate([[0], np.cumsum(counts)]),
+        round=np.empty(0, np.int32),
+    )
+    table = table._replace(before=_inputs(table, layout))
+    return table._replace(round=_rounds(table))
+
+
+def _require_complete(
+    operation: Integers, stage: Integers, microbatch: Integers, rank: Integers, layout: Layout
+) -> None:
+    """Refuse orders that miss, repeat or misplace a step."""
+    inside = (stage >= 0) & (stage < layout.stages)
+    inside &= (microbatch >= 0) & (microbatch < layout.microbatches)
+    inside &= (operation >= 0) & (operation <= Operation.BACKWARD_WEIGHT)
+    if not inside.all():
+        at = int(np.argmin(inside))
+        raise InvalidConfiguration(
+            "schedule",
+            f"rank {rank[at]} runs a step outside the layout: operation {operation[at]}, "
+            f"stage {stage[at]}, micro-batch {microbatch[at]}",
+        )
+    if not (placed := layout.rank_of_stage[stage] == rank).all():
+        at = int(np.argmin(placed))
+        raise InvalidConfiguration(
+            "schedule",
+            f"rank {rank[at]} runs stage {stage[at]}, "
+            f"which rank {layout.rank_of_stage[stage[at]]} holds",
+        )
+    cell = stage.astype(np.int64) * layout.microbatches + microbatch
+    cells = layout.stages * layout.microbatches
+    times = np.stack([np.bincount(cell[operation == kind], minlength=cells) for kind in range(4)])
+    forwards, wholes, inputs, weights = times
+    complete = (forwards == 1) & (wholes + inputs == 1) & (inputs == weights)
+    if not complete.all():
+        at = int(np.argmin(complete))
+        raise InvalidConfiguration(
+            "schedule",
+            f"stage {at // layout.microbatches}, micro-batch {at % layout.microbatches} must run "
+            f"forward once and backward once (whole, or input and weight halves), "
+            f"not {forwards[at]} times forward, {wholes[at]} whole, {inputs[at]} input and "
+            f"{weights[at]} weight",
+        )
+
+
+def _inputs(steps: Steps, layout: Layout) -> Integers:
+    """For each step, the one whose output it needs; `NONE` for the first stage's forwards."""
+    cell = steps.stage.astype(np.int64) * layout.microbatches + steps.microbatch
+    cells = layout.stages * layout.microbatches
+    numbers = np.arange(len(cell), dtype=np.int32)
+    forward_of = np.empty(cells, dtype=np.int32)
+    gradient_of = np.empty(cells, dtype=np.int32)
+    forward_of[cell[steps.is_forward]] = numbers[steps.is_forward]
+    gradient_of[cell[steps.hands_on_gradient]] = numbers[steps.hands_on_gradient]
+
+    before = np.full(len(cell), NONE, dtype=np.int32)
+    follows = steps.is_forward & (steps.stage > 0)
+    before[follows] = forward_of[cell[follows] - layout.microbatches]
+    turns = steps.hands_on_gradient & (steps.stage == layout.stages - 1)
+    before[turns] = forward_of[cell[turns]]
+    returns = steps.hands_on_gradient & (steps.stage < layout.stages - 1)
+    before[returns] = gradient_of[cell[returns] + layout.microbatches]
+    weight = steps.operation == Operation.BACKWARD_WEIGHT
+    before[weight] = gradient_of[cell[weight]]
+    return before
+
+
+def _rounds(steps: Steps) -> Integers:
+    """The turn of each step, when every rank runs one step a turn as soon as it can."""
+    before = steps.before.tolist()
+    bounds = steps.first_of_rank.tolist()
+    ranks = len(bounds) - 1
+    at, clock = bounds[:-1], [BEFORE] * ranks
+    rounds = [BEFORE] * len(before)
+    waiting = [NONE] * len(before)
+    ready = list(range(ranks))
+    while ready:
+        rank = ready.pop()
+        now, end = clock[rank], bounds[rank + 1]
+        for step in range(at[rank], end):
+            needed = before[step]
+            if needed >= 0:
+                if rounds[needed] < 0:
+                    waiting[needed] = rank
+                    at[rank] = step
+                    break
+                now = max(now, rounds[needed])
+            now += 1
+            rounds[step] = now
+            if waiting[step] >= 0:
+                ready.append(waiting[step])
+        else:
+            at[rank] = end
+        clock[rank] = now
+    _require_finished(steps, at)
+    return np.array(rounds, dtype=np.int32)
+
+
+def _require_finished(steps: Steps, at: list[int]) -> None:
+    def describe(step: int) -> str:
+        operation = Operation(int(steps.operation[step])).title
+        return f"{operation} of stage {steps.stage[step]} micro-batch {steps.microbatch[step]}"
+
+    stuck = [
+        f"rank {rank} waits in {describe(step)} for {describe(int(steps.before[step]))}"
+        for rank, step in enumerate(at)
+        if step < steps.first_of_rank[rank + 1]
+    ]
+    if stuck:
+        raise Deadlock("deadlock: " + "; ".join(stuck))
