@@ -2,33 +2,169 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from schedules import LaneKind
-from schedules.columns import Seconds
+import numpy as np
+import numpy.typing as npt
+
+from schedules import Operation
+from schedules.columns import NONE, Flags, Integers, Seconds
+from schedules.counts import ENDS_AN_ACTIVATION, peak_activations
 from traces.timeline import Timeline
 
-CHANNELS = (
-    LaneKind.SEND_ACTIVATIONS,
-    LaneKind.RECEIVE_ACTIVATIONS,
-    LaneKind.SEND_GRADIENTS,
-    LaneKind.RECEIVE_GRADIENTS,
-)
+DATA = (Operation.GATHER, Operation.REDUCE)
+
+
+@dataclass(frozen=True)
+class RankMetrics:
+    """One rank's share of a step; times in seconds.
+
+    `start` and `end` are those of its compute, `idle` what of the step time it
+    does not compute. `exposed_transfer` and `exposed_data` are how long it only
+    communicates: a transfer (at either end), or a gather or reduction, runs
+    while no compute step does. `peak_microbatches` is the most activations
+    alive at once, in units of all of the rank's stages.
+    """
+
+    rank: int
+    compute_time: float
+    start: float
+    end: float
+    idle: float
+    utilisation: float
+    exposed_transfer: float
+    exposed_data: float
+    peak_microbatches: float
+
+
+def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
+    """The metrics of each rank."""
+    graph, step_time = timeline.graph, timeline.step_time
+    computes = compute_time(timeline).tolist()
+    peaks = peak_activations(graph) / graph.layout.stages_per_rank
+    is_data = np.isin(graph.operation, DATA)
+    table = []
+    for rank, seconds in enumerate(computes):
+        own = timeline.compute_tasks(rank)
+        table.append(
+            RankMetrics(
+                rank=rank,
+                compute_time=seconds,
+                start=float(timeline.start[own].min()),
+                end=float(timeline.end[own].max()),
+                idle=step_time - seconds,
+                utilisation=seconds / step_time if step_time else 1.0,
+                exposed_transfer=exposed_time(timeline, rank, graph.is_transfer),
+                exposed_data=exposed_time(timeline, rank, is_data),
+                peak_microbatches=float(peaks[rank]),
+            )
+        )
+    return table
 
 
 def compute_time(timeline: Timeline) -> Seconds:
     """For each rank, the seconds of its forward and backward passes."""
     graph = timeline.graph
-    weights = np.where(graph.is_compute, timeline.duration, 0.0)
-    seconds: Seconds = np.bincount(graph.rank, weights, graph.layout.pipeline_parallel)  # type: ignore[assignment]
-    return seconds
+    seconds = np.where(graph.is_compute, timeline.duration, 0.0)
+    return np.bincount(graph.rank, seconds, graph.layout.pipeline_parallel).astype(float)
 
 
 def bubble(timeline: Timeline) -> float:
     """Step time over a rank's mean compute time, less one: the paper's overhead.
 
-    Equals (N_PP - 1) / (N_mb N_loop) where communication is free (paper, Eq. for
-    looping pipelines).
+    Equals (N_PP - 1) / (N_mb N_loop) where communication is free.
     """
     mean = float(compute_time(timeline).mean())
     return timeline.step_time / mean - 1 if mean else 0.0
+
+
+def lane_busy_time(timeline: Timeline) -> Seconds:
+    """For each lane, the seconds in which it runs a task."""
+    graph, lanes = timeline.graph, len(timeline.graph.lanes)
+    received = graph.peer_lane != NONE
+    busy = np.bincount(graph.lane, timeline.duration, lanes)
+    busy += np.bincount(graph.peer_lane[received], timeline.duration[received], lanes)
+    return busy.astype(float)
+
+
+def exposed_time(timeline: Timeline, rank: int, chosen: Flags) -> float:
+    """Seconds in which a rank runs a chosen task, at either end, but no compute step."""
+    graph = timeline.graph
+    here = (graph.rank == rank) | (graph.peer == rank)
+    beside = np.flatnonzero(here & chosen)
+    compute = timeline.compute_tasks(rank)
+    together = np.concatenate([compute, beside])
+    return _union(timeline, together) - _union(timeline, compute)
+
+
+def _union(timeline: Timeline, tasks: npt.NDArray[np.integer]) -> float:
+    """Seconds in which at least one of the tasks runs."""
+    in_order = tasks[np.argsort(timeline.start[tasks], kind="stable")]
+    start, end = timeline.start[in_order], timeline.end[in_order]
+    reached = np.maximum.accumulate(np.append(-np.inf, end[:-1]))[: len(end)]
+    return float(np.maximum(end - np.maximum(start, reached), 0.0).sum())
+
+
+class Level(NamedTuple):
+    """How many of something are alive: `alive[i]` from `time[i]` on."""
+
+    time: Seconds
+    alive: Integers
+
+    @property
+    def peak(self) -> int:
+        """The largest count."""
+        return int(self.alive.max(initial=0))
+
+
+def _level(begin: Seconds, end: Seconds) -> Level:
+    """The number of intervals alive over time; one that ends makes room first."""
+    time = np.concatenate([end, begin])
+    change = np.repeat([-1, 1], [len(end), len(begin)])
+    in_order = np.argsort(time, kind="stable")
+    time, alive = time[in_order], np.cumsum(change[in_order])
+    settled = np.append(time[1:] != time[:-1], True)
+    return Level(time[settled], alive[settled].astype(np.int32))
+
+
+def live_activations_over_time(timeline: Timeline, rank: int) -> Level:
+    """The (stage, micro-batch) activations that a rank holds."""
+    graph = timeline.graph
+    here = graph.rank == rank
+    begins = here & (graph.operation == Operation.FORWARD)
+    ends = here & np.isin(graph.operation, ENDS_AN_ACTIVATION)
+    return _level(timeline.start[begins], timeline.end[ends])
+
+
+def weight_buffers_over_time(timeline: Timeline, rank: int) -> Level:
+    """The weight buffers that hold what is still needed: from gather to last use."""
+    graph = timeline.graph
+    tasks = np.flatnonzero((graph.rank == rank) & (graph.weight_buffer != NONE))
+    opens = graph.operation[tasks] == Operation.GATHER
+    return _buffers_over_time(timeline, tasks, graph.weight_buffer[tasks], opens)
+
+
+def gradient_buffers_over_time(timeline: Timeline, rank: int) -> Level:
+    """The gradient buffers in use: from the first backward pass to the reduction."""
+    graph = timeline.graph
+    tasks = np.flatnonzero((graph.rank == rank) & (graph.gradient_buffer != NONE))
+    reduces = graph.operation[tasks] == Operation.REDUCE
+    buffer = graph.gradient_buffer[tasks]
+    opens = np.zeros(len(tasks), dtype=bool)
+    for number in np.unique(buffer):
+        own = np.flatnonzero(buffer == number)
+        opens[own[1:]] = reduces[own[:-1]]
+    return _buffers_over_time(timeline, tasks, buffer, opens)
+
+
+def _buffers_over_time(
+    timeline: Timeline, tasks: npt.NDArray[np.intp], buffer: Integers, opens: Flags
+) -> Level:
+    """Spans of each buffer's uses; a task that `opens` begins a new span."""
+    in_order = np.argsort(buffer, kind="stable")
+    tasks, buffer, opens = tasks[in_order], buffer[in_order], opens[in_order]
+    first = np.flatnonzero(np.append(True, opens[1:] | (buffer[1:] != buffer[:-1])))
+    begin = np.minimum.reduceat(timeline.start[tasks], first)
+    end = np.maximum.reduceat(timeline.end[tasks], first)
+    return _level(begin, end)

@@ -7,7 +7,7 @@ import numpy as np
 from schedules.columns import NONE, Integers
 from schedules.graph import Sharding
 from schedules.lowering.draft import COMPUTE, GATHER, OPTIMIZER, REDUCE, TRANSFER, Draft, Tasks
-from schedules.lowering.runs import BUFFERS, Runs, takes_over
+from schedules.lowering.runs import Runs
 from schedules.lowering.step_table import BEFORE, Steps
 from schedules.steps import Operation
 
@@ -59,23 +59,36 @@ def add_transfers(draft: Draft, steps: Steps) -> None:
 def add_gathers(draft: Draft, steps: Steps, runs: Runs) -> None:
     """Weights, before the runs that need them gathered and once a buffer is free."""
     run = np.flatnonzero(runs.gathers)
-    reuses = takes_over(runs, run, draft.communication.sharding)
-    freed_by = runs.last[run[reuses] - BUFFERS]
-    when = np.full(len(run), BEFORE, dtype=np.int32)
-    when[reuses] = steps.round[freed_by]
     gather = draft.add(
         len(run),
         Tasks(
             Operation.GATHER,
             runs.rank[run],
             runs.stage[run],
-            when,
+            _gather_rounds(draft.communication.sharding, steps, runs)[run],
             GATHER,
             weight_buffer=runs.weight_buffer[run],
         ),
     )
-    draft.depend(gather[reuses], freed_by)
     draft.depend(runs.first[run], gather)
+    later = np.flatnonzero(runs.weights_after[run] != NONE)
+    draft.depend(gather[later], runs.last[runs.weights_after[run[later]]])
+
+
+def _gather_rounds(sharding: Sharding, steps: Steps, runs: Runs) -> Integers:
+    """When to queue the gather of each run.
+
+    Under full sharding, once the buffer is free, and not before the run ahead
+    has begun; else (once a step) before everything.
+    """
+    rounds = np.full(len(runs.first), BEFORE, dtype=np.int32)
+    if sharding is Sharding.FULL:
+        rounds[1:] = steps.round[runs.first[:-1]]
+        rounds[np.append(True, runs.rank[1:] != runs.rank[:-1])] = BEFORE
+        later = runs.weights_after != NONE
+        freed = steps.round[runs.last[runs.weights_after[later]]]
+        rounds[later] = np.maximum(rounds[later], freed)
+    return rounds
 
 
 def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Integers:
@@ -101,8 +114,10 @@ def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Integers:
         ),
     )
     draft.depend(reduction, runs.last[run])
-    reuses = np.flatnonzero(takes_over(runs, run, draft.communication.sharding))
-    draft.depend(runs.first[run[reuses]], reduction[reuses - BUFFERS])
+    of_run = np.full(len(runs.first), NONE, dtype=np.int32)
+    of_run[run] = reduction
+    later = np.flatnonzero(runs.gradients_after != NONE)
+    draft.depend(runs.first[later], of_run[runs.gradients_after[later]])
     return reduction
 
 

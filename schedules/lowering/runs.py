@@ -1,26 +1,38 @@
-"""Runs of compute steps, and the buffers that their weights and gradients use."""
+"""Runs of compute steps, and the buffers that their weights and gradients use.
+
+A run is a maximal stretch of one stage among a rank's forward steps, or among
+its backward steps. Where a rank runs forward and backward steps in turn, a run
+of each is under way at once.
+
+Without full sharding each stage has buffers of its own. With it, runs take
+turns in two weight buffers, so that one is gathered while another is in use;
+where runs overlap on a rank, each pass has two (the paper: depth-first "has
+twice as many reconstructed layers"). Gradients have two buffers as well.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from schedules.columns import Flags, Integers, Offsets
+from schedules.columns import NONE, Flags, Integers
 from schedules.graph import Sharding
 from schedules.layout import Layout
 from schedules.lowering.step_table import Steps
 
+BUFFERS = 2
+"""How many runs of one sequence hold weights, or gradients, at once."""
+
 
 class Runs(NamedTuple):
-    """Runs: maximal stretches of one stage and pass in a rank's order.
+    """Runs of all ranks, in the order of their first steps.
 
-    `of_step` is the run of each step, `first` and `last` a run's outermost
+    `of_step` is the run of each step; `first` and `last` are a run's outermost
     steps. `gathers` and `reduces` say which runs a gather comes before and a
-    reduction after. Under full sharding, weights and gradients each have two
-    buffers on a rank, used in turn; else each stage has its own. (Forward runs
-    have no use for theirs.)
+    reduction after. `weights_after` and `gradients_after` are the runs that
+    used a run's buffer before it, -1 where it is the first or the buffer is its
+    stage's own.
     """
 
     of_step: Integers
@@ -32,40 +44,67 @@ class Runs(NamedTuple):
     reduces: Flags
     weight_buffer: Integers
     gradient_buffer: Integers
-
-
-BUFFERS = 2
-"""How many runs' weights, and how many runs' gradients, a fully sharded rank holds."""
+    weights_after: Integers
+    gradients_after: Integers
 
 
 def runs_of(steps: Steps, layout: Layout, sharding: Sharding) -> Runs:
-    """The runs of all ranks, rank by rank in each rank's order."""
-    same = steps.rank[1:] == steps.rank[:-1]
-    same &= steps.stage[1:] == steps.stage[:-1]
-    same &= steps.is_forward[1:] == steps.is_forward[:-1]
-    begins = np.append(True, ~same)
-    first = np.flatnonzero(begins).astype(np.int32)
+    """The runs of all ranks, and who gathers, reduces, and uses which buffer."""
+    of_step, first, last = _stretches(steps)
     rank, stage = steps.rank[first], steps.stage[first]
-    adds_gradients = np.logical_or.reduceat(steps.adds_gradients, first)
-    if sharding is Sharding.FULL:
-        gathers, reduces = np.ones(len(first), dtype=bool), adds_gradients
-        weight_buffer = _counted_by_rank(rank, gathers) % BUFFERS
-        gradient_buffer = _counted_by_rank(rank, reduces) % BUFFERS
-    else:
-        gathers = _first_of_stage(stage) & (sharding is Sharding.PARTIAL)
-        reduces = _first_of_stage(stage[::-1])[::-1]
-        weight_buffer = gradient_buffer = _number_on_rank(layout)[stage]
+    outermost = {"of_step": of_step, "first": first, "last": last, "rank": rank, "stage": stage}
+    if sharding is not Sharding.FULL:
+        own = _number_on_rank(layout)[stage]
+        nothing = np.full(len(first), NONE, dtype=np.int32)
+        return Runs(
+            **outermost,
+            gathers=_first_of_stage(stage) & (sharding is Sharding.PARTIAL),
+            reduces=_first_of_stage(stage[::-1])[::-1],
+            weight_buffer=own,
+            gradient_buffer=own,
+            weights_after=nothing,
+            gradients_after=nothing,
+        )
+    adds_gradients = np.zeros(len(first), dtype=bool)
+    adds_gradients[of_step[steps.adds_gradients]] = True
+    everywhere = np.ones(len(first), dtype=bool)
+    apart = ~steps.is_forward[first] & _overlap(first, last, rank)[rank]
+    weight_buffer, weights_after = _take_turns(rank * 2 + apart, everywhere)
+    gradient_buffer, gradients_after = _take_turns(rank, adds_gradients)
     return Runs(
-        of_step=(np.cumsum(begins) - 1).astype(np.int32),
-        first=first,
-        last=np.append(first[1:] - 1, len(begins) - 1).astype(np.int32),
-        rank=rank,
-        stage=stage,
-        gathers=gathers,
-        reduces=reduces,
-        weight_buffer=weight_buffer,
+        **outermost,
+        gathers=everywhere,
+        reduces=adds_gradients,
+        weight_buffer=weight_buffer + BUFFERS * apart,
         gradient_buffer=gradient_buffer,
+        weights_after=weights_after,
+        gradients_after=gradients_after,
     )
+
+
+def _stretches(steps: Steps) -> tuple[Integers, Integers, Integers]:
+    """The run of each step, and each run's first and last step."""
+    by_pass = np.lexsort((~steps.is_forward, steps.rank)).astype(np.int32)
+    rank, stage, is_forward = steps.rank[by_pass], steps.stage[by_pass], steps.is_forward[by_pass]
+    same = rank[1:] == rank[:-1]
+    same &= stage[1:] == stage[:-1]
+    same &= is_forward[1:] == is_forward[:-1]
+    begins = np.append(True, ~same)
+    ends = np.append(~same, True)
+    in_order = np.argsort(by_pass[begins])
+    number = np.empty_like(in_order)
+    number[in_order] = np.arange(len(in_order))
+    of_step = np.empty_like(by_pass)
+    of_step[by_pass] = number[np.cumsum(begins) - 1]
+    return of_step, by_pass[begins][in_order], by_pass[ends][in_order]
+
+
+def _overlap(first: Integers, last: Integers, rank: Integers) -> Flags:
+    """For each rank, whether some run begins before another has ended."""
+    early = np.append(first[1:] < last[:-1], False)
+    overlaps = np.zeros(int(rank[-1]) + 1, dtype=bool)
+    overlaps[rank[early]] = True
+    return overlaps
 
 
 def _first_of_stage(stage: Integers) -> Flags:
@@ -73,13 +112,6 @@ def _first_of_stage(stage: Integers) -> Flags:
     first = np.zeros(len(stage), dtype=bool)
     first[np.unique(stage, return_index=True)[1]] = True
     return first
-
-
-def _counted_by_rank(rank: Integers, chosen: Flags) -> Integers:
-    """For each run, how many chosen ones of its rank come before it."""
-    before: Offsets = np.cumsum(chosen) - chosen
-    first_of_rank = np.flatnonzero(np.append(True, rank[1:] != rank[:-1]))
-    return (before - before[first_of_rank][rank]).astype(np.int32)
 
 
 def _number_on_rank(layout: Layout) -> Integers:
@@ -90,10 +122,14 @@ def _number_on_rank(layout: Layout) -> Integers:
     return number
 
 
-def takes_over(runs: Runs, run: npt.NDArray[np.intp], sharding: Sharding) -> Flags:
-    """Which of these runs use a buffer that an earlier one of them has left."""
-    taken = np.zeros(len(run), dtype=bool)
-    if sharding is Sharding.FULL:
-        rank = runs.rank[run]
-        taken[BUFFERS:] = rank[BUFFERS:] == rank[:-BUFFERS]
-    return taken
+def _take_turns(sequence: Integers, chosen: Flags) -> tuple[Integers, Integers]:
+    """For the chosen runs of each sequence, the buffer each uses, and who used it before."""
+    run = np.flatnonzero(chosen)
+    run = run[np.argsort(sequence[run], kind="stable")]
+    begins = np.append(True, sequence[run[1:]] != sequence[run[:-1]])
+    turn = np.arange(len(run)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    buffer, after = np.full((2, len(sequence)), NONE, dtype=np.int32)
+    buffer[run] = turn % BUFFERS
+    later = np.flatnonzero(turn >= BUFFERS)
+    after[run[later]] = run[later - BUFFERS]
+    return buffer, after
