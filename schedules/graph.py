@@ -181,6 +181,20 @@ class TaskGraph:
         return group_by(self.dependencies.member, task, len(self))
 
     @cached_property
+    def followers(self) -> Groups:
+        """For each task, those that wait for it: its dependents, and the next on its lanes."""
+        lane_of = np.repeat(np.arange(len(self.lanes)), np.diff(self.lane_tasks.start))
+        task = self.lane_tasks.member
+        together = lane_of[1:] == lane_of[:-1]
+        dependents = self.dependents
+        before = np.repeat(np.arange(len(self)), np.diff(dependents.start))
+        return group_by(
+            np.append(before, task[:-1][together]),
+            np.append(dependents.member, task[1:][together]),
+            len(self),
+        )
+
+    @cached_property
     def is_compute(self) -> Flags:
         """Forward and backward passes: what a schedule orders."""
         return np.isin(self.operation, COMPUTE_STEPS)

@@ -46,32 +46,42 @@ class CostModel(Protocol):
 class AbstractCosts:
     """The same seconds for every task of an operation, on every stage.
 
-    `backward` is that of a whole backward pass, and by default the sum of its
-    halves, of which the defaults are one half each.
+    A whole backward pass takes the sum of its halves by default, and each half
+    by default one half of it; without any of the three, a whole one takes 2.
     """
 
     forward: float = 1.0
-    backward: float = 2.0
-    backward_input: float = 1.0
-    backward_weight: float = 1.0
+    backward: float | None = None
+    backward_input: float | None = None
+    backward_weight: float | None = None
     transfer: float = 0.0
     gather: float = 0.0
     reduce: float = 0.0
     optimizer: float = 0.0
 
+    def by_operation(self) -> dict[Operation, float]:
+        """Seconds of a task of each operation."""
+        half = 1.0 if self.backward is None else self.backward / 2
+        of_input = half if self.backward_input is None else self.backward_input
+        of_weight = half if self.backward_weight is None else self.backward_weight
+        whole = of_input + of_weight if self.backward is None else self.backward
+        return {
+            Operation.FORWARD: self.forward,
+            Operation.BACKWARD: whole,
+            Operation.BACKWARD_INPUT: of_input,
+            Operation.BACKWARD_WEIGHT: of_weight,
+            Operation.TRANSFER_ACTIVATIONS: self.transfer,
+            Operation.TRANSFER_GRADIENTS: self.transfer,
+            Operation.GATHER: self.gather,
+            Operation.REDUCE: self.reduce,
+            Operation.OPTIMIZER: self.optimizer,
+        }
+
     def costs(self, graph: TaskGraph) -> Costs:
         """Seconds by operation; no bytes, so no port is shared."""
-        by_operation = np.zeros(len(Operation))
-        by_operation[Operation.FORWARD] = self.forward
-        by_operation[Operation.BACKWARD] = self.backward
-        by_operation[Operation.BACKWARD_INPUT] = self.backward_input
-        by_operation[Operation.BACKWARD_WEIGHT] = self.backward_weight
-        by_operation[Operation.TRANSFER_ACTIVATIONS] = self.transfer
-        by_operation[Operation.TRANSFER_GRADIENTS] = self.transfer
-        by_operation[Operation.GATHER] = self.gather
-        by_operation[Operation.REDUCE] = self.reduce
-        by_operation[Operation.OPTIMIZER] = self.optimizer
-        return fixed_costs(by_operation[graph.operation])
+        table = self.by_operation()
+        seconds = np.array([table[operation] for operation in Operation])
+        return fixed_costs(seconds[graph.operation])
 
 
 def fixed_costs(seconds: Seconds) -> Costs:

@@ -1,0 +1,78 @@
+"""The `bfpp` command: parses, dispatches, and turns errors into one line.
+
+Each command is a module of `bfpp.commands` with `SUMMARY`, `add_arguments` and
+`run`; it is imported only when asked for, so that every command starts fast.
+Exit codes: 0 done, 1 a check failed, 2 bad input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from bfpp import __version__
+
+COMMANDS = {
+    "simulate": "predict one schedule: step time, bubble, memory, timeline",
+    "compare": "several schedules side by side: one table, one figure",
+    "orders": "print each rank's compute order",
+    "check": "check orders or a task graph from a file",
+    "paper": "the paper's figures and tables, beside ours",
+}
+"""Every command and what it is for, in the order of the help text."""
+
+BAD_INPUT = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Name the option and the reason on standard error, and exit with 2."""
+        self.exit(BAD_INPUT, f"{self.prog}: {' '.join(message.split())}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser(words)
+    options = parser.parse_args(words)
+    try:
+        exit_code: int = options.run(options)
+    except KeyboardInterrupt:
+        print(f"{parser.prog} {options.command}: interrupted", file=sys.stderr)  # noqa: T201
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except (ValueError, OSError) as error:
+        from bfpp.options import explain
+
+        print(f"{parser.prog} {options.command}: {explain(error)}", file=sys.stderr)  # noqa: T201
+        return BAD_INPUT
+    return exit_code
+
+
+def _parser(words: list[str]) -> Parser:
+    """The parser, with the options of the command in `words` alone."""
+    parser = Parser(
+        prog="bfpp",
+        description="See, predict and check the schedules of pipeline-parallel training.",
+    )
+    parser.add_argument("--version", action="version", version=f"bfpp {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=f"bfpp {name}: {summary}.")
+        if name == chosen:
+            module = import_module(f"bfpp.commands.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

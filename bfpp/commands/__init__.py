@@ -1,0 +1,1 @@
+"""The commands, one module each: `add_arguments` and `run`."""

@@ -1,0 +1,53 @@
+"""`bfpp compare`: several schedules side by side."""
+
+from __future__ import annotations
+
+import argparse
+
+from bfpp import options as shared
+from bfpp.pictures import add_picture_arguments, write_pictures
+from bfpp.results import Result, print_json, print_table, run_scenario
+from schedules import schedules
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bfpp compare`."""
+    parser.add_argument(
+        "schedules",
+        nargs="*",
+        metavar="SCHEDULE",
+        help=f"schedules to compare (default: all of {', '.join(schedules())})",
+    )
+    shared.add_layout_arguments(parser)
+    shared.add_communication_arguments(parser)
+    shared.add_cost_arguments(parser)
+    add_picture_arguments(parser)
+    shared.add_json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Simulate each schedule on the same model, cut into the same stages."""
+    shared.refuse_text_beside_json(options)
+    names = options.schedules or list(schedules())
+    results = [
+        run_scenario(shared.scenario(shared.same_stages(options, name), name), options.engine)
+        for name in names
+    ]
+    write_pictures(options, results, "Schedules compared")
+    if options.json:
+        print_json({"schedules": [result.record for result in results]})
+    else:
+        _print(results)
+    return 0
+
+
+def _print(results: list[Result]) -> None:
+    fastest = min(result.timeline.step_time for result in results)
+    rows = []
+    for result in results:
+        slower = result.timeline.step_time / fastest - 1 if fastest else 0.0
+        values = [value for _, value in result.highlights()]
+        relative = f"+{slower:.1%}" if slower > 0 else "fastest"
+        rows.append((result.title, relative, *values))
+    columns = ["", "against the fastest", *(name for name, _ in results[0].highlights())]
+    print_table("Schedules compared", columns, rows)

@@ -1,0 +1,309 @@
+"""Options that several commands share, and what they stand for.
+
+Options are turned into a `Scenario` in one place (`scenario`), so that every
+command understands them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass, fields
+
+from schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Schedule,
+    Sharding,
+    TaskGraph,
+    build_graph,
+    find_schedule,
+    schedules,
+)
+from sim.cluster import load_cluster
+from sim.costs import AbstractCosts, CostModel
+from sim.engines import DEFAULT as DEFAULT_ENGINE
+from sim.engines import ENGINES
+from sim.implementation import IMPLEMENTATIONS
+from sim.model import load_model
+from sim.physical import PhysicalCosts, default_stages_per_rank
+
+OPTION_OF_FIELD = {
+    "pipeline_parallel": "--pp",
+    "tensor_parallel": "--tp",
+    "data_parallel": "--dp",
+    "microbatches": "--microbatches",
+    "microbatch_size": "--microbatch-size",
+    "stages_per_rank": "--stages-per-rank",
+    "loops": "--loops",
+    "sequence": "--sequence",
+    "schedule": "SCHEDULE",
+    "file": "FILE",
+}
+"""The option that sets a field of a configuration; by default `--field`."""
+
+ABSTRACT = {
+    "forward": "forward pass of one micro-batch through one stage",
+    "backward": "backward pass (default: the sum of its halves if they are given, else 2)",
+    "backward_input": "input half of a backward pass (default: half of --backward)",
+    "backward_weight": "weight half of a backward pass (default: half of --backward)",
+    "transfer": "transfer between two ranks",
+    "gather": "gather of one stage's weights",
+    "reduce": "reduction of one stage's gradients",
+    "optimizer": "optimizer step of a rank",
+}
+
+PHYSICAL_ONLY = ("tp", "dp", "microbatch_size", "implementation")
+
+
+def explain(error: Exception) -> str:
+    """One line that names the option at fault, if the error tells it, and the reason."""
+    if isinstance(error, InvalidConfiguration):
+        option = OPTION_OF_FIELD.get(error.field, "--" + error.field.replace("_", "-"))
+        message = f"{option}: {error.reason}"
+    elif isinstance(error, OSError) and error.filename is not None:
+        message = f"{error.filename}: {error.strerror}"
+    else:
+        message = str(error)
+    return " ".join(message.split())
+
+
+def whole_number(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1 or value >= 2**31:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A time of at least 0 seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, at least 0, not {text!r}")
+    return value
+
+
+def add_schedule_argument(parser: argparse.ArgumentParser) -> None:
+    """SCHEDULE, by name."""
+    parser.add_argument("schedule", metavar="SCHEDULE", help="; ".join(_summaries()))
+
+
+def _summaries() -> list[str]:
+    return [f"{name}: {schedule.summary}" for name, schedule in schedules().items()]
+
+
+def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
+    """How the model is cut, and into how many micro-batches the batch."""
+    group = parser.add_argument_group("layout")
+    group.add_argument(
+        "--pp",
+        type=whole_number,
+        default=4,
+        metavar="N",
+        help="pipeline-parallel ranks (default: 4)",
+    )
+    group.add_argument(
+        "--loops",
+        type=whole_number,
+        metavar="N",
+        help="stages on each rank in a looped schedule (default: 1)",
+    )
+    group.add_argument(
+        "--microbatches",
+        type=whole_number,
+        default=8,
+        metavar="N",
+        help="sequential micro-batches of a step (default: 8)",
+    )
+    group.add_argument(
+        "--sequence",
+        type=whole_number,
+        metavar="N",
+        help="micro-batches that depth-first runs together (default: as many as ranks)",
+    )
+    group.add_argument(
+        "--stages-per-rank",
+        type=whole_number,
+        metavar="N",
+        help="stages on each rank in a non-looped schedule, each gathered and reduced on its own "
+        "(default: 1; one layer each where --model and --dp are given)",
+    )
+
+
+def add_communication_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is communicated, and whether beside the compute."""
+    group = parser.add_argument_group("communication")
+    group.add_argument(
+        "--sharding",
+        choices=[str(level) for level in Sharding],
+        default=str(Sharding.NONE),
+        help="what data parallelism shards: nothing, the optimizer state, or everything "
+        "(default: none)",
+    )
+    group.add_argument(
+        "--no-overlap",
+        action="store_true",
+        help="transfers block the compute of both their ranks",
+    )
+    group.add_argument(
+        "--no-data-overlap",
+        action="store_true",
+        help="gathers and reductions block the compute of their rank",
+    )
+
+
+def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
+    """Abstract costs in seconds, or a model on a cluster; and the engine."""
+    abstract = parser.add_argument_group("abstract costs, in seconds")
+    defaults = {field.name: field.default for field in fields(AbstractCosts)}
+    for name, what in ABSTRACT.items():
+        default = "" if name.startswith("backward") else f" (default: {defaults[name]:g})"
+        abstract.add_argument(
+            f"--{name.replace('_', '-')}", type=seconds, metavar="S", help=what + default
+        )
+    physical = parser.add_argument_group("physical costs")
+    physical.add_argument("--model", metavar="NAME|FILE", help="a preset, or a TOML file")
+    physical.add_argument("--cluster", metavar="NAME|FILE", help="a preset, or a TOML file")
+    physical.add_argument(
+        "--tp", type=whole_number, metavar="N", help="tensor-parallel devices (default: 1)"
+    )
+    physical.add_argument(
+        "--dp", type=whole_number, metavar="N", help="data-parallel devices (default: 1)"
+    )
+    physical.add_argument(
+        "--microbatch-size",
+        type=whole_number,
+        metavar="N",
+        help="samples in a micro-batch (default: 1)",
+    )
+    physical.add_argument(
+        "--implementation",
+        choices=list(IMPLEMENTATIONS),
+        help="whose software: the paper's, which overlaps communication, or Megatron-LM's, "
+        "which does not (default: paper)",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=list(ENGINES),
+        default=DEFAULT_ENGINE,
+        help=f"what replays the graph (default: {DEFAULT_ENGINE})",
+    )
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One schedule on one layout under one cost model."""
+
+    schedule: Schedule
+    layout: Layout
+    communication: Communication
+    costs: CostModel
+
+    @property
+    def physical(self) -> PhysicalCosts | None:
+        """The cost model, if it is that of a model on a cluster."""
+        return self.costs if isinstance(self.costs, PhysicalCosts) else None
+
+    def graph(self) -> TaskGraph:
+        """The task graph of the scenario."""
+        return build_graph(self.schedule.name, self.layout, self.communication)
+
+
+def scenario(options: argparse.Namespace, name: str) -> Scenario:
+    """What the options say of the schedule of that name."""
+    schedule = find_schedule(name)
+    costs = _costs(options)
+    return Scenario(
+        schedule, layout(options, schedule, costs), _communication(options, costs), costs
+    )
+
+
+def layout(
+    options: argparse.Namespace, schedule: Schedule, costs: CostModel | None = None
+) -> Layout:
+    """The layout that the options give a schedule."""
+    looped = schedule.placement == "looped"
+    stages = options.loops or 1 if looped else options.stages_per_rank
+    if looped and options.stages_per_rank not in (None, stages):
+        raise InvalidConfiguration(
+            "stages_per_rank", f"{schedule.name} is looped: its stages per rank are its --loops"
+        )
+    if not looped and options.loops not in (None, 1):
+        raise InvalidConfiguration(
+            "loops", f"{schedule.name} is not looped; --stages-per-rank splits its stages"
+        )
+    if stages is None and isinstance(costs, PhysicalCosts):
+        stages = default_stages_per_rank(schedule.name, costs.model, options.pp, 1)
+    return Layout(
+        pipeline_parallel=options.pp,
+        microbatches=options.microbatches,
+        stages_per_rank=stages or 1,
+        placement=schedule.placement,
+        sequence=options.sequence,
+    )
+
+
+def _communication(options: argparse.Namespace, costs: CostModel) -> Communication:
+    pipeline_overlap, data_overlap = not options.no_overlap, not options.no_data_overlap
+    if isinstance(costs, PhysicalCosts):
+        pipeline_overlap &= costs.implementation.pipeline_overlap
+        data_overlap &= costs.implementation.data_overlap
+    return Communication(Sharding(options.sharding), pipeline_overlap, data_overlap)
+
+
+def _costs(options: argparse.Namespace) -> CostModel:
+    given = {
+        name: getattr(options, name) for name in ABSTRACT if getattr(options, name) is not None
+    }
+    if options.model is None and options.cluster is None:
+        for name in PHYSICAL_ONLY:
+            if getattr(options, name) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option}: needs --model and --cluster beside it")
+        return AbstractCosts(**given)
+    for name, other in (("model", "cluster"), ("cluster", "model")):
+        if getattr(options, name) is None:
+            raise InvalidConfiguration(name, f"must be given beside --{other}")
+    for name in given:
+        raise InvalidConfiguration(name, "abstract seconds do not go with --model and --cluster")
+    return PhysicalCosts(
+        model=load_model(options.model),
+        cluster=load_cluster(options.cluster),
+        tensor_parallel=options.tp or 1,
+        data_parallel=options.dp or 1,
+        microbatch_size=options.microbatch_size or 1,
+        implementation=IMPLEMENTATIONS[options.implementation or "paper"],
+    )
+
+
+def same_stages(options: argparse.Namespace, name: str) -> argparse.Namespace:
+    """The options as they hold for one of several schedules of the same model.
+
+    A non-looped schedule is given as many stages on a rank as the looped ones
+    have loops, so that a stage costs the same in all of them.
+    """
+    if find_schedule(name).placement == "looped":
+        return argparse.Namespace(**{**vars(options), "stages_per_rank": None})
+    stages = options.stages_per_rank or (None if options.model else options.loops)
+    return argparse.Namespace(**{**vars(options), "loops": None, "stages_per_rank": stages})
+
+
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    """Whether to answer a program rather than a person."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object (times in seconds) and no more"
+    )
+
+
+def refuse_text_beside_json(options: argparse.Namespace) -> None:
+    """Standard output holds one or the other."""
+    if options.json and options.text:
+        raise InvalidConfiguration("text", "cannot be printed beside --json")

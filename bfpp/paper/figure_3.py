@@ -1,0 +1,25 @@
+"""Figure 3: standard and looping placement of 16 layers on 4 devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bfpp.paper.item import Made
+from schedules import Layout
+from traces.svg import svg_placements
+
+PLACEMENTS = (
+    ("(a) Standard", Layout(4, 1, 4, "contiguous")),
+    ("(b) Looping", Layout(4, 1, 4, "looped")),
+)
+
+
+def make(directory: Path) -> Made:
+    """Draw the two placements."""
+    path = directory / "figure-3.svg"
+    path.write_text(svg_placements(PLACEMENTS))
+    record = {
+        caption: [layout.stages_of(rank) for rank in range(layout.pipeline_parallel)]
+        for caption, layout in PLACEMENTS
+    }
+    return Made([path], {"layers_of_devices": record})

@@ -1,0 +1,35 @@
+"""Figure 4: the four schedules, times to scale, in the presence of data parallelism.
+
+16 layers on 4 devices, 8 micro-batches. The caption gives no costs: here a
+backward pass takes twice a forward pass (recomputation left aside) and the
+reduction of a layer as long as two backward passes, so that overlap matters.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bfpp.paper.item import Made, captioned, draw, graph_of
+from schedules import Communication
+from sim.costs import AbstractCosts
+
+RANKS, LAYERS, MICROBATCHES = 4, 16, 8
+COSTS = AbstractCosts(forward=1, backward=2, reduce=4)
+CAPTIONS = {
+    "gpipe": "(a) Non-looped pipeline, GPipe schedule",
+    "1f1b": "(b) Non-looped pipeline, 1F1B schedule",
+    "depth-first": "(c) Looped pipeline, depth-first schedule",
+    "breadth-first": "(d) Looped pipeline, breadth-first schedule",
+}
+
+
+def make(directory: Path) -> Made:
+    """Simulate and draw the four schedules."""
+    panels = [
+        captioned(
+            caption, graph_of(name, RANKS, MICROBATCHES, LAYERS // RANKS, Communication()), COSTS
+        )
+        for name, caption in CAPTIONS.items()
+    ]
+    title = f"The four schedules: {LAYERS} layers, {RANKS} devices, {MICROBATCHES} micro-batches"
+    return draw(panels, directory, "figure-4", title)

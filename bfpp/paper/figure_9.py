@@ -1,0 +1,41 @@
+"""Figure 9: gradient accumulation without a pipeline, depth-first and breadth-first.
+
+Four layers on one device, four micro-batches. Depth-first accumulation is 1F1B
+on one rank: each micro-batch runs forward and backward before the next. The
+caption gives no costs: here a gather or a reduce-scatter of a layer takes one
+and a half forward passes, and an all-reduce, which moves twice as much, three.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bfpp.paper.item import Made, captioned, draw, graph_of
+from schedules import Communication, Sharding
+from sim.costs import AbstractCosts
+
+LAYERS, MICROBATCHES = 4, 4
+COSTS = {
+    Sharding.NONE: AbstractCosts(forward=1, backward=2, reduce=3),
+    Sharding.FULL: AbstractCosts(forward=1, backward=2, gather=1.5, reduce=1.5),
+}
+PANELS = (
+    ("(a) Depth-first (not sharded)", "1f1b", Sharding.NONE),
+    ("(b) Depth-first (fully sharded)", "1f1b", Sharding.FULL),
+    ("(c) Breadth-first (not sharded)", "breadth-first", Sharding.NONE),
+    ("(d) Breadth-first (fully sharded)", "breadth-first", Sharding.FULL),
+)
+
+
+def make(directory: Path) -> Made:
+    """Simulate and draw the four ways to accumulate gradients."""
+    panels = [
+        captioned(
+            caption,
+            graph_of(name, 1, MICROBATCHES, LAYERS, Communication(sharding)),
+            COSTS[sharding],
+        )
+        for caption, name, sharding in PANELS
+    ]
+    title = f"Gradient accumulation: {LAYERS} layers, {MICROBATCHES} micro-batches, no pipeline"
+    return draw(panels, directory, "figure-9", title)

@@ -1,0 +1,89 @@
+"""What making an item of the paper yields, and how timelines become figures of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from schedules import Communication, Layout, TaskGraph, build_graph, find_schedule
+from sim.costs import AbstractCosts
+from sim.engines import simulate
+from traces.metrics import bubble
+from traces.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table to print: a title, column names, rows of cells, and notes below."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Made:
+    """The files that an item wrote, what it says in JSON, and its table, if any."""
+
+    files: Sequence[Path]
+    record: dict[str, Any] = field(default_factory=dict)
+    table: PaperTable | None = None
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """A timeline under the caption that the paper gives it."""
+
+    caption: str
+    timeline: Timeline
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The timeline's numbers; times in seconds."""
+        return {
+            "caption": self.caption,
+            "step_time": self.timeline.step_time,
+            "bubble": bubble(self.timeline),
+            "tasks": len(self.timeline.graph),
+        }
+
+
+def graph_of(
+    name: str, ranks: int, microbatches: int, stages_per_rank: int, communication: Communication
+) -> TaskGraph:
+    """The graph of a schedule on its own placement."""
+    placement = find_schedule(name).placement
+    return build_graph(name, Layout(ranks, microbatches, stages_per_rank, placement), communication)
+
+
+def captioned(caption: str, graph: TaskGraph, costs: AbstractCosts) -> Captioned:
+    """The replayed graph under its caption."""
+    return Captioned(caption, simulate(graph, costs))
+
+
+def draw(panels: Sequence[Captioned], directory: Path, name: str, title: str) -> Made:
+    """Write the timelines below one another, for print and for the browser."""
+    from traces.html import Panel, write_html
+    from traces.svg import SvgPanel, write_svg
+
+    svg, html = directory / f"{name}.svg", directory / f"{name}.html"
+    write_svg([SvgPanel(panel.caption, panel.timeline) for panel in panels], svg)
+    rows = [
+        [
+            ("step time", f"{panel.timeline.step_time:g}"),
+            ("bubble", f"{bubble(panel.timeline):.1%}"),
+        ]
+        for panel in panels
+    ]
+    write_html(
+        [
+            Panel(panel.caption, panel.timeline, rows=numbers)
+            for panel, numbers in zip(panels, rows, strict=True)
+        ],
+        html,
+        title,
+    )
+    return Made([svg, html], {"panels": [panel.record for panel in panels]})

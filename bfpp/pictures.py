@@ -1,0 +1,59 @@
+"""Options that write pictures of results, and how they are written."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bfpp.results import Result, announce
+
+
+def add_picture_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where to draw the timelines."""
+    group = parser.add_argument_group("pictures")
+    group.add_argument("--html", type=Path, metavar="FILE", help="interactive timeline")
+    group.add_argument("--svg", type=Path, metavar="FILE", help="timeline for print")
+    group.add_argument("--text", action="store_true", help="timeline on the terminal")
+
+
+def write_pictures(options: argparse.Namespace, results: Sequence[Result], title: str) -> None:
+    """Write the pictures asked for, all results below one another to one time scale."""
+    if options.html:
+        write_html_of(results, options.html, title)
+    if options.svg:
+        write_svg_of(results, options.svg)
+    if options.text:
+        print_text(results)
+
+
+def write_html_of(results: Sequence[Result], path: Path, title: str) -> None:
+    """An interactive page of the results."""
+    from traces.html import Panel, write_html
+
+    panels = [Panel(result.title, result.timeline, rows=result.highlights()) for result in results]
+    write_html(panels, path, title)
+    announce(path)
+
+
+def write_svg_of(results: Sequence[Result], path: Path) -> None:
+    """A printable figure of the results."""
+    from traces.svg import SvgPanel, write_svg
+
+    write_svg([SvgPanel(result.title, result.timeline) for result in results], path)
+    announce(path)
+
+
+def print_text(results: Sequence[Result]) -> None:
+    """The timelines as text, as wide as the terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from traces.text import text
+
+    console = Console()
+    for result in results:
+        console.print(Text(result.title))
+        drawing = text(result.timeline, width=console.width, colour=sys.stdout.isatty())
+        console.print(Text.from_markup(drawing) if sys.stdout.isatty() else Text(drawing))

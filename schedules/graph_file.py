@@ -1,0 +1,114 @@
+"""Task graphs as JSON: written to be read by other tools, and checked when read.
+
+One object: `format`, `schedule`, `layout`, `communication`, `lanes` (rank, kind,
+peer), and `tasks`, a list for each column; `dependencies` holds a list for each
+task. Reading checks the form alone; `schedules.validity` checks the meaning.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from schedules.columns import Groups
+from schedules.graph import Communication, Lane, LaneKind, Sharding, TaskGraph
+from schedules.layout import InvalidConfiguration, Layout
+from schedules.steps import Operation
+
+FORMAT = "bfpp task graph 1"
+
+COLUMNS = (
+    "operation", "rank", "peer", "stage", "microbatch", "lane", "peer_lane", "weight_buffer",
+    "gradient_buffer",
+)  # fmt: skip
+
+
+class MalformedGraph(InvalidConfiguration):
+    """A text that does not hold a task graph; the reason is one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("file", reason)
+
+
+def write_graph(graph: TaskGraph) -> str:
+    """The graph as JSON text; `read_graph` gives it back."""
+    columns = {name: getattr(graph, name).tolist() for name in COLUMNS}
+    columns["operation"] = [Operation(code).name for code in columns["operation"]]
+    start, member = graph.dependencies.start.tolist(), graph.dependencies.member.tolist()
+    columns["dependencies"] = [member[start[task] : start[task + 1]] for task in range(len(graph))]
+    record = {
+        "format": FORMAT,
+        "schedule": graph.schedule,
+        "layout": asdict(graph.layout),
+        "communication": asdict(graph.communication),
+        "lanes": [[lane.rank, lane.kind.name, lane.peer] for lane in graph.lanes],
+        "tasks": columns,
+    }
+    return json.dumps(record) + "\n"
+
+
+def read_graph(text: str | bytes) -> TaskGraph:
+    """The graph of a JSON text; raises `MalformedGraph` with the reason."""
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        raise MalformedGraph(f"is not JSON: {error}") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise MalformedGraph(f'is not a task graph: it has no "format": "{FORMAT}"')
+    try:
+        graph = _graph(record)
+    except InvalidConfiguration as error:
+        raise MalformedGraph(f"the layout cannot be: {error}") from None
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise MalformedGraph(f"is not a task graph: {type(error).__name__} {error}") from None
+    _require_form(graph)
+    return graph
+
+
+def _graph(record: dict[str, Any]) -> TaskGraph:
+    tasks = record["tasks"]
+    columns = {name: np.array(tasks[name], dtype=np.int32) for name in COLUMNS[1:]}
+    operation = np.array([Operation[name] for name in tasks["operation"]], dtype=np.int8)
+    lists = tasks["dependencies"]
+    start = np.concatenate([[0], np.cumsum([len(each) for each in lists], dtype=np.int64)])
+    member = np.array(list(chain.from_iterable(lists)), dtype=np.int32)
+    communication = dict(record["communication"])
+    communication["sharding"] = Sharding(communication["sharding"])
+    return TaskGraph(
+        schedule=str(record["schedule"]),
+        layout=Layout(**record["layout"]),
+        communication=Communication(**communication),
+        lanes=tuple(
+            Lane(int(rank), LaneKind[kind], int(peer)) for rank, kind, peer in record["lanes"]
+        ),
+        operation=operation,
+        dependencies=Groups(start, member),
+        **columns,
+    )
+
+
+def _require_form(graph: TaskGraph) -> None:
+    """Refuse columns of unequal length, and numbers of tasks or lanes that are not there."""
+    tasks = len(graph)
+    for name in COLUMNS:
+        if getattr(graph, name).shape != (tasks,):
+            raise MalformedGraph(
+                f"column {name} does not hold one number for each of {tasks} tasks"
+            )
+    if len(graph.dependencies.start) != tasks + 1:
+        raise MalformedGraph(
+            f"column dependencies does not hold one list for each of {tasks} tasks"
+        )
+    limits = {
+        "dependencies": (graph.dependencies.member, 0, tasks),
+        "lane": (graph.lane, 0, len(graph.lanes)),
+        "peer_lane": (graph.peer_lane, -1, len(graph.lanes)),
+    }
+    for name, (numbers, least, limit) in limits.items():
+        outside = (numbers < least) | (numbers >= limit)
+        if outside.any():
+            raise MalformedGraph(f"{name}: there is no number {numbers[np.argmax(outside)]}")

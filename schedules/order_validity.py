@@ -1,0 +1,244 @@
+"""Whether compute orders can run, whatever their placement: the orders' own checker.
+
+Only the orders are given, so nothing is taken for granted: the stages and
+micro-batches are those that the orders name. What a step waits for:
+
+    forward          the forward pass of the stage before
+    backward, input  its own forward pass, and the gradient from the stage after
+    weight           its own input half
+
+Each rule reports what no other rule reports: a wait for a step that is missing,
+or that comes too late on the same rank, is not also a deadlock.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+from schedules.steps import Operation, Order, Step
+from schedules.torch_format import word
+
+MOST_LISTED = 20
+"""How many violations of one rule are listed; the others are counted."""
+
+MOST_NAMED = 3
+"""How many micro-batches, or places, one message names."""
+
+
+@dataclass(frozen=True)
+class OrderViolation:
+    """One broken rule; `steps` are the words involved, such as `2F3 on rank 1`."""
+
+    rule: str
+    message: str
+    steps: tuple[str, ...] = ()
+
+
+def order_violations(orders: Sequence[Order]) -> list[OrderViolation]:
+    """All broken rules, in the order of `RULES`; none for orders that can run.
+
+    Takes compute steps alone, as `read_orders` gives them. Lists at most
+    `MOST_LISTED` violations of each rule, then one that counts the rest.
+    """
+    table = _look_up(orders)
+    listed: list[OrderViolation] = []
+    for rule, violations in RULES.items():
+        found = iter(violations(table))
+        listed.extend(OrderViolation(rule, *finding) for finding in islice(found, MOST_LISTED))
+        if more := sum(1 for _ in found):
+            listed.append(OrderViolation(rule, f"and {more} more"))
+    return listed
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Steps rank by rank; the (rank, position) places of each; what comes too late.
+
+    `late` holds, for a step and what it waits for, the rank that runs the two
+    in the wrong order.
+    """
+
+    ranks: list[list[Step]]
+    places: dict[Step, list[tuple[int, int]]]
+    late: dict[tuple[Step, Step], int]
+
+    def named(self, *steps: Step) -> tuple[str, ...]:
+        """The places of these steps in words, `MOST_LISTED` at most."""
+        places = (_on(rank, step) for step in steps for rank, _ in self.of(step))
+        return tuple(islice(places, MOST_LISTED))
+
+    def of(self, step: Step) -> list[tuple[int, int]]:
+        """The places of a step; none for one that never runs."""
+        return self.places.get(step, [])
+
+
+def _on(rank: int, step: Step) -> str:
+    return f"{word(step)} on rank {rank}"
+
+
+_Finding = tuple[str, tuple[str, ...]]
+"""A message, and the steps involved."""
+
+
+def _look_up(orders: Sequence[Order]) -> _Table:
+    ranks: list[list[Step]] = [order.tolist() for order in orders]
+    places: dict[Step, list[tuple[int, int]]] = {}
+    for rank, steps in enumerate(ranks):
+        for position, step in enumerate(steps):
+            places.setdefault(step, []).append((rank, position))
+    late = {}
+    for step, ((rank, position), *_) in places.items():
+        for producer in _producers(step):
+            made = places.get(producer)
+            if made and all(at[0] == rank and at[1] > position for at in made):
+                late[step, producer] = rank
+    return _Table(ranks, places, late)
+
+
+def _producers(step: Step) -> Iterator[Step]:
+    """What a step waits for, as far as it exists; a gradient comes whole or as a half."""
+    operation, stage, microbatch = step
+    if operation == Operation.FORWARD:
+        yield (Operation.FORWARD, stage - 1, microbatch)
+    elif operation == Operation.BACKWARD_WEIGHT:
+        yield (Operation.BACKWARD_INPUT, stage, microbatch)
+    else:
+        yield (Operation.FORWARD, stage, microbatch)
+        yield (Operation.BACKWARD, stage + 1, microbatch)
+        yield (Operation.BACKWARD_INPUT, stage + 1, microbatch)
+
+
+def _placement(table: _Table) -> Iterator[_Finding]:
+    """Every rank runs something, and each stage lives on one rank."""
+    if not any(table.ranks):
+        yield "there is no step to run", ()
+        return
+    first: dict[int, dict[int, Step]] = defaultdict(dict)
+    for rank, steps in enumerate(table.ranks):
+        if not steps:
+            yield f"rank {rank} runs no stage", ()
+        for step in steps:
+            first[step[1]].setdefault(rank, step)
+    for stage, step_of in sorted(first.items()):
+        if len(step_of) > 1:
+            involved = tuple(_on(rank, step) for rank, step in step_of.items())
+            yield f"stage {stage} runs on ranks {_listed(step_of)}", involved
+
+
+def _numbering(table: _Table) -> Iterator[_Finding]:
+    """Stages and micro-batches are numbered from 0, without gaps."""
+    names = {1: ("stage", "stages"), 2: ("micro-batch", "micro-batches")}
+    for column, (one, several) in names.items():
+        numbers = sorted({step[column] for step in table.places})
+        if numbers and numbers[0] < 0:
+            yield f"{one} {numbers[0]} is below 0", ()
+        for below, above in pairwise([-1, *numbers]):
+            if (missing := above - below - 1) > 0:
+                gap = f"{one} {below + 1} is" if missing == 1 else None
+                gap = gap or f"{several} {below + 1} to {above - 1} are"
+                yield f"{gap} missing, though there is {one} {above}", ()
+
+
+def _forward(table: _Table) -> Iterator[_Finding]:
+    """Each stage runs each micro-batch forward exactly once."""
+    yield from _absent(table, (Operation.FORWARD,), "forward")
+    for step, places in _by_stage(table):
+        if step[0] == Operation.FORWARD and len(places) > 1:
+            message = f"stage {step[1]} runs micro-batch {step[2]} forward {len(places)} times"
+            yield message, table.named(step)
+
+
+def _backward(table: _Table) -> Iterator[_Finding]:
+    """Each stage runs each micro-batch backward exactly once, whole or in two halves."""
+    kinds = (Operation.BACKWARD, Operation.BACKWARD_INPUT, Operation.BACKWARD_WEIGHT)
+    yield from _absent(table, kinds, "backward")
+    for stage, microbatch in sorted({step[1:] for step in table.places}):
+        steps = [(kind, stage, microbatch) for kind in kinds]
+        times = tuple(len(table.of(step)) for step in steps)
+        if any(times) and times not in ((1, 0, 0), (0, 1, 1)):
+            words = [word(step) for step in steps for _ in table.of(step)]
+            yield (
+                (
+                    f"stage {stage} must run micro-batch {microbatch} backward once, whole or as "
+                    f"both halves, not as {_listed(words)}"
+                ),
+                table.named(*steps),
+            )
+
+
+def _absent(table: _Table, kinds: Sequence[Operation], direction: str) -> Iterator[_Finding]:
+    """Per stage, the micro-batches that others run and that it does not."""
+    every = sorted({step[2] for step in table.places})
+    present: dict[int, set[int]] = {step[1]: set() for step in table.places}
+    for operation, stage, microbatch in table.places:
+        if operation in kinds:
+            present[stage].add(microbatch)
+    for stage, ran in sorted(present.items()):
+        if count := len(every) - len(ran):
+            some = list(islice((one for one in every if one not in ran), MOST_NAMED))
+            noun = "micro-batch" if count == 1 else "micro-batches"
+            yield (
+                f"stage {stage} never runs {noun} {_listed(some, count)} {direction}",
+                tuple(word((kinds[0], stage, one)) for one in some),
+            )
+
+
+def _local_order(table: _Table) -> Iterator[_Finding]:
+    """A rank runs a step after those of its own that the step waits for."""
+    for (step, producer), rank in table.late.items():
+        message = f"rank {rank} runs {word(step)} before {word(producer)}, which it waits for"
+        yield message, table.named(step, producer)
+
+
+def _deadlock(table: _Table) -> Iterator[_Finding]:
+    """Every rank gets to the end of its order, each waiting where it must."""
+    done: set[Step] = set()
+    following = [iter(steps) for steps in table.ranks]
+    stuck: dict[Step, list[tuple[int, Step]]] = {}
+    heads = [(rank, step) for rank, steps in enumerate(following) for step in islice(steps, 1)]
+    while heads:
+        rank, step = heads.pop()
+        if (producer := _unmet(table, step, done)) is not None:
+            stuck.setdefault(producer, []).append((rank, step))
+            continue
+        done.add(step)
+        heads.extend((rank, after) for after in islice(following[rank], 1))
+        heads.extend(stuck.pop(step, ()))
+    for rank, step, producer in sorted((*head, key) for key in stuck for head in stuck[key]):
+        where = table.of(producer)[0][0]
+        message = f"rank {rank} stops before {word(step)}, which waits for {_on(where, producer)}"
+        yield message, (_on(rank, step), _on(where, producer))
+
+
+def _unmet(table: _Table, step: Step, done: set[Step]) -> Step | None:
+    """The first step not done yet that this one waits for."""
+    for producer in _producers(step):
+        exists = producer in table.places and (step, producer) not in table.late
+        if exists and producer not in done:
+            return producer
+    return None
+
+
+def _by_stage(table: _Table) -> list[tuple[Step, list[tuple[int, int]]]]:
+    return sorted(table.places.items(), key=lambda item: item[0][1:])
+
+
+def _listed(items: Iterable[object], count: int | None = None) -> str:
+    """Up to `MOST_NAMED` items, and how many more there are: `0, 1, 2 and 5 more`."""
+    texts = [str(item) for item in items]
+    more = (count or len(texts)) - len(texts[:MOST_NAMED])
+    return ", ".join(texts[:MOST_NAMED]) + (f" and {more} more" if more else "")
+
+
+RULES: dict[str, Callable[[_Table], Iterable[_Finding]]] = {
+    "placement": _placement,
+    "numbering": _numbering,
+    "forward": _forward,
+    "backward": _backward,
+    "local order": _local_order,
+    "deadlock": _deadlock,
+}
+"""The rules by name, in the order in which they are reported."""

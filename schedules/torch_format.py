@@ -1,0 +1,171 @@
+"""Compute orders as the comma-separated words of torch.distributed.pipelining.
+
+One line a rank, one cell an action: stage, letter, micro-batch. `2F3` is the
+forward pass of micro-batch 3 through stage 2, `2B3` its backward pass, `2I3` and
+`2W3` the halves of a split backward pass (gradients of input and weights).
+
+- Writing gives compute steps alone; torch reads them as `compute_only`.
+- Reading also takes what torch's own dumps hold besides: empty cells (idle
+  slots), communication actions, which follow from the orders and are skipped,
+  and overlapped pairs, `(0F4;7B0)OVERLAP_F_B`, which become their steps in turn.
+- A blank line is a rank that runs nothing, except at the end of the file.
+- Reading checks words, not orders: see `schedules.order_validity` for those.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from schedules.layout import PLACEMENTS, InvalidConfiguration, Layout
+from schedules.steps import STEP, Operation, Order, Step
+
+LETTERS = {
+    Operation.FORWARD: "F",
+    Operation.BACKWARD: "B",
+    Operation.BACKWARD_INPUT: "I",
+    Operation.BACKWARD_WEIGHT: "W",
+}
+_OPERATIONS = {letter: int(operation) for operation, letter in LETTERS.items()}
+
+_COMPUTE = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
+_COMMUNICATION = re.compile(r"[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|(?:SEND|RECV)_[FB])[0-9]*")
+_OVERLAPPED = re.compile(r"\((.*)\)OVERLAP_F_B")
+_END_OF_LINE = re.compile(r"\r\n|\n|\r")
+
+_LARGEST = np.iinfo(STEP["stage"]).max
+_SHOWN = 40
+"""How much of a malformed cell an error shows, in characters."""
+
+
+class MalformedOrders(InvalidConfiguration):
+    """A text that does not hold compute orders; the reason is one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("file", reason)
+
+
+def word(step: Step) -> str:
+    """The word of a compute step: `2F3`."""
+    operation, stage, microbatch = step
+    return f"{stage}{LETTERS[Operation(operation)]}{microbatch}"
+
+
+def write_orders(orders: Sequence[Order]) -> str:
+    """The orders as text, one line a rank; `read_orders` gives them back."""
+    letters = [LETTERS[operation] for operation in sorted(LETTERS)]
+    return "".join(
+        ",".join(f"{stage}{letters[kind]}{microbatch}" for kind, stage, microbatch in steps) + "\n"
+        for steps in (order.tolist() for order in orders)
+    )
+
+
+def read_orders(text: str | bytes) -> list[Order]:
+    """The order of each rank, from the text (or the bytes) of a file.
+
+    Raises `MalformedOrders`, which names the line, the cell and what it holds,
+    for anything but actions, and for a file without any compute step.
+    """
+    lines = _END_OF_LINE.split(_decoded(text).removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}"))
+    while lines and not lines[-1].strip():
+        lines.pop()
+    orders = [
+        np.array(list(_steps(line, number)), dtype=STEP) for number, line in enumerate(lines, 1)
+    ]
+    if not any(map(len, orders)):
+        raise MalformedOrders("holds no compute step (such as 0F0 or 0B0)")
+    return orders
+
+
+def _decoded(text: str | bytes) -> str:
+    if isinstance(text, str):
+        return text
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedOrders(f"is not text: byte {error.start} is not UTF-8") from None
+
+
+def _steps(line: str, number: int) -> Iterator[Step]:
+    for position, cell in enumerate(line.split(","), 1):
+        action = cell.strip().removeprefix('"').removesuffix('"').strip()
+        overlapped = _OVERLAPPED.fullmatch(action)
+        for part in overlapped[1].split(";") if overlapped else [action]:
+            if compute := _COMPUTE.fullmatch(part.strip()):
+                stage, letter, microbatch = compute.groups()
+                where = f"line {number}, cell {position}"
+                yield _OPERATIONS[letter], _number(stage, where), _number(microbatch, where)
+            elif overlapped or (action and not _COMMUNICATION.fullmatch(action)):
+                raise MalformedOrders(
+                    f"line {number}, cell {position}: {_shown(action)} is not an action; "
+                    "expected stage, one of F, B, I, W, and micro-batch, as in 2F0"
+                )
+
+
+def _number(digits: str, where: str) -> int:
+    digits = digits.lstrip("0") or "0"
+    if len(digits) > len(str(_LARGEST)) or int(digits) > _LARGEST:
+        raise MalformedOrders(f"{where}: the number {_shown(digits)} is larger than {_LARGEST}")
+    return int(digits)
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
+
+
+@dataclass(frozen=True)
+class FoundLayout:
+    """What orders say of the board they are played on; any placement fits.
+
+    `rank_of_stage` holds, for each stage, the rank that runs it.
+    """
+
+    pipeline_parallel: int
+    microbatches: int
+    rank_of_stage: tuple[int, ...]
+
+    @property
+    def stages(self) -> int:
+        """The number of stages over all ranks (N_stage)."""
+        return len(self.rank_of_stage)
+
+    def named(self) -> Layout | None:
+        """The layout with a placement of that name which is the same, if there is one."""
+        stages_per_rank, unequal = divmod(self.stages, self.pipeline_parallel)
+        if unequal:
+            return None
+        for placement in PLACEMENTS:
+            layout = Layout(self.pipeline_parallel, self.microbatches, stages_per_rank, placement)
+            if tuple(layout.rank_of_stage.tolist()) == self.rank_of_stage:
+                return layout
+        return None
+
+
+def layout_of(orders: Sequence[Order]) -> FoundLayout:
+    """Ranks, stages, micro-batches and placement, from the orders alone.
+
+    Raises `InvalidConfiguration` where there is no such layout: no step at all,
+    a gap in the numbers of stages or micro-batches, or a stage on two ranks.
+    """
+    steps = np.concatenate([*orders, np.empty(0, dtype=STEP)])
+    rank = np.repeat(np.arange(len(orders)), [len(order) for order in orders])
+    stages, first = np.unique(steps["stage"], return_index=True)
+    microbatches = np.unique(steps["microbatch"])
+    if not len(steps):
+        raise InvalidConfiguration("orders", "hold no step")
+    for name, numbers in (("stage", stages), ("micro-batch", microbatches)):
+        if (gaps := np.flatnonzero(numbers != np.arange(len(numbers)))).size:
+            raise InvalidConfiguration(
+                "orders", f"{name} {gaps[0]} is missing, though there is {name} {numbers[-1]}"
+            )
+    rank_of_stage = rank[first]
+    if not (placed := rank_of_stage[steps["stage"]] == rank).all():
+        at = int(np.argmin(placed))
+        stage = steps["stage"][at]
+        raise InvalidConfiguration(
+            "orders", f"stage {stage} runs on ranks {rank_of_stage[stage]} and {rank[at]}"
+        )
+    return FoundLayout(len(orders), len(microbatches), tuple(rank_of_stage.tolist()))

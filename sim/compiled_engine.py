@@ -1,0 +1,104 @@
+"""The fast engine: loops over the graph's columns, compiled where that pays.
+
+If no port carries two flows at once, one sweep in task order gives the times:
+it is tried first, and its result kept if no two flows meet in a port.
+Otherwise the tasks are replayed in the order of time. Small graphs run the same
+loops uncompiled, which is faster than loading the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from schedules import TaskGraph
+from schedules.columns import Seconds
+from sim import kernels
+from sim.costs import Costs
+from traces.timeline import Timeline
+
+COMPILE_FROM = 20_000
+"""Tasks from which on a compiled loop pays for loading numba."""
+
+
+def simulate(
+    graph: TaskGraph, costs: Costs, progress: Callable[[int], None] | None = None
+) -> Timeline:
+    """Predict the times of the graph's tasks; `progress` is not called, it is soon done."""
+    del progress
+    start, end = times(graph, costs)
+    return Timeline(graph, start, end, source="compiled")
+
+
+def times(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
+    """When each task starts and ends, in seconds."""
+    moves = costs.bytes > 0
+    alone = costs.seconds.copy()
+    rate = np.minimum(costs.bandwidth[costs.port_out[moves]], costs.bandwidth[costs.port_in[moves]])
+    alone[moves] += costs.bytes[moves] / rate
+    start, end = _sweep(graph, alone)
+    if moves.any() and _flows_meet(costs, moves, start, end):
+        return _replay(graph, costs)
+    return start, end
+
+
+def _sweep(graph: TaskGraph, seconds: Seconds) -> tuple[Seconds, Seconds]:
+    start, end = np.empty((2, len(graph)))
+    _loop("sweep", len(graph))(
+        graph.lane,
+        graph.peer_lane,
+        graph.dependencies.start,
+        graph.dependencies.member,
+        seconds,
+        np.zeros(len(graph.lanes)),
+        start,
+        end,
+    )
+    return start, end
+
+
+def _flows_meet(costs: Costs, moves: np.ndarray, start: Seconds, end: Seconds) -> bool:
+    """Whether two flows are in one port at once, given that each has it to itself."""
+    begin = (start + costs.seconds)[moves]
+    until = end[moves]
+    port_out, port_in = costs.port_out[moves], costs.port_in[moves]
+    both = port_out != port_in
+    port = np.concatenate([port_out, port_in[both]])
+    begin, until = np.append(begin, begin[both]), np.append(until, until[both])
+    in_order = np.lexsort((begin, port))
+    port, begin, until = port[in_order], begin[in_order], until[in_order]
+    return bool(((port[1:] == port[:-1]) & (begin[1:] < until[:-1])).any())
+
+
+def _replay(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
+    followers = graph.followers
+    start, end = np.full((2, len(graph)), np.nan)
+    _loop("replay", len(graph))(
+        np.bincount(followers.member, minlength=len(graph)),
+        followers.start,
+        followers.member.astype(np.int64),
+        costs.seconds,
+        costs.bytes,
+        costs.port_out,
+        costs.port_in,
+        costs.bandwidth,
+        start,
+        end,
+    )
+    return start, end
+
+
+def _loop(name: str, tasks: int) -> Callable[..., Any]:
+    """A loop of `sim.kernels`, compiled if there are many tasks."""
+    return _compiled(name) if tasks >= COMPILE_FROM else getattr(kernels, name)
+
+
+@cache
+def _compiled(name: str) -> Callable[..., Any]:
+    import numba
+
+    compiled: Callable[..., Any] = numba.njit(cache=True)(getattr(kernels, name))
+    return compiled

@@ -1,0 +1,121 @@
+"""Metrics of timelines, against small cases worked out by hand and brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schedules import Communication, LaneKind, Layout, Operation, Sharding, build_graph
+from sim.costs import AbstractCosts
+from sim.engines import simulate
+from tests.strategies import graphs
+from traces.metrics import (
+    bubble,
+    compute_time,
+    exposed_time,
+    gradient_buffers_over_time,
+    lane_busy_time,
+    live_activations_over_time,
+    rank_metrics,
+    weight_buffers_over_time,
+)
+
+COSTS = AbstractCosts(forward=2, backward=3, transfer=1, gather=2, reduce=1, optimizer=1)
+SOME = settings(derandomize=True, deadline=None, max_examples=40)
+
+
+@SOME
+@given(graphs())
+def test_time_is_either_busy_or_idle(graph):
+    timeline = simulate(graph, COSTS)
+    for rank in rank_metrics(timeline):
+        assert rank.compute_time + rank.idle == pytest.approx(timeline.step_time)
+        assert 0 <= rank.exposed_transfer <= rank.idle + 1e-9
+        assert 0 <= rank.exposed_data <= rank.idle + 1e-9
+        assert 0 <= rank.start < rank.end <= timeline.step_time
+    busy = lane_busy_time(timeline)
+    assert (busy <= timeline.step_time + 1e-9).all()
+    twice = np.where(graph.is_transfer, 2, 1)
+    assert busy.sum() == pytest.approx((timeline.duration * twice).sum())
+
+
+@SOME
+@given(graphs(), st.data())
+def test_exposed_time_by_brute_force(graph, data):
+    """All costs are whole seconds, so each second is wholly exposed or not at all."""
+    timeline = simulate(graph, COSTS)
+    rank = data.draw(st.integers(0, graph.layout.pipeline_parallel - 1))
+    here = (graph.rank == rank) | (graph.peer == rank)
+
+    def seconds(chosen):
+        return {
+            second
+            for task in np.flatnonzero(chosen & here)
+            for second in range(int(timeline.start[task]), int(timeline.end[task]))
+        }
+
+    expected = seconds(graph.is_transfer) - seconds(graph.is_compute)
+    assert exposed_time(timeline, rank, graph.is_transfer) == len(expected)
+
+
+@SOME
+@given(graphs())
+def test_live_buffers_stay_within_those_there_are(graph):
+    timeline = simulate(graph, COSTS)
+    stages = graph.layout.stages_per_rank
+    full = graph.communication.sharding is Sharding.FULL
+    for metrics in rank_metrics(timeline):
+        live = live_activations_over_time(timeline, metrics.rank)
+        assert live.peak == round(metrics.peak_microbatches * stages)
+        assert live.alive[-1] == 0
+        weights = weight_buffers_over_time(timeline, metrics.rank)
+        assert 1 <= weights.peak <= (4 if full else stages)
+        gradients = gradient_buffers_over_time(timeline, metrics.rank)
+        assert 1 <= gradients.peak <= (2 if full else stages)
+        assert gradients.alive[-1] == weights.alive[-1] == 0
+
+
+def test_breadth_first_needs_two_layers_and_depth_first_twice_as_many():
+    """The paper, on full sharding: two layers, or four where passes take turns."""
+    peaks = {}
+    for name in ("breadth-first", "depth-first"):
+        graph = build_graph(name, Layout(4, 16, 4), Communication(Sharding.FULL))
+        timeline = simulate(graph, AbstractCosts(gather=0.5, reduce=0.5))
+        peaks[name] = max(weight_buffers_over_time(timeline, rank).peak for rank in range(4))
+    assert peaks == {"breadth-first": 2, "depth-first": 4}
+
+
+def test_two_ranks_by_hand():
+    """GPipe, 2 ranks, 2 micro-batches, backward 2, transfers of 1 beside the compute.
+
+    rank 0   F F . . . . . . B B B B     rank 1   . . F F B B B B
+    """
+    graph = build_graph("gpipe", Layout(2, 2, 1, "contiguous"))
+    timeline = simulate(graph, AbstractCosts(transfer=1))
+    assert timeline.step_time == 11
+    assert compute_time(timeline).tolist() == [6, 6]
+    assert bubble(timeline) == pytest.approx(5 / 6)
+    first, second = rank_metrics(timeline)
+    assert (first.start, first.end, first.idle) == (0, 11, 5)
+    assert (second.start, second.end, second.idle) == (2, 8, 5)
+    assert (first.exposed_transfer, second.exposed_transfer) == (2, 2)
+    sends = [
+        lane.kind for lane, busy in zip(graph.lanes, lane_busy_time(timeline), strict=True) if busy == 2
+    ]
+    assert sends == [
+        LaneKind.SEND_ACTIVATIONS,
+        LaneKind.RECEIVE_GRADIENTS,
+        LaneKind.RECEIVE_ACTIVATIONS,
+        LaneKind.SEND_GRADIENTS,
+    ]
+
+
+def test_a_gather_in_the_way_is_exposed():
+    graph = build_graph("breadth-first", Layout(1, 2, 2), Communication(Sharding.FULL))
+    timeline = simulate(graph, AbstractCosts(gather=3))
+    (rank,) = rank_metrics(timeline)
+    gathers = np.flatnonzero(graph.operation == Operation.GATHER)
+    assert timeline.start[gathers].tolist() == [0, 3, 6, 9]
+    assert rank.exposed_data == timeline.step_time - rank.compute_time

@@ -1,0 +1,341 @@
+"""The schedules' orders: their own rules, their grids, and PyTorch's orders beside them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from schedules import (
+    InvalidConfiguration,
+    Layout,
+    Schedule,
+    breadth_first,
+    find_schedule,
+    gpipe,
+    one_forward_one_backward,
+    schedules,
+)
+from schedules.order_validity import order_violations
+from schedules.steps import Operation, Step
+from schedules.torch_format import layout_of, word
+
+deterministic = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+def words(schedule: str, layout: Layout) -> list[list[str]]:
+    orders = find_schedule(schedule).orders(layout)
+    return [[word(step) for step in order.tolist()] for order in orders]
+
+
+# Rules that every schedule keeps
+
+
+@st.composite
+def layouts(draw: st.DrawFn, schedule: Schedule) -> Layout:
+    ranks = draw(st.integers(1, 6))
+    whole_sequences = draw(st.booleans())
+    layout = Layout(
+        pipeline_parallel=ranks,
+        microbatches=draw(st.integers(1, 4)) * (ranks if whole_sequences else 1),
+        stages_per_rank=draw(st.integers(1, 4)),
+        placement=schedule.placement,
+    )
+    try:
+        schedule.validate(layout)
+    except InvalidConfiguration:
+        reject()
+    return layout
+
+
+@pytest.mark.parametrize("name", schedules())
+@deterministic
+@given(data=st.data())
+def test_every_stage_runs_every_microbatch_once_each_way(name: str, data: st.DataObject) -> None:
+    schedule = find_schedule(name)
+    layout = data.draw(layouts(schedule))
+    orders = schedule.orders(layout)
+    for rank, order in enumerate(orders):
+        times = Counter(order.tolist())
+        assert set(times.values()) == {1}
+        for stage in layout.stages_of(rank):
+            for microbatch in range(layout.microbatches):
+                kinds = [kind for kind in range(4) if times[kind, stage, microbatch]]
+                assert kinds in ([0, 1], [0, 2, 3])
+        assert {stage for _, stage, _ in times} == set(layout.stages_of(rank))
+    assert order_violations(orders) == []
+    assert layout_of(orders).rank_of_stage == tuple(layout.rank_of_stage.tolist())
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 7])
+def test_on_one_rank_gpipe_accumulates_all_forwards_first(microbatches: int) -> None:
+    (order,) = words("gpipe", Layout(1, microbatches, placement="contiguous"))
+    forwards = [f"0F{microbatch}" for microbatch in range(microbatches)]
+    assert order == forwards + [step.replace("F", "B") for step in forwards]
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 7])
+def test_on_one_rank_1f1b_finishes_each_microbatch_in_turn(microbatches: int) -> None:
+    (order,) = words("1f1b", Layout(1, microbatches, 2, placement="contiguous"))
+    assert order == [f"{step}{m}" for m in range(microbatches) for step in ("0F", "1F", "1B", "0B")]
+
+
+def test_depth_first_refuses_a_sequence_that_is_not_full() -> None:
+    with pytest.raises(InvalidConfiguration) as refused:
+        find_schedule("depth-first").orders(Layout(4, 6, 2))
+    assert str(refused.value) == (
+        "microbatches: depth-first runs micro-batches in sequences of 4, "
+        "and 6 is not a multiple of 4"
+    )
+
+
+def test_depth_first_refuses_a_sequence_shorter_than_the_pipeline() -> None:
+    with pytest.raises(InvalidConfiguration) as refused:
+        find_schedule("depth-first").orders(Layout(4, 6, 2, sequence=3))
+    assert str(refused.value) == (
+        "sequence: a sequence of 3 micro-batches cannot fill 4 ranks; depth-first needs at least 4"
+    )
+
+
+@deterministic
+@given(ranks=st.integers(1, 6), more=st.integers(1, 9), stages_per_rank=st.integers(1, 4))
+def test_one_sequence_of_the_whole_batch_is_breadth_first(
+    ranks: int, more: int, stages_per_rank: int
+) -> None:
+    batch = ranks + more
+    whole = Layout(ranks, batch, stages_per_rank, sequence=batch)
+    assert words("depth-first", whole) == words(
+        "breadth-first", Layout(ranks, batch, stages_per_rank)
+    )
+
+
+# Grids
+
+
+def producers(step: Step) -> list[Step]:
+    operation, stage, microbatch = step
+    if operation == Operation.FORWARD:
+        return [(0, stage - 1, microbatch)]
+    return [(0, stage, microbatch), (1, stage + 1, microbatch)]
+
+
+def grid(schedule: str, layout: Layout) -> str:
+    """The orders in time, every step one slot long and every transfer instant."""
+    orders = [order.tolist() for order in find_schedule(schedule).orders(layout)]
+    exists = {step for order in orders for step in order}
+    rows: list[list[str]] = [[] for _ in orders]
+    done: set[Step] = set()
+    while any(orders):
+        slot: set[Step] = set()
+        for row, order in zip(rows, orders, strict=True):
+            ready = bool(order) and not (set(producers(order[0])) & exists) - done
+            row.append(word(order[0]) if ready else "")
+            slot.update([order.pop(0)] if ready else [])
+        done |= slot
+    return "\n".join("".join(f"{cell:4}" for cell in row).rstrip() for row in rows)
+
+
+GRIDS = {
+    ("gpipe", Layout(3, 3, placement="contiguous")): """
+0F0 0F1 0F2                 0B0 0B1 0B2
+    1F0 1F1 1F2         1B0 1B1 1B2
+        2F0 2F1 2F2 2B0 2B1 2B2
+""",
+    ("1f1b", Layout(3, 4, placement="contiguous")): """
+0F0 0F1 0F2         0B0 0F3 0B1     0B2     0B3
+    1F0 1F1     1B0 1F2 1B1 1F3 1B2     1B3
+        2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3
+""",
+    ("depth-first", Layout(2, 4, 2)): """
+0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1     2B2     2B3 0B2 0B3
+    1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3
+""",
+    ("breadth-first", Layout(2, 3, 2)): """
+0F0 0F1 0F2 2F0 2F1 2F2         2B0 2B1 2B2 0B0 0B1 0B2
+    1F0 1F1 1F2 3F0 3F1 3F2 3B0 3B1 3B2 1B0 1B1 1B2
+""",
+}
+
+
+@pytest.mark.parametrize(("name", "layout"), GRIDS, ids=str)
+def test_grids(name: str, layout: Layout) -> None:
+    assert "\n" + grid(name, layout) + "\n" == GRIDS[name, layout]
+
+
+@pytest.mark.parametrize(
+    ("module", "layout"),
+    [
+        (gpipe, Layout(4, 4, placement="contiguous")),
+        (one_forward_one_backward, Layout(4, 8, placement="contiguous")),
+        (breadth_first, Layout(2, 3, 2)),
+    ],
+)
+def test_grids_in_the_docstrings_are_right(module: ModuleType, layout: Layout) -> None:
+    rows = re.findall(r"^ *rank (\d+) +(.*)$", module.__doc__ or "", re.MULTILINE)
+    orders = words(module.SCHEDULE.name, layout)
+    assert [int(rank) for rank, _ in rows] == list(range(layout.pipeline_parallel))
+    for (rank, row), order in zip(rows, orders, strict=True):
+        head, _, tail = (_torch_words(part, rank) for part in row.partition("..."))
+        assert order[: len(head)] == head
+        assert order[len(order) - len(tail) :] == tail
+        assert "..." in row or order == head
+
+
+def _torch_words(row: str, rank: str) -> list[str]:
+    drawn = re.findall(r"([FB])(?:(\d+)\.)?(\d+)", row)
+    return [f"{stage or rank}{letter}{microbatch}" for letter, stage, microbatch in drawn]
+
+
+# PyTorch's orders. Its schedules are built without processes: all that their
+# orders need of a stage is a few numbers.
+
+SIZES = range(1, 9)
+
+
+@pytest.fixture(scope="module")
+def pipelining() -> Any:
+    return pytest.importorskip(
+        "torch.distributed.pipelining.schedules",
+        reason="compares with torch.distributed.pipelining",
+        exc_type=ImportError,
+    )
+
+
+class RecordingStage(SimpleNamespace):
+    """A stage without a model and without peers; it notes what it is told to run."""
+
+    def forward_one_chunk(self, microbatch: int, *_: object, **__: object) -> None:
+        self.ran.append(f"{self.stage_index}F{microbatch}")
+
+    def backward_one_chunk(self, microbatch: int, **_: object) -> None:
+        self.ran.append(f"{self.stage_index}B{microbatch}")
+
+    def perform_reduce_grad(self, scale: int) -> None:
+        del scale
+
+    def _nothing(self, microbatch: int) -> list[object]:
+        del microbatch
+        return []
+
+    get_fwd_recv_ops = get_fwd_send_ops = get_bwd_recv_ops = get_bwd_send_ops = _nothing
+
+
+def stage(index: int, ranks: int, stages: int) -> RecordingStage:
+    last = index == stages - 1
+    return RecordingStage(
+        stage_index=index, num_stages=stages, group_size=ranks, group_rank=0, is_last=last, ran=[]
+    )
+
+
+def compute_words(schedule: Any) -> list[list[str]]:
+    """What a schedule of PyTorch says that each rank runs, less idle slots and reductions."""
+    return [
+        [str(action) for action in actions if action is not None and action.is_compute_op]
+        for _, actions in sorted(schedule.pipeline_order.items())
+    ]
+
+
+def single(pipelining: Any, name: str, ranks: int, microbatches: int) -> list[list[str]]:
+    make = pipelining.get_schedule_class(name)
+    return compute_words(make(stage(0, ranks, ranks), microbatches))
+
+
+def looped(
+    pipelining: Any, name: str, ranks: int, microbatches: int, loops: int
+) -> list[list[str]]:
+    make = pipelining.get_schedule_class(name)
+    stages = [stage(loop * ranks, ranks, loops * ranks) for loop in range(loops)]
+    return compute_words(make(stages, microbatches))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ranks", SIZES)
+def test_gpipe_is_pytorchs(pipelining: Any, ranks: int) -> None:
+    for microbatches in range(1, 17):
+        layout = Layout(ranks, microbatches, placement="contiguous")
+        assert single(pipelining, "GPipe", ranks, microbatches) == words("gpipe", layout)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ranks", SIZES)
+def test_1f1b_is_pytorchs(pipelining: Any, ranks: int) -> None:
+    """PyTorch refuses fewer micro-batches than ranks.
+
+    Up to 2.13 at least, the order that it prints numbers the forward passes of
+    the last rank from 1. What it runs is right: see the next test.
+    """
+    for microbatches in range(ranks, 17):
+        ours = words("1f1b", Layout(ranks, microbatches, placement="contiguous"))
+        theirs = single(pipelining, "1F1B", ranks, microbatches)
+        assert theirs[:-1] == ours[:-1]
+        last = ranks - 1
+        one_too_high = [
+            f"{last}F{int(step.split('F')[1]) + 1}" if "F" in step else step for step in ours[-1]
+        ]
+        assert theirs[-1] == one_too_high, "PyTorch's numbering has changed: compare as it is"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("ours", "theirs"), [("gpipe", "GPipe"), ("1f1b", "1F1B")])
+def test_what_pytorch_runs_is_what_we_order(pipelining: Any, ours: str, theirs: str) -> None:
+    for ranks in SIZES:
+        for microbatches in (ranks, ranks + 1, 3 * ranks):
+            orders = words(ours, Layout(ranks, microbatches, placement="contiguous"))
+            for rank in range(ranks):
+                recorder = stage(rank, ranks, ranks)
+                schedule = pipelining.get_schedule_class(theirs)(recorder, microbatches)
+                schedule._initialize_stage = lambda *_: None
+                schedule._step_microbatches([()] * microbatches, [{}] * microbatches)
+                assert recorder.ran == orders[rank]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ranks", SIZES)
+def test_depth_first_is_pytorchs_interleaved_1f1b(pipelining: Any, ranks: int) -> None:
+    for loops in range(1, 5):
+        for microbatches in range(ranks, 5 * ranks, ranks):
+            theirs = looped(pipelining, "Interleaved1F1B", ranks, microbatches, loops)
+            assert theirs == words("depth-first", Layout(ranks, microbatches, loops))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ranks", SIZES)
+def test_longer_sequences_are_pytorchs_rounds(pipelining: Any, ranks: int) -> None:
+    """PyTorch runs batch // ranks rounds, and longer ones where that leaves a rest.
+
+    It keeps the warm-up of depth-first for a batch of one round, where ours is
+    breadth-first; of the orders in several rounds, all are the same.
+    """
+    for loops in range(1, 4):
+        for microbatches in range(ranks, 33):
+            rounds = microbatches // ranks
+            if microbatches % rounds or microbatches == rounds * ranks:
+                continue
+            theirs = looped(pipelining, "Interleaved1F1B", ranks, microbatches, loops)
+            sequence = microbatches // rounds
+            ours = words("depth-first", Layout(ranks, microbatches, loops, sequence=sequence))
+            assert (theirs == ours) == (rounds > 1)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ranks", SIZES)
+def test_breadth_first_is_pytorchs_looped_bfs(pipelining: Any, ranks: int) -> None:
+    """Up to 2.13 at least, PyTorch runs the micro-batches of a backward pass in reverse."""
+    for loops in range(1, 5):
+        for microbatches in range(1, 17):
+            ours = words("breadth-first", Layout(ranks, microbatches, loops))
+            theirs = looped(pipelining, "LoopedBFS", ranks, microbatches, loops)
+            in_reverse = [_with_backwards_reversed(order, microbatches) for order in ours]
+            assert theirs == in_reverse, "PyTorch's backward order has changed: compare as it is"
+
+
+def _with_backwards_reversed(order: list[str], microbatches: int) -> list[str]:
+    middle = len(order) // 2
+    backwards = order[middle:]
+    runs = [backwards[at : at + microbatches] for at in range(0, middle, microbatches)]
+    return order[:middle] + [step for run in runs for step in reversed(run)]
