@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from importlib.util import find_spec, module_from_spec
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,32 +75,59 @@ def _flows_meet(costs: Costs, moves: np.ndarray, start: Seconds, end: Seconds) -
     return bool(((port[1:] == port[:-1]) & (begin[1:] < until[:-1])).any())
 
 
+class Slopes(NamedTuple):
+    """Derivatives of the columns of `Costs` by some parameters, one a column."""
+
+    seconds: Seconds
+    bytes: Seconds
+    bandwidth: Seconds
+
+
 def _replay(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
+    nothing = Slopes(
+        *(np.empty((size, 0)) for size in (len(graph), len(graph), len(costs.bandwidth)))
+    )
+    start, end, _ = replay_with_slopes(graph, costs, nothing)
+    return start, end
+
+
+def replay_with_slopes(
+    graph: TaskGraph, costs: Costs, slopes: Slopes
+) -> tuple[Seconds, Seconds, Seconds]:
+    """When each task starts and ends, and the derivative of its end by each parameter."""
     followers = graph.followers
     start, end = np.full((2, len(graph)), np.nan)
+    end_slope = np.empty_like(slopes.seconds)
     _loop("replay", len(graph))(
         np.bincount(followers.member, minlength=len(graph)),
         followers.start,
         followers.member.astype(np.int64),
-        costs.seconds,
-        costs.bytes,
-        costs.port_out,
-        costs.port_in,
-        costs.bandwidth,
+        (costs.seconds, costs.bytes, costs.port_out, costs.port_in, costs.bandwidth),
+        (slopes.seconds, slopes.bytes.copy(), slopes.bandwidth),
         start,
         end,
+        end_slope,
     )
-    return start, end
+    return start, end, end_slope
 
 
 def _loop(name: str, tasks: int) -> Callable[..., Any]:
     """A loop of `sim.kernels`, compiled if there are many tasks."""
-    return _compiled(name) if tasks >= COMPILE_FROM else getattr(kernels, name)
+    loops = _compiled_kernels() if tasks >= COMPILE_FROM else kernels
+    loop: Callable[..., Any] = getattr(loops, name)
+    return loop
 
 
 @cache
-def _compiled(name: str) -> Callable[..., Any]:
+def _compiled_kernels() -> ModuleType:
+    """A second copy of `sim.kernels`, with its functions compiled (and kept on disk)."""
     import numba
 
-    compiled: Callable[..., Any] = numba.njit(cache=True)(getattr(kernels, name))
-    return compiled
+    specification = find_spec(kernels.__name__)
+    assert specification is not None and specification.loader is not None
+    module = module_from_spec(specification)
+    specification.loader.exec_module(module)
+    for name, function in list(vars(module).items()):
+        if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+            setattr(module, name, numba.njit(cache=True)(function))
+    return module

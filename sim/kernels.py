@@ -2,7 +2,11 @@
 
 Every function here runs as it stands, and as machine code once numba has
 compiled it (`sim.compiled_engine` decides). They keep to what both understand:
-loops, scalars, arrays written in place, a heap of tuples.
+loops, scalars, arrays written in place, tuples of arrays, a heap of tuples.
+
+The flows in a port form a list of slots: 2 x task at a task's out port, and one
+more at its in port. A flow's bytes are settled when its rate changes; each
+change makes a new version, and heap entries of older versions are void.
 """
 
 from __future__ import annotations
@@ -35,24 +39,34 @@ def sweep(lane, peer_lane, dependency_start, dependency, seconds, free, start, e
             free[peer] = time
 
 
-def replay(waits, follower_start, follower, seconds, size, port_out, port_in, bandwidth, start, end):  # type: ignore[no-untyped-def]
+def replay(  # type: ignore[no-untyped-def]
+    waits, follower_start, follower, costs, slopes, start, end, end_slope
+):
     """Replay the tasks in the order of time, sharing ports between flows.
 
     `waits` counts, for each task, the tasks before it that have not ended;
-    `follower` lists those after it. `start` and `end` are filled. A port's
-    flows form a list of slots, 2 x task at its out port and one more at its in
-    port. A flow's bytes are settled when its rate changes; each change makes a
-    new version, and heap entries of older versions are void.
+    `follower` lists those after it. `costs` are the columns of `Costs`; `slopes`
+    their derivatives (of seconds, bytes, bandwidth) by any number of parameters,
+    one a column. `start`, `end` and `end_slope` are filled.
     """
-    tasks = len(waits)
-    users = np.zeros(len(bandwidth), dtype=np.int64)
-    head = np.full(len(bandwidth), -1)
-    following = np.full(2 * tasks, -1)
-    previous = np.full(2 * tasks, -1)
-    left = size.copy()
-    rate = np.zeros(tasks)
-    since = np.zeros(tasks)
-    version = np.zeros(tasks, dtype=np.int64)
+    seconds, size, port_out, port_in, bandwidth = costs
+    tasks, parameters = slopes[0].shape
+    flows = (
+        size.copy(),  # bytes left
+        np.zeros(tasks),  # rate
+        np.zeros(tasks),  # since when
+        np.zeros(tasks, dtype=np.int64),  # version
+    )
+    flow_slopes = (slopes[1], np.zeros((tasks, parameters)), np.zeros((tasks, parameters)))
+    since_slope = flow_slopes[2]
+    version = flows[3]
+    ports = (
+        np.zeros(len(bandwidth), dtype=np.int64),  # users
+        np.full(len(bandwidth), -1),  # first slot
+        np.full(2 * tasks, -1),  # next slot
+        np.full(2 * tasks, -1),  # slot before
+    )
+    slope = np.zeros(parameters)
     heap = [(0.0, 0, LATENCY)]
     heap.pop()
     for task in range(tasks):
@@ -62,50 +76,87 @@ def replay(waits, follower_start, follower, seconds, size, port_out, port_in, ba
 
     while heap:
         now, task, of_version = heappop(heap)
-        if of_version != LATENCY and of_version != version[task]:
+        if of_version == LATENCY:
+            slope[:] = since_slope[task] + slopes[0][task]
+        elif of_version == version[task]:
+            slope[:] = _arrival_slope(task, flows, flow_slopes)
+        else:
             continue
-        moves = size[task] > 0.0
-        if moves:
+        if size[task] > 0.0:
             joins = of_version == LATENCY
-            both = port_out[task] != port_in[task]
-            for side in range(2 if both else 1):
-                port = port_in[task] if side else port_out[task]
-                slot = 2 * task + side
-                if joins:
-                    following[slot] = head[port]
-                    previous[slot] = -1
-                    if head[port] >= 0:
-                        previous[head[port]] = slot
-                    head[port] = slot
-                    users[port] += 1
-                else:
-                    if previous[slot] >= 0:
-                        following[previous[slot]] = following[slot]
-                    else:
-                        head[port] = following[slot]
-                    if following[slot] >= 0:
-                        previous[following[slot]] = previous[slot]
-                    users[port] -= 1
             if joins:
-                since[task] = now
-            for side in range(2 if both else 1):
-                slot = head[port_in[task] if side else port_out[task]]
-                while slot >= 0:
-                    flow = slot // 2
-                    into, out = port_in[flow], port_out[flow]
-                    share = min(bandwidth[out] / users[out], bandwidth[into] / users[into])
-                    if share != rate[flow]:
-                        left[flow] = max(left[flow] - (now - since[flow]) * rate[flow], 0.0)
-                        since[flow] = now
-                        rate[flow] = share
-                        version[flow] += 1
-                        heappush(heap, (now + left[flow] / share, flow, version[flow]))
-                    slot = following[slot]
-        if not moves or of_version != LATENCY:
-            end[task] = now
-            for at in range(follower_start[task], follower_start[task + 1]):
-                after = follower[at]
-                waits[after] -= 1
-                if waits[after] == 0:
-                    start[after] = now
-                    heappush(heap, (now + seconds[after], after, LATENCY))
+                flows[2][task] = now
+                since_slope[task] = slope
+            sides = 1 if port_out[task] == port_in[task] else 2
+            for side in range(sides):
+                _enter_or_leave(
+                    2 * task + side, port_in[task] if side else port_out[task], joins, ports
+                )
+            for side in range(sides):
+                port = port_in[task] if side else port_out[task]
+                _share(port, now, slope, costs, slopes[2], ports, flows, flow_slopes, heap)
+            if joins:
+                continue
+        end[task] = now
+        end_slope[task] = slope
+        for at in range(follower_start[task], follower_start[task + 1]):
+            after = follower[at]
+            waits[after] -= 1
+            if waits[after] == 0:
+                start[after] = now
+                since_slope[after] = slope
+                heappush(heap, (now + seconds[after], after, LATENCY))
+
+
+def _arrival_slope(flow, flows, flow_slopes):  # type: ignore[no-untyped-def]
+    """The derivative of the time at which a flow's last byte arrives."""
+    left, rate = flows[0][flow], flows[1][flow]
+    left_slope, rate_slope, since_slope = flow_slopes
+    return since_slope[flow] + left_slope[flow] / rate - rate_slope[flow] * (left / rate**2)
+
+
+def _enter_or_leave(slot, port, enters, ports):  # type: ignore[no-untyped-def]
+    """Put a slot at the head of its port's list of flows, or take it out."""
+    users, head, following, previous = ports
+    if enters:
+        following[slot] = head[port]
+        previous[slot] = -1
+        if head[port] >= 0:
+            previous[head[port]] = slot
+        head[port] = slot
+        users[port] += 1
+        return
+    if previous[slot] >= 0:
+        following[previous[slot]] = following[slot]
+    else:
+        head[port] = following[slot]
+    if following[slot] >= 0:
+        previous[following[slot]] = previous[slot]
+    users[port] -= 1
+
+
+def _share(port, now, slope, costs, bandwidth_slope, ports, flows, flow_slopes, heap):  # type: ignore[no-untyped-def]
+    """Settle the flows of a port whose share has changed, and foretell their arrival."""
+    port_out, port_in, bandwidth = costs[2], costs[3], costs[4]
+    users, head, following, _ = ports
+    left, rate, since, version = flows
+    left_slope, rate_slope, since_slope = flow_slopes
+    slot = head[port]
+    while slot >= 0:
+        flow = slot // 2
+        slot = following[slot]
+        narrow, other = port_out[flow], port_in[flow]
+        if bandwidth[other] / users[other] < bandwidth[narrow] / users[narrow]:
+            narrow = other
+        share = bandwidth[narrow] / users[narrow]
+        if share == rate[flow]:
+            continue
+        passed = now - since[flow]
+        left_slope[flow] -= (slope - since_slope[flow]) * rate[flow] + rate_slope[flow] * passed
+        left[flow] = max(left[flow] - passed * rate[flow], 0.0)
+        since[flow] = now
+        since_slope[flow] = slope
+        rate[flow] = share
+        rate_slope[flow] = bandwidth_slope[narrow] / users[narrow]
+        version[flow] += 1
+        heappush(heap, (now + left[flow] / share, flow, version[flow]))

@@ -1,0 +1,209 @@
+"""Memory of a device: training state, half-precision buffers, checkpoints, activations.
+
+The parts are those of the paper's section Memory, with the counts of the
+schedule itself in place of its closed forms. Bytes throughout; `GIGABYTE` is
+2^30, which is what the paper's tables use: 16 bytes for each parameter of the
+first of 8 x 8 ranks of the 52 B model (838 M) are their 12.49 "GB" then, and
+would be 13.4 in powers of ten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from schedules import Layout, Operation, Sharding, TaskGraph
+from schedules.columns import NONE, Flags, Integers, Offsets
+from sim.physical import PhysicalCosts, rank_parameters
+from traces.timeline import Timeline
+
+GIGABYTE = 2**30
+
+LAST_OF_A_PASS = (Operation.BACKWARD, Operation.BACKWARD_WEIGHT)
+
+GRADIENT_TENSORS = 4
+"""Gradients of hidden-state size alive while a layer runs backward.
+
+Assumed: of its output and input, of the residual and of a branch; one more of
+the MLP's width is divided over N_TP. (Without a pipeline, the memory in tables
+E.1 and E.2 grows by S_seq S_mb S_hidden times 18.8 + 69 / N_TP; this gives
+18 + 72 / N_TP.)
+"""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one device of a rank, at its peak.
+
+    `state` is what data-parallel sharding divides, `weights` and `gradients`
+    the half-precision buffers, `checkpoints` the inputs of layers whose
+    backward pass is due, `activations` those of the layers that are being run,
+    with their gradients, `update` what the optimizer's step allocates when
+    activations and checkpoints are gone.
+    """
+
+    state: float
+    weights: float
+    gradients: float
+    checkpoints: float
+    activations: float
+    update: float
+
+    @property
+    def total(self) -> float:
+        """Bytes at the peak: in the backward pass or in the optimizer's step."""
+        passing = max(self.checkpoints + self.activations, self.update)
+        return self.state + self.weights + self.gradients + passing
+
+    @property
+    def total_gb(self) -> float:
+        """The total in units of 2^30 bytes."""
+        return self.total / GIGABYTE
+
+    @property
+    def minimum(self) -> Memory:
+        """The same over infinitely many data-parallel ranks, as the paper counts it.
+
+        The state is gone, and the rest is as it was.
+        """
+        return replace(self, state=0.0)
+
+
+def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memory:
+    """The memory of each device of one pipeline rank."""
+    graph, implementation = timeline.graph, physical.implementation
+    weights, gradients = _buffered_parameters(graph, physical, rank)
+    checkpoints, activations = _peak_passing(timeline, physical, rank)
+    parameters = float(rank_parameters(physical, graph.layout)[rank])
+    return Memory(
+        state=implementation.state_bytes * _state_parameters(graph, physical, rank),
+        weights=implementation.weight_bytes * weights,
+        gradients=implementation.gradient_bytes * gradients,
+        checkpoints=checkpoints,
+        activations=activations,
+        update=implementation.update_bytes * parameters,
+    )
+
+
+def largest_memory(timeline: Timeline, physical: PhysicalCosts) -> Memory:
+    """The memory of the rank that needs most."""
+    ranks = range(timeline.graph.layout.pipeline_parallel)
+    return max((rank_memory(timeline, physical, rank) for rank in ranks), key=lambda m: m.total)
+
+
+def passes_alive(timeline: Timeline, rank: int) -> tuple[Offsets, Offsets]:
+    """At each of a rank's compute steps, the passes alive and the second halves pending.
+
+    A (stage, micro-batch) pass lives from its forward step to the end of its
+    backward pass, in the order of the rank's compute lane; its second half is
+    pending from the start of the first.
+    """
+    operation = timeline.graph.operation[timeline.compute_tasks(rank)]
+    live = _open(operation == Operation.FORWARD, np.isin(operation, LAST_OF_A_PASS))
+    halves = operation == Operation.BACKWARD_INPUT
+    return live, _open(halves, operation == Operation.BACKWARD_WEIGHT)
+
+
+def _open(begins: Flags, ends: Flags) -> Offsets:
+    """How many have begun by a step and not ended before it."""
+    opened: Offsets = np.cumsum(begins) - np.append(0, np.cumsum(ends)[:-1])
+    return opened
+
+
+def _peak_passing(timeline: Timeline, physical: PhysicalCosts, rank: int) -> tuple[float, float]:
+    """Bytes of checkpoints and of activations when both together need most.
+
+    A backward pass holds one layer's activations at a time; one in two halves
+    holds all of its stage's, from the first half to the end of the second.
+    """
+    model, ranks = physical.model, physical.tensor_parallel
+    layers = physical.layers_per_stage(timeline.graph.layout)
+    stored = model.activation_bytes(physical.microbatch_size, ranks)
+    live, pending = passes_alive(timeline, rank)
+    checkpoints = live * layers * _checkpoint(physical)
+    activations = np.maximum(pending * layers, 1) * stored + _layer_gradients(physical)
+    peak = int(np.argmax(checkpoints + activations))
+    return float(checkpoints[peak]), float(activations[peak])
+
+
+def _split_parameters(layout: Layout, physical: PhysicalCosts, rank: int) -> tuple[float, float]:
+    """Parameters of the layers of one stage, and of what a rank has of the embedding."""
+    layer = physical.model.layer_parameters(physical.tensor_parallel)
+    of_stage = physical.layers_per_stage(layout) * layer
+    all_stages = of_stage * layout.stages_per_rank
+    return of_stage, float(rank_parameters(physical, layout)[rank]) - all_stages
+
+
+def _state_parameters(graph: TaskGraph, physical: PhysicalCosts, rank: int) -> float:
+    """How many parameters' state is on a device of a rank, after sharding."""
+    layout = graph.layout
+    of_stage, embedding = _split_parameters(layout, physical, rank)
+    share = physical.state_share(graph.communication.sharding)
+    whole = (
+        _embedding_on_two_ranks(layout, physical)
+        and not physical.implementation.shards_tied_embedding
+    )
+    return share * of_stage * layout.stages_per_rank + (1.0 if whole else share) * embedding
+
+
+def _embedding_on_two_ranks(layout: Layout, physical: PhysicalCosts) -> bool:
+    """Whether the output layer is on another rank than the embedding that it is tied to.
+
+    The paper's stages count the two as layers: on a looped pipeline with
+    several layers a stage, the stage that they add comes to lie on rank 0.
+    """
+    apart = layout.loops == 1 or physical.layers_per_stage(layout) == 1
+    return layout.pipeline_parallel > 1 and apart
+
+
+def _buffered_parameters(
+    graph: TaskGraph, physical: PhysicalCosts, rank: int
+) -> tuple[float, float]:
+    """How many parameters have half-precision weights, and gradients, at once on a rank.
+
+    The embedding always does; of the layers, those of the stages in buffers.
+    """
+    layout = graph.layout
+    of_stage, embedding = _split_parameters(layout, physical, rank)
+    if graph.communication.sharding is Sharding.FULL:
+        tasks = graph.rank == rank
+        stages = (
+            _buffers(graph.weight_buffer[tasks]),
+            _buffers(graph.gradient_buffer[tasks]),
+        )
+    else:
+        stages = (_resident_stages(layout, physical.implementation.buffers_stages),) * 2
+    weights, gradients = (embedding + of_stage * count for count in stages)
+    return weights, gradients
+
+
+def _buffers(column: Integers) -> int:
+    return len(np.unique(column[column != NONE]))
+
+
+def _resident_stages(layout: Layout, buffers_stages: bool) -> int:
+    """How many of a rank's stages are in half precision when nothing is gathered.
+
+    Of a looped rank two, if stages are buffered; a rank that does not loop is
+    one stage of the paper's, however finely it is divided here.
+    """
+    if not buffers_stages or layout.loops == 1:
+        return layout.stages_per_rank
+    return min(2, layout.stages_per_rank)
+
+
+def _checkpoint(physical: PhysicalCosts) -> float:
+    """Bytes of one layer's checkpoint on a device.
+
+    The paper's M_ckpt divides it over N_TP; its measurements do not (52 B
+    model, GPipe: 1.02 GB more for every 8 micro-batches and 8 layers).
+    """
+    return physical.model.checkpoint_bytes(physical.microbatch_size, tensor_parallel=1)
+
+
+def _layer_gradients(physical: PhysicalCosts) -> float:
+    """Bytes of the gradients of one layer's activations in its backward pass."""
+    model, ranks = physical.model, physical.tensor_parallel
+    widths = GRADIENT_TENSORS + model.mlp_ratio / ranks
+    return widths * model.hidden_bytes(physical.microbatch_size)

@@ -1,0 +1,150 @@
+"""A transformer by its sizes: parameters, operations and bytes of its parts.
+
+Sizes of the parts on one device take `tensor_parallel` (N_TP), sizes for one
+micro-batch take `microbatch_size` (S_mb). Symbols and sections are those of
+"Breadth-First Pipeline Parallelism", appendix Analysis. Weights, activations
+and what is sent are in half precision: two bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schedules import InvalidConfiguration
+from sim.preset_files import read_settings, require_keys
+
+HALF_PRECISION = 2
+"""Bytes of a half-precision number."""
+
+VOCABULARY_MULTIPLE = 128
+"""Megatron-LM pads the vocabulary to a multiple of this times N_TP."""
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Identical layers of attention and a two-layer MLP, between tied embeddings.
+
+    `hidden` (S_hidden), `mlp` (S_mlp, 4 S_hidden by default) and `vocabulary`
+    (S_voc) are widths, `heads` (N_heads) the attention heads, `kv_heads` those
+    of keys and values (as many by default), `sequence` (S_seq) tokens.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int
+    vocabulary: int
+    mlp: int | None = None
+    kv_heads: int | None = None
+
+    def __post_init__(self) -> None:
+        for heads, among in ((self.heads, self.hidden), (self.kv_heads or 1, self.heads)):
+            if among % heads:
+                raise InvalidConfiguration(
+                    "model", f"{self.name}: {heads} heads do not divide {among}"
+                )
+
+    @property
+    def mlp_ratio(self) -> float:
+        """S_mlp / S_hidden."""
+        return (self.mlp or 4 * self.hidden) / self.hidden
+
+    @property
+    def kv_ratio(self) -> float:
+        """The width of keys, or of values, over S_hidden."""
+        return (self.kv_heads or self.heads) / self.heads
+
+    @property
+    def parameters(self) -> float:
+        """All parameters (N_params, about 12 N_layers S_hidden^2); the embedding counts once."""
+        return self.layers * self.layer_parameters() + self.embedding_parameters()
+
+    def padded_vocabulary(self, tensor_parallel: int = 1) -> int:
+        """S_voc, padded so that every tensor-parallel share is as wide."""
+        multiple = VOCABULARY_MULTIPLE * tensor_parallel
+        return -(-self.vocabulary // multiple) * multiple
+
+    def _matrix_parameters(self) -> float:
+        return self.hidden**2 * (2 + 2 * self.kv_ratio + 2 * self.mlp_ratio)
+
+    def layer_parameters(self, tensor_parallel: int = 1) -> float:
+        """Parameters of one layer on a device: 12 S_hidden^2 / N_TP, biases and two norms."""
+        split_biases = self.hidden * (1 + 2 * self.kv_ratio + self.mlp_ratio)
+        return (self._matrix_parameters() + split_biases) / tensor_parallel + 6 * self.hidden
+
+    def word_parameters(self, tensor_parallel: int = 1) -> float:
+        """Parameters of the word embedding on a device; the output layer's weights too."""
+        return self.padded_vocabulary(tensor_parallel) * self.hidden / tensor_parallel
+
+    def embedding_parameters(self, tensor_parallel: int = 1) -> float:
+        """Parameters of the word and position embeddings on a device.
+
+        Both are divided over N_TP: so the paper's memory figures suggest (16
+        bytes for each of 838 M parameters on the first of 8 x 8 ranks).
+        """
+        positions = self.sequence * self.hidden / tensor_parallel
+        return self.word_parameters(tensor_parallel) + positions
+
+    def layer_flops(self, microbatch_size: int) -> float:
+        """Operations (flop) of one layer's forward pass, over all its devices.
+
+        Two a parameter and token in the matrices, and 4 S_seq S_hidden a token
+        in attention, as in the paper's C_GPU.
+        """
+        tokens = self.sequence * microbatch_size
+        return tokens * (2 * self._matrix_parameters() + 4 * self.sequence * self.hidden)
+
+    def output_flops(self, microbatch_size: int, vocabulary: int | None = None) -> float:
+        """Operations (flop) of the output layer's forward pass: 2 S_hidden S_voc a token."""
+        words = vocabulary or self.vocabulary
+        return 2 * self.sequence * microbatch_size * self.hidden * words
+
+    def hidden_bytes(self, microbatch_size: int) -> float:
+        """Bytes of the hidden state, S_seq S_mb S_hidden numbers."""
+        return HALF_PRECISION * self.sequence * microbatch_size * self.hidden
+
+    def activation_bytes(self, microbatch_size: int, tensor_parallel: int) -> float:
+        """Bytes of one layer's activations on a device (M_act; Korthikanti et al., 2022).
+
+        S_seq S_mb S_hidden (10 + 24 / N_TP + 5 S_seq N_heads / (S_hidden N_TP)),
+        where 24 is 8 for attention and 16 for the MLP.
+        """
+        split = 4 + 4 * self.kv_ratio + 4 * self.mlp_ratio
+        split += 5 * self.sequence * self.heads / self.hidden
+        numbers = self.sequence * microbatch_size * self.hidden
+        return numbers * (10 + split / tensor_parallel)
+
+    def checkpoint_bytes(self, microbatch_size: int, tensor_parallel: int) -> float:
+        """Bytes of one layer's checkpoint, divided over N_TP (M_ckpt's second ratio)."""
+        return self.hidden_bytes(microbatch_size) / tensor_parallel
+
+    def transfer_bytes(self, microbatch_size: int, tensor_parallel: int) -> float:
+        """Bytes that a device sends to the next stage (section Pipeline-parallel)."""
+        return self.hidden_bytes(microbatch_size) / tensor_parallel
+
+
+def hardware_flops(model: Transformer, samples: float) -> float:
+    """Operations (flop) to train on `samples` sequences, recomputation included.
+
+    N_PP N_TP C_GPU of the paper (its equation is per token, so times S_seq):
+    eight a parameter and token in the layers, of which two are recomputation,
+    and six in the output layer, which is not recomputed.
+    """
+    per_sample = 4 * model.layers * model.layer_flops(1) + 3 * model.output_flops(1)
+    return samples * per_sample
+
+
+_KEYS = dict.fromkeys(
+    ("layers", "hidden", "heads", "sequence", "vocabulary", "mlp", "kv_heads"), int
+)
+
+
+def load_model(name_or_path: str) -> Transformer:
+    """The model of that preset, or of that TOML file.
+
+    Raises `InvalidConfiguration` for a name that is unknown or a file that is malformed.
+    """
+    name, table = read_settings("model", name_or_path)
+    sizes = require_keys("model", name, table, _KEYS, optional=("mlp", "kv_heads"))
+    return Transformer(name, **sizes)

@@ -1,0 +1,82 @@
+"""Settings from TOML files: presets by name, others by path, checked before use.
+
+Every fault is an `InvalidConfiguration` of one line that names the file, the
+key and the reason; its field is `model` or `cluster`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from schedules import InvalidConfiguration
+
+PRESETS = Path(__file__).parent / "presets"
+
+Table = dict[str, Any]
+
+
+def preset_names(field: str) -> list[str]:
+    """The names of the presets for `model` or `cluster`, sorted."""
+    return sorted(path.stem for path in (PRESETS / f"{field}s").glob("*.toml"))
+
+
+def read_settings(field: str, name_or_path: str) -> tuple[str, Table]:
+    """A preset by name, or a file by its path (one that ends in .toml): name and table."""
+    names = preset_names(field)
+    if name_or_path in names:
+        path = PRESETS / f"{field}s" / f"{name_or_path}.toml"
+    elif name_or_path.endswith(".toml"):
+        path = Path(name_or_path)
+    else:
+        known = ", ".join(names)
+        raise InvalidConfiguration(
+            field, f"{name_or_path!r} is neither a preset ({known}) nor a path to a .toml file"
+        )
+    try:
+        return path.stem, tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = f"cannot read {name_or_path!r}: {error.strerror}"
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        reason = f"{name_or_path!r} is not TOML: {error}"
+    raise InvalidConfiguration(field, reason)
+
+
+def require_keys(
+    field: str, where: str, table: object, kinds: Mapping[str, type], optional: tuple[str, ...] = ()
+) -> Table:
+    """The table, if it has exactly these keys, with positive numbers of these kinds.
+
+    A kind is `int`, `float` (which takes whole numbers too) or `dict`.
+    """
+    if not isinstance(table, dict):
+        raise InvalidConfiguration(field, f"{where}: must be a table")
+    if unknown := sorted(table.keys() - kinds.keys()):
+        known = ", ".join(kinds)
+        raise InvalidConfiguration(
+            field, f"{where}: unknown key {unknown[0]!r}, not one of {known}"
+        )
+    for key, kind in kinds.items():
+        if key in table:
+            _require_value(field, f"{where}: {key}", table[key], kind)
+        elif key not in optional:
+            raise InvalidConfiguration(field, f"{where}: the key {key!r} is missing")
+    return table
+
+
+_KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    dict: ((dict,), "a table"),
+}
+
+
+def _require_value(field: str, where: str, value: object, kind: type) -> None:
+    accepted, title = _KINDS[kind]
+    if isinstance(value, bool) or not isinstance(value, accepted):
+        raise InvalidConfiguration(field, f"{where} must be {title}, not {value!r}")
+    if isinstance(value, int | float) and not (value > 0 and isfinite(value)):
+        raise InvalidConfiguration(field, f"{where} must be positive and finite, not {value!r}")

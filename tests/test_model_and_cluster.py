@@ -1,0 +1,170 @@
+"""Models and clusters: the paper's worked numbers, presets and files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from schedules import InvalidConfiguration
+from sim.cluster import Link, load_cluster
+from sim.collectives import ring_bytes
+from sim.implementation import PAPER
+from sim.model import Transformer, hardware_flops, load_model
+from sim.preset_files import preset_names
+
+MEBIBYTE = 2**20
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("bert-52b", 52e9), ("bert-6.6b", 6.6e9), ("gpt3-175b", 175e9), ("gpt-1t", 1.008e12)],
+)
+def test_presets_have_the_parameters_they_are_named_for(name, parameters):
+    model = load_model(name)
+    assert model.parameters == pytest.approx(parameters, rel=0.01)
+    assert model.parameters == pytest.approx(12 * model.layers * model.hidden**2, rel=0.03)
+
+
+def test_the_vocabulary_is_padded_to_a_multiple_of_128_for_each_share():
+    model = load_model("bert-52b")
+    assert [model.padded_vocabulary(ranks) for ranks in (1, 2, 8)] == [30592, 30720, 30720]
+    assert model.word_parameters(8) == 3840 * 8192
+
+
+@pytest.mark.parametrize(("name", "mebibytes"), [("gpt3-175b", 552), ("gpt-1t", 1050)])
+def test_activation_memory_is_the_papers(name, mebibytes):
+    assert load_model(name).activation_bytes(1, 8) == mebibytes * MEBIBYTE
+
+
+@pytest.mark.parametrize(("name", "mebibytes"), [("gpt3-175b", 576), ("gpt-1t", 1600)])
+def test_checkpoint_memory_is_the_papers(name, mebibytes):
+    """N_PP = N_mb = 4, N_TP = 8: all layers' checkpoints of one micro-batch."""
+    model = load_model(name)
+    assert model.layers * model.checkpoint_bytes(1, 8) == mebibytes * MEBIBYTE
+
+
+@pytest.mark.parametrize("name", ["bert-52b", "bert-6.6b", "gpt3-175b", "gpt-1t"])
+def test_hardware_flops_are_the_papers_equation_for_compute(name):
+    model = load_model(name)
+    widths = model.hidden + model.sequence / 6 + model.vocabulary / (16 * model.layers)
+    per_token = 96 * model.layers * model.hidden * widths
+    assert hardware_flops(model, 24) == pytest.approx(24 * model.sequence * per_token)
+
+
+def test_intensities_are_the_papers():
+    """Sections Network, Pipeline-parallel and Tensor-parallel, on an A100 with N_TP = 8."""
+    cluster = load_cluster("dgx-a100")
+    assert cluster.network_intensity == pytest.approx(6240)
+    for name, non_looped, looped, tensor in (
+        ("gpt3-175b", 7.1e6, 294_912, 3072),
+        ("gpt-1t", 19.7e6, 614_400, 6400),
+    ):
+        model = load_model(name)
+        layer = 96 * model.sequence * model.hidden**2 / 8
+        both_passes = 2 * model.transfer_bytes(1, 8)
+        assert layer / both_passes == pytest.approx(looped, rel=0.01)
+        assert layer * model.layers / 4 / both_passes == pytest.approx(non_looped, rel=0.01)
+        in_and_out = 6 * 2 * 2 * model.hidden_bytes(1)
+        assert layer / in_and_out == pytest.approx(tensor)
+
+
+def test_the_data_parallel_intensity_is_the_tokens_of_a_batch():
+    """I_DP0 = N_mb S_mb S_seq: 8 bytes a parameter, in and out, over a large group."""
+    model = load_model("gpt3-175b")
+    both_ways = 2 * 2 * ring_bytes(PAPER.gradient_bytes * model.layer_parameters(), 10**6)
+    assert 96 * 3 * model.sequence * model.hidden**2 / both_ways == pytest.approx(
+        3 * model.sequence, rel=0.001
+    )
+
+
+def test_the_ethernet_is_eight_times_slower_as_the_papers_beta_is():
+    """beta_net is about 4 with InfiniBand and about 32 without."""
+    fast, slow = load_cluster("dgx1-v100"), load_cluster("dgx1-v100-ethernet")
+    assert slow.network_intensity == 8 * fast.network_intensity
+    assert slow.device == fast.device
+
+
+def test_fewer_key_and_value_heads_and_a_narrow_mlp_have_fewer_parameters():
+    wide = Transformer("wide", 2, 64, 8, 32, 128)
+    assert wide.layer_parameters() == 12 * 64**2 + 13 * 64
+    narrow = replace(wide, mlp=64, kv_heads=2)
+    assert narrow.layer_parameters() == (2 + 0.5 + 2) * 64**2 + (1 + 0.5 + 1 + 6) * 64
+    assert narrow.layer_flops(1) == 32 * (2 * 4.5 * 64**2 + 4 * 32 * 64)
+
+
+def test_presets_are_listed_and_can_all_be_read():
+    assert preset_names("model") == ["bert-52b", "bert-6.6b", "gpt-1t", "gpt3-175b"]
+    assert preset_names("cluster") == ["dgx-a100", "dgx-h100", "dgx1-v100", "dgx1-v100-ethernet"]
+    assert [load_model(name).name for name in preset_names("model")] == preset_names("model")
+    assert {load_cluster(name).gpus_per_node for name in preset_names("cluster")} == {8}
+
+
+MODEL_FILE = "layers = 2\nhidden = 64\nheads = 8\nsequence = 32\nvocabulary = 128\n"
+
+
+def test_a_model_is_read_from_a_file(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(MODEL_FILE + "mlp = 128\nkv_heads = 2\n")
+    assert load_model(str(path)) == Transformer("small", 2, 64, 8, 32, 128, 128, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (MODEL_FILE + "depth = 3", "unknown key 'depth'"),
+        (MODEL_FILE.replace("layers = 2\n", ""), "the key 'layers' is missing"),
+        (MODEL_FILE.replace("64", "64.5"), "hidden must be a whole number, not 64.5"),
+        (MODEL_FILE.replace("= 2", "= true"), "layers must be a whole number, not True"),
+        (MODEL_FILE.replace("= 2", "= 0"), "layers must be positive"),
+        ("layers = ", "is not TOML"),
+    ],
+)
+def test_a_malformed_file_is_refused_with_its_key(tmp_path, text, reason):
+    path = tmp_path / "small.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidConfiguration, match=r"^model: ") as refusal:
+        load_model(str(path))
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+CLUSTER_FILE = """
+gpus_per_node = 4
+[device]
+peak = 100
+memory_bandwidth = 10
+memory = 5.5
+matmul_efficiency = 0.5
+[intra_node]
+bandwidth = 20
+latency = 1
+[inter_node]
+bandwidth_per_node = 8
+latency = 2
+"""
+
+
+def test_a_cluster_is_read_from_a_file_and_its_network_is_shared(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(CLUSTER_FILE)
+    cluster = load_cluster(str(path))
+    assert (cluster.intra_node, cluster.inter_node) == (Link(20, 1), Link(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("= 0.5", "= 1.5", "matmul_efficiency must be at most 1"),
+        ("= 20", "= 'fast'", "intra_node: bandwidth must be a number, not 'fast'"),
+        ("= 20", "= inf", "intra_node: bandwidth must be positive and finite"),
+        ("[device]", "[gpu]", "unknown key 'gpu'"),
+        ("_per_node = 8", " = 8", "inter_node: unknown key 'bandwidth'"),
+    ],
+)
+def test_a_malformed_cluster_is_refused_with_its_key(tmp_path, old, new, reason):
+    path = tmp_path / "small.toml"
+    path.write_text(CLUSTER_FILE.replace(old, new))
+    with pytest.raises(InvalidConfiguration, match=r"^cluster: ") as refusal:
+        load_cluster(str(path))
+    assert reason in str(refusal.value)

@@ -1,0 +1,194 @@
+"""Why a step takes as long as it does: its critical path, and what each rank waits for.
+
+A task starts when the last of those it must wait for ends: that one is its
+blocker (by a dependency, or by the order of a lane). Following blockers back
+from the last task to end gives the critical path. Following them back from the
+end of an idle stretch covers the whole stretch with tasks of other lanes, and
+what these tasks are is what the rank waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+
+from schedules import Operation, TaskGraph
+from schedules.columns import NONE, Groups, Integers, Seconds, group_by
+from traces.timeline import Timeline
+
+
+class Cause(StrEnum):
+    """What an idle rank waits for."""
+
+    WARM_UP = "warm-up"
+    DRAIN = "drain"
+    OTHER_RANK = "other ranks' compute"
+    IMBALANCE = "imbalance between stages"
+    TRANSFER = "transfer"
+    GATHER = "exposed gather"
+    REDUCTION = "exposed reduction"
+    BUFFER = "buffer not yet free"
+    OPTIMIZER = "optimizer"
+    DISPATCH = "nothing, started late"
+
+
+COMMUNICATION = {
+    Operation.TRANSFER_ACTIVATIONS: Cause.TRANSFER,
+    Operation.TRANSFER_GRADIENTS: Cause.TRANSFER,
+    Operation.GATHER: Cause.GATHER,
+    Operation.REDUCE: Cause.REDUCTION,
+    Operation.OPTIMIZER: Cause.OPTIMIZER,
+}
+
+SAME = 1e-9
+"""Relative difference of durations below which stages are balanced."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """An idle stretch of a rank's compute, and its seconds by cause.
+
+    `task` is the compute step that ends it (-1: the end of the training step),
+    `blocker` the task that this one waited for.
+    """
+
+    rank: int
+    begin: float
+    end: float
+    task: int
+    blocker: int
+    seconds: dict[Cause, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Causes:
+    """A timeline's tasks, each with the one that it started after."""
+
+    timeline: Timeline
+
+    @cached_property
+    def blocker(self) -> Integers:
+        """For each task, what it waited for; -1 for those that wait for nothing.
+
+        Of several that end at the same time, the one with the largest number.
+        """
+        graph, end = self.timeline.graph, self.timeline.end
+        before = _predecessors(graph)
+        blocker = np.full(len(graph), NONE, dtype=np.int32)
+        waiting = np.flatnonzero(np.diff(before.start))
+        first = before.start[waiting]
+        if len(waiting):
+            latest = np.maximum.reduceat(end[before.member], first)
+            each = np.repeat(latest, np.diff(before.start)[waiting])
+            candidate = np.where(end[before.member] == each, before.member, NONE)
+            blocker[waiting] = np.maximum.reduceat(candidate, first)
+        return blocker
+
+    @cached_property
+    def critical_path(self) -> list[int]:
+        """The chain of tasks that determines the step time, first to last."""
+        return list(self._back_from(self._last))[::-1]
+
+    @cached_property
+    def waits(self) -> list[Wait]:
+        """Every idle stretch of every rank; their seconds sum to the ranks' idle time."""
+        return [
+            wait
+            for rank in range(self.timeline.graph.layout.pipeline_parallel)
+            for wait in self._waits_of(rank)
+        ]
+
+    def idle_seconds(self, rank: int) -> dict[Cause, float]:
+        """A rank's idle time by cause, without remainder."""
+        total = dict.fromkeys(Cause, 0.0)
+        for wait in self.waits:
+            if wait.rank == rank:
+                for cause, seconds in wait.seconds.items():
+                    total[cause] += seconds
+        return total
+
+    @property
+    def _last(self) -> int:
+        """The task that ends last."""
+        latest = np.flatnonzero(self.timeline.end == self.timeline.end.max())
+        return int(latest[-1])
+
+    @cached_property
+    def _mean_seconds(self) -> Seconds:
+        """For each operation, the mean duration of its tasks."""
+        operation, codes = self.timeline.graph.operation, len(Operation)
+        count = np.bincount(operation, minlength=codes)
+        total = np.bincount(operation, self.timeline.duration, codes)
+        mean: Seconds = total / np.maximum(count, 1)
+        return mean
+
+    def _back_from(self, task: int) -> Iterator[int]:
+        while task != NONE:
+            yield task
+            task = int(self.blocker[task])
+
+    def _waits_of(self, rank: int) -> Iterator[Wait]:
+        timeline = self.timeline
+        own = timeline.compute_tasks(rank)
+        begins = np.append(timeline.start.min(), timeline.end[own])
+        ends = np.append(timeline.start[own], timeline.end.max())
+        for place in np.flatnonzero(ends > begins).tolist():
+            task = int(own[place]) if place < len(own) else NONE
+            blocker = self._last if task == NONE else int(self.blocker[task])
+            begin, end = float(begins[place]), float(ends[place])
+            where = Cause.WARM_UP if place == 0 else Cause.OTHER_RANK
+            where = Cause.DRAIN if task == NONE else where
+            seconds = self._by_cause(begin, end, task, blocker, where)
+            yield Wait(rank, begin, end, task, blocker, seconds)
+
+    def _by_cause(
+        self, begin: float, end: float, task: int, blocker: int, where: Cause
+    ) -> dict[Cause, float]:
+        """Cover a stretch with what ran in it, going back from its end."""
+        seconds: dict[Cause, float] = {}
+
+        def add(cause: Cause, amount: float) -> None:
+            if amount > 0:
+                seconds[cause] = seconds.get(cause, 0.0) + amount
+
+        until, after = end, task
+        for on in self._back_from(blocker):
+            if until <= begin:
+                break
+            ended = max(float(self.timeline.end[on]), begin)
+            add(Cause.DISPATCH, until - ended)
+            started = max(float(self.timeline.start[on]), begin)
+            amount = min(until, ended) - started
+            unbalanced = amount * self._excess(on)
+            add(Cause.IMBALANCE, unbalanced)
+            add(self._cause_of(on, after, where), amount - unbalanced)
+            until, after = started, on
+        add(Cause.DISPATCH, until - begin)
+        return seconds
+
+    def _cause_of(self, on: int, after: int, where: Cause) -> Cause:
+        operation = Operation(self.timeline.graph.operation[on])
+        compute = after != NONE and bool(self.timeline.graph.is_compute[after])
+        if operation is Operation.REDUCE and compute:
+            return Cause.BUFFER
+        return COMMUNICATION.get(operation, where)
+
+    def _excess(self, task: int) -> float:
+        """The share of a compute step by which it is longer than the mean one."""
+        graph = self.timeline.graph
+        duration = float(self.timeline.duration[task])
+        mean = float(self._mean_seconds[graph.operation[task]])
+        if not graph.is_compute[task] or duration <= mean * (1 + SAME):
+            return 0.0
+        return (duration - mean) / duration
+
+
+def _predecessors(graph: TaskGraph) -> Groups:
+    """For each task, those it must wait for: dependencies, and those ahead on its lanes."""
+    followers = graph.followers
+    before = np.repeat(np.arange(len(graph), dtype=np.int32), np.diff(followers.start))
+    return group_by(followers.member, before, len(graph))
