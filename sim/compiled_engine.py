@@ -8,9 +8,9 @@ loops uncompiled, which is faster than loading the compiler.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.util import find_spec, module_from_spec
+from importlib.machinery import SourceFileLoader
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -42,9 +42,14 @@ def times(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
     rate = np.minimum(costs.bandwidth[costs.port_out[moves]], costs.bandwidth[costs.port_in[moves]])
     alone[moves] += costs.bytes[moves] / rate
     start, end = _sweep(graph, alone)
-    if moves.any() and _flows_meet(costs, moves, start, end):
+    if flows_meet(costs, start, end):
         return _replay(graph, costs)
     return start, end
+
+
+def step_times(graph: TaskGraph, costs: Sequence[Costs]) -> Seconds:
+    """The step time under each of several costs, on one graph, in seconds."""
+    return np.array([times(graph, each)[1].max() for each in costs])
 
 
 def _sweep(graph: TaskGraph, seconds: Seconds) -> tuple[Seconds, Seconds]:
@@ -62,8 +67,9 @@ def _sweep(graph: TaskGraph, seconds: Seconds) -> tuple[Seconds, Seconds]:
     return start, end
 
 
-def _flows_meet(costs: Costs, moves: np.ndarray, start: Seconds, end: Seconds) -> bool:
-    """Whether two flows are in one port at once, given that each has it to itself."""
+def flows_meet(costs: Costs, start: Seconds, end: Seconds) -> bool:
+    """Whether two flows are in one port at once, given times without contention."""
+    moves = costs.bytes > 0
     begin = (start + costs.seconds)[moves]
     until = end[moves]
     port_out, port_in = costs.port_out[moves], costs.port_in[moves]
@@ -123,10 +129,10 @@ def _compiled_kernels() -> ModuleType:
     """A second copy of `sim.kernels`, with its functions compiled (and kept on disk)."""
     import numba
 
-    specification = find_spec(kernels.__name__)
-    assert specification is not None and specification.loader is not None
-    module = module_from_spec(specification)
-    specification.loader.exec_module(module)
+    loader = SourceFileLoader(kernels.__name__, kernels.__file__)
+    module = ModuleType(kernels.__name__)
+    module.__file__ = kernels.__file__
+    loader.exec_module(module)
     for name, function in list(vars(module).items()):
         if isinstance(function, FunctionType) and function.__module__ == module.__name__:
             setattr(module, name, numba.njit(cache=True)(function))

@@ -19,7 +19,7 @@ LATENCY = -1
 """The version of a heap entry that ends a task's seconds, not its bytes."""
 
 
-def sweep(lane, peer_lane, dependency_start, dependency, seconds, free, start, end):  # type: ignore[no-untyped-def]
+def sweep(lane, peer_lane, dependency_start, dependency, seconds, free, start, end):
     """Start each task, in the order of the numbers, as soon as it may.
 
     `free` holds when each lane is free; `start` and `end` are filled.
@@ -39,9 +39,7 @@ def sweep(lane, peer_lane, dependency_start, dependency, seconds, free, start, e
             free[peer] = time
 
 
-def replay(  # type: ignore[no-untyped-def]
-    waits, follower_start, follower, costs, slopes, start, end, end_slope
-):
+def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope):
     """Replay the tasks in the order of time, sharing ports between flows.
 
     `waits` counts, for each task, the tasks before it that have not ended;
@@ -108,14 +106,14 @@ def replay(  # type: ignore[no-untyped-def]
                 heappush(heap, (now + seconds[after], after, LATENCY))
 
 
-def _arrival_slope(flow, flows, flow_slopes):  # type: ignore[no-untyped-def]
+def _arrival_slope(flow, flows, flow_slopes):
     """The derivative of the time at which a flow's last byte arrives."""
     left, rate = flows[0][flow], flows[1][flow]
     left_slope, rate_slope, since_slope = flow_slopes
     return since_slope[flow] + left_slope[flow] / rate - rate_slope[flow] * (left / rate**2)
 
 
-def _enter_or_leave(slot, port, enters, ports):  # type: ignore[no-untyped-def]
+def _enter_or_leave(slot, port, enters, ports):
     """Put a slot at the head of its port's list of flows, or take it out."""
     users, head, following, previous = ports
     if enters:
@@ -135,7 +133,7 @@ def _enter_or_leave(slot, port, enters, ports):  # type: ignore[no-untyped-def]
     users[port] -= 1
 
 
-def _share(port, now, slope, costs, bandwidth_slope, ports, flows, flow_slopes, heap):  # type: ignore[no-untyped-def]
+def _share(port, now, slope, costs, bandwidth_slope, ports, flows, flow_slopes, heap):
     """Settle the flows of a port whose share has changed, and foretell their arrival."""
     port_out, port_in, bandwidth = costs[2], costs[3], costs[4]
     users, head, following, _ = ports

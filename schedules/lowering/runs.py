@@ -51,15 +51,15 @@ class Runs(NamedTuple):
 def runs_of(steps: Steps, layout: Layout, sharding: Sharding) -> Runs:
     """The runs of all ranks, and who gathers, reduces, and uses which buffer."""
     of_step, first, last = _stretches(steps)
-    rank, stage = steps.rank[first], steps.stage[first]
-    outermost = {"of_step": of_step, "first": first, "last": last, "rank": rank, "stage": stage}
+    rank, stage, is_backward = steps.rank[first], steps.stage[first], ~steps.is_forward[first]
+    spans = {"of_step": of_step, "first": first, "last": last, "rank": rank, "stage": stage}
     if sharding is not Sharding.FULL:
         own = _number_on_rank(layout)[stage]
         nothing = np.full(len(first), NONE, dtype=np.int32)
         return Runs(
-            **outermost,
+            **spans,
             gathers=_first_of_stage(stage) & (sharding is Sharding.PARTIAL),
-            reduces=_first_of_stage(stage[::-1])[::-1],
+            reduces=_last_backward_of_stage(stage, is_backward),
             weight_buffer=own,
             gradient_buffer=own,
             weights_after=nothing,
@@ -68,11 +68,11 @@ def runs_of(steps: Steps, layout: Layout, sharding: Sharding) -> Runs:
     adds_gradients = np.zeros(len(first), dtype=bool)
     adds_gradients[of_step[steps.adds_gradients]] = True
     everywhere = np.ones(len(first), dtype=bool)
-    apart = ~steps.is_forward[first] & _overlap(first, last, rank)[rank]
+    apart = is_backward & _overlap(first, last, rank)[rank]
     weight_buffer, weights_after = _take_turns(rank * 2 + apart, everywhere)
     gradient_buffer, gradients_after = _take_turns(rank, adds_gradients)
     return Runs(
-        **outermost,
+        **spans,
         gathers=everywhere,
         reduces=adds_gradients,
         weight_buffer=weight_buffer + BUFFERS * apart,
@@ -112,6 +112,14 @@ def _first_of_stage(stage: Integers) -> Flags:
     first = np.zeros(len(stage), dtype=bool)
     first[np.unique(stage, return_index=True)[1]] = True
     return first
+
+
+def _last_backward_of_stage(stage: Integers, is_backward: Flags) -> Flags:
+    """Which runs are the last backward ones of their stage."""
+    backward = np.flatnonzero(is_backward)
+    last = np.zeros(len(stage), dtype=bool)
+    last[backward] = _first_of_stage(stage[backward][::-1])[::-1]
+    return last
 
 
 def _number_on_rank(layout: Layout) -> Integers:

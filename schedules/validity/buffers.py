@@ -1,0 +1,162 @@
+"""Rules for weights and gradients: in the right buffer, whole, and in time.
+
+A gather *serves* the steps that find its weights: it is the last one into their
+weight buffer that happens before them. A reduction *covers* the steps whose
+gradients it takes: it is the first one out of their gradient buffer that
+happens after them. A gather or reduction of the same buffer that happens
+neither before nor after a step may run beside it, and spoils it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from schedules.columns import NONE, Integers
+from schedules.graph import Sharding, TaskGraph
+from schedules.steps import COMPUTE_STEPS, Operation
+from schedules.validity.findings import Finding, having
+from schedules.validity.happens_before import HappensBefore
+
+ADDS_GRADIENTS = (Operation.BACKWARD, Operation.BACKWARD_WEIGHT)
+
+
+def weights(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
+    """Each step finds its stage's weights in its buffer, and nobody overwrites them."""
+    for step, gather, racing in _served(graph, order):
+        buffer = f"weight buffer {graph.weight_buffer[step]}"
+        if gather == NONE:
+            yield f"{graph.task(step)} finds nothing in {buffer}", (step,)
+        elif graph.stage[gather] != graph.stage[step]:
+            message = f"{graph.task(step)} finds in {buffer} what {graph.task(gather)} put there"
+            yield message, (step, gather)
+        for other in racing:
+            message = f"{graph.task(other)} may overwrite {buffer} under {graph.task(step)}"
+            yield message, (other, step)
+
+
+def gradients(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
+    """What a step adds to its buffer is reduced once, for its stage, and not while it adds."""
+    for step, reduction, racing in _covered(graph, order):
+        buffer = f"gradient buffer {graph.gradient_buffer[step]}"
+        if reduction == NONE:
+            yield f"{graph.task(step)} adds to {buffer} what nothing reduces", (step,)
+        elif graph.stage[reduction] != graph.stage[step]:
+            message = f"{graph.task(step)} adds to {buffer} what {graph.task(reduction)} takes"
+            yield message, (step, reduction)
+        for other in racing:
+            message = f"{graph.task(other)} may empty {buffer} under {graph.task(step)}"
+            yield message, (other, step)
+
+
+def gathers(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
+    """One gather for each stage (partial sharding) or each run (full), else none."""
+    served = {step: gather for step, gather, _ in _served(graph, order)}
+    yield from _one_each(graph, Operation.GATHER, served)
+
+
+def reductions(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
+    """One reduction for each stage, or (full sharding) for each backward run."""
+    covered = {step: reduction for step, reduction, _ in _covered(graph, order)}
+    yield from _one_each(graph, Operation.REDUCE, covered)
+
+
+Use = tuple[int, int, list[int]]
+"""A step, the gather or reduction of what it uses (or -1), and those that may race with it."""
+
+
+def _served(graph: TaskGraph, order: HappensBefore) -> Iterator[Use]:
+    """Each step that needs gathered weights, with its gather."""
+    if graph.communication.sharding is Sharding.NONE:
+        return
+    into = _by_buffer(graph, Operation.GATHER, graph.weight_buffer)
+    for step in having(graph, COMPUTE_STEPS).tolist():
+        found = into[int(graph.rank[step]), int(graph.weight_buffer[step])]
+        before = order.before(found, step)
+        racing = found[~before & ~order.after(step, found)].tolist()
+        earlier = found[before]
+        last = int(earlier[np.argmax(order.turn[earlier])]) if len(earlier) else NONE
+        unordered = earlier[(earlier != last) & ~order.before(earlier, last)]
+        yield step, last, racing + unordered.tolist()
+
+
+def _covered(graph: TaskGraph, order: HappensBefore) -> Iterator[Use]:
+    """Each step that adds gradients, with its reduction.
+
+    An input half adds none, unless it names a gradient buffer nevertheless.
+    """
+    out_of = _by_buffer(graph, Operation.REDUCE, graph.gradient_buffer)
+    for step in having(graph, (*ADDS_GRADIENTS, Operation.BACKWARD_INPUT)).tolist():
+        buffer = int(graph.gradient_buffer[step])
+        if buffer == NONE and graph.operation[step] == Operation.BACKWARD_INPUT:
+            continue
+        found = out_of[int(graph.rank[step]), buffer]
+        after = order.after(step, found)
+        racing = found[~after & ~order.before(found, step)].tolist()
+        later = found[after]
+        first = int(later[np.argmin(order.turn[later])]) if len(later) else NONE
+        unordered = later[(later != first) & ~order.after(first, later)]
+        yield step, first, racing + unordered.tolist()
+
+
+def _by_buffer(
+    graph: TaskGraph, operation: Operation, buffer: Integers
+) -> defaultdict[tuple[int, int], Integers]:
+    """The tasks of an operation, by the rank and the buffer that they use."""
+    lists: dict[tuple[int, int], list[int]] = {}
+    for task in having(graph, (operation,)).tolist():
+        lists.setdefault((int(graph.rank[task]), int(buffer[task])), []).append(task)
+    arrays = {key: np.array(tasks, dtype=np.int32) for key, tasks in lists.items()}
+    return defaultdict(lambda: np.empty(0, dtype=np.int32), arrays)
+
+
+def _stages(graph: TaskGraph) -> dict[int, str]:
+    """For each compute step, its stage in words."""
+    return {step: f"stage {graph.stage[step]}" for step in having(graph, COMPUTE_STEPS).tolist()}
+
+
+def _runs(graph: TaskGraph) -> dict[int, str]:
+    """For each compute step, its run in words.
+
+    A run is a stretch of one stage among a rank's forward steps, or among its
+    backward steps.
+    """
+    runs: dict[int, str] = {}
+    latest: dict[tuple[int, str], tuple[int, int]] = {}
+    for step in having(graph, COMPUTE_STEPS).tolist():
+        which = "forward" if graph.operation[step] == Operation.FORWARD else "backward"
+        sequence, stage = (int(graph.rank[step]), which), int(graph.stage[step])
+        if sequence not in latest or latest[sequence][0] != stage:
+            latest[sequence] = stage, step
+        runs[step] = f"the {which} run of stage {stage} that begins at #{latest[sequence][1]}"
+    return runs
+
+
+UNITS: dict[Sharding, Callable[[TaskGraph], dict[int, str]]] = {
+    Sharding.NONE: _stages,
+    Sharding.PARTIAL: _stages,
+    Sharding.FULL: _runs,
+}
+"""What has one gather (if any) and one reduction: a stage, or a run of it."""
+
+
+def _one_each(graph: TaskGraph, operation: Operation, used: dict[int, int]) -> Iterator[Finding]:
+    """Every unit uses one task of the operation, and every such task is used by one unit."""
+    unit_of = UNITS[graph.communication.sharding](graph)
+    units: dict[int, set[str]] = {task: set() for task in having(graph, (operation,)).tolist()}
+    tasks: dict[str, set[int]] = {}
+    for step, task in used.items():
+        if task != NONE:
+            units[task].add(unit_of[step])
+            tasks.setdefault(unit_of[step], set()).add(task)
+    for task, sharing in units.items():
+        if not sharing:
+            yield f"{graph.task(task)} is of no use", (task,)
+        elif len(sharing) > 1:
+            yield f"{graph.task(task)} is shared by {' and '.join(sorted(sharing))}", (task,)
+    for unit, several in tasks.items():
+        if len(several) > 1:
+            names = " and ".join(str(graph.task(task)) for task in sorted(several))
+            yield f"{unit} uses {len(several)} tasks, not one: {names}", tuple(sorted(several))

@@ -1,0 +1,123 @@
+"""Rules for tasks as such, whatever they do: columns, numbers, lanes, ranks, progress."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from schedules.columns import NONE
+from schedules.graph import LaneKind, Task, TaskGraph
+from schedules.steps import TRANSFERS, Operation
+from schedules.validity.findings import Finding
+from schedules.validity.happens_before import replay
+
+CHANNELS = {
+    Operation.TRANSFER_ACTIVATIONS: (LaneKind.SEND_ACTIVATIONS, LaneKind.RECEIVE_ACTIVATIONS),
+    Operation.TRANSFER_GRADIENTS: (LaneKind.SEND_GRADIENTS, LaneKind.RECEIVE_GRADIENTS),
+}
+"""The kinds of a channel's two lanes, by what it carries."""
+
+
+def columns(graph: TaskGraph) -> Iterator[Finding]:
+    """Every number in the columns that should point to something does."""
+    for name, (lowest, beyond) in _bounds(graph).items():
+        column = getattr(graph, name)
+        if len(column) != len(graph):
+            yield f"column {name} has {len(column)} entries for {len(graph)} tasks", ()
+            continue
+        for number in np.flatnonzero((column < lowest) | (column >= beyond)).tolist():
+            yield f"#{number} has {name} {column[number]}, which does not exist", (number,)
+    start, member = graph.dependencies
+    if len(start) != len(graph) + 1 or start[0] != 0 or start[-1] != len(member):
+        yield f"the dependencies are not those of {len(graph)} tasks", ()
+        return
+    task = np.repeat(np.arange(len(graph)), np.diff(start))
+    for at in np.flatnonzero((member < 0) | (member >= len(graph))).tolist():
+        yield f"#{task[at]} waits for #{member[at]}, which does not exist", (int(task[at]),)
+
+
+def _bounds(graph: TaskGraph) -> dict[str, tuple[int, int]]:
+    """For each column, the least value and the one after the greatest."""
+    ranks, lanes, anything = graph.layout.pipeline_parallel, len(graph.lanes), 2**31
+    return {
+        "operation": (0, len(Operation)),
+        "rank": (0, ranks),
+        "peer": (NONE, ranks),
+        "stage": (NONE, graph.layout.stages),
+        "microbatch": (NONE, graph.layout.microbatches),
+        "lane": (0, lanes),
+        "peer_lane": (NONE, lanes),
+        "weight_buffer": (NONE, anything),
+        "gradient_buffer": (NONE, anything),
+    }
+
+
+def numbering(graph: TaskGraph) -> Iterator[Finding]:
+    """Every dependency has a smaller number."""
+    start, member = graph.dependencies
+    task = np.repeat(np.arange(len(graph)), np.diff(start))
+    for at in np.flatnonzero(member >= task).tolist():
+        late, early = int(task[at]), int(member[at])
+        message = f"{graph.task(late)} waits for {graph.task(early)}, whose number is not smaller"
+        yield message, (late, early)
+
+
+def lanes(graph: TaskGraph) -> Iterator[Finding]:
+    """Every task is on the lane of its kind, of its rank; a transfer at both its ends."""
+    for lane, times in Counter(graph.lanes).items():
+        if times > 1:
+            yield f"rank {lane.rank} has {times} lanes of one kind: {lane.title}", ()
+    for task in graph.tasks():
+        here, there = _lane_kinds(graph, task.operation)
+        yield from _misplaced(graph, task, task.lane, here, task.rank)
+        if task.operation in TRANSFERS:
+            yield from _misplaced(graph, task, task.peer_lane, there, task.peer)
+        elif task.peer_lane != NONE or task.peer != NONE:
+            yield f"{task} is no transfer and yet has a peer", (task.number,)
+
+
+def _lane_kinds(graph: TaskGraph, operation: Operation) -> tuple[LaneKind, LaneKind]:
+    """The kind of lane that an operation belongs to, at its rank and at its peer."""
+    if operation in TRANSFERS and graph.communication.pipeline_overlap:
+        return CHANNELS[operation]
+    if operation in (Operation.GATHER, Operation.REDUCE) and graph.communication.data_overlap:
+        return LaneKind.DATA, LaneKind.DATA
+    return LaneKind.COMPUTE, LaneKind.COMPUTE
+
+
+def _misplaced(
+    graph: TaskGraph, task: Task, number: int, kind: LaneKind, rank: int
+) -> Iterator[Finding]:
+    if number == NONE:
+        yield f"{task} is on no {kind.title} lane of rank {rank}", (task.number,)
+        return
+    lane = graph.lanes[number]
+    if (lane.kind, lane.rank) != (kind, rank):
+        actual, needed = f"{lane.title} lane of rank {lane.rank}", f"{kind.title} lane"
+        yield f"{task} is on the {actual}, not on a {needed} of rank {rank}", (task.number,)
+
+
+def placement(graph: TaskGraph) -> Iterator[Finding]:
+    """Whatever is done for a stage, the rank that holds the stage does."""
+    holder = graph.layout.rank_of_stage
+    for task in graph.tasks():
+        if task.operation is Operation.OPTIMIZER:
+            continue
+        if task.stage == NONE:
+            yield f"{task} is of no stage", (task.number,)
+        elif holder[task.stage] != task.rank:
+            message = f"{task} is of a stage that rank {holder[task.stage]} holds"
+            yield message, (task.number,)
+
+
+def deadlock(graph: TaskGraph) -> Iterator[Finding]:
+    """The lanes, run in order and with unbuffered sends, all come to their ends."""
+    stuck = replay(graph)
+    if stuck:
+        waits = "; ".join(
+            f"rank {graph.lanes[lane].rank} {graph.lanes[lane].title} waits at {graph.task(head)}"
+            for lane, head in stuck.items()
+        )
+        yield waits, tuple(dict.fromkeys(stuck.values()))

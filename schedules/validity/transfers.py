@@ -1,0 +1,106 @@
+"""Rules for transfers: all that are needed, to the right rank, in time, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from schedules.graph import Lane, TaskGraph
+from schedules.steps import Operation
+from schedules.validity.findings import HANDS_ON, Cell, Finding, by_cell, too_early
+from schedules.validity.happens_before import HappensBefore
+from schedules.validity.structure import CHANNELS
+
+
+class Payload(NamedTuple):
+    """What a transfer carries: the output of which steps, needed how many stages on."""
+
+    made_by: tuple[Operation, ...]
+    shift: int
+
+
+PAYLOADS = {
+    Operation.TRANSFER_ACTIVATIONS: Payload((Operation.FORWARD,), +1),
+    Operation.TRANSFER_GRADIENTS: Payload(HANDS_ON, -1),
+}
+
+
+def transfers(graph: TaskGraph) -> Iterator[Finding]:
+    """One transfer where a micro-batch moves on to another rank, and no others."""
+    for operation in PAYLOADS:
+        found = by_cell(graph, (operation,))
+        for stage, receiver in _receivers(graph, operation).items():
+            for microbatch in range(graph.layout.microbatches):
+                cell = stage, microbatch
+                yield from _once_to(graph, operation, cell, receiver, found.pop(cell, []))
+        for numbers in found.values():
+            for number in numbers:
+                yield f"{graph.task(number)} carries what no other rank needs", (number,)
+
+
+def _receivers(graph: TaskGraph, operation: Operation) -> dict[int, int]:
+    """For each stage whose output another rank needs, that rank."""
+    holder = graph.layout.rank_of_stage.tolist()
+    shift = PAYLOADS[operation].shift
+    return {
+        stage: holder[stage + shift]
+        for stage in range(len(holder))
+        if 0 <= stage + shift < len(holder) and holder[stage + shift] != holder[stage]
+    }
+
+
+def _once_to(
+    graph: TaskGraph, operation: Operation, cell: Cell, receiver: int, found: list[int]
+) -> Iterator[Finding]:
+    what = f"{operation.title} of stage {cell[0]} micro-batch {cell[1]}"
+    if not found:
+        yield f"there is no {what} to rank {receiver}", ()
+    elif len(found) > 1:
+        yield f"there are {len(found)} tasks, not one, that {what}", tuple(found)
+    for number in found:
+        if graph.peer[number] != receiver:
+            yield f"{graph.task(number)} carries what rank {receiver} needs", (number,)
+
+
+def channels(graph: TaskGraph) -> Iterator[Finding]:
+    """Both lanes of a channel hold the same transfers in the same order."""
+    number = {lane: number for number, lane in enumerate(graph.lanes)}
+    for sender, receiver in _channels(graph.lanes):
+        sent, received = (
+            graph.lane_tasks.of(number[lane]).tolist() if lane in number else []
+            for lane in (sender, receiver)
+        )
+        if sent != received:
+            differing = sorted(set(sent) ^ set(received))
+            message = (
+                f"rank {sender.rank} {sender.title} and rank {receiver.rank} {receiver.title} "
+                f"differ in {', '.join(str(graph.task(task)) for task in differing)}"
+            )
+            yield message, tuple(differing)
+
+
+def _channels(lanes: tuple[Lane, ...]) -> list[tuple[Lane, Lane]]:
+    """Each channel that some lane is an end of, as its sender's and its receiver's lane."""
+    receive_of = dict(CHANNELS.values())
+    send_of = {receive: send for send, receive in CHANNELS.values()}
+    ends: dict[tuple[Lane, Lane], None] = {}
+    for lane in lanes:
+        if lane.kind in receive_of:
+            ends[lane, Lane(lane.peer, receive_of[lane.kind], lane.rank)] = None
+        elif lane.kind in send_of:
+            ends[Lane(lane.peer, send_of[lane.kind], lane.rank), lane] = None
+    return list(ends)
+
+
+def delivery(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
+    """What a transfer carries has been made before it, and is used after it."""
+    for operation, payload in PAYLOADS.items():
+        steps = by_cell(graph, payload.made_by)
+        for (stage, microbatch), found in by_cell(graph, (operation,)).items():
+            makers = steps.get((stage, microbatch), [])
+            users = steps.get((stage + payload.shift, microbatch), [])
+            pairs = [(maker, transfer) for transfer in found for maker in makers]
+            pairs += [(transfer, user) for transfer in found for user in users]
+            for first, second in pairs:
+                if not order(first, second):
+                    yield too_early(graph, second, first)

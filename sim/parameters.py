@@ -1,0 +1,152 @@
+"""Cost models by their parameters: what they are called, and how to change one.
+
+A parameter is either a number inside the model, by its dotted name
+(`forward` of abstract costs, `inter_node.bandwidth` of a cluster), or the cost
+of a kind of task on any model: an operation (`transfer`, `gather`, `backward`
+with its halves, ...) or the compute of one stage (`stage.3`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from schedules import InvalidConfiguration, Operation, TaskGraph
+from schedules.columns import Flags, Seconds
+from sim.costs import CostModel, Costs
+
+OPERATIONS: dict[str, tuple[Operation, ...]] = {
+    "forward": (Operation.FORWARD,),
+    "backward": (Operation.BACKWARD, Operation.BACKWARD_INPUT, Operation.BACKWARD_WEIGHT),
+    "transfer": (Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS),
+    "gather": (Operation.GATHER,),
+    "reduce": (Operation.REDUCE,),
+    "optimizer": (Operation.OPTIMIZER,),
+}
+STAGE = "stage."
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A cost model whose tasks of one kind take `factor` times as long, and move as much more."""
+
+    model: CostModel
+    kind: str
+    factor: float
+
+    def costs(self, graph: TaskGraph) -> Costs:
+        """The model's costs, scaled."""
+        costs = self.model.costs(graph)
+        factor = np.where(tasks_of_kind(graph, self.kind), self.factor, 1.0)
+        return replace(costs, seconds=costs.seconds * factor, bytes=costs.bytes * factor)
+
+
+def tasks_of_kind(graph: TaskGraph, kind: str) -> Flags:
+    """The tasks of an operation, or the compute steps of `stage.N`."""
+    if not kind.startswith(STAGE):
+        return np.isin(graph.operation, OPERATIONS[kind])
+    number = kind.removeprefix(STAGE)
+    if not number.isdecimal() or int(number) >= graph.layout.stages:
+        raise InvalidConfiguration(
+            "set", f"there is no {kind}; the last is {graph.layout.stages - 1}"
+        )
+    return graph.is_compute & np.equal(graph.stage, int(number))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A parameter, and its new value or the factor to multiply it by."""
+
+    name: str
+    value: float
+    is_factor: bool
+
+    def __str__(self) -> str:
+        return f"{self.name}={'x' if self.is_factor else ''}{self.value:g}"
+
+
+def parse_change(text: str) -> Change:
+    """A change written as NAME=VALUE or NAME=xFACTOR."""
+    name, equals, value = text.partition("=")
+    is_factor = value.startswith("x")
+    try:
+        number = float(value.removeprefix("x"))
+    except ValueError:
+        number = float("nan")
+    if not (name and equals and isfinite(number) and number >= 0):
+        raise InvalidConfiguration("set", f"{text!r} is not NAME=VALUE or NAME=xFACTOR")
+    return Change(name, number, is_factor)
+
+
+def changed(model: CostModel, change: Change) -> CostModel:
+    """The model with one parameter changed; raises `InvalidConfiguration` if it has none such."""
+    is_kind = change.name in OPERATIONS or change.name.startswith(STAGE)
+    if is_kind and change.is_factor:
+        return Scaled(model, change.name, change.value)
+    paths = [path for path, _ in numbers(model) if _is_called(path, change.name)]
+    if len(paths) != 1:
+        some = ", ".join(
+            sorted({*OPERATIONS, "stage.N", *(".".join(path) for path, _ in numbers(model))})
+        )
+        problem = "is ambiguous" if paths else "is not a parameter"
+        needed = "; it takes a factor: x0.9" if is_kind else f"; there are {some}"
+        raise InvalidConfiguration("set", f"{change.name!r} {problem}{needed}")
+    value = change.value * _at(model, paths[0]) if change.is_factor else change.value
+    result: CostModel = _with(model, paths[0], value)
+    return result
+
+
+def numbers(model: object) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Every number inside a model, by the names of the fields that lead to it."""
+    if not is_dataclass(model):
+        return
+    for field in fields(model):
+        value = getattr(model, field.name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield (field.name,), value
+        for path, inner in numbers(value):
+            yield (field.name, *path), inner
+
+
+def _is_called(path: tuple[str, ...], name: str) -> bool:
+    words = tuple(name.split("."))
+    return path[-len(words) :] == words
+
+
+def _at(model: object, path: tuple[str, ...]) -> float:
+    return dict(numbers(model))[path]
+
+
+def _with(model: Any, path: tuple[str, ...], value: float) -> Any:
+    name, *rest = path
+    if rest:
+        return replace(model, **{name: _with(getattr(model, name), tuple(rest), value)})
+    if isinstance(getattr(model, name), int):
+        if value != int(value):
+            raise InvalidConfiguration("set", f"{name} must be a whole number, not {value:g}")
+        value = int(value)
+    return replace(model, **{name: value})
+
+
+def relative_slope(model: CostModel, graph: TaskGraph, path: tuple[str, ...]) -> Costs:
+    """The derivative of the costs by the logarithm of a number inside the model.
+
+    By central differences: exact for what is proportional to the number or to
+    its inverse to nine digits.
+    """
+    step = 2.0**-15
+    value = _at(model, path)
+    above: Costs = _with(model, path, value * (1 + step)).costs(graph)
+    below: Costs = _with(model, path, value * (1 - step)).costs(graph)
+
+    def slope(column: str) -> Seconds:
+        difference: Seconds = getattr(above, column) - getattr(below, column)
+        return difference / (2 * step)
+
+    return replace(
+        above, seconds=slope("seconds"), bytes=slope("bytes"), bandwidth=slope("bandwidth")
+    )

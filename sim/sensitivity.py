@@ -1,0 +1,100 @@
+"""How the step time depends on each cost: exact derivatives, in seconds per per cent.
+
+Without contention the step time is the length of the critical path, and its
+derivative is what the path's tasks lose. Where flows share ports, derivatives
+are carried through the replay itself. At a tie of two paths the derivative is
+that of one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from schedules import TaskGraph
+from schedules.columns import Integers, Seconds
+from sim.compiled_engine import Slopes, flows_meet, replay_with_slopes, times
+from sim.costs import CostModel, Costs
+from sim.parameters import OPERATIONS, STAGE, numbers, relative_slope, tasks_of_kind
+from sim.physical import PhysicalCosts
+from traces.causes import Causes
+from traces.timeline import Timeline
+
+AT_ONCE = 16
+"""Parameters whose derivatives one replay carries: bounds its memory."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What the step time gains, in seconds, for each per cent that a parameter grows."""
+
+    parameter: str
+    seconds_per_percent: float
+
+
+def sensitivities(graph: TaskGraph, model: CostModel) -> list[Sensitivity]:
+    """The sensitivity to every operation, every stage, and the cluster's every number."""
+    costs = model.costs(graph)
+    slopes = _slopes(graph, model, costs)
+    step_slopes = step_time_slopes(graph, costs, list(slopes.values()))
+    return [
+        Sensitivity(name, float(slope) / 100)
+        for name, slope in zip(slopes, step_slopes, strict=True)
+    ]
+
+
+def step_time_slopes(graph: TaskGraph, costs: Costs, slopes: list[Costs]) -> Seconds:
+    """The derivative of the step time, for each of some derivatives of the costs."""
+    start, end = times(graph, costs)
+    if flows_meet(costs, start, end):
+        last = int(np.argmax(end))
+        parts = [slopes[at : at + AT_ONCE] for at in range(0, len(slopes), AT_ONCE)]
+        return np.concatenate(
+            [replay_with_slopes(graph, costs, _stacked(part))[2][last] for part in parts]
+        )
+    path = np.array(Causes(Timeline(graph, start, end, "compiled")).critical_path, dtype=np.int32)
+    return np.array([_along(costs, slope, path) for slope in slopes])
+
+
+def _slopes(graph: TaskGraph, model: CostModel, costs: Costs) -> dict[str, Costs]:
+    """By parameter, the derivative of the costs by its logarithm."""
+    present = set(graph.operation.tolist())
+    kinds = [name for name, codes in OPERATIONS.items() if present.intersection(codes)]
+    kinds += [f"{STAGE}{stage}" for stage in range(graph.layout.stages)]
+    slopes = {}
+    for kind in kinds:
+        chosen = tasks_of_kind(graph, kind)
+        slopes[kind] = Costs(
+            np.where(chosen, costs.seconds, 0.0),
+            np.where(chosen, costs.bytes, 0.0),
+            costs.port_out,
+            costs.port_in,
+            np.zeros(len(costs.bandwidth)),
+        )
+    if isinstance(model, PhysicalCosts):
+        for path, value in numbers(model.cluster):
+            if isinstance(value, float):
+                slopes[".".join(path)] = relative_slope(model, graph, ("cluster", *path))
+    return slopes
+
+
+def _stacked(slopes: list[Costs]) -> Slopes:
+    """Derivatives side by side, one a column."""
+    return Slopes(
+        np.stack([slope.seconds for slope in slopes], axis=1),
+        np.stack([slope.bytes for slope in slopes], axis=1),
+        np.stack([slope.bandwidth for slope in slopes], axis=1),
+    )
+
+
+def _along(costs: Costs, slope: Costs, path: Integers) -> float:
+    """The derivative of the length of a path whose tasks have their ports to themselves."""
+    total = slope.seconds[path].sum()
+    path = path[costs.bytes[path] > 0]
+    port_out, port_in = costs.port_out[path], costs.port_in[path]
+    narrow = np.where(costs.bandwidth[port_in] < costs.bandwidth[port_out], port_in, port_out)
+    bandwidth = costs.bandwidth[narrow]
+    total += (slope.bytes[path] / bandwidth).sum()
+    total -= (costs.bytes[path] * slope.bandwidth[narrow] / bandwidth**2).sum()
+    return float(total)

@@ -1,0 +1,139 @@
+"""Hypothesis strategies for what the project's properties range over.
+
+- `configurations()`: a schedule's name, a layout that it can run on, and what
+  is communicated, over every registered schedule.
+- `graphs()`: the task graph of one.
+- `orders()`: compute orders that no schedule would think of, halves of backward
+  passes among them, all of which can run.
+- `order_graphs()`: their task graphs.
+
+All stay small: a few hundred tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Order,
+    Schedule,
+    Sharding,
+    TaskGraph,
+    build_graph,
+    find_schedule,
+    lower,
+    schedules,
+)
+from schedules.layout import PLACEMENTS
+from schedules.steps import STEP, Step, backward, backward_input, backward_weight, forward
+
+CELLS = 48
+"""About how many (stage, micro-batch) pairs a drawn layout has at most."""
+
+
+class Configuration(NamedTuple):
+    schedule: str
+    layout: Layout
+    communication: Communication
+
+    def graph(self) -> TaskGraph:
+        return build_graph(*self)
+
+
+def communications() -> st.SearchStrategy[Communication]:
+    return st.builds(Communication, st.sampled_from(Sharding), st.booleans(), st.booleans())
+
+
+@st.composite
+def layouts(
+    draw: st.DrawFn,
+    schedule: Schedule,
+    ranks: int = 5,
+    stages_per_rank: int = 4,
+    cells: int = CELLS,
+) -> Layout:
+    """A layout that the schedule can run on, its micro-batches rounded up if it must be."""
+    pipeline_parallel = draw(st.integers(1, ranks))
+    per_rank = draw(st.integers(1, stages_per_rank))
+    microbatches = draw(st.integers(1, max(2, cells // (pipeline_parallel * per_rank))))
+    sequence = draw(st.none() | st.integers(pipeline_parallel, pipeline_parallel + 2))
+    unit = sequence or pipeline_parallel
+    layout = Layout(pipeline_parallel, microbatches, per_rank, schedule.placement, sequence)
+    rounded_up = replace(layout, microbatches=-(-microbatches // unit) * unit)
+    runnable = [choice for choice in (layout, rounded_up) if _can_run(schedule, choice)]
+    assume(runnable)
+    return runnable[0]
+
+
+def _can_run(schedule: Schedule, layout: Layout) -> bool:
+    try:
+        schedule.validate(layout)
+    except InvalidConfiguration:
+        return False
+    return True
+
+
+@st.composite
+def configurations(
+    draw: st.DrawFn, ranks: int = 5, stages_per_rank: int = 4, cells: int = CELLS
+) -> Configuration:
+    name = draw(st.sampled_from(list(schedules())))
+    layout = draw(layouts(find_schedule(name), ranks, stages_per_rank, cells))
+    return Configuration(name, layout, draw(communications()))
+
+
+def graphs(
+    ranks: int = 5, stages_per_rank: int = 4, cells: int = CELLS
+) -> st.SearchStrategy[TaskGraph]:
+    return configurations(ranks, stages_per_rank, cells).map(Configuration.graph)
+
+
+@st.composite
+def orders(draw: st.DrawFn, ranks: int = 4, stages_per_rank: int = 3) -> tuple[Layout, list[Order]]:
+    """A layout, and each rank's part of one order in which all its steps could run."""
+    layout = Layout(
+        draw(st.integers(1, ranks)),
+        draw(st.integers(1, 4)),
+        draw(st.integers(1, stages_per_rank)),
+        draw(st.sampled_from(sorted(PLACEMENTS))),
+    )
+    shuffle = draw(st.randoms(use_true_random=False))
+    halves, haste = draw(st.booleans()), draw(st.sampled_from([0.0, 0.5, 0.9]))
+    by_rank: list[list[Step]] = [[] for _ in range(layout.pipeline_parallel)]
+    ready = [forward(0, microbatch) for microbatch in range(layout.microbatches)]
+    while ready:
+        latest = shuffle.random() < haste
+        step = ready.pop(-1 if latest else shuffle.randrange(len(ready)))
+        by_rank[layout.rank_of_stage[step[1]]].append(step)
+        split = halves and shuffle.random() < 0.7
+        ready += _released(step, layout, split=split)
+    return layout, [np.array(steps, dtype=STEP) for steps in by_rank]
+
+
+def _released(step: Step, layout: Layout, *, split: bool) -> list[Step]:
+    """The steps that can run once this one has."""
+    operation, stage, microbatch = step
+    back = backward_input if split else backward
+    if operation == forward(0, 0)[0]:
+        last = stage == layout.stages - 1
+        return [back(stage, microbatch) if last else forward(stage + 1, microbatch)]
+    if operation == backward_weight(0, 0)[0]:
+        return []
+    released = [back(stage - 1, microbatch)] if stage else []
+    if operation == backward_input(0, 0)[0]:
+        released.append(backward_weight(stage, microbatch))
+    return released
+
+
+@st.composite
+def order_graphs(draw: st.DrawFn, ranks: int = 4, stages_per_rank: int = 3) -> TaskGraph:
+    layout, steps = draw(orders(ranks, stages_per_rank))
+    return lower(steps, layout, draw(communications()))

@@ -1,0 +1,125 @@
+"""Derivatives of the step time against finite differences, on real and on drawn costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
+from sim.cluster import load_cluster
+from sim.compiled_engine import step_times, times
+from sim.costs import AbstractCosts, Costs
+from sim.engines import simulate
+from sim.model import load_model
+from sim.parameters import changed, parse_change
+from sim.physical import PhysicalCosts
+from sim.sensitivity import sensitivities, step_time_slopes
+from tests.strategies import graphs
+
+PHYSICAL = PhysicalCosts(load_model("bert-6.6b"), load_cluster("dgx1-v100"), 2, 8, 1)
+STEP = 1e-6
+
+
+def finite_differences(graph, model, name):
+    """Seconds of step time per per cent, for a millionth less and for a millionth more."""
+    changes = [parse_change(f"{name}=x{1 + sign * STEP!r}") for sign in (-1, 0, 1)]
+    below, here, above = step_times(graph, [changed(model, each).costs(graph) for each in changes])
+    return sorted([(here - below) / STEP / 100, (above - here) / STEP / 100])
+
+
+@pytest.mark.parametrize("name", ["breadth-first", "depth-first"])
+@pytest.mark.parametrize("sharding", list(Sharding))
+def test_physical_sensitivities_are_finite_differences(name, sharding):
+    graph = build_graph(name, Layout(4, 8, 4), Communication(sharding))
+    step_time = simulate(graph, PHYSICAL).step_time
+    found = sensitivities(graph, PHYSICAL)
+    away_from_ties = 0
+    assert {"forward", "stage.3", "inter_node.bandwidth", "device.peak"} <= {
+        each.parameter for each in found
+    }
+    for each in found:
+        least, most = finite_differences(graph, PHYSICAL, each.parameter)
+        tolerance = 2e-6 * abs(most) + 1e-11 * step_time
+        assert least - tolerance <= each.seconds_per_percent <= most + tolerance, each
+        away_from_ties += most - least < tolerance
+    assert away_from_ties > 5
+
+
+def test_scaling_all_costs_scales_the_step():
+    graph = build_graph("1f1b", Layout(4, 8, 2, "contiguous"), Communication(Sharding.FULL))
+    model = AbstractCosts(transfer=0.3, gather=0.7, reduce=0.9, optimizer=0.5)
+    whole = [each for each in sensitivities(graph, model) if not each.parameter.startswith("stage")]
+    total = sum(each.seconds_per_percent for each in whole)
+    assert total == pytest.approx(simulate(graph, model).step_time / 100)
+
+
+@st.composite
+def contended_costs(draw, graph):
+    """Costs in no simple ratios, so that no two events coincide, through a few ports."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    tasks, ports = len(graph), draw(st.integers(1, 4))
+    moves = random.random(tasks) < 0.5
+    return Costs(
+        random.uniform(0.5, 3, tasks),
+        np.where(moves, random.uniform(1, 9, tasks), 0.0),
+        random.integers(0, ports, tasks).astype(np.int32),
+        random.integers(0, ports, tasks).astype(np.int32),
+        random.uniform(1, 5, ports),
+    )
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(st.data())
+def test_slopes_through_shared_ports_are_finite_differences(data):
+    graph = data.draw(graphs())
+    costs = data.draw(contended_costs(graph))
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    slope = replace(
+        costs,
+        seconds=costs.seconds * random.uniform(-1, 1, len(graph)),
+        bytes=costs.bytes * random.uniform(-1, 1, len(graph)),
+        bandwidth=costs.bandwidth * random.uniform(-1, 1, len(costs.bandwidth)),
+    )
+
+    def moved(by):
+        columns = ("seconds", "bytes", "bandwidth")
+        new = {name: getattr(costs, name) + by * getattr(slope, name) for name in columns}
+        return replace(costs, **new)
+
+    (found,) = step_time_slopes(graph, costs, [slope])
+    above, below = step_times(graph, [moved(STEP), moved(-STEP)])
+    scale = times(graph, costs)[1].max()
+    assert found == pytest.approx((above - below) / (2 * STEP), abs=1e-6 * scale)
+
+
+def test_changes_reach_what_they_name():
+    graph = build_graph("breadth-first", Layout(2, 4, 2))
+    abstract = AbstractCosts(transfer=1)
+    assert changed(abstract, parse_change("forward=0.5")) == replace(abstract, forward=0.5)
+    faster = simulate(graph, changed(abstract, parse_change("backward=x0.5")))
+    assert faster.step_time == simulate(graph, AbstractCosts(backward=1, transfer=1)).step_time
+    wider = changed(PHYSICAL, parse_change("inter_node.bandwidth=x2"))
+    assert wider.cluster.inter_node.bandwidth == 2 * PHYSICAL.cluster.inter_node.bandwidth
+    assert wider.cluster.intra_node == PHYSICAL.cluster.intra_node
+    assert changed(PHYSICAL, parse_change("microbatch_size=2")).microbatch_size == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "reason"),
+    [
+        (PHYSICAL, "forward", "is not NAME=VALUE or NAME=xFACTOR"),
+        (PHYSICAL, "forward=fast", "is not NAME=VALUE or NAME=xFACTOR"),
+        (PHYSICAL, "forward=1", "it takes a factor: x0.9"),
+        (PHYSICAL, "bandwidth=x2", "is ambiguous"),
+        (PHYSICAL, "speed=x2", "is not a parameter; there are backward, "),
+        (PHYSICAL, "microbatch_size=1.5", "must be a whole number"),
+        (PHYSICAL, "tensor_parallel=3", "does not divide"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused(model, text, reason):
+    with pytest.raises(InvalidConfiguration, match=reason):
+        changed(model, parse_change(text))

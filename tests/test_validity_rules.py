@@ -1,0 +1,260 @@
+"""For each rule of validity, a small graph that breaks it alone, and what is said of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from schedules import (
+    Communication,
+    Lane,
+    LaneKind,
+    Layout,
+    Operation,
+    Sharding,
+    TaskGraph,
+    build_graph,
+)
+from schedules.validity import ORDER, STRUCTURE, violations
+from tests.mutations import changed, exchanged, find, rebuilt, twice, waiting_less, without
+
+
+def pair_of_ranks(microbatches: int = 1, stages_per_rank: int = 1, **options: object) -> TaskGraph:
+    layout = Layout(2, microbatches, stages_per_rank)
+    return build_graph("breadth-first", layout, Communication(**options))  # type: ignore[arg-type]
+
+
+def one_rank(microbatches: int, stages: int, **options: object) -> TaskGraph:
+    layout = Layout(1, microbatches, stages)
+    return build_graph("breadth-first", layout, Communication(**options))  # type: ignore[arg-type]
+
+
+def rules(graph: TaskGraph) -> set[str]:
+    return {violation.rule for violation in violations(graph)}
+
+
+def first(graph: TaskGraph, operation: Operation, **fields: int) -> int:
+    return find(graph, operation, **fields)[0].number
+
+
+def points_nowhere() -> TaskGraph:
+    return changed(pair_of_ranks(), 3, stage=7)
+
+
+def numbered_backwards() -> TaskGraph:
+    graph = pair_of_ranks()
+    tasks = list(graph.tasks())
+    return rebuilt(graph, [tasks[1], tasks[0], *tasks[2:]])
+
+
+def reduces_beside_its_lane() -> TaskGraph:
+    graph = one_rank(1, 1)
+    reduction = first(graph, Operation.REDUCE)
+    return changed(graph, reduction, lane=graph.lanes.index(Lane(0, LaneKind.COMPUTE)))
+
+
+def runs_elsewhere() -> TaskGraph:
+    graph = pair_of_ranks()
+    return changed(graph, 0, rank=1, lane=graph.lanes.index(Lane(1, LaneKind.COMPUTE)))
+
+
+def misses_a_forward() -> TaskGraph:
+    return without(one_rank(2, 1), 0, bridged=True)
+
+
+def misses_a_transfer() -> TaskGraph:
+    graph = pair_of_ranks()
+    return without(graph, first(graph, Operation.TRANSFER_ACTIVATIONS), bridged=True)
+
+
+def receives_from_a_stranger() -> TaskGraph:
+    graph = build_graph("gpipe", Layout(3, 1, placement="contiguous"))
+    lanes = list(graph.lanes)
+    lanes[lanes.index(Lane(1, LaneKind.RECEIVE_ACTIVATIONS, 0))] = Lane(
+        1, LaneKind.RECEIVE_ACTIVATIONS, 2
+    )
+    return replace(graph, lanes=tuple(lanes))
+
+
+def goes_up_before_down() -> TaskGraph:
+    graph = waiting_less(one_rank(1, 2), 1, 0)
+    return exchanged(graph, 0, 1)
+
+
+def starts_before_its_input_is_here() -> TaskGraph:
+    graph = pair_of_ranks()
+    return changed(graph, first(graph, Operation.FORWARD, stage=1), dependencies=(0,))
+
+
+def gathers_too_early() -> TaskGraph:
+    graph = one_rank(1, 3, sharding=Sharding.FULL)
+    gather = find(graph, Operation.GATHER, stage=2)[0]
+    return changed(graph, gather.number, dependencies=())
+
+
+def gathers_twice() -> TaskGraph:
+    graph = one_rank(1, 1, sharding=Sharding.PARTIAL, data_overlap=False)
+    return twice(graph, first(graph, Operation.GATHER))
+
+
+def reduces_too_early() -> TaskGraph:
+    graph = one_rank(2, 1)
+    reduction = first(graph, Operation.REDUCE)
+    early = first(graph, Operation.BACKWARD, microbatch=0)
+    return changed(graph, reduction, dependencies=(early,))
+
+
+def reduces_twice() -> TaskGraph:
+    graph = one_rank(1, 1, data_overlap=False)
+    return twice(graph, first(graph, Operation.REDUCE))
+
+
+def updates_too_early() -> TaskGraph:
+    graph = one_rank(1, 1)
+    return changed(graph, first(graph, Operation.OPTIMIZER), dependencies=())
+
+
+EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
+    "columns": (points_nowhere, ["#3 has stage 7, which does not exist"]),
+    "numbering": (
+        numbered_backwards,
+        [
+            (
+                "#0 transfer activations of stage 0 micro-batch 0 from rank 0 to 1 waits for "
+                "#1 forward of stage 0 micro-batch 0 on rank 0, whose number is not smaller"
+            )
+        ],
+    ),
+    "lanes": (
+        reduces_beside_its_lane,
+        [
+            (
+                "#2 reduce of stage 0 on rank 0 is on the compute lane of rank 0, "
+                "not on a data lane of rank 0"
+            )
+        ],
+    ),
+    "placement": (
+        runs_elsewhere,
+        ["#0 forward of stage 0 micro-batch 0 on rank 1 is of a stage that rank 0 holds"],
+    ),
+    "passes": (
+        misses_a_forward,
+        [
+            (
+                "stage 0 must run micro-batch 0 once forward and once backward (whole, or input "
+                "and weight halves), not 0 times forward, 1 whole, 0 input and 0 weight"
+            )
+        ],
+    ),
+    "transfers": (
+        misses_a_transfer,
+        ["there is no transfer activations of stage 0 micro-batch 0 to rank 1"],
+    ),
+    "channels": (
+        receives_from_a_stranger,
+        [
+            (
+                "rank 0 send activations to 1 and rank 1 receive activations from 0 differ in "
+                "#1 transfer activations of stage 0 micro-batch 0 from rank 0 to 1"
+            ),
+            (
+                "rank 2 send activations to 1 and rank 1 receive activations from 2 differ in "
+                "#1 transfer activations of stage 0 micro-batch 0 from rank 0 to 1"
+            ),
+        ],
+    ),
+    "precedence": (
+        goes_up_before_down,
+        [
+            (
+                "#0 forward of stage 1 micro-batch 0 on rank 0 may start before "
+                "#1 forward of stage 0 micro-batch 0 on rank 0 has ended"
+            )
+        ],
+    ),
+    "delivery": (
+        starts_before_its_input_is_here,
+        [
+            (
+                "#2 forward of stage 1 micro-batch 0 on rank 1 may start before #1 transfer "
+                "activations of stage 0 micro-batch 0 from rank 0 to 1 has ended"
+            )
+        ],
+    ),
+    "weights": (
+        gathers_too_early,
+        [
+            (
+                "#4 gather of stage 2 on rank 0 may overwrite weight buffer 0 under "
+                "#1 forward of stage 0 micro-batch 0 on rank 0"
+            )
+        ],
+    ),
+    "gathers": (gathers_twice, ["#0 gather of stage 0 on rank 0 is of no use"]),
+    "gradients": (
+        reduces_too_early,
+        [
+            (
+                "#3 backward of stage 0 micro-batch 1 on rank 0 adds to gradient buffer 0 "
+                "what nothing reduces"
+            ),
+            (
+                "#4 reduce of stage 0 on rank 0 may empty gradient buffer 0 under "
+                "#3 backward of stage 0 micro-batch 1 on rank 0"
+            ),
+        ],
+    ),
+    "reductions": (reduces_twice, ["#3 reduce of stage 0 on rank 0 is of no use"]),
+    "optimizer": (
+        updates_too_early,
+        ["#3 optimizer on rank 0 may start before #2 reduce of stage 0 on rank 0 has ended"],
+    ),
+}
+"""For each rule, a graph that breaks no other, and all that the checker says of it."""
+
+
+def test_every_rule_has_an_example() -> None:
+    assert set(EXAMPLES) == {"columns", *STRUCTURE, *ORDER}
+
+
+@pytest.mark.parametrize("rule", EXAMPLES)
+def test_examples(rule: str) -> None:
+    example, messages = EXAMPLES[rule]
+    found = violations(example())
+    assert [(violation.rule, violation.message) for violation in found] == [
+        (rule, message) for message in messages
+    ]
+    for violation in found:
+        named = {int(number) for number in re.findall(r"#(\d+)", violation.message)}
+        assert named <= set(violation.tasks)
+
+
+@pytest.mark.parametrize("rule", [*STRUCTURE, *ORDER])
+def test_no_rule_is_idle(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in (STRUCTURE, ORDER):
+        monkeypatch.delitem(table, rule, raising=False)
+    assert violations(EXAMPLES[rule][0]()) == []
+
+
+def test_a_deadlock_names_the_head_of_each_stuck_lane() -> None:
+    graph = pair_of_ranks(pipeline_overlap=False, data_overlap=False)
+    stuck = changed(graph, 2, dependencies=(1, 4))
+    assert [violation.rule for violation in violations(stuck)] == ["numbering", "deadlock"]
+    deadlock = violations(stuck)[-1]
+    assert deadlock.message == (
+        "rank 0 compute waits at #4 transfer gradients of stage 1 micro-batch 0 from rank 1 to 0; "
+        "rank 1 compute waits at #2 forward of stage 1 micro-batch 0 on rank 1"
+    )
+    assert deadlock.tasks == (4, 2)
+
+
+def test_columns_of_the_wrong_length_are_all_that_is_said() -> None:
+    graph = pair_of_ranks()
+    assert rules(replace(graph, peer=graph.peer[:-1])) == {"columns"}
+    cut = graph.dependencies._replace(member=graph.dependencies.member[:2])
+    assert rules(replace(graph, dependencies=cut)) == {"columns"}
+    assert rules(changed(graph, 0, lane=99)) == {"columns"}

@@ -1,0 +1,273 @@
+"""An executor that computes: runs a task graph on integers, in orders chosen to hurt.
+
+Every rank holds stages of one weight each. A forward pass multiplies its input
+by the weight, a backward pass does the same with the gradient, gathers copy
+weights to buffers, reductions empty gradient buffers, and the optimizer adds
+what was reduced to the weights. Whoever reads what is not there, or is just
+being written, reads not-a-number. A graph is right if the weights come out
+right in every order that its lanes and dependencies allow; `flaw` tries many.
+
+A task starts and ends at different times, and others run in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+
+from schedules import Lane, LaneKind, Layout, Operation, Sharding, Task, TaskGraph
+from schedules.columns import NONE
+
+NOTHING = math.nan
+
+
+def flaw(graph: TaskGraph) -> str | None:
+    """What goes wrong in some order of execution; None if nothing was found."""
+    events = Events(graph)
+    expected = reference(graph.layout)
+    for priority in events.priorities():
+        order = events.order(priority)
+        if len(order) < len(events):
+            return "deadlock"
+        if Machine(graph).run(order) != expected:
+            return f"wrong weights in the order {order}"
+    return None
+
+
+def reference(layout: Layout) -> list[float]:
+    """Each stage's weight after a step, computed without any schedule."""
+    weights: list[float] = [stage + 2 for stage in range(layout.stages)]
+    gradients: list[float] = [0] * layout.stages
+    for microbatch in range(layout.microbatches):
+        inputs = [sample(microbatch)]
+        for weight in weights:
+            inputs.append(inputs[-1] * weight)
+        gradient = inputs.pop()
+        for stage in reversed(range(layout.stages)):
+            gradients[stage] += gradient * inputs[stage] + weights[stage]
+            gradient *= weights[stage]
+    return [weight + gradient for weight, gradient in zip(weights, gradients, strict=True)]
+
+
+def sample(microbatch: int) -> float:
+    return microbatch + 3
+
+
+class Events:
+    """Starts (2 x task) and ends (2 x task + 1), and which come before which in any order."""
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
+        self.needs: list[set[int]] = [
+            {2 * dependency + 1 for dependency in task.dependencies} for task in graph.tasks()
+        ]
+        for lane in range(len(graph.lanes)):
+            tasks = graph.lane_tasks.of(lane).tolist()
+            for previous, task in pairwise(tasks):
+                self.needs[task].add(2 * previous + 1)
+        self.needs = [need for task, ends in enumerate(self.needs) for need in (ends, {2 * task})]
+        self.frees: list[list[int]] = [[] for _ in self.needs]
+        for event, need in enumerate(self.needs):
+            for earlier in need:
+                self.frees[earlier].append(event)
+
+    def __len__(self) -> int:
+        return len(self.needs)
+
+    def order(self, priority: Callable[[int], int]) -> list[int]:
+        """All events, those of low priority values first where there is a choice."""
+        waiting = [len(need) for need in self.needs]
+        ready = [(priority(event), event) for event, count in enumerate(waiting) if not count]
+        heapify(ready)
+        order = []
+        while ready:
+            event = heappop(ready)[1]
+            order.append(event)
+            for freed in self.frees[event]:
+                waiting[freed] -= 1
+                if not waiting[freed]:
+                    heappush(ready, (priority(freed), freed))
+        return order
+
+    def priorities(self) -> Iterator[Callable[[int], int]]:
+        """Orders to try: as numbered, backwards, each task early, each pair on a buffer close."""
+        yield lambda event: event
+        yield lambda event: -event
+        before = self._before()
+        for start in range(0, len(self), 2):
+            yield in_turn(before[start] | 1 << start)
+        for second, first in self._races(before):
+            yield in_turn(
+                before[second] & ~before[first] & ~(1 << first),
+                before[first] | 1 << first,
+                before[second] | 1 << second,
+            )
+
+    def _before(self) -> list[int]:
+        """For each event, the set of those before it, as bits."""
+        before = [0] * len(self)
+        for event in self.order(lambda event: event):
+            for earlier in self.needs[event]:
+                before[event] |= before[earlier] | 1 << earlier
+        return before
+
+    def _races(self, before: list[int]) -> Iterator[tuple[int, int]]:
+        """Pairs of events on one buffer that can come in either order, both ways round."""
+        users = defaultdict(list)
+        for task in self.graph.tasks():
+            users[task.rank, "weights", task.weight_buffer].append(task)
+            users[task.rank, "gradients", task.gradient_buffer].append(task)
+        for (_, _, buffer), tasks in users.items():
+            for task in tasks if buffer != NONE else []:
+                if task.operation in (Operation.GATHER, Operation.REDUCE):
+                    yield from self._unordered(task.number, tasks, before)
+
+    @staticmethod
+    def _unordered(number: int, tasks: list[Task], before: list[int]) -> Iterator[tuple[int, int]]:
+        for one in (2 * number, 2 * number + 1):
+            for task in tasks:
+                for other in (2 * task.number, 2 * task.number + 1):
+                    if one != other and not (before[one] >> other | before[other] >> one) & 1:
+                        yield one, other
+                        yield other, one
+
+
+def in_turn(*groups: int) -> Callable[[int], int]:
+    """The priority of events that are in the first of these sets, then the next, then in none."""
+
+    def turn(event: int) -> int:
+        return next((at for at, group in enumerate(groups) if group >> event & 1), len(groups))
+
+    return turn
+
+
+class Machine:
+    """The ranks' memory, and what each operation does to it."""
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
+        self.layout = graph.layout
+        self.weights: dict[tuple[int, int], float] = {
+            (int(rank), stage): stage + 2 for stage, rank in enumerate(self.layout.rank_of_stage)
+        }
+        self.gathered: dict[tuple[int, int], float] = {}
+        self.activations: dict[tuple[int, int, int], float] = {}
+        self.saved: dict[tuple[int, int, int], float] = {}
+        self.gradients: dict[tuple[int, int, int], float] = {}
+        self.halves: dict[tuple[int, int, int], float] = {}
+        self.added: defaultdict[tuple[int, int], float] = defaultdict(int)
+        self.reduced: defaultdict[tuple[int, int], float] = defaultdict(int)
+
+    def run(self, order: list[int]) -> list[float]:
+        """Run all events in that order; returns the weight of each stage."""
+        tasks = list(self.graph.tasks())
+        running: dict[int, Iterator[None]] = {}
+        for event in order:
+            number, is_end = divmod(event, 2)
+            if not is_end:
+                running[number] = DOES[tasks[number].operation](self, tasks[number])
+            next(running[number], None)
+        return [self.weights[int(r), stage] for stage, r in enumerate(self.layout.rank_of_stage)]
+
+    def find_weight(self, task: Task) -> float:
+        if self.graph.communication.sharding is Sharding.NONE:
+            return self.weights.get((task.rank, task.stage), NOTHING)
+        return self.gathered.get((task.rank, task.weight_buffer), NOTHING)
+
+    def incoming(self, task: Task) -> float:
+        """The gradient of a stage's output."""
+        if task.stage == self.layout.stages - 1:
+            return self.activations.get((task.rank, task.stage, task.microbatch), NOTHING)
+        return self.gradients.get((task.rank, task.stage + 1, task.microbatch), NOTHING)
+
+    def forward(self, task: Task) -> Iterator[None]:
+        here = task.rank, task.stage, task.microbatch
+        previous = task.rank, task.stage - 1, task.microbatch
+        value = self.activations.get(previous, NOTHING) if task.stage else sample(task.microbatch)
+        weight = self.find_weight(task)
+        yield
+        self.saved[here] = value
+        self.activations[here] = value * unchanged(weight, self.find_weight(task))
+
+    def backward(self, task: Task) -> Iterator[None]:
+        here = task.rank, task.stage, task.microbatch
+        weight, gradient = self.find_weight(task), self.incoming(task)
+        value = self.saved.get(here, NOTHING)
+        yield
+        weight = unchanged(weight, self.find_weight(task))
+        self.gradients[here] = gradient * weight
+        self.added[task.rank, task.gradient_buffer] += gradient * value + weight
+
+    def backward_input(self, task: Task) -> Iterator[None]:
+        here = task.rank, task.stage, task.microbatch
+        weight, gradient = self.find_weight(task), self.incoming(task)
+        value = self.saved.get(here, NOTHING)
+        yield
+        self.gradients[here] = gradient * unchanged(weight, self.find_weight(task))
+        self.halves[here] = gradient * value
+
+    def backward_weight(self, task: Task) -> Iterator[None]:
+        weight = self.find_weight(task)
+        half = self.halves.get((task.rank, task.stage, task.microbatch), NOTHING)
+        yield
+        weight = unchanged(weight, self.find_weight(task))
+        self.added[task.rank, task.gradient_buffer] += half + weight
+
+    def transfer(self, task: Task) -> Iterator[None]:
+        activations = task.operation is Operation.TRANSFER_ACTIVATIONS
+        memory = self.activations if activations else self.gradients
+        value = memory.get((task.rank, task.stage, task.microbatch), NOTHING)
+        yield
+        ends = self.graph.lanes[task.lane], self.graph.lanes[task.peer_lane]
+        if are_one_channel(*ends):
+            memory[ends[1].rank, task.stage, task.microbatch] = value
+
+    def gather(self, task: Task) -> Iterator[None]:
+        self.gathered[task.rank, task.weight_buffer] = NOTHING
+        weight = self.weights.get((task.rank, task.stage), NOTHING)
+        yield
+        self.gathered[task.rank, task.weight_buffer] = weight
+
+    def reduce(self, task: Task) -> Iterator[None]:
+        taken = self.added[task.rank, task.gradient_buffer]
+        yield
+        self.added[task.rank, task.gradient_buffer] = 0
+        self.reduced[task.rank, task.stage] += taken
+
+    def optimizer(self, task: Task) -> Iterator[None]:
+        own = [(task.rank, stage) for stage in self.layout.stages_of(task.rank)]
+        updated = {key: self.weights[key] + self.reduced[key] for key in own}
+        self.weights.update(dict.fromkeys(own, NOTHING))
+        yield
+        self.weights.update(updated)
+
+
+DOES: dict[Operation, Callable[[Machine, Task], Iterator[None]]] = {
+    Operation.FORWARD: Machine.forward,
+    Operation.BACKWARD: Machine.backward,
+    Operation.BACKWARD_INPUT: Machine.backward_input,
+    Operation.BACKWARD_WEIGHT: Machine.backward_weight,
+    Operation.TRANSFER_ACTIVATIONS: Machine.transfer,
+    Operation.TRANSFER_GRADIENTS: Machine.transfer,
+    Operation.GATHER: Machine.gather,
+    Operation.REDUCE: Machine.reduce,
+    Operation.OPTIMIZER: Machine.optimizer,
+}
+
+
+def unchanged(before: float, after: float) -> float:
+    return after if before == after else NOTHING
+
+
+def are_one_channel(sender: Lane, receiver: Lane) -> bool:
+    """Whether what is sent from one lane comes out at the other."""
+    if sender.kind is LaneKind.COMPUTE:
+        return receiver.kind is LaneKind.COMPUTE
+    kinds = (sender.kind, receiver.kind)
+    return (sender.rank, sender.peer) == (receiver.peer, receiver.rank) and kinds in (
+        (LaneKind.SEND_ACTIVATIONS, LaneKind.RECEIVE_ACTIVATIONS),
+        (LaneKind.SEND_GRADIENTS, LaneKind.RECEIVE_GRADIENTS),
+    )
