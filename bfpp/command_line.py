@@ -18,6 +18,7 @@ from bfpp import __version__
 COMMANDS = {
     "simulate": "predict one schedule: step time, bubble, memory, timeline",
     "compare": "several schedules side by side: one table, one figure",
+    "explain": "why a step takes as long as it does, and what it depends on",
     "orders": "print each rank's compute order",
     "check": "check orders or a task graph from a file",
     "paper": "the paper's figures and tables, beside ours",
@@ -70,7 +71,7 @@ def _parser(words: list[str]) -> Parser:
         if name == chosen:
             module = import_module(f"bfpp.commands.{name}")
             module.add_arguments(command)
-            command.set_defaults(run=module.run)
+            command.set_defaults(run=module.run, parser=command)
     return parser
 
 

@@ -32,7 +32,10 @@ def write_html_of(results: Sequence[Result], path: Path, title: str) -> None:
     """An interactive page of the results."""
     from traces.html import Panel, write_html
 
-    panels = [Panel(result.title, result.timeline, rows=result.highlights()) for result in results]
+    panels = [
+        Panel(result.title, result.timeline, summary=tuple(result.highlights()))
+        for result in results
+    ]
     write_html(panels, path, title)
     announce(path)
 

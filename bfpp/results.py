@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -40,6 +41,11 @@ class Result:
     @property
     def title(self) -> str:
         """The schedule, and how it is cut."""
+        return f"{self.scenario.schedule.name}: {self.cut}"
+
+    @property
+    def cut(self) -> str:
+        """How the model and the batch are cut, in words."""
         layout, communication = self.scenario.layout, self.scenario.communication
         parts = [f"{layout.pipeline_parallel} ranks", f"{layout.microbatches} micro-batches"]
         if layout.stages_per_rank > 1:
@@ -47,7 +53,7 @@ class Result:
             parts.append(f"{layout.stages_per_rank} {what}")
         if communication.sharding != "none":
             parts.append(f"{communication.sharding} sharding")
-        return f"{self.scenario.schedule.name}: {', '.join(parts)}"
+        return ", ".join(parts)
 
     @cached_property
     def ranks(self) -> list[RankMetrics]:
@@ -70,26 +76,25 @@ class Result:
 
     def highlights(self) -> list[tuple[str, str]]:
         """The numbers that a person reads first, with their units."""
-        worst = max(self.ranks, key=lambda rank: rank.peak_microbatches)
+        peak = max(rank.peak_microbatches for rank in self.ranks)
         lines = [
             ("step time", in_words(self.timeline.step_time)),
             ("bubble", f"{self.record['bubble']:.1%}"),
-            ("exposed transfers", self._mean(lambda rank: rank.exposed_transfer)),
+            ("exposed transfers, mean rank", self._mean(lambda rank: rank.exposed_transfer)),
             ("exposed gathers and reductions", self._mean(lambda rank: rank.exposed_data)),
-            ("peak micro-batches", f"{worst.peak_microbatches:.4g} on rank {worst.rank}"),
+            ("peak micro-batches, any rank", f"{peak:.4g}"),
         ]
         if self.scenario.physical:
             lines += [
                 ("throughput", f"{self.record['tflops_per_gpu']:.1f} Tflop/s per GPU"),
                 ("samples", f"{self.record['samples_per_second']:.2f} per second"),
                 ("memory", f"{self.record['memory_gb']:.1f} GB"),
-                ("memory, sharded without end", f"{self.record['memory_min_gb']:.1f} GB"),
+                ("memory on a very large cluster", f"{self.record['memory_min_gb']:.1f} GB"),
             ]
         return [*lines, ("tasks", f"{self.record['tasks']:,}")]
 
     def _mean(self, value: Callable[[RankMetrics], float]) -> str:
-        mean = sum(map(value, self.ranks)) / len(self.ranks)
-        return f"{in_words(mean)} a rank"
+        return in_words(sum(map(value, self.ranks)) / len(self.ranks))
 
 
 def run_scenario(scenario: Scenario, engine: str) -> Result:
@@ -125,12 +130,15 @@ def print_json(record: Mapping[str, Any]) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on standard output; the first column is left-aligned, the others right."""
-    table = Table(title=Text(title), title_justify="left")
+    table = Table(box=SIMPLE_HEAD, show_header=any(columns), pad_edge=False)
     for number, column in enumerate(columns):
-        table.add_column(Text(column), justify="right" if number else "left")
+        justify: Literal["left", "right"] = "right" if number else "left"
+        table.add_column(Text(column), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    console = Console()
+    console.print(Text(title, style="bold"))
+    console.print(table)
 
 
 def announce(path: Path) -> None:

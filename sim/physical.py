@@ -79,7 +79,7 @@ class PhysicalCosts:
         layers, ranks = self.model.layers, layout.pipeline_parallel
         if layers % layout.stages:
             raise InvalidConfiguration(
-                "stages_per_rank",
+                "loops" if layout.placement == "looped" else "stages_per_rank",
                 f"{layers} layers cannot be divided into {layout.stages} equal stages "
                 f"({ranks} ranks x {layout.stages_per_rank})",
             )

@@ -102,7 +102,9 @@ def test_two_ranks_by_hand():
     assert (second.start, second.end, second.idle) == (2, 8, 5)
     assert (first.exposed_transfer, second.exposed_transfer) == (2, 2)
     sends = [
-        lane.kind for lane, busy in zip(graph.lanes, lane_busy_time(timeline), strict=True) if busy == 2
+        lane.kind
+        for lane, busy in zip(graph.lanes, lane_busy_time(timeline), strict=True)
+        if busy == 2
     ]
     assert sends == [
         LaneKind.SEND_ACTIVATIONS,

@@ -40,7 +40,9 @@ def test_tasks_keep_to_their_lanes_and_dependencies(graph, seed):
 
 def test_a_transfer_waits_for_both_its_ranks_when_it_blocks_them():
     """Two ranks, GPipe, blocking: by hand."""
-    graph = build_graph("gpipe", Layout(2, 2, 1, "contiguous"), Communication(pipeline_overlap=False))
+    graph = build_graph(
+        "gpipe", Layout(2, 2, 1, "contiguous"), Communication(pipeline_overlap=False)
+    )
     timeline = simulate(graph, AbstractCosts(forward=2, backward=3, transfer=1))
     spans = [
         (str(graph.task(task)).partition(" ")[2], timeline.start[task], timeline.end[task])

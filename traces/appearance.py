@@ -9,10 +9,14 @@ stage, as in the paper's figures.
 from __future__ import annotations
 
 import colorsys
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from schedules import LaneKind, Operation, Task, TaskGraph
 from schedules.columns import NONE, Integers
+from traces.timeline import Timeline
 
 
 class Tone(NamedTuple):
@@ -37,6 +41,8 @@ TONES: dict[Operation, Tone] = {
 }
 
 DARK_INK, LIGHT_INK = "#16202c", "#ffffff"
+QUIET_INK = "#5b6673"
+IDLE = "#eef0f3"
 
 
 def fill(operation: Operation, microbatch: int = 0, microbatches: int = 1) -> str:
@@ -80,3 +86,21 @@ def rows(graph: TaskGraph, kinds: tuple[LaneKind, ...] = ALL_LANES) -> list[Row]
         for number, lane in enumerate(graph.lanes)
         if lane.kind in kinds
     ]
+
+
+def drawn_rows(timeline: Timeline, kinds: tuple[LaneKind, ...] = ALL_LANES) -> list[Row]:
+    """The rows that have something to draw: tasks that take time, and no row without any."""
+    drawn = []
+    for row in rows(timeline.graph, kinds):
+        tasks = row.tasks[timeline.duration[row.tasks] > 0]
+        if len(tasks):
+            drawn.append(row._replace(tasks=tasks))
+    return drawn
+
+
+def drawn_operations(graph: TaskGraph, drawn: Sequence[Row]) -> list[Operation]:
+    """The operations of the rows' tasks: what a legend has to explain."""
+    seen: set[int] = set()
+    for row in drawn:
+        seen.update(np.unique(graph.operation[row.tasks]).tolist())
+    return [Operation(operation) for operation in sorted(seen)]

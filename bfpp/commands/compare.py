@@ -42,12 +42,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print(results: list[Result]) -> None:
+    """A column for each schedule, a row for each number."""
     fastest = min(result.timeline.step_time for result in results)
-    rows = []
-    for result in results:
+
+    def beside_the_fastest(result: Result) -> str:
         slower = result.timeline.step_time / fastest - 1 if fastest else 0.0
-        values = [value for _, value in result.highlights()]
-        relative = f"+{slower:.1%}" if slower > 0 else "fastest"
-        rows.append((result.title, relative, *values))
-    columns = ["", "against the fastest", *(name for name, _ in results[0].highlights())]
-    print_table("Schedules compared", columns, rows)
+        return f"+{slower:.1%}" if slower > 0 else "fastest"
+
+    rows = [("", *(beside_the_fastest(result) for result in results))]
+    table = zip(*(result.highlights() for result in results), strict=True)
+    rows.extend((lines[0][0], *(value for _, value in lines)) for lines in table)
+    names = [result.scenario.schedule.name for result in results]
+    print_table(results[-1].cut, ("", *names), rows)

@@ -11,6 +11,7 @@ from schedules import Communication, Layout, TaskGraph, build_graph, find_schedu
 from sim.costs import AbstractCosts
 from sim.engines import simulate
 from traces.metrics import bubble
+from traces.time_axis import in_words
 from traces.timeline import Timeline
 
 
@@ -22,6 +23,14 @@ class PaperTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        """The table as Markdown text."""
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        cells = ([cell.replace("\n", " ").replace("<", "&lt;") for cell in line] for line in lines)
+        table = "".join(f"| {' | '.join(line)} |\n" for line in cells)
+        notes = "".join(f"- {note}\n" for note in self.notes)
+        return f"# {self.title}\n\n{table}\n{notes}"
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,14 @@ class Captioned:
 
     caption: str
     timeline: Timeline
+
+    @property
+    def summary(self) -> tuple[tuple[str, str], ...]:
+        """The numbers that a reader compares."""
+        return (
+            ("step time", in_words(self.timeline.step_time)),
+            ("bubble", f"{bubble(self.timeline):.1%}"),
+        )
 
     @property
     def record(self) -> dict[str, Any]:
@@ -71,19 +88,6 @@ def draw(panels: Sequence[Captioned], directory: Path, name: str, title: str) ->
 
     svg, html = directory / f"{name}.svg", directory / f"{name}.html"
     write_svg([SvgPanel(panel.caption, panel.timeline) for panel in panels], svg)
-    rows = [
-        [
-            ("step time", f"{panel.timeline.step_time:g}"),
-            ("bubble", f"{bubble(panel.timeline):.1%}"),
-        ]
-        for panel in panels
-    ]
-    write_html(
-        [
-            Panel(panel.caption, panel.timeline, rows=numbers)
-            for panel, numbers in zip(panels, rows, strict=True)
-        ],
-        html,
-        title,
-    )
+    page = [Panel(panel.caption, panel.timeline, summary=panel.summary) for panel in panels]
+    write_html(page, html, title)
     return Made([svg, html], {"panels": [panel.record for panel in panels]})

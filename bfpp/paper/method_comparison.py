@@ -243,12 +243,13 @@ class Cell:
     note: str | None
 
     def __str__(self) -> str:
-        mark = "" if self.agrees else " (!)"
-        return f"{_short(self.counted)}{mark}\n{self.formula} = {_short(self.printed)}"
+        if self.agrees:
+            return f"{_short(self.counted)}\n({self.formula})"
+        return f"{_short(self.counted)} (!)\n(printed {self.formula} = {_short(self.printed)})"
 
 
 def make(directory: Path) -> Made:
-    """Count every row, write the table as JSON, and lay it out for printing."""
+    """Count every row, and write the table for programs and for people."""
     table = {method.name: _cells(method) for method in METHODS}
     record = {
         "layers": LAYERS,
@@ -260,9 +261,12 @@ def make(directory: Path) -> Made:
         ]
         + [{"method": CHIMERA, "columns": {}, "note": "not yet"}],
     }
-    path = directory / "table-method-comparison.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    return Made([path], record, _layout(table))
+    path = directory / "table-method-comparison"
+    as_json, as_markdown = path.with_suffix(".json"), path.with_suffix(".md")
+    as_json.write_text(json.dumps(record, indent=1) + "\n")
+    layout = _layout(table)
+    as_markdown.write_text(layout.markdown())
+    return Made([as_json, as_markdown], record, layout)
 
 
 def _cells(method: Method) -> dict[str, Cell]:
@@ -279,7 +283,9 @@ def _cells(method: Method) -> dict[str, Cell]:
         )
     if method.name in FLEXIBLE:
         printed, counted = FLEXIBLE[method.name], _runs(method, MICROBATCHES + 1)
-        cells["flexible N_mb"] = Cell("thumb", printed, counted, printed == counted, None)
+        cells["flexible N_mb"] = Cell(
+            "yes" if printed else "no", printed, counted, printed == counted, None
+        )
     return cells
 
 
@@ -307,8 +313,8 @@ def _layout(table: Mapping[str, Mapping[str, Cell]]) -> PaperTable:
         if cell.note
     ]
     title = (
-        f"Counted from graphs, above the printed formula ({LAYERS} layers, {RANKS} devices, "
-        f"{MICROBATCHES} micro-batches)"
+        f"Counted from graphs, and (as the paper prints it): {LAYERS} layers, {RANKS} devices, "
+        f"{MICROBATCHES} micro-batches"
     )
     return PaperTable(title, ["method", *columns], rows, notes)
 

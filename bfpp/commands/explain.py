@@ -1,0 +1,115 @@
+"""`bfpp explain`: where a step's time goes, and what it depends on."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from dataclasses import replace
+
+from bfpp import options as shared
+from bfpp.explanation import Explanation
+from bfpp.results import RANKS_SHOWN, print_json, print_table, run_scenario
+from sim.parameters import changed, parse_change
+from traces.causes import Cause
+from traces.time_axis import in_words
+
+PATH_SHOWN = 12
+SENSITIVITIES_SHOWN = 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bfpp explain`."""
+    shared.add_schedule_argument(parser)
+    shared.add_layout_arguments(parser)
+    shared.add_communication_arguments(parser)
+    shared.add_cost_arguments(parser)
+    group = parser.add_argument_group("comparisons, each explained cause by cause")
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="what if a parameter were VALUE, or with NAME=xFACTOR so many times as large; "
+        "forward, backward, transfer, gather, reduce, optimizer, stage.N, or a number of the "
+        "model or the cluster, such as inter_node.bandwidth; each --set is a case of its own",
+    )
+    group.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar='"OPTIONS"',
+        help='what if these options were given besides, such as "--loops 8" or "gpipe --loops 1"',
+    )
+    shared.add_json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Explain one configuration, and how each other one differs from it."""
+    scenario = shared.scenario(options, options.schedule)
+    base = Explanation(run_scenario(scenario, options.engine))
+    others = {}
+    for text in options.set:
+        costs = changed(scenario.costs, parse_change(text))
+        others[text] = Explanation(run_scenario(replace(scenario, costs=costs), options.engine))
+    for text in options.against:
+        words = _with_options(options, text)
+        compared = shared.scenario(words, words.schedule)
+        others[text] = Explanation(run_scenario(compared, options.engine))
+    if options.json:
+        cases = [{"case": text, **base.difference(other)} for text, other in others.items()]
+        print_json({**base.record(), "what_if": cases})
+    else:
+        _print(base)
+        for text, other in others.items():
+            _print_difference(text, base, other)
+    return 0
+
+
+def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
+    """The options as they would be with some more words on the command line."""
+    parser: argparse.ArgumentParser = options.parser
+    words = shlex.split(text)
+    schedule = [] if words and not words[0].startswith("-") else [options.schedule]
+    return parser.parse_args([*schedule, *words], argparse.Namespace(**vars(options)))
+
+
+def _print(explained: Explanation) -> None:
+    result = explained.result
+    print_table(result.title, ("", ""), result.highlights())
+    causes = [cause for cause in Cause if any(rank[cause] for rank in explained.idle)]
+    rows = [
+        (str(rank), in_words(sum(idle.values())), *(in_words(idle[cause]) for cause in causes))
+        for rank, idle in enumerate(explained.idle[:RANKS_SHOWN])
+    ]
+    print_table("What each rank waits for", ("rank", "idle", *causes), rows)
+    print_table(
+        "The critical path, by operation",
+        ("operation", "tasks", "seconds", "share"),
+        [
+            (title, str(tasks), in_words(seconds), f"{seconds / explained.step_time:.1%}")
+            for title, tasks, seconds in explained.path_by_operation()
+        ],
+    )
+    strongest = explained.sensitivities[:SENSITIVITIES_SHOWN]
+    print_table(
+        f"What the step time depends on (the {len(strongest)} strongest)",
+        ("parameter", "per 1 % more", "of the step"),
+        [
+            (
+                each.parameter,
+                in_words(each.seconds_per_percent),
+                f"{each.seconds_per_percent / explained.step_time:+.3%}",
+            )
+            for each in strongest
+        ],
+    )
+
+
+def _print_difference(text: str, base: Explanation, other: Explanation) -> None:
+    difference = base.difference(other)
+    rows = [
+        (cause, in_words(seconds)) for cause, seconds in difference["by_cause"].items() if seconds
+    ]
+    rows.append(("step time", in_words(difference["difference"])))
+    relative = difference["difference"] / base.step_time
+    print_table(f"With {text}: {relative:+.2%}, on the mean rank", ("cause", "seconds"), rows)

@@ -1,0 +1,91 @@
+"""One result explained: idle time by cause, critical path, sensitivities, differences."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from bfpp.results import Result
+from schedules import Operation
+from sim.sensitivity import Sensitivity, sensitivities
+from traces.causes import Cause, Causes
+from traces.metrics import compute_time
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where the time of a result goes."""
+
+    result: Result
+
+    @property
+    def step_time(self) -> float:
+        """The step time in seconds."""
+        return self.result.timeline.step_time
+
+    @cached_property
+    def causes(self) -> Causes:
+        """Blockers, critical path and waits."""
+        return Causes(self.result.timeline)
+
+    @cached_property
+    def idle(self) -> list[dict[Cause, float]]:
+        """For each rank, its idle seconds by cause."""
+        ranks = range(self.result.scenario.layout.pipeline_parallel)
+        return [self.causes.idle_seconds(rank) for rank in ranks]
+
+    @cached_property
+    def sensitivities(self) -> list[Sensitivity]:
+        """What the step time depends on, strongest first."""
+        found = sensitivities(self.result.timeline.graph, self.result.scenario.costs)
+        return sorted(found, key=lambda each: -abs(each.seconds_per_percent))
+
+    def path_by_operation(self) -> list[tuple[str, int, float]]:
+        """For each operation on the critical path: its name, tasks and seconds."""
+        timeline, path = self.result.timeline, self.causes.critical_path
+        rows = []
+        for operation in Operation:
+            tasks = [task for task in path if timeline.graph.operation[task] == operation]
+            if tasks:
+                seconds = float(timeline.duration[tasks].sum())
+                rows.append((operation.title, len(tasks), seconds))
+        return rows
+
+    def mean_seconds(self) -> dict[str, float]:
+        """The step time of the mean rank: its compute, and its idle time by cause."""
+        ranks = len(self.idle)
+        seconds = {"compute": float(compute_time(self.result.timeline).mean())}
+        return seconds | {
+            str(cause): sum(idle[cause] for idle in self.idle) / ranks for cause in Cause
+        }
+
+    def difference(self, other: Explanation) -> dict[str, Any]:
+        """How much longer the other one takes, in seconds, cause by cause."""
+        here, there = self.mean_seconds(), other.mean_seconds()
+        return {
+            "step_time": other.step_time,
+            "difference": other.step_time - self.step_time,
+            "by_cause": {name: there[name] - here[name] for name in here},
+        }
+
+    def record(self) -> dict[str, Any]:
+        """The explanation as a JSON object; times in seconds."""
+        timeline = self.result.timeline
+        path = []
+        for number in self.causes.critical_path:
+            task, start, end = timeline.describe(number)
+            fields = ("number", "rank", "peer", "stage", "microbatch")
+            record = {name: getattr(task, name) for name in fields}
+            path.append({"operation": task.operation.title, **record, "start": start, "end": end})
+        return {
+            "schedule": self.result.scenario.schedule.name,
+            "step_time": self.step_time,
+            "mean_rank": self.mean_seconds(),
+            "ranks": [
+                {"rank": rank, "idle": sum(idle.values()), "causes": idle}
+                for rank, idle in enumerate(self.idle)
+            ],
+            "critical_path": path,
+            "sensitivities": [asdict(each) for each in self.sensitivities],
+        }

@@ -1,0 +1,274 @@
+"""Schedules below each other to one time scale, as SVG for print (the paper's Figure 4).
+
+For each rank a row of compute and, half as high, a row of gathers and
+reductions; channels too if they are asked for. The file needs nothing beside
+it: no script, no style sheet, and fonts that every machine has.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from schedules import LaneKind, Operation
+from traces.appearance import (
+    COMPUTE_AND_DATA,
+    IDLE,
+    QUIET_INK,
+    Row,
+    drawn_operations,
+    drawn_rows,
+    fill,
+    ink,
+)
+from traces.bars import Bar, bars
+from traces.metrics import bubble
+from traces.svg_elements import (
+    box,
+    document,
+    filled,
+    labels,
+    number,
+    shortened,
+    stroked,
+    text,
+    text_width,
+)
+from traces.svg_placements import svg_placements
+from traces.time_axis import in_words, time_axis
+from traces.timeline import Timeline
+
+__all__ = ["SvgPanel", "svg", "svg_placements", "write_svg"]
+
+WIDTH, EDGE = 720.0, 6.0
+TITLE, SMALL = 10.0, 7.5
+ROW, LEAST_ROW, MOST_ROWS_HEIGHT = 14.0, 3.0, 560.0
+ROW_GAP, RANK_GAP, PANEL_GAP, AXIS_GAP, BEFORE_ROW = 1.0, 3.0, 12.0, 5.0, 6.0
+LEAST_DISTANCE, MIDDLE = 3.0, 0.36
+LETTERS = (8.5, 6.0, 5.0)
+SWATCH, LINE = 16.5, 13.0
+NUMBERS, STAGES = "numbers: micro-batch", "; of gathers and reductions, stage"
+GRID, SEAM = "#dfe3e8", "#ffffff"
+
+
+@dataclass(frozen=True)
+class SvgPanel:
+    """One timeline with its caption, such as `(a) GPipe: large bubble`."""
+
+    title: str
+    timeline: Timeline
+    kinds: tuple[LaneKind, ...] = COMPUTE_AND_DATA
+
+
+def write_svg(panels: Sequence[SvgPanel], path: Path | str) -> None:
+    """Write `svg(panels)` to a file."""
+    Path(path).write_text(svg(panels), encoding="utf-8", newline="\n")
+
+
+def svg(panels: Sequence[SvgPanel]) -> str:
+    """The panels below each other to one time scale, with a time axis and a legend."""
+    drawings = [_Drawing(panel, drawn_rows(panel.timeline, panel.kinds)) for panel in panels]
+    frame = _frame(drawings)
+    body, y = [], EDGE
+    for drawing in drawings:
+        elements, y = _panel(drawing, frame, y)
+        body += elements
+        y += PANEL_GAP
+    axis, y = _axis(frame, y - PANEL_GAP + AXIS_GAP)
+    legend, y = _legend(drawings, frame, y)
+    title = "; ".join(panel.title for panel in panels) or "no schedules"
+    return document(WIDTH, y + EDGE, title, [*body, *axis, *legend])
+
+
+class _Drawing(NamedTuple):
+    panel: SvgPanel
+    rows: list[Row]
+
+    @property
+    def shows_channels(self) -> bool:
+        return any(row.kind not in COMPUTE_AND_DATA for row in self.rows)
+
+
+class _Frame(NamedTuple):
+    """Where time runs, in user units, and for how many seconds."""
+
+    left: float
+    seconds: float
+    row: float
+
+    @property
+    def right(self) -> float:
+        return WIDTH - EDGE
+
+    @property
+    def scale(self) -> float:
+        return (self.right - self.left) / (self.seconds or 1.0)
+
+
+def _frame(drawings: Sequence[_Drawing]) -> _Frame:
+    named = [_row_name(row, drawing) for drawing in drawings for row in drawing.rows]
+    margin = max(text_width(name, SMALL) for name in ["time (ms)", *named])
+    seconds = max((drawing.panel.timeline.step_time for drawing in drawings), default=0.0)
+    most = max((sum(map(_relative_height, drawing.rows)) for drawing in drawings), default=0.0)
+    row = min(max(MOST_ROWS_HEIGHT / most, LEAST_ROW), ROW) if most else ROW
+    return _Frame(EDGE + margin + BEFORE_ROW, seconds, row)
+
+
+def _relative_height(row: Row) -> float:
+    return 1.0 if row.kind is LaneKind.COMPUTE else 0.5
+
+
+def _row_name(row: Row, drawing: _Drawing) -> str:
+    if row.kind is LaneKind.COMPUTE:
+        return f"rank {row.rank}"
+    return row.title if drawing.shows_channels else ""
+
+
+def _panel(drawing: _Drawing, frame: _Frame, top: float) -> tuple[list[str], float]:
+    """A panel's elements, and the y at which it ends."""
+    timeline = drawing.panel.timeline
+    baseline = top + TITLE
+    note = f"{in_words(timeline.step_time)}, bubble {100 * bubble(timeline):.3g} %"
+    room = frame.right - EDGE - text_width(note, SMALL) - TITLE
+    title = shortened(drawing.panel.title, TITLE, room)
+    elements = [
+        text(EDGE, baseline, title, TITLE),
+        text(frame.right, baseline, note, SMALL, "end", QUIET_INK),
+    ]
+    tops, bottom = _row_tops(drawing, frame, baseline + 5)
+    elements += _tracks(drawing, frame, tops)
+    elements += _bars(drawing, frame, tops)
+    return elements, bottom
+
+
+def _row_tops(drawing: _Drawing, frame: _Frame, y: float) -> tuple[list[float], float]:
+    tops: list[float] = []
+    for above, row in zip([None, *drawing.rows], drawing.rows, strict=False):
+        if above:
+            y += ROW_GAP if above.rank == row.rank else RANK_GAP
+        tops.append(y)
+        y += frame.row * _relative_height(row)
+    return tops, y
+
+
+def _tracks(drawing: _Drawing, frame: _Frame, tops: Sequence[float]) -> list[str]:
+    """The rows' names, and a light track for the length of the step: what stays is idle."""
+    width = drawing.panel.timeline.step_time * frame.scale
+    tracks, elements = [], []
+    for row, top in zip(drawing.rows, tops, strict=True):
+        height = frame.row * _relative_height(row)
+        tracks.append(box(frame.left, top, frame.left + width, top + height))
+        size = min(SMALL, height)
+        if name := _row_name(row, drawing):
+            middle = top + height / 2 + size * 0.35
+            elements.append(text(frame.left - BEFORE_ROW, middle, name, size, "end", QUIET_INK))
+    return [filled(tracks, IDLE), *elements] if tracks else []
+
+
+class _Ink:
+    """What a panel's rows draw, collected by how it is drawn."""
+
+    def __init__(self) -> None:
+        self.boxes: dict[str, list[str]] = defaultdict(list)
+        self.edges: list[str] = []
+        self.seams: list[str] = []
+        self.labels: dict[tuple[float, str], list[tuple[float, float, str]]] = defaultdict(list)
+
+    def add(self, bar: Bar, left: float, top: float, height: float) -> None:
+        """Add a bar that starts at `left`: its box, its edge and its seams."""
+        width = bar.right - bar.left
+        self.boxes[bar.colour].append(box(left, top, left + width, top + height))
+        if width >= LEAST_DISTANCE:
+            self.edges.append(_upright(left, top, height))
+        if width >= LEAST_DISTANCE * (len(bar.seams) + 1):
+            self.seams += [_upright(left - bar.left + seam, top, height) for seam in bar.seams]
+
+    def write(self, bar: Bar, x: float, middle: float, size: float) -> None:
+        """Add a bar's label, centred on `x` and `middle`."""
+        self.labels[size, ink(bar.colour)].append((x, middle + size * MIDDLE, bar.label))
+
+    def elements(self) -> list[str]:
+        """Boxes first, labels last."""
+        drawn = [filled(pieces, colour) for colour, pieces in self.boxes.items()]
+        drawn.append(stroked(self.seams, SEAM, 0.5, stroke_opacity="0.45"))
+        drawn.append(stroked(self.edges, SEAM, 0.7))
+        return drawn + [labels(places, *style) for style, places in self.labels.items()]
+
+
+def _upright(x: float, top: float, height: float) -> str:
+    return f"M{number(x)} {number(top)}v{number(height)}"
+
+
+def _bars(drawing: _Drawing, frame: _Frame, tops: Sequence[float]) -> list[str]:
+    drawn = _Ink()
+    for row, top in zip(drawing.rows, tops, strict=True):
+        height = frame.row * _relative_height(row)
+        of_row = bars(drawing.panel.timeline, row, frame.scale)
+        longest = max((bar.label for bar in of_row), key=len)
+        for bar in of_row:
+            drawn.add(bar, frame.left + bar.left, top, height)
+            if size := _label_size(longest, bar.right - bar.left, height):
+                middle = frame.left + (bar.left + bar.right) / 2
+                drawn.write(bar, middle, top + height / 2, size)
+    return drawn.elements()
+
+
+def _label_size(longest: str, width: float, height: float) -> float:
+    """The font size at which any label of the row would fit; 0 if there is none.
+
+    By the longest label, lest the numbers of a row stop at 9.
+    """
+    fitting = (
+        size for size in LETTERS if size <= height * 0.75 and text_width(longest, size) + 1 <= width
+    )
+    return next(fitting, 0.0)
+
+
+def _axis(frame: _Frame, top: float) -> tuple[list[str], float]:
+    """A line with ticks, as long as the longest panel, and the y at which it ends."""
+    axis = time_axis(frame.seconds)
+    ticks = [frame.left + seconds * frame.scale for seconds in axis.tick_seconds]
+    line = f"M{number(frame.left)} {number(top)}H{number(frame.right)}"
+    baseline = top + 4 + SMALL
+    marks = [f"M{number(tick)} {number(top)}v3" for tick in ticks]
+    places = [(x, baseline, name) for x, name in zip(ticks, axis.tick_labels, strict=True)]
+    unit = text(frame.left - BEFORE_ROW, baseline, f"time ({axis.unit})", SMALL, "end", QUIET_INK)
+    elements = [stroked([line, *marks], QUIET_INK, 0.7), unit, labels(places, SMALL, QUIET_INK)]
+    return elements, baseline
+
+
+def _legend(drawings: Sequence[_Drawing], frame: _Frame, top: float) -> tuple[list[str], float]:
+    """What each colour stands for, in as many lines as that takes."""
+    shown = {
+        operation
+        for drawing in drawings
+        for operation in drawn_operations(drawing.panel.timeline.graph, drawing.rows)
+    }
+    elements, x, baseline = [], frame.left, top + LINE
+    for operation in sorted(shown):
+        width = SWATCH + 3 + text_width(operation.title, SMALL)
+        if x + width > frame.right and x > frame.left:
+            x, baseline = frame.left, baseline + LINE
+        elements += _swatch(operation, x, baseline)
+        elements.append(text(x + SWATCH + 3, baseline, operation.title, SMALL))
+        x += width + 12
+    note = NUMBERS + (STAGES if shown & {Operation.GATHER, Operation.REDUCE} else "")
+    if x + text_width(note, SMALL) > frame.right:
+        baseline += LINE
+    elements.append(text(frame.right, baseline, note, SMALL, "end", QUIET_INK))
+    return elements, baseline + 2
+
+
+def _swatch(operation: Operation, left: float, baseline: float) -> list[str]:
+    """The colours of the first micro-batch, of one halfway and of the last."""
+    third = SWATCH / 3
+    return [
+        filled(
+            [box(left + at * third, baseline - 6.5, left + (at + 1) * third, baseline + 1.5)],
+            fill(operation, at, 3),
+        )
+        for at in range(3)
+    ]

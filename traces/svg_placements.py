@@ -1,0 +1,143 @@
+"""Which rank holds which layers, as SVG for print (the paper's Figure 3).
+
+A rank is a row and a layer a column, so that the path of a micro-batch reads
+from left to right: down the ranks once in a standard placement, and round and
+round in a looping one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from schedules import Layout, Operation
+from traces.appearance import IDLE, QUIET_INK, fill, ink
+from traces.svg_elements import box, document, filled, labels, number, shortened, stroked, text
+
+EDGE, TITLE, SMALL = 6.0, 10.0, 7.5
+MARGIN, BETWEEN = 34.0, 16.0
+COLUMN, BOX, BOX_HEIGHT, ROW = 20.0, 13.0, 15.0, 22.0
+ARROW = 3.2
+
+
+class _Grid(NamedTuple):
+    """The upper left corner of a layout's rows, and its shape."""
+
+    left: float
+    top: float
+    layout: Layout
+
+    def rank_of(self, layer: int) -> int:
+        return int(self.layout.rank_of_stage[layer])
+
+    def corner(self, layer: int) -> tuple[float, float]:
+        """The upper left corner of a layer's box."""
+        x = self.left + layer * COLUMN + (COLUMN - BOX) / 2
+        return x, self.top + self.rank_of(layer) * ROW + (ROW - BOX_HEIGHT) / 2
+
+    @property
+    def width(self) -> float:
+        return self.layout.stages * COLUMN
+
+    @property
+    def height(self) -> float:
+        return self.layout.pipeline_parallel * ROW
+
+
+def svg_placements(layouts: Sequence[tuple[str, Layout]]) -> str:
+    """The placements beside each other, each with its caption.
+
+    One layer is one stage, and has its number on it and below it. The line is
+    the way of a micro-batch's forward pass.
+    """
+    left, body, bottom = EDGE, [], 0.0
+    for title, layout in layouts:
+        grid = _Grid(left + MARGIN, EDGE + TITLE + 6, layout)
+        body.append(text(left, EDGE + TITLE, _fitting(title, grid), TITLE))
+        body += _rows(grid) + _path(grid) + _boxes(grid) + _axis(grid)
+        left = grid.left + grid.width + BETWEEN
+        bottom = max(bottom, grid.top + grid.height)
+    title = "; ".join(title for title, _ in layouts) or "no placements"
+    return document(max(left - BETWEEN, 0) + EDGE, bottom + 2 * SMALL + 6 + EDGE, title, body)
+
+
+def _fitting(title: str, grid: _Grid) -> str:
+    return shortened(title, TITLE, MARGIN + grid.width)
+
+
+def _rows(grid: _Grid) -> list[str]:
+    """A light band and a name for each rank."""
+    ranks = range(grid.layout.pipeline_parallel)
+    bands = [_band(grid, rank) for rank in ranks]
+    names = [
+        text(
+            grid.left - 4,
+            grid.top + (rank + 0.5) * ROW + SMALL * 0.36,
+            f"rank {rank}",
+            SMALL,
+            "end",
+            QUIET_INK,
+        )
+        for rank in ranks
+    ]
+    return [filled(bands, IDLE), *names]
+
+
+def _band(grid: _Grid, rank: int) -> str:
+    top = grid.top + rank * ROW
+    return box(grid.left, top + 1, grid.left + grid.width, top + ROW - 1)
+
+
+def _path(grid: _Grid) -> list[str]:
+    """From box to box: along the row, or between two columns to another row."""
+    lines, heads = [], []
+    for layer, following in pairwise(range(grid.layout.stages)):
+        x, y = grid.corner(layer)
+        to_x, to_y = grid.corner(following)
+        middle, to_middle = y + BOX_HEIGHT / 2, to_y + BOX_HEIGHT / 2
+        turn = (x + BOX + to_x - ARROW) / 2
+        lines.append(
+            f"M{number(x + BOX)} {number(middle)}H{number(turn)}"
+            f"V{number(to_middle)}H{number(to_x - ARROW)}"
+        )
+        heads.append(_head(to_x, to_middle))
+    if not lines:
+        return []
+    return [stroked(lines, QUIET_INK, 0.9, stroke_linejoin="round"), _heads(heads)]
+
+
+def _head(x: float, y: float) -> str:
+    half = ARROW * 0.6
+    return f"M{number(x)} {number(y)}l-{number(ARROW)} -{number(half)}v{number(2 * half)}z"
+
+
+def _heads(pieces: Sequence[str]) -> str:
+    return f'<path fill="{QUIET_INK}" d="{"".join(pieces)}"/>'
+
+
+def _boxes(grid: _Grid) -> list[str]:
+    """The layers, darker on earlier ranks, with their numbers."""
+    ranks = grid.layout.pipeline_parallel
+    elements = []
+    for layer in range(grid.layout.stages):
+        x, y = grid.corner(layer)
+        colour = fill(Operation.FORWARD, grid.rank_of(layer), ranks)
+        place = (x + BOX / 2, y + BOX_HEIGHT / 2 + SMALL * 0.36, str(layer))
+        elements += [
+            filled([box(x, y, x + BOX, y + BOX_HEIGHT)], colour),
+            labels([place], SMALL, ink(colour)),
+        ]
+    return elements
+
+
+def _axis(grid: _Grid) -> list[str]:
+    baseline = grid.top + grid.height + SMALL + 1
+    places = [
+        (grid.left + (layer + 0.5) * COLUMN, baseline, str(layer))
+        for layer in range(grid.layout.stages)
+    ]
+    return [
+        labels(places, SMALL, QUIET_INK),
+        text(grid.left + grid.width / 2, baseline + SMALL + 3, "layer", SMALL, "middle", QUIET_INK),
+    ]
