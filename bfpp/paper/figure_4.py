@@ -1,8 +1,8 @@
 """Figure 4: the four schedules, times to scale, in the presence of data parallelism.
 
 16 layers on 4 devices, 8 micro-batches. The caption gives no costs: here a
-backward pass takes twice a forward pass (recomputation left aside) and the
-reduction of a layer as long as two backward passes, so that overlap matters.
+backward pass takes twice a forward pass, and the reduction of a layer as long
+as six backward passes, so that half the step's compute could hide all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from schedules import Communication
 from sim.costs import AbstractCosts
 
 RANKS, LAYERS, MICROBATCHES = 4, 16, 8
-COSTS = AbstractCosts(forward=1, backward=2, reduce=4)
+COSTS = AbstractCosts(forward=1, backward=2, reduce=12)
 CAPTIONS = {
     "gpipe": "(a) Non-looped pipeline, GPipe schedule",
     "1f1b": "(b) Non-looped pipeline, 1F1B schedule",
