@@ -1,0 +1,71 @@
+"""What a user imports, and what others can register."""
+
+from __future__ import annotations
+
+import doctest
+from importlib.metadata import EntryPoint
+
+import pytest
+
+import bfpp
+from schedules import gpipe, registry
+
+
+def test_every_public_name_is_there_and_documented():
+    assert sorted(bfpp.__all__) == bfpp.__all__
+    for name in bfpp.__all__:
+        assert getattr(bfpp, name).__doc__, name
+
+
+def test_the_front_doors_example_is_true():
+    failures, tried = doctest.testmod(bfpp)
+    assert tried
+    assert not failures
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Pretend that a package registers an object of this module under the entry point group."""
+
+    def install(name):
+        entry = EntryPoint(name, f"{__name__}:{name}", registry.ENTRY_POINTS)
+        monkeypatch.setattr(registry, "entry_points", lambda group: [entry] * (group == entry.group))
+        registry.schedules.cache_clear()
+
+    yield install
+    monkeypatch.undo()
+    registry.schedules.cache_clear()
+
+
+MINE = bfpp.Schedule("mine", "GPipe under another name", "contiguous", gpipe.steps)
+NOT_A_SCHEDULE = gpipe.steps
+
+
+def test_a_package_can_register_a_schedule(installed):
+    installed("MINE")
+    assert list(bfpp.schedules()) == ["gpipe", "1f1b", "depth-first", "breadth-first", "mine"]
+    layout = bfpp.Layout(2, 3, 1, "contiguous")
+    mine, original = bfpp.build_graph("mine", layout), bfpp.build_graph("gpipe", layout)
+    assert bfpp.violations(mine) == []
+    assert (mine.operation == original.operation).all()
+
+
+def test_anything_else_that_is_registered_is_named(installed):
+    installed("NOT_A_SCHEDULE")
+    with pytest.raises(TypeError, match="'NOT_A_SCHEDULE' of bfpp.schedules is not a Schedule"):
+        bfpp.schedules()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("pipeline_parallel", 0), ("microbatches", -1), ("stages_per_rank", 0), ("sequence", 0)],
+)
+def test_layouts_of_nothing_are_refused(field, value):
+    settings = {"pipeline_parallel": 2, "microbatches": 2, field: value}
+    with pytest.raises(bfpp.InvalidConfiguration, match=f"{field}: must be at least 1, not {value}"):
+        bfpp.Layout(**settings)
+
+
+def test_a_schedule_keeps_to_its_placement():
+    with pytest.raises(bfpp.InvalidConfiguration, match="gpipe needs contiguous, not looped"):
+        bfpp.build_graph("gpipe", bfpp.Layout(2, 2))
