@@ -34,5 +34,5 @@ $(VENV)/core: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/development: $(BIN)/python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[torch,dev]'
+	$(INSTALL) --editable '.[torch,search,dev]'
 	@touch $@ $(VENV)/core

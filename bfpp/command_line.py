@@ -19,6 +19,7 @@ COMMANDS = {
     "simulate": "predict one schedule: step time, bubble, memory, timeline",
     "compare": "several schedules side by side: one table, one figure",
     "explain": "why a step takes as long as it does, and what it depends on",
+    "search": "the best ways to train a model on so many GPUs",
     "orders": "print each rank's compute order",
     "check": "check orders or a task graph from a file",
     "paper": "the paper's figures and tables, beside ours",

@@ -1,0 +1,110 @@
+"""Where work runs: this process, this machine's cores, SLURM, or Dask.
+
+All look like `concurrent.futures`: `submit` gives something with `done()` and
+`result()`. The functions that are submitted are plain ones of modules, and
+their arguments values, so that any of them can carry them elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Protocol
+
+from schedules import InvalidConfiguration
+
+POLL_SECONDS = 0.02
+
+
+class Promise(Protocol):
+    """Work under way."""
+
+    def done(self) -> bool:
+        """Whether the work has ended."""
+        ...
+
+    def result(self) -> Any:
+        """What the work returned; raises what it raised."""
+        ...
+
+
+class Executor(Protocol):
+    """Something that work can be given to."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Promise:
+        """Begin some work."""
+        ...
+
+
+@contextmanager
+def _cores(workers: int | None) -> Iterator[Executor]:
+    """Processes of this machine; an interruption is for the one that they work for."""
+    pool = ProcessPoolExecutor(
+        workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    )
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _slurm(workers: int | None) -> Iterator[Executor]:
+    """Jobs of SLURM, where there is one, else of this machine; logs go to out/slurm."""
+    import submitit
+
+    del workers
+    executor = submitit.AutoExecutor(folder=Path("out") / "slurm")
+    executor.update_parameters(timeout_min=SLURM_MINUTES, name="bfpp")
+    yield executor
+
+
+@contextmanager
+def _dask(workers: int | None) -> Iterator[Executor]:
+    """Workers of the scheduler at DASK_SCHEDULER_ADDRESS, or else some of our own."""
+    from distributed import Client
+
+    address = os.environ.get("DASK_SCHEDULER_ADDRESS")
+    ours = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+    with Client(address, **({} if address else ours)) as client:  # type: ignore[no-untyped-call]
+        yield client.get_executor(pure=False)
+
+
+EXECUTORS: dict[str, Callable[[int | None], AbstractContextManager[Executor]]] = {
+    "local": _cores,
+    "slurm": _slurm,
+    "dask": _dask,
+}
+PACKAGES = {"slurm": "submitit", "dask": "distributed"}
+SLURM_MINUTES = 60
+
+
+@contextmanager
+def executor(name: str, workers: int | None = None) -> Iterator[Executor]:
+    """The executor of that name; `workers` processes, where they are ours to start.
+
+    Raises `InvalidConfiguration` if its package is not installed.
+    """
+    package = PACKAGES.get(name)
+    if package and find_spec(package) is None:
+        raise InvalidConfiguration("executor", f"{name} needs the package {package}")
+    with EXECUTORS[name](workers) as chosen:
+        yield chosen
+
+
+def as_completed(promises: Iterable[Promise]) -> Iterator[Promise]:
+    """The promises, each when it is done."""
+    waiting = list(promises)
+    while waiting:
+        finished = [promise for promise in waiting if promise.done()]
+        waiting = [promise for promise in waiting if promise not in finished]
+        yield from finished
+        if waiting and not finished:
+            time.sleep(POLL_SECONDS)

@@ -1,0 +1,174 @@
+"""The search: what it enumerates, how it ranks, what it keeps, and where it runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from bfpp.command_line import main
+from bfpp.found import Journal
+from schedules import InvalidConfiguration
+from sim.cluster import load_cluster
+from sim.executors import as_completed, executor
+from sim.model import load_model
+from sim.search import Problem, configurations, evaluate, nearest, outcome_of, pareto, ranked
+
+ALL = ("gpipe", "1f1b", "depth-first", "breadth-first")
+SMALL = replace(load_model("bert-6.6b"), layers=4, name="small")
+PROBLEM = Problem(SMALL, load_cluster("dgx1-v100"), 8, (16,), ALL)
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    return evaluate(PROBLEM, configurations(PROBLEM))
+
+
+def test_every_configuration_divides_everything():
+    found = configurations(PROBLEM)
+    assert len(found) == len(set(found))
+    for each in found:
+        assert each.pp * each.tp * each.dp == 8
+        assert each.batch == 16
+        assert SMALL.layers % (each.pp * each.stages_per_rank) == 0
+        assert each.sharding == "none" or each.dp > 1
+        if each.schedule == "depth-first":
+            assert each.microbatches % each.sequence == 0
+            assert each.sequence >= each.pp
+
+
+def test_no_group_sizes_are_left_out():
+    powers = [1, 2, 4, 8]
+    groups = {
+        (tp, pp, 8 // (tp * pp)) for tp, pp in product(powers, repeat=2) if tp * pp <= 8 and pp <= 4
+    }
+    assert {(each.tp, each.pp, each.dp) for each in configurations(PROBLEM)} == groups
+
+
+def test_neighbours_share_a_graph(monkeypatch, outcomes):
+    built = []
+    from sim import search
+
+    build = search.build_graph
+    monkeypatch.setattr(search, "build_graph", lambda *graph: built.append(graph) or build(*graph))
+    again = evaluate(PROBLEM, configurations(PROBLEM))
+    assert again == outcomes
+    assert len(built) == len(set(built)) < len(again)
+
+
+def test_the_ranking_is_of_those_that_fit(outcomes):
+    best_first = ranked(outcomes)
+    assert all(each.fits for each in best_first)
+    speeds = [each.tflops_per_gpu for each in best_first]
+    assert speeds == sorted(speeds, reverse=True)
+    front = pareto(best_first)
+    assert front[0] == best_first[0]
+    for each in best_first:
+        assert any(
+            other.tflops_per_gpu >= each.tflops_per_gpu
+            and other.memory_largest_gb <= each.memory_largest_gb
+            for other in front
+        )
+
+
+def test_records_can_be_read_again(outcomes):
+    for outcome in outcomes[:20]:
+        assert outcome_of(json.loads(json.dumps(outcome.record))) == outcome
+
+
+def test_what_does_not_fit_comes_near(outcomes):
+    tiny = replace(PROBLEM.cluster.device, memory=2.0**20)
+    problem = replace(PROBLEM, cluster=replace(PROBLEM.cluster, device=tiny))
+    none_fit = evaluate(problem, configurations(problem))
+    assert ranked(none_fit) == []
+    assert nearest(none_fit).memory_largest_gb == min(each.memory_largest_gb for each in outcomes)
+
+
+def test_a_journal_keeps_and_resumes(tmp_path, outcomes):
+    path = tmp_path / "journal"
+    Journal(path, PROBLEM).add(outcomes[:5])
+    with path.open("a") as file:
+        file.write('{"interrupted": ')
+    resumed = Journal(path, PROBLEM)
+    assert resumed.outcomes == outcomes[:5]
+    resumed.add(outcomes[5:9])
+    assert Journal(path, PROBLEM).outcomes == outcomes[:9]
+    with pytest.raises(InvalidConfiguration, match="about another search"):
+        Journal(path, replace(PROBLEM, gpus=16))
+    path.write_text("no journal\n")
+    with pytest.raises(InvalidConfiguration, match="not a search's journal"):
+        Journal(path, PROBLEM)
+
+
+@pytest.mark.parametrize("name", ["local", "slurm", "dask"])
+def test_executors_do_the_same_work(name, tmp_path, monkeypatch, outcomes):
+    package = {"slurm": "submitit", "dask": "distributed"}.get(name)
+    if package:
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+    chosen = configurations(PROBLEM)[:6]
+    with executor(name, 1) as workers:
+        work = [workers.submit(evaluate, PROBLEM, part) for part in (chosen[:3], chosen[3:])]
+        found = [outcome for promise in as_completed(work) for outcome in promise.result()]
+    assert sorted(found, key=lambda each: each.configuration) == outcomes[:6]
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """A search small enough to run here, in this process."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(
+        "layers = 4\nhidden = 1024\nheads = 16\nsequence = 512\nvocabulary = 1000\n"
+    )
+    return ["search", "--model", "small.toml", "--cluster", "dgx1-v100", "--gpus", "4"]
+
+
+def test_the_command_ranks_and_writes(command, capsys, tmp_path):
+    words = [*command, "--batch", "4", "8", "--workers", "1", "--journal", "j", "--out", "all.csv"]
+    assert main([*words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    speeds = [each["tflops_per_gpu"] for each in report["configurations"]]
+    assert speeds == sorted(speeds, reverse=True)
+    assert {each["batch"] for each in report["configurations"]} == {4, 8}
+    assert report["tried"] >= len(speeds) > 10
+    with (tmp_path / "all.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == report["tried"]
+    assert main(words) == 0
+    assert "configurations fit" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_best_is_what_simulate_says(command, capsys):
+    words = [*command, "--batch", "8", "--workers", "1", "--schedule", "breadth-first", "--json"]
+    assert main(words) == 0
+    best = json.loads(capsys.readouterr().out)["configurations"][0]
+    options = ("pp", "tp", "dp", "microbatches", "sharding")
+    again = ["simulate", "breadth-first", "--model", "small.toml", "--cluster", "dgx1-v100", "--json"]
+    again += [word for name in options for word in (f"--{name}", str(best[name]))]
+    again += ["--loops", str(best["loops"]), "--microbatch-size", str(best["microbatch_size"])]
+    assert main(again) == 0
+    simulated = json.loads(capsys.readouterr().out)
+    for name in ("step_time", "tflops_per_gpu", "memory_gb", "memory_min_gb"):
+        assert simulated[name] == pytest.approx(best[name]), name
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--batch", "7", "--schedule", "nope"], "SCHEDULE: 'nope' is not a schedule"),
+        (["--batch", "0"], "argument --batch: must be a whole number of at least 1"),
+        (["--batch", "8", "--out", "x.xls", "--workers", "1"], "--out: 'x.xls' does not end in"),
+    ],
+)
+def test_bad_input_gets_one_line(command, words, reason, capsys):
+    try:
+        code = main([*command, *words])
+    except SystemExit as stopped:
+        code = stopped.code
+    error = capsys.readouterr().err
+    assert code == 2
+    assert reason in error
+    assert error.count("\n") == 1
