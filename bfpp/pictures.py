@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bfpp.results import Result, announce
+from bfpp.results import Result, announce, output
 
 
 def add_picture_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,12 +50,11 @@ def write_svg_of(results: Sequence[Result], path: Path) -> None:
 
 def print_text(results: Sequence[Result]) -> None:
     """The timelines as text, as wide as the terminal."""
-    from rich.console import Console
     from rich.text import Text
 
     from traces.text import text
 
-    console = Console()
+    console = output()
     for result in results:
         console.print(Text(result.title))
         drawing = text(result.timeline, width=console.width, colour=sys.stdout.isatty())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ from traces.timeline import Timeline
 
 SHOW_PROGRESS_FROM = 50_000
 """Tasks from which on a replay takes long enough to show its progress."""
+
+WIDTH_OF_FILES = 120
+"""Characters in a line of output that goes to no terminal."""
 
 RANKS_SHOWN = 16
 """Ranks that a table shows; JSON has all of them."""
@@ -130,15 +134,21 @@ def print_json(record: Mapping[str, Any]) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on standard output; the first column is left-aligned, the others right."""
-    table = Table(box=SIMPLE_HEAD, show_header=any(columns), pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, show_header=any(columns), pad_edge=False, padding=(0, 1))
     for number, column in enumerate(columns):
         justify: Literal["left", "right"] = "right" if number else "left"
         table.add_column(Text(column), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console()
+    console = output()
     console.print(Text(title, style="bold"))
     console.print(table)
+
+
+def output() -> Console:
+    """Standard output; wide where it is no terminal and nothing else is said."""
+    is_narrowed = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if is_narrowed else WIDTH_OF_FILES)
 
 
 def announce(path: Path) -> None:

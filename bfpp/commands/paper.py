@@ -13,7 +13,7 @@ from rich.text import Text
 from bfpp import options as shared
 from bfpp.paper import ITEMS
 from bfpp.paper.item import PaperTable
-from bfpp.results import announce, print_json, print_table
+from bfpp.results import announce, output, print_json, print_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +63,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _print(table: PaperTable) -> None:
     print_table(table.title, table.columns, table.rows)
-    console = Console()
+    console = output()
     for note in table.notes:
         console.print(Text(f"* {note}"))
