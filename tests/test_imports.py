@@ -25,7 +25,12 @@ ALLOWED = {
     "executor": {"schedules", "traces", "torch"},
     "bfpp": {"schedules", "traces", "sim", "executor", "rich"},
 }
-ALLOWED_WITHIN = {"schedules/validity": {"networkx"}}
+ALLOWED_WITHIN = {
+    "schedules/validity": {"networkx"},
+    "sim/executors": {"distributed", "submitit"},
+    "sim/fit": {"scipy"},
+    "bfpp/found": {"pyarrow"},
+}
 
 WITHOUT_TORCH = ("bfpp", "schedules", "traces", "sim")
 

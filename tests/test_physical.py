@@ -275,7 +275,7 @@ def test_stages_that_do_not_divide_the_layers_are_refused():
     with pytest.raises(InvalidConfiguration) as refusal:
         costing.costs(build_graph("breadth-first", Layout(4, 4, 3)))
     assert str(refusal.value) == (
-        "stages_per_rank: 16 layers cannot be divided into 12 equal stages (4 ranks x 3)"
+        "loops: 16 layers cannot be divided into 12 equal stages (4 ranks x 3)"
     )
 
 
