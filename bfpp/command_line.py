@@ -23,6 +23,8 @@ COMMANDS = {
     "orders": "print each rank's compute order",
     "check": "check orders or a task graph from a file",
     "paper": "the paper's figures and tables, beside ours",
+    "models": "the models known by name, or one as a file",
+    "clusters": "the clusters known by name, or one as a file",
 }
 """Every command and what it is for, in the order of the help text."""
 

@@ -34,7 +34,7 @@ def time_axis(seconds: float, most_ticks: int = 10) -> TimeAxis:
     """The axis of a figure that is `seconds` long: steps of 1, 2 or 5 and a power of ten."""
     seconds_in_unit, unit = unit_of(seconds)
     length = seconds / seconds_in_unit
-    step = _round_step(length / most_ticks) if length else 1.0
+    step = round_step(length / most_ticks) if length else 1.0
     count = math.floor(length / step * (1 + 1e-9)) + 1
     return TimeAxis(unit, seconds_in_unit, tuple(tick * step for tick in range(count)))
 
@@ -48,12 +48,12 @@ def unit_of(seconds: float) -> tuple[float, str]:
 
 def in_words(seconds: float) -> str:
     """A duration to four digits or to a whole number, with its unit: `1.25 ms`."""
-    seconds_in_unit, unit = unit_of(seconds)
+    seconds_in_unit, unit = unit_of(abs(seconds))
     length = seconds / seconds_in_unit
-    return f"{length:.0f} {unit}" if length >= 1000 else f"{length:.4g} {unit}"
+    return f"{length:.0f} {unit}" if abs(length) >= 1000 else f"{length:.4g} {unit}"
 
 
-def _round_step(least: float) -> float:
-    """The smallest round number that is not below `least`."""
+def round_step(least: float) -> float:
+    """The smallest of 1, 2 or 5 times a power of ten that is not below `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(step * power for step in ROUND_STEPS if step * power >= least * (1 - 1e-9))

@@ -1,0 +1,146 @@
+"""Sizes of a model from a Hugging Face `config.json`.
+
+Gives the keys of a model file (`layers`, `hidden`, ...), so that whatever reads
+one can read the other. Rules:
+
+- The dialect goes by `model_type`; one that is not known is refused rather
+  than guessed, and so are sizes that a model file cannot say (heads of another
+  size than hidden / heads).
+- `sequence` is the longest that the model takes (`max_position_embeddings`),
+  not what it was trained on.
+- A gated MLP has three matrices of hidden x intermediate_size where a plain
+  one has two. It is given as a plain MLP half again as wide: as many
+  parameters, as many operations, and the activations of its three products.
+- Whatever else differs is left out: rotary positions, untied embeddings, norms
+  and biases count as the plain transformer's do.
+
+Every fault is an `InvalidConfiguration` of `model`, in one line that names the
+file and the key.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from schedules import InvalidConfiguration
+from sim.preset_files import Table, require_keys
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What a family of models calls its sizes, and whether its MLP is gated.
+
+    `mlp` and `kv_heads` may be absent from a file: 4 x hidden, and as many as heads.
+    """
+
+    layers: str = "num_hidden_layers"
+    hidden: str = "hidden_size"
+    heads: str = "num_attention_heads"
+    sequence: str = "max_position_embeddings"
+    vocabulary: str = "vocab_size"
+    mlp: str = "intermediate_size"
+    kv_heads: str | None = None
+    is_gated: bool = False
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The dialect's name of each key of a model file."""
+        words = vars(self).items()
+        return {key: name for key, name in words if isinstance(name, str)}
+
+
+_BERT = Dialect()
+_GPT2 = Dialect("n_layer", "n_embd", "n_head", "n_positions", mlp="n_inner")
+_LLAMA = Dialect(kv_heads="num_key_value_heads", is_gated=True)
+
+DIALECTS = {
+    "bert": _BERT,
+    "gpt2": _GPT2,
+    "gpt_neox": _BERT,
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "roberta": _BERT,
+}
+"""Every `model_type` that is read."""
+
+_OPTIONAL = ("mlp", "kv_heads")
+_HEAD_SIZE = "head_dim"
+
+
+def read_config(path: str | Path) -> tuple[str, Table]:
+    """The name of a `config.json`'s model, and its sizes by the keys of a model file.
+
+    The name is the last word of `_name_or_path`, or else that of the folder.
+    """
+    file = Path(path)
+    config = _read_object(file)
+    where = repr(str(path))
+    dialect = _dialect(where, config)
+    names = dialect.names
+    words = [*names.values(), _HEAD_SIZE]
+    found = {word: config[word] for word in words if config.get(word) is not None}
+    optional = tuple(names[key] for key in _OPTIONAL if key in names)
+    kinds = dict.fromkeys(words, int)
+    require_keys("model", where, found, kinds, (*optional, _HEAD_SIZE))
+    sizes = {key: found[word] for key, word in names.items() if word in found}
+    _require_even_heads(where, sizes, found.get(_HEAD_SIZE))
+    if dialect.is_gated:
+        sizes["mlp"] = _as_plain_mlp(where, names["mlp"], sizes)
+    return _name(file, config), sizes
+
+
+def _read_object(file: Path) -> Table:
+    name = repr(str(file))
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = f"cannot read {name}: {error.strerror}"
+    except RecursionError:
+        reason = f"{name} is not a config.json: nested too deeply"
+    except ValueError as error:
+        reason = f"{name} is not JSON: {error}"
+    else:
+        if isinstance(config, dict):
+            return config
+        reason = f"{name} is not a config.json: must be an object"
+    raise InvalidConfiguration("model", reason)
+
+
+def _dialect(where: str, config: Table) -> Dialect:
+    kind = config.get("model_type")
+    known = ", ".join(DIALECTS)
+    if kind is None:
+        reason = f"the key 'model_type' is missing; known are {known}"
+    elif not isinstance(kind, str) or kind not in DIALECTS:
+        reason = f"model_type must be one of {known}, not {kind!r}"
+    else:
+        return DIALECTS[kind]
+    raise InvalidConfiguration("model", f"{where}: {reason}")
+
+
+def _require_even_heads(where: str, sizes: Table, head_size: int | None) -> None:
+    """Heads of the usual size: a model file has no other."""
+    if head_size is not None and head_size * sizes["heads"] != sizes["hidden"]:
+        raise InvalidConfiguration(
+            "model",
+            f"{where}: head_dim must be hidden_size / num_attention_heads "
+            f"({sizes['hidden']} / {sizes['heads']}), not {head_size}",
+        )
+
+
+def _as_plain_mlp(where: str, word: str, sizes: Table) -> int:
+    """The width of a plain MLP with as many parameters as a gated one, rounded up."""
+    if "mlp" not in sizes:
+        raise InvalidConfiguration("model", f"{where}: the key {word!r} is missing")
+    width: int = sizes["mlp"]
+    return -(-3 * width // 2)
+
+
+def _name(file: Path, config: Table) -> str:
+    given = config.get("_name_or_path")
+    if isinstance(given, str) and (last := given.rstrip("/").rpartition("/")[2]):
+        return last
+    return file.resolve().parent.name if file.stem == "config" else file.stem

@@ -1,0 +1,164 @@
+"""Curves in axes, as SVG for print: several charts beside each other, one legend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from traces.appearance import QUIET_INK
+from traces.svg_elements import document, number, stroked, text, text_width
+from traces.time_axis import round_step
+
+COLOURS = ("#1f5fa8", "#d9700f", "#2f8f5b", "#8a4fb0", "#b8324f", "#5b6770")
+"""Series colours, in the order of their first mention; told apart by colour-blind readers."""
+
+WIDTH, HEIGHT, EDGE, LEFT, BELOW, ABOVE = 250.0, 190.0, 8.0, 34.0, 28.0, 30.0
+TITLE, SMALL, LINE, LEGEND = 9.5, 7.5, 1.4, 18.0
+GRID, DOT = "#dfe3e8", 2.1
+MOST_TICKS = 6
+ROOM = 0.05
+"""The share of an axis that is left free above its largest value."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points joined by a line, or only shown as points; a gap where y is not finite."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    joined: bool = True
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Series in one pair of axes; a logarithmic axis takes positive numbers only."""
+
+    title: str
+    x_title: str
+    y_title: str
+    series: Sequence[Series]
+    logarithmic_x: bool = False
+    logarithmic_y: bool = False
+    from_zero: bool = True
+
+
+class _Scale(NamedTuple):
+    """From numbers to coordinates along one axis."""
+
+    least: float
+    most: float
+    begin: float
+    end: float
+    logarithmic: bool
+
+    def at(self, value: float) -> float:
+        least, most = self.least, self.most
+        if self.logarithmic:
+            value, least, most = (math.log10(each) for each in (value, least, most))
+        return self.begin + (value - least) / (most - least) * (self.end - self.begin)
+
+    def ticks(self) -> list[float]:
+        if self.logarithmic:
+            return _logarithmic_ticks(self.least, self.most)
+        step = round_step((self.most - self.least) / MOST_TICKS)
+        first, last = math.ceil(self.least / step - 1e-9), math.floor(self.most / step + 1e-9)
+        return [tick * step for tick in range(first, last + 1)]
+
+
+def svg_charts(charts: Sequence[Chart]) -> str:
+    """The charts from left to right, with a legend of all series below."""
+    names = list(dict.fromkeys(each.name for chart in charts for each in chart.series))
+    colours = {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(names)}
+    body = []
+    for at, chart in enumerate(charts):
+        body += _chart(chart, EDGE + at * WIDTH, colours)
+    width = 2 * EDGE + WIDTH * len(charts)
+    body += _legend(colours, EDGE + LEFT, HEIGHT + EDGE + LEGEND / 2)
+    return document(width, HEIGHT + LEGEND + EDGE, charts[0].title, body)
+
+
+def _chart(chart: Chart, left: float, colours: dict[str, str]) -> list[str]:
+    xs = [x for each in chart.series for x in each.x]
+    ys = [y for each in chart.series for y in each.y if math.isfinite(y)]
+    right, bottom = left + WIDTH - 10, HEIGHT - BELOW
+    x = _scale(xs, left + LEFT, right, chart.logarithmic_x, from_zero=False)
+    y = _scale(ys, bottom, EDGE + ABOVE, chart.logarithmic_y, from_zero=chart.from_zero)
+    body = [text(left, EDGE + TITLE, chart.title, TITLE)]
+    body += _axes(chart, x, y)
+    for each in chart.series:
+        body.append(_drawn(each, x, y, colours[each.name]))
+    return body
+
+
+def _scale(
+    values: Sequence[float], begin: float, end: float, logarithmic: bool, *, from_zero: bool
+) -> _Scale:
+    least, most = min(values, default=0.0), max(values, default=1.0)
+    if logarithmic:
+        least, most = least / (1 + ROOM), most * (1 + ROOM)
+    else:
+        least = min(least, 0.0) if from_zero else least
+        most += ROOM * (most - least)
+        most = most if most > least else least + 1
+    return _Scale(least, most, begin, end, logarithmic)
+
+
+def _logarithmic_ticks(least: float, most: float) -> list[float]:
+    decades = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [factor * 10.0**decade for decade in decades for factor in factors]
+        inside = [tick for tick in ticks if least <= tick <= most]
+        if len(inside) <= MOST_TICKS + 2:
+            return inside
+    return inside
+
+
+def _axes(chart: Chart, x: _Scale, y: _Scale) -> list[str]:
+    body = [stroked([f"M{number(x.begin)} {number(y.at(tick))}H{number(x.end)}"
+                     for tick in y.ticks()], GRID, 0.6)]  # fmt: skip
+    body.append(stroked([f"M{number(x.begin)} {number(y.begin)}H{number(x.end)}"], QUIET_INK, 0.8))
+    body.extend(
+        text(x.at(tick), y.begin + SMALL + 3, f"{tick:g}", SMALL, "middle", QUIET_INK)
+        for tick in x.ticks()
+    )
+    for tick in y.ticks():
+        place = y.at(tick) + SMALL * 0.36
+        body.append(text(x.begin - 4, place, f"{tick:g}", SMALL, "end", QUIET_INK))
+    middle = (x.begin + x.end) / 2
+    body.append(text(middle, y.begin + 2 * SMALL + 7, chart.x_title, SMALL, "middle", QUIET_INK))
+    body.append(text(x.begin - LEFT, EDGE + ABOVE - 7, chart.y_title, SMALL, "start", QUIET_INK))
+    return body
+
+
+def _drawn(series: Series, x: _Scale, y: _Scale, colour: str) -> str:
+    points = [
+        (x.at(across), y.at(up)) if math.isfinite(up) else None
+        for across, up in zip(series.x, series.y, strict=True)
+    ]
+    dots = "".join(
+        f'<circle cx="{number(point[0])}" cy="{number(point[1])}" r="{DOT}" fill="{colour}"/>'
+        for point in points
+        if point and not series.dashed
+    )
+    if not series.joined:
+        return dots
+    pieces, begins = [], True
+    for point in points:
+        if point:
+            pieces.append(f"{'M' if begins else 'L'}{number(point[0])} {number(point[1])}")
+        begins = point is None
+    style = {"stroke_dasharray": "4 3"} if series.dashed else {}
+    return stroked(pieces, colour, LINE, **style) + dots
+
+
+def _legend(colours: dict[str, str], left: float, top: float) -> list[str]:
+    body = []
+    for name, colour in colours.items():
+        body.append(stroked([f"M{number(left)} {number(top)}h14"], colour, 2 * LINE))
+        body.append(text(left + 18, top + SMALL * 0.36, name, SMALL))
+        left += 30 + text_width(name, SMALL)
+    return body
