@@ -24,13 +24,13 @@ ROOM = 0.05
 
 @dataclass(frozen=True)
 class Series:
-    """Points joined by a line, or only shown as points; a gap where y is not finite."""
+    """Points shown as dots, joined by a line, or both; a gap where y is not finite."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     joined: bool = True
-    dashed: bool = False
+    dotted: bool = True
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _drawn(series: Series, x: _Scale, y: _Scale, colour: str) -> str:
     dots = "".join(
         f'<circle cx="{number(point[0])}" cy="{number(point[1])}" r="{DOT}" fill="{colour}"/>'
         for point in points
-        if point and not series.dashed
+        if point and series.dotted
     )
     if not series.joined:
         return dots
@@ -151,8 +151,7 @@ def _drawn(series: Series, x: _Scale, y: _Scale, colour: str) -> str:
         if point:
             pieces.append(f"{'M' if begins else 'L'}{number(point[0])} {number(point[1])}")
         begins = point is None
-    style = {"stroke_dasharray": "4 3"} if series.dashed else {}
-    return stroked(pieces, colour, LINE, **style) + dots
+    return stroked(pieces, colour, LINE) + dots
 
 
 def _legend(colours: dict[str, str], left: float, top: float) -> list[str]:

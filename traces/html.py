@@ -1,6 +1,6 @@
 """Timelines as one interactive page, which works offline however many tasks there are.
 
-Python packs columns and never draws; the page (`page/timeline.js`) draws what
+Python packs columns and never draws; the page (`page/*.js`) draws what
 its window shows, with Plotly. Rules that the file keeps:
 
 - It needs nothing beside it: plotly.js, style and data are inside, and its
@@ -41,7 +41,10 @@ MOST_SHADES = 48
 """Colours of one operation: more micro-batches than this share them."""
 
 MOST_OPEN_LANES = 48
-"""A panel with more rows than this opens with its channels hidden."""
+"""A page with more rows than this opens with its channels hidden."""
+
+SCRIPTS = ("data.js", "drawing.js", "pointing.js", "timeline.js")
+"""The parts of the page's one script, in order."""
 
 SMALLEST_FIRST = (np.int8, np.int16, np.int32)
 TYPED_ARRAYS = {
@@ -67,7 +70,7 @@ class Panel:
 
 
 def write_html(panels: Sequence[Panel], path: str | PathLike[str], title: str) -> None:
-    """Write a page of timelines, below each other and to one scale of time.
+    """Write a page of timelines below each other, to one scale of time.
 
     Raises `ValueError` if there is no panel, or if times are not finite.
     """
@@ -78,8 +81,12 @@ def write_html(panels: Sequence[Panel], path: str | PathLike[str], title: str) -
 
 def page(panels: Sequence[Panel], title: str) -> str:
     """The page of `write_html`, as text."""
-    content = {"title": title, "panels": [_panel(panel) for panel in panels]}
-    plotly, script = get_plotlyjs(), _part("timeline.js")
+    content = {
+        "title": title,
+        "opensWithChannels": _opens_with_channels([panel.timeline for panel in panels]),
+        "panels": [_panel(panel) for panel in panels],
+    }
+    plotly, script = get_plotlyjs(), "".join(_part(name) for name in SCRIPTS)
     return Template(_part("page.html")).substitute(
         title=escape(title),
         scripts=f"{_digest(plotly)} {_digest(script)}",
@@ -112,6 +119,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "title": panel.title,
         "subtitle": panel.subtitle,
         "summary": panel.summary,
+        "ranks": graph.layout.pipeline_parallel,
         "lanes": _lanes(graph),
         "operations": [operation.title for operation in Operation],
         "colours": colours.fills,
@@ -119,10 +127,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "legend": colours.legend(timeline.duration > 0),
         "idle": IDLE,
         "ink": QUIET_INK,
-        "channels": _opens_with_channels(timeline),
-        "columns": {
-            name: packed(values) for name, values in _columns(timeline, colours).items()
-        },
+        "columns": {name: packed(values) for name, values in _columns(timeline, colours).items()},
     }
 
 
@@ -161,10 +166,12 @@ def _columns(timeline: Timeline, colours: _Colours) -> dict[str, npt.NDArray[Any
     }
 
 
-def _opens_with_channels(timeline: Timeline) -> bool:
-    """Whether the rows of channels are worth their room: transfers take time, and rows fit."""
-    transfers = timeline.duration[timeline.graph.is_transfer]
-    return len(timeline.graph.lanes) <= MOST_OPEN_LANES and bool((transfers > 0).any())
+def _opens_with_channels(timelines: Sequence[Timeline]) -> bool:
+    """Whether channels are worth their room: some transfers take time, and all rows fit."""
+    lanes = sum(len(timeline.graph.lanes) for timeline in timelines)
+    return lanes <= MOST_OPEN_LANES and any(
+        (timeline.duration[timeline.graph.is_transfer] > 0).any() for timeline in timelines
+    )
 
 
 def packed(values: npt.NDArray[Any]) -> dict[str, str]:
@@ -224,6 +231,7 @@ class _Colours:
         operations = np.unique(self.graph.operation[drawn]).tolist()
         return [
             {
+                "operation": operation,
                 "name": Operation(operation).title,
                 "from": fill(Operation(operation)),
                 "to": fill(Operation(operation), 1, 2 if self.shades[operation] > 1 else 1),

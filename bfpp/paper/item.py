@@ -35,11 +35,12 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class Made:
-    """The files that an item wrote, what it says in JSON, and its table, if any."""
+    """The files that an item wrote, what it says in JSON and in a sentence, and its table."""
 
     files: Sequence[Path]
     record: dict[str, Any] = field(default_factory=dict)
     table: PaperTable | None = None
+    sentence: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,57 @@
+"""Charts of the paper, from simulated points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bfpp.paper.item import Made
+from schedules import Layout, Sharding, build_graph, find_schedule
+from sim.cluster import load_cluster
+from sim.compiled_engine import simulate
+from sim.implementation import find_implementation
+from sim.model import load_model
+from sim.physical import PhysicalCosts, default_stages_per_rank
+from sim.prediction import predict
+from traces.chart import Chart, svg_charts
+
+UTILIZATION = "GPU utilization (%)"
+SOFTWARE = {
+    "breadth-first": "paper", "gpipe": "paper", "depth-first": "megatron", "1f1b": "megatron",
+}  # fmt: skip
+"""Whose implementation the paper measured each schedule with."""
+
+TITLES = {
+    "breadth-first": "Breadth-first (ours)",
+    "depth-first": "Depth-first (Megatron-LM)",
+    "gpipe": "GPipe (ours)",
+    "1f1b": "1F1B (Megatron-LM)",
+}
+
+
+def draw_charts(charts: Sequence[Chart], directory: Path, name: str, sentence: str) -> Made:
+    """Write the charts, and their points as JSON."""
+    path = directory / f"{name}.svg"
+    path.write_text(svg_charts(charts))
+    points: dict[str, Any] = {
+        chart.title: {each.name: list(map(list, zip(each.x, each.y, strict=True)))
+                      for each in chart.series}
+        for chart in charts
+    }  # fmt: skip
+    return Made([path], {"points": points}, sentence=sentence)
+
+
+def utilization(
+    schedule: str, model: str, groups: tuple[int, int, int], microbatches: int, loops: int
+) -> float:
+    """Per cent of the V100's peak: (pp, tp, dp) groups, micro-batches of one sample."""
+    pp, tp, dp = groups
+    implementation = find_implementation(SOFTWARE[schedule])
+    transformer, cluster = load_model(model), load_cluster("dgx1-v100")
+    stages = default_stages_per_rank(schedule, transformer, pp, loops)
+    layout = Layout(pp, microbatches, stages, find_schedule(schedule).placement)
+    graph = build_graph(schedule, layout, implementation.communication(Sharding.NONE))
+    physical = PhysicalCosts(transformer, cluster, tp, dp, 1, implementation)
+    timeline = simulate(graph, physical.costs(graph))
+    return 100 * predict(timeline, physical)["tflops_per_gpu"] * 1e12 / cluster.device.peak

@@ -1,0 +1,46 @@
+"""Figure 1: training time and memory of a 52 B model on 4096 V100 GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bfpp.paper.best import PANELS
+from bfpp.paper.figure_8 import trainings
+from bfpp.paper.item import Made, PaperTable
+
+SIZE = 4096
+
+
+def make(directory: Path) -> Made:
+    """Pick the size from the trade-off of figure 8."""
+    found = {
+        name: next(each for each in candidates if each.gpus == SIZE)
+        for name, candidates in trainings(PANELS[0]).items()
+        if candidates
+    }
+    rows = [
+        [
+            name,
+            f"{each.days:.1f}",
+            f"{each.gpu_days:,.0f}",
+            f"{each.batch:,.0f}",
+            f"{each.outcome.memory_min_gb:.1f}",
+        ]
+        for name, each in found.items()
+    ]
+    columns = ["method", "days", "GPU-days", "batch", "memory (GB)"]
+    table = PaperTable(f"The 52 B model on {SIZE:,} V100 GPUs", columns, rows)
+    path = directory / "figure-1.md"
+    path.write_text(table.markdown())
+    fastest = min(found, key=lambda name: found[name].days)
+    baseline = min(each.days for name, each in found.items() if name != fastest)
+    sentence = (
+        f"{fastest} is fastest, and the next best method takes "
+        f"{baseline / found[fastest].days - 1:.0%} longer; the paper prints no numbers."
+    )
+    record = {
+        name: {"days": each.days, "gpu_days": each.gpu_days, "batch": each.batch,
+               "memory_gb": each.outcome.memory_min_gb}
+        for name, each in found.items()
+    }  # fmt: skip
+    return Made([path], {"trainings": record}, table, sentence)

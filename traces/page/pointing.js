@@ -1,0 +1,125 @@
+// What is said of the task below the pointer, and its outline.
+
+const NEAR = 3; // pixels by which the pointer may miss a task
+const MOST_NAMED = 6; // dependencies named
+
+function timeAt(panel, event, [from, to]) {
+  const x = event.clientX - panel.figure.getBoundingClientRect().left - panel.left;
+  return from + (x / plotWidth(panel)) * (to - from);
+}
+
+// The row and the task below the pointer (or near it), and how many tasks that pixel holds.
+function taskAt(panel, event, view) {
+  const y = event.clientY - panel.figure.getBoundingClientRect().top - topOf(panel);
+  const row = panel.rows.find(({ top, height }) => y >= top && y < top + height);
+  const time = timeAt(panel, event, view), pixel = (view[1] - view[0]) / plotWidth(panel);
+  if (!row || time < view[0] || time > view[1]) return null;
+  const away = (task) => Math.max(panel.start[task] - time, time - endOf(panel, task), 0);
+  const place = firstAfter(panel, row.tasks, time);
+  const around = [...row.tasks.subarray(Math.max(0, place - 1), place + 1)];
+  const [task] = around.sort((one, other) => away(one) - away(other));
+  if (task === undefined || away(task) > NEAR * pixel) return null;
+  const [first, after] = within(panel, row.tasks, time - pixel / 2, time + pixel / 2);
+  return { row, task, crowd: after - first };
+}
+
+function ranksOf(panel, task) {
+  const { rank } = panel.lanes[panel.lane[task]], peer = panel.lanes[panel.peerLane[task]];
+  return peer ? `${rank} to ${peer.rank}` : `${rank}`;
+}
+
+function nameOf(panel, task) {
+  const words = [capital(panel.operations[panel.operation[task]])];
+  if (panel.stage[task] >= 0) words.push(`stage ${panel.stage[task]}`);
+  if (panel.microbatch[task] >= 0) words.push(`micro-batch ${panel.microbatch[task]}`);
+  return `${words.join(", ")}, rank ${ranksOf(panel, task)}`;
+}
+
+function describe(panel, { row, task, crowd }) {
+  const facts = [
+    ["Stage", panel.stage[task]],
+    ["Micro-batch", panel.microbatch[task]],
+    ["Rank", ranksOf(panel, task)],
+    ["Lane", `${row.title}, of rank ${row.rank}`],
+    ["Start", inWords(panel.start[task])],
+    ["End", inWords(endOf(panel, task))],
+    ["Duration", inWords(panel.duration[task], 6)],
+  ].filter(([, value]) => value !== -1);
+  const swatch = element("span");
+  swatch.style.background = panel.colours[panel.colour[task]];
+  const table = facts.map(([label, value]) =>
+    element("tr", {}, element("th", {}, label), element("td", {}, `${value}`)));
+  const tip = [
+    element("b", {}, swatch, capital(panel.operations[panel.operation[task]])),
+    element("table", {}, ...table),
+    ...describeWaits(panel, row, task),
+  ];
+  if (crowd > 1)
+    tip.push(element("p", {}, `One of ${crowd} tasks in this pixel: zoom in to tell them apart.`));
+  return tip;
+}
+
+function describeWaits(panel, row, task) {
+  const ended = (other, last = "") =>
+    `${nameOf(panel, other)}: ended ${last}at ${inWords(endOf(panel, other))}`;
+  const list = (title, lines) => [element("p", {}, title), element("ul", {}, ...lines)];
+  const dependencies = dependenciesOf(panel, task), before = taskBefore(panel, row, task);
+  const more = dependencies.length - MOST_NAMED;
+  const lines = dependencies.slice(0, MOST_NAMED).map((other, at) =>
+    at || dependencies.length === 1
+      ? element("li", {}, ended(other))
+      : element("li", { className: "last" }, ended(other, "last, ")));
+  if (more > 0) lines.push(element("li", {}, `and ${more} more`));
+  if (!lines.length) lines.push(element("li", {}, "no other task"));
+  const waits = list("Depends on", lines);
+  if (before !== undefined)
+    waits.push(...list("Before it in this lane", [element("li", {}, ended(before))]));
+  return waits;
+}
+
+// Boxes around a task, one in each row that shows it.
+function outlines(panel, task, [from, to], className) {
+  const scale = plotWidth(panel) / (to - from);
+  const left = Math.max(panel.start[task], from), right = Math.min(endOf(panel, task), to);
+  if (!(panel.duration[task] > 0) || left > right) return [];
+  const lanes = [panel.lane[task], panel.peerLane[task]].map((lane) => panel.lanes[lane]?.tasks);
+  return panel.rows.filter(({ tasks }) => lanes.includes(tasks)).map(({ top, height }) => {
+    const mark = element("div", { className: `mark ${className}` });
+    mark.style.left = `${panel.left + (left - from) * scale - 1}px`;
+    mark.style.top = `${topOf(panel) + top - 1}px`;
+    mark.style.width = `${Math.max((right - left) * scale, 1) + 2}px`;
+    mark.style.height = `${height + 2}px`;
+    return mark;
+  });
+}
+
+let pointed = {};
+
+function unpoint() {
+  find(".tip").hidden = true;
+  for (const mark of document.querySelectorAll(".mark")) mark.remove();
+  pointed = {};
+}
+
+function point(panel, event, view) {
+  const found = taskAt(panel, event, view);
+  if (!found) return unpoint();
+  const tip = find(".tip");
+  if (pointed.task !== found.task || pointed.row !== found.row) {
+    unpoint();
+    pointed = found;
+    const others = dependenciesOf(panel, found.task).slice(0, MOST_NAMED);
+    panel.figure.append(
+      ...others.flatMap((task) => outlines(panel, task, view, "dependency")),
+      ...outlines(panel, found.task, view, "task"),
+    );
+  }
+  tip.replaceChildren(...describe(panel, found));
+  tip.hidden = false;
+  const { offsetWidth: width, offsetHeight: height } = tip;
+  const fits = event.clientX + 16 + width < window.innerWidth;
+  const left = fits ? event.clientX + 16 : event.clientX - 16 - width;
+  const top = Math.min(event.clientY + 16, window.innerHeight - height - 8);
+  tip.style.left = `${Math.max(8, left)}px`;
+  tip.style.top = `${Math.max(8, top)}px`;
+}
