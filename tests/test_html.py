@@ -20,6 +20,7 @@ from schedules import Communication, Layout, Operation, Sharding, build_graph
 from sim.costs import AbstractCosts
 from sim.simpy_engine import simulate
 from traces.appearance import fill
+from traces.causes import Causes
 from traces.html import Panel, embeddable, packed, page, write_html
 from traces.timeline import Timeline
 
@@ -186,19 +187,22 @@ class Page:
 
     def point_at(self, task: int, shown: Timeline) -> str:
         """What the page says with the pointer on a compute task of rank 0."""
+        self.move_to((shown.start[task] + shown.end[task]) / 2).perform()
+        words: str = self.find(".tip").text
+        return words
+
+    def move_to(self, seconds: float) -> Any:
+        """The mouse, on its way to a time in the compute row of rank 0."""
         first, last = self.get("bfpp.view()")
         left, top, width = self.get(
             "(({left, top}, {_offset, _length}) => [left + _offset, top, _length])("
             "document.querySelector('figure').getBoundingClientRect(),"
             "document.querySelector('figure')._fullLayout.xaxis)"
         )
-        middle = (shown.start[task] + shown.end[task]) / 2
-        x = left + width * (middle - first) / (last - first)
+        x = left + width * (seconds - first) / (last - first)
         mouse = self.mouse()
         mouse.w3c_actions.pointer_action.move_to_location(round(x), round(top) + 40)
-        mouse.perform()
-        words: str = self.find(".tip").text
-        return words
+        return mouse
 
     def complaints(self) -> list[str]:
         return [
@@ -455,3 +459,57 @@ def test_many_ranks_keep_readable_rows(opened: Callable[..., Page]) -> None:
     assert page.find("figure").rect["height"] > 96 * 14
     assert "Rank 95" in page.find("figure").text
     assert page.get("document.querySelectorAll('.xaxislayer-above, .x2').length") > 0
+
+
+def explained() -> Panel:
+    """A timeline that waits for transfers, with its causes."""
+    waiting = timeline(
+        "depth-first", Layout(4, 8, 4), AbstractCosts(transfer=0.5, reduce=6), Sharding.NONE
+    )
+    causes = Causes(waiting)
+    waits = [replace(wait, gain=0.25) for wait in causes.waits]
+    return Panel("why", waiting, waits=tuple(waits), critical_path=tuple(causes.critical_path))
+
+
+@in_browser
+def test_an_idle_stretch_says_what_it_waits_for(opened: Callable[..., Page]) -> None:
+    panel = explained()
+    page = opened(panel)
+    wait = next(each for each in panel.waits if each.rank == 0 and each.begin == 16)
+    page.move_to((wait.begin + wait.end) / 2).perform()
+    page.mouse().click().perform()
+    words = page.find(".why").text.splitlines()
+    assert words == [
+        "Rank 0 waits 2 s",
+        "From 16 s",
+        "Until 18 s, when it begins forward, stage 12, micro-batch 0, rank 0",
+        "Waits for transfer activations, stage 11, micro-batch 0, rank 3 to 0",
+        "Transfer 1 s",
+        "Other ranks' compute 1 s",
+        "Without it the step ends 250 ms earlier",
+    ]
+    page.move_to(1.5).perform()
+    page.mouse().click().perform()
+    assert page.get("document.querySelectorAll('.why').length") == 0
+
+
+@in_browser
+def test_the_critical_path_can_be_switched_on(opened: Callable[..., Page]) -> None:
+    panel = explained()
+    page = opened(panel)
+    assert page.get("document.querySelectorAll('.path').length") == 0
+    page.find(".critical input").click()
+    page.settle("bfpp.showStep()")
+    path = panel.critical_path
+    graph, duration = panel.timeline.graph, panel.timeline.duration
+    ends = sum(2 if graph.peer_lane[task] >= 0 else 1 for task in path if duration[task] > 0)
+    assert page.get("document.querySelectorAll('.path').length") == ends
+    page.settle("bfpp.show(0, 0.5)")
+    assert page.get("bfpp.state.outlined") == 1
+
+
+@in_browser
+def test_a_page_without_causes_offers_none(opened: Callable[..., Page]) -> None:
+    page = opened(Panel("plain", small()))
+    assert not page.find(".critical").is_displayed()
+    assert "idle stretch" not in page.find(".hint").text

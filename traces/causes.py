@@ -53,7 +53,8 @@ class Wait:
     """An idle stretch of a rank's compute, and its seconds by cause.
 
     `task` is the compute step that ends it (-1: the end of the training step),
-    `blocker` the task that this one waited for.
+    `blocker` the task that this one waited for. `gain` is by how many seconds
+    the training step would end earlier without the wait, if that is known.
     """
 
     rank: int
@@ -62,6 +63,7 @@ class Wait:
     task: int
     blocker: int
     seconds: dict[Cause, float]
+    gain: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

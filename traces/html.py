@@ -33,6 +33,7 @@ from plotly.offline import get_plotlyjs
 from schedules import LaneKind, Operation, TaskGraph
 from schedules.columns import Flags
 from traces.appearance import COMPUTE_AND_DATA, IDLE, QUIET_INK, TONES, fill, ink
+from traces.causes import Wait
 from traces.timeline import Timeline
 
 __all__ = ["Panel", "write_html"]
@@ -43,7 +44,7 @@ MOST_SHADES = 48
 MOST_OPEN_LANES = 48
 """A page with more rows than this opens with its channels hidden."""
 
-SCRIPTS = ("data.js", "drawing.js", "pointing.js", "timeline.js")
+SCRIPTS = ("data.js", "drawing.js", "pointing.js", "waiting.js", "timeline.js")
 """The parts of the page's one script, in order."""
 
 SMALLEST_FIRST = (np.int8, np.int16, np.int32)
@@ -60,13 +61,17 @@ class Panel:
     """One timeline of a page, with what is said about it.
 
     `subtitle` is a line below the title; `summary` holds (label, value) pairs,
-    the panel's key numbers as they are to be read.
+    the panel's key numbers as they are to be read. `waits` are the idle
+    stretches that a click explains, `critical_path` the tasks that a switch
+    outlines.
     """
 
     title: str
     timeline: Timeline
     subtitle: str = ""
     summary: tuple[tuple[str, str], ...] = ()
+    waits: tuple[Wait, ...] = ()
+    critical_path: tuple[int, ...] = ()
 
 
 def write_html(panels: Sequence[Panel], path: str | PathLike[str], title: str) -> None:
@@ -127,7 +132,22 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "legend": colours.legend(timeline.duration > 0),
         "idle": IDLE,
         "ink": QUIET_INK,
+        "waits": [_wait(wait, timeline.start.min()) for wait in panel.waits],
+        "criticalPath": list(panel.critical_path),
         "columns": {name: packed(values) for name, values in _columns(timeline, colours).items()},
+    }
+
+
+def _wait(wait: Wait, first_start: float) -> dict[str, Any]:
+    """An idle stretch; its times count from the step's first start."""
+    return {
+        "rank": wait.rank,
+        "begin": wait.begin - first_start,
+        "end": wait.end - first_start,
+        "task": wait.task,
+        "blocker": wait.blocker,
+        "gain": wait.gain,
+        "causes": [[str(cause), seconds] for cause, seconds in wait.seconds.items()],
     }
 
 

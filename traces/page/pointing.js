@@ -84,7 +84,7 @@ function outlines(panel, task, [from, to], className) {
   if (!(panel.duration[task] > 0) || left > right) return [];
   const lanes = [panel.lane[task], panel.peerLane[task]].map((lane) => panel.lanes[lane]?.tasks);
   return panel.rows.filter(({ tasks }) => lanes.includes(tasks)).map(({ top, height }) => {
-    const mark = element("div", { className: `mark ${className}` });
+    const mark = element("div", { className });
     mark.style.left = `${panel.left + (left - from) * scale - 1}px`;
     mark.style.top = `${topOf(panel) + top - 1}px`;
     mark.style.width = `${Math.max((right - left) * scale, 1) + 2}px`;
@@ -103,6 +103,7 @@ function unpoint() {
 
 function point(panel, event, view) {
   const found = taskAt(panel, event, view);
+  panel.figure.classList.toggle("idle", !found && Boolean(waitAt(panel, event, view)));
   if (!found) return unpoint();
   const tip = find(".tip");
   if (pointed.task !== found.task || pointed.row !== found.row) {
@@ -110,8 +111,8 @@ function point(panel, event, view) {
     pointed = found;
     const others = dependenciesOf(panel, found.task).slice(0, MOST_NAMED);
     panel.figure.append(
-      ...others.flatMap((task) => outlines(panel, task, view, "dependency")),
-      ...outlines(panel, found.task, view, "task"),
+      ...others.flatMap((task) => outlines(panel, task, view, "mark dependency")),
+      ...outlines(panel, found.task, view, "mark task"),
     );
   }
   tip.replaceChildren(...describe(panel, found));

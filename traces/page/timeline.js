@@ -8,7 +8,8 @@
 // - A redraw asked for during another waits, and only the last one asked for is done.
 // - Text from the data goes into the page as text nodes, never as markup.
 //
-// data.js, drawing.js, pointing.js and this file are one module script, in this order.
+// data.js, drawing.js, pointing.js, waiting.js and this file are one module script, in
+// this order.
 
 const BARS = 3000; // drawn exactly, on the whole page
 const MARGINS = 0.01; // of the step, before and after it
@@ -29,7 +30,7 @@ let panels = [];
 let step = 1; // seconds of the longest panel
 let view = [0, 1]; // the window of time, in seconds
 let drawing = null, stale = false;
-const state = { mode: "", bars: 0, tasks: 0, redraws: 0, panels: [] };
+const state = { mode: "", bars: 0, tasks: 0, redraws: 0, outlined: 0, panels: [] };
 
 async function draw(panel) {
   const places = panel.rows.map(({ tasks }) => within(panel, tasks, ...view));
@@ -44,7 +45,9 @@ async function draw(panel) {
 
 async function drawAll() {
   unpoint();
+  closeWait();
   state.panels = await Promise.all(panels.map(draw));
+  state.outlined = panels.reduce((sum, panel) => sum + drawPath(panel, view), 0);
   state.mode = state.panels.every(({ mode }) => mode === "bars") ? "bars" : "heatmap";
   state.bars = state.panels.reduce((sum, { bars }) => sum + bars, 0);
   state.tasks = state.panels.reduce((sum, { tasks }) => sum + tasks, 0);
@@ -121,7 +124,12 @@ function listen(panel) {
   figure.addEventListener("mousemove", (event) => {
     if (event.buttons || drawing) unpoint(); else point(panel, event, view);
   });
-  figure.addEventListener("mousedown", unpoint);
+  let pressed = null;
+  figure.addEventListener("mousedown", (event) => { pressed = event; unpoint(); }, true);
+  figure.addEventListener("click", (event) => {
+    const moved = pressed ? Math.abs(event.clientX - pressed.clientX) : 0;
+    if (moved < STILL) openWait(panel, event, view);
+  }, true);
   figure.addEventListener("mouseleave", unpoint);
 }
 
@@ -165,7 +173,8 @@ function writeLegend() {
 function writeHint() {
   const wheel = pageScrolls() ? "Ctrl + scroll" : "scroll";
   find(".hint").textContent = `Drag or ${wheel} to zoom, shift + scroll or ← → to move, `
-    + "double-click for the whole step";
+    + "double-click for the whole step"
+    + (panels.some(({ waits }) => waits.length) ? ", click an idle stretch for its cause" : "");
 }
 
 const refresh = () => redraw().then(writeHint);
@@ -180,11 +189,13 @@ async function start() {
   const channels = panels.flatMap(({ lanes }) => lanes).filter(({ size }) => size === "channel");
   find(".channels").hidden = !channels.some(({ tasks }) => tasks.length);
   find(".channels input").checked = content.opensWithChannels;
+  find(".critical").hidden = !panels.some(({ criticalPath }) => criticalPath.length);
   place();
   await showStep();
   writeHint();
   panels.forEach(listen);
   find(".channels input").addEventListener("change", () => { place(); refresh(); });
+  find(".critical input").addEventListener("change", redraw);
   find("nav button").addEventListener("click", showStep);
   document.addEventListener("keydown", onKey);
   window.addEventListener("resize", refresh);
