@@ -24,17 +24,19 @@ class Journal:
     def __init__(self, path: Path | None, problem: Problem) -> None:
         self.outcomes: list[Outcome] = []
         self._path = path
-        subject = {
-            "model": asdict(problem.model),
-            "cluster": asdict(problem.cluster),
-            "gpus": problem.gpus,
-        }
+        subject = json.dumps(
+            {
+                "model": asdict(problem.model),
+                "cluster": asdict(problem.cluster),
+                "gpus": problem.gpus,
+            }
+        )
         if path is None:
             return
         if path.exists() and path.stat().st_size:
             self._read(path, subject)
         else:
-            path.write_text(json.dumps(subject) + "\n")
+            path.write_text(subject + "\n")
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
         """Keep some more outcomes."""
@@ -44,12 +46,12 @@ class Journal:
             with self._path.open("a") as file:
                 file.writelines(json.dumps(outcome.record) + "\n" for outcome in new)
 
-    def _read(self, path: Path, subject: dict[str, Any]) -> None:
+    def _read(self, path: Path, subject: str) -> None:
         text = path.read_text()
         whole, _, unfinished = text.rpartition("\n")
         first, *lines = whole.split("\n")
         try:
-            if json.loads(first) != subject:
+            if json.loads(first).keys() and first != subject:
                 raise InvalidConfiguration("journal", f"{path} is about another search")
             self.outcomes = [outcome_of(json.loads(line)) for line in lines]
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError):

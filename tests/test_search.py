@@ -172,3 +172,16 @@ def test_bad_input_gets_one_line(command, words, reason, capsys):
     assert code == 2
     assert reason in error
     assert error.count("\n") == 1
+
+
+def test_the_tradeoff_follows_the_theory(command, capsys):
+    words = ["tradeoff", *command[1:], "--batch", "4", "--workers", "1", "--critical-batch", "64"]
+    words += ["--sizes", "4", "64", "--price", "2", "--schedule", "1f1b", "--svg", "t.svg"]
+    assert main([*words, "--json"]) == 0
+    small, large = json.loads(capsys.readouterr().out)["1f1b"]
+    assert (small["batch"], large["batch"]) == (4, 64)
+    assert large["gpu_days"] / small["gpu_days"] == pytest.approx((1 + 64 / 64) / (1 + 4 / 64))
+    assert small["days"] == pytest.approx(small["gpu_days"] / 4)
+    assert small["price"] == pytest.approx(small["gpu_days"] * 48)
+    assert main(words) == 0
+    assert "critical batch size of 64" in capsys.readouterr().out

@@ -1,0 +1,115 @@
+"""`bfpp tradeoff`: training time against cost, over sizes of the cluster."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from bfpp import options as shared
+from bfpp.results import announce, print_json, print_table
+from bfpp.searching import add_problem_arguments, problem_of, search
+from schedules import InvalidConfiguration
+from sim.search import Outcome
+from sim.tradeoff import Training, tradeoff
+from traces.chart import Chart, Series, svg_charts
+
+SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bfpp tradeoff`."""
+    add_problem_arguments(parser)
+    parser.add_argument(
+        "--critical-batch",
+        required=True,
+        type=shared.whole_number,
+        metavar="B",
+        help="the batch size, in samples, at which a training needs twice the samples",
+    )
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        type=shared.whole_number,
+        default=SIZES,
+        metavar="N",
+        help=f"sizes of the cluster, in GPUs (default: {' '.join(map(str, SIZES))})",
+    )
+    parser.add_argument(
+        "--price",
+        type=shared.seconds,
+        metavar="P",
+        help="price of a GPU-hour, in any currency",
+    )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw cost against time")
+    shared.add_json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Search, extrapolate, and lay out by schedule."""
+    problem = problem_of(options)
+    by_schedule: dict[str, list[Outcome]] = {name: [] for name in problem.schedules}
+    for outcomes in search(problem, options):
+        for outcome in outcomes:
+            by_schedule[outcome.configuration.schedule].append(outcome)
+    found = {
+        name: tradeoff(problem.model, outcomes, problem.gpus, options.sizes, options.critical_batch)
+        for name, outcomes in by_schedule.items()
+    }
+    if not any(found.values()):
+        raise InvalidConfiguration(
+            "model", "nothing fits in memory; `bfpp search` says by how much"
+        )
+    if options.svg:
+        options.svg.write_text(svg_charts([_chart(found, problem.model.name)]))
+        announce(options.svg)
+    if options.json:
+        print_json({name: [_record(each, options) for each in each_size]
+                    for name, each_size in found.items()})  # fmt: skip
+    else:
+        _print(found, options, problem.model.name)
+    return 0
+
+
+def _chart(found: dict[str, list[Training]], model: str) -> Chart:
+    series = [
+        Series(name, [each.days for each in trainings], [each.gpu_days / 1e3 for each in trainings])
+        for name, trainings in found.items()
+    ]
+    return Chart(
+        model,
+        "training time (days)",
+        "cost (1,000 GPU-days)",
+        series,
+        logarithmic_x=True,
+        logarithmic_y=True,
+    )
+
+
+def _record(each: Training, options: argparse.Namespace) -> dict[str, object]:
+    record = {**asdict(each), "outcome": each.outcome.record}
+    return record if options.price is None else {**record, "price": each.price(options.price)}
+
+
+def _print(found: dict[str, list[Training]], options: argparse.Namespace, model: str) -> None:
+    rows = []
+    for at, gpus in enumerate(options.sizes):
+        for name, trainings in found.items():
+            if trainings:
+                each = trainings[at]
+                price = () if options.price is None else (f"{each.price(options.price):,.0f}",)
+                groups = each.outcome.configuration
+                cells = (
+                    name,
+                    f"{each.days:,.1f}",
+                    f"{each.gpu_days:,.0f}",
+                    *price,
+                    f"{each.batch:,.0f}",
+                    f"{groups.pp} x {groups.tp} x {groups.dp * gpus // options.gpus}",
+                    f"{each.outcome.tflops_per_gpu:.1f}",
+                )
+                rows.append((f"{gpus:,}", *cells))
+    priced = () if options.price is None else ("price",)
+    columns = ("GPUs", "schedule", "days", "GPU-days", *priced, "batch", "pp x tp x dp", "Tflop/s")
+    title = f"Training {model} with a critical batch size of {options.critical_batch:,}"
+    print_table(title, columns, rows)

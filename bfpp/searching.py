@@ -1,0 +1,110 @@
+"""What `search` and `tradeoff` share: the options that say what to search, and the search."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bfpp import options as shared
+from schedules import schedules
+from sim.cluster import load_cluster
+from sim.executors import EXECUTORS, as_completed, executor
+from sim.implementation import IMPLEMENTATIONS
+from sim.model import load_model
+from sim.search import Configuration, Outcome, Problem, configurations, evaluate
+
+AT_ONCE = 64
+"""Configurations that one piece of work simulates."""
+
+
+def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which model, on what, at which batch sizes, and where to simulate."""
+    parser.add_argument("--model", required=True, metavar="NAME|FILE", help="a preset, or a file")
+    parser.add_argument("--cluster", required=True, metavar="NAME|FILE", help="a preset, or a file")
+    parser.add_argument(
+        "--gpus", required=True, type=shared.whole_number, metavar="N", help="GPUs to use"
+    )
+    parser.add_argument(
+        "--batch",
+        required=True,
+        nargs="+",
+        type=shared.whole_number,
+        metavar="B",
+        help="samples of a step; several are searched together",
+    )
+    parser.add_argument(
+        "--schedule",
+        action="append",
+        metavar="SCHEDULE",
+        help=f"search this schedule (may be given again; default: {', '.join(schedules())})",
+    )
+    parser.add_argument(
+        "--implementation",
+        choices=list(IMPLEMENTATIONS),
+        default="paper",
+        help="whose software runs (default: paper)",
+    )
+    parser.add_argument(
+        "--executor",
+        choices=list(EXECUTORS),
+        default="local",
+        help="where to simulate: this machine's cores, SLURM by submitit, or Dask (default: local)",
+    )
+    parser.add_argument(
+        "--workers", type=shared.whole_number, metavar="N", help="processes (default: all cores)"
+    )
+
+
+def problem_of(options: argparse.Namespace) -> Problem:
+    """What the options ask to be searched."""
+    return Problem(
+        load_model(options.model),
+        load_cluster(options.cluster),
+        options.gpus,
+        tuple(options.batch),
+        tuple(options.schedule or schedules()),
+        options.implementation,
+    )
+
+
+def chosen_configurations(problem: Problem) -> list[Configuration]:
+    """All valid configurations; raises `ValueError` if there is none."""
+    chosen = configurations(problem)
+    if not chosen:
+        batches = ", ".join(map(str, problem.batches))
+        raise ValueError(
+            f"--gpus, --batch: {problem.model.name} cannot be divided over {problem.gpus} GPUs "
+            f"with a batch of {batches}"
+        )
+    return chosen
+
+
+def search(
+    problem: Problem, options: argparse.Namespace, known: Iterable[Configuration] = ()
+) -> Iterator[list[Outcome]]:
+    """Simulate what is not known yet, some at a time, with a progress bar."""
+    chosen, done = chosen_configurations(problem), set(known)
+    missing = [configuration for configuration in chosen if configuration not in done]
+    columns = (
+        TextColumn("searching"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    console = Console(stderr=True)
+    with (
+        Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar,
+        executor(options.executor, options.workers) as workers,
+    ):
+        job = bar.add_task("", total=len(chosen), completed=len(chosen) - len(missing))
+        work = [workers.submit(evaluate, problem, part) for part in parts(missing)]
+        for promise in as_completed(work):
+            outcomes: list[Outcome] = promise.result()
+            bar.advance(job, len(outcomes))
+            yield outcomes
+
+
+def parts(chosen: Sequence[Configuration]) -> list[Sequence[Configuration]]:
+    """The pieces of work."""
+    return [chosen[at : at + AT_ONCE] for at in range(0, len(chosen), AT_ONCE)]
