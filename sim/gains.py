@@ -1,0 +1,66 @@
+"""How much earlier the step would end without one of its waits.
+
+Durations stay as they are in the timeline, and one task is excused from waiting
+for anything but its own rank's compute lane: the compute step that ends the
+wait, or the blocking communication ahead of it that does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from schedules import LaneKind, TaskGraph
+from schedules.columns import NONE, Groups
+from sim.compiled_engine import times
+from sim.costs import fixed_costs
+from traces.causes import Causes, Wait
+
+MOST = 1000
+"""How many waits, the longest ones, are looked into."""
+
+
+def waits_with_gains(causes: Causes, most: int = MOST) -> list[Wait]:
+    """The waits of a timeline, the longest ones with their gain in seconds.
+
+    A wait for the end of the training step has none.
+    """
+    waits = causes.waits
+    longest = sorted(range(len(waits)), key=lambda at: waits[at].begin - waits[at].end)[:most]
+    costs = fixed_costs(causes.timeline.duration)
+    found = list(waits)
+    for at in longest:
+        if waits[at].task != NONE:
+            without = excused(causes, waits[at])
+            gain = causes.timeline.step_time - float(times(without, costs)[1].max())
+            found[at] = replace(waits[at], gain=max(gain, 0.0))
+    return found
+
+
+def excused(causes: Causes, wait: Wait) -> TaskGraph:
+    """The graph in which the task at the end of a wait starts once its rank is free."""
+    graph = causes.timeline.graph
+    own = next(
+        number
+        for number, lane in enumerate(graph.lanes)
+        if lane.rank == wait.rank and lane.kind is LaneKind.COMPUTE
+    )
+    task, blocker = wait.task, wait.blocker
+    while blocker != NONE and own in (graph.lane[blocker], graph.peer_lane[blocker]):
+        if graph.is_compute[blocker]:
+            break
+        task, blocker = blocker, int(causes.blocker[blocker])
+    lane, peer_lane = graph.lane.copy(), graph.peer_lane.copy()
+    lane[task], peer_lane[task] = own, NONE
+    return replace(
+        graph, lane=lane, peer_lane=peer_lane, dependencies=_without(graph.dependencies, task)
+    )
+
+
+def _without(groups: Groups, group: int) -> Groups:
+    """The groups, with one of them empty."""
+    first, after = groups.start[group], groups.start[group + 1]
+    start = groups.start.copy()
+    start[group + 1 :] -= after - first
+    return Groups(start, np.delete(groups.member, slice(first, after)))
