@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -27,9 +28,22 @@ class Groups(NamedTuple):
         return self.member[self.start[group] : self.start[group + 1]]
 
 
+SHORT = 2**15
+"""Groups whose numbers fit 16 bits, which numpy sorts by radix, several times faster."""
+
+
+def among(column: npt.NDArray[np.integer], codes: Iterable[int]) -> Flags:
+    """Where a column holds one of a few codes: `np.isin`, faster for so few."""
+    found = np.zeros(len(column), dtype=bool)
+    for code in codes:
+        found |= column == int(code)
+    return found
+
+
 def group_by(group: npt.NDArray[np.integer], member: Integers, groups: int) -> Groups:
     """Collect `member` by `group`, keeping the given order within each group."""
-    order = np.argsort(group, kind="stable")
+    key = group.astype(np.int16) if groups <= SHORT else group
+    order = np.argsort(key, kind="stable")
     start = np.zeros(groups + 1, dtype=np.int64)
     np.cumsum(np.bincount(group, minlength=groups), out=start[1:])
     return Groups(start, member[order])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from schedules.columns import NONE, Flags, Integers, Seconds
+from schedules.columns import NONE, Flags, Integers, Seconds, among, group_by
 from schedules.graph import Sharding, TaskGraph
 from schedules.steps import Operation
 
@@ -23,11 +23,12 @@ def live_activations(graph: TaskGraph) -> Integers:
     stage and micro-batch lets it go. Tasks of other kinds hold 0.
     """
     change = np.equal(graph.operation, Operation.FORWARD).astype(np.int32)
-    change -= np.isin(graph.operation, ENDS_AN_ACTIVATION)
+    change -= among(graph.operation, ENDS_AN_ACTIVATION)
+    steps = np.flatnonzero(graph.is_compute).astype(np.int32)
+    start, steps = group_by(graph.rank[steps], steps, graph.layout.pipeline_parallel)
+    total = np.append(0, np.cumsum(change[steps]))
     live = np.zeros(len(graph), dtype=np.int32)
-    for rank in range(graph.layout.pipeline_parallel):
-        steps = np.flatnonzero(graph.is_compute & (graph.rank == rank))
-        live[steps] = np.cumsum(change[steps])
+    live[steps] = total[1:] - np.repeat(total[start[:-1]], np.diff(start))
     return live
 
 
@@ -46,15 +47,18 @@ def data_network(graph: TaskGraph) -> Seconds:
     """
     all_reduce = graph.communication.sharding is Sharding.NONE
     volume = np.where(graph.operation == Operation.REDUCE, 2.0 if all_reduce else 1.0, 1.0)
-    chosen = np.isin(graph.operation, (Operation.GATHER, Operation.REDUCE))
+    chosen = among(graph.operation, (Operation.GATHER, Operation.REDUCE))
     return _sum_by_rank(graph, chosen, volume) / graph.layout.stages
 
 
 def weight_buffers(graph: TaskGraph) -> Integers:
     """For each rank, how many stages' weights it has room for (paper: State memory)."""
-    pairs = np.unique(np.stack([graph.rank, graph.weight_buffer], axis=1), axis=0)
-    used = pairs[pairs[:, 1] != NONE, 0]
-    return np.bincount(used, minlength=graph.layout.pipeline_parallel).astype(np.int32)
+    holds = graph.weight_buffer != NONE
+    rank, buffer = graph.rank[holds], graph.weight_buffer[holds]
+    used = np.zeros((graph.layout.pipeline_parallel, buffer.max(initial=0) + 1), dtype=bool)
+    used[rank, buffer] = True
+    count: Integers = used.sum(axis=1, dtype=np.int32)
+    return count
 
 
 def sends_per_microbatch(graph: TaskGraph) -> Seconds:
@@ -70,17 +74,17 @@ def reduction_window(graph: TaskGraph, *, final: bool = True) -> Seconds:
     `final`, from the first one at all), in steps of its order: the paper's DP
     overlap, the work that reductions can hide behind.
     """
-    work = np.isin(graph.operation, ENDS_AN_ACTIVATION)
+    ranks = graph.layout.pipeline_parallel
     reductions = np.flatnonzero(graph.operation == Operation.REDUCE)
     if final:
         reductions = _last_of_stage(graph.stage, reductions)
-    shares = np.zeros(graph.layout.pipeline_parallel)
-    for rank in range(graph.layout.pipeline_parallel):
-        first = reductions[graph.rank[reductions] == rank].min()
-        ready = graph.dependencies.of(first).max()
-        own = np.flatnonzero(work & (graph.rank == rank))
-        shares[rank] = np.count_nonzero(own > ready) / len(own)
-    return shares
+    first = np.full(ranks, len(graph))
+    np.minimum.at(first, graph.rank[reductions], reductions)
+    ready = np.array([graph.dependencies.of(reduction).max() for reduction in first])
+    work = np.flatnonzero(among(graph.operation, ENDS_AN_ACTIVATION))
+    rank = graph.rank[work]
+    after: Seconds = np.bincount(rank, work > ready[rank], ranks) / np.bincount(rank)
+    return after
 
 
 def _last_of_stage(stage: Integers, reductions: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schedules.columns import NONE, Flags, Groups, Integers, group_by
+from schedules.columns import NONE, Flags, Groups, Integers, among, group_by
 from schedules.layout import Layout
 from schedules.steps import COMPUTE_STEPS, TRANSFERS, Operation
 
@@ -166,44 +166,56 @@ class TaskGraph:
     @cached_property
     def lane_tasks(self) -> Groups:
         """For each lane, its tasks in order."""
-        numbers = np.arange(len(self), dtype=np.int32)
-        received = np.flatnonzero(self.peer_lane != NONE).astype(np.int32)
-        lane = np.concatenate([self.lane, self.peer_lane[received]])
-        task = np.concatenate([numbers, received])
-        in_order = np.argsort(task, kind="stable")
-        return group_by(lane[in_order], task[in_order], len(self.lanes))
+        return _group_both_ends(self.lane, self.peer_lane, len(self.lanes))
+
+    @cached_property
+    def rank_tasks(self) -> Groups:
+        """For each rank, its tasks in order, what it receives among them."""
+        return _group_both_ends(self.rank, self.peer, self.layout.pipeline_parallel)
 
     @cached_property
     def dependents(self) -> Groups:
         """For each task, the tasks that list it among their dependencies."""
-        start = self.dependencies.start
-        task = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(start))
-        return group_by(self.dependencies.member, task, len(self))
+        return group_by(self.dependencies.member, self._dependent, len(self))
 
     @cached_property
     def followers(self) -> Groups:
         """For each task, those that wait for it: its dependents, and the next on its lanes."""
-        lane_of = np.repeat(np.arange(len(self.lanes)), np.diff(self.lane_tasks.start))
-        task = self.lane_tasks.member
-        together = lane_of[1:] == lane_of[:-1]
-        dependents = self.dependents
-        before = np.repeat(np.arange(len(self)), np.diff(dependents.start))
+        start, task = self.lane_tasks
+        together = np.ones(len(task), dtype=bool)
+        together[start[:-1]] = False
         return group_by(
-            np.append(before, task[:-1][together]),
-            np.append(dependents.member, task[1:][together]),
+            np.append(self.dependencies.member, task[:-1][together[1:]]),
+            np.append(self._dependent, task[1:][together[1:]]),
             len(self),
         )
+
+    @property
+    def _dependent(self) -> Integers:
+        """For each dependency, the task that has it."""
+        numbers = np.arange(len(self), dtype=np.int32)
+        return np.repeat(numbers, np.diff(self.dependencies.start))
 
     @cached_property
     def is_compute(self) -> Flags:
         """Forward and backward passes: what a schedule orders."""
-        return np.isin(self.operation, COMPUTE_STEPS)
+        return among(self.operation, COMPUTE_STEPS)
 
     @cached_property
     def is_transfer(self) -> Flags:
         """Tasks on two lanes."""
-        return np.isin(self.operation, TRANSFERS)
+        return among(self.operation, TRANSFERS)
 
     def lanes_of(self, rank: int) -> list[int]:
         """The numbers of a rank's lanes, compute first."""
         return [number for number, lane in enumerate(self.lanes) if lane.rank == rank]
+
+
+def _group_both_ends(sender: Integers, receiver: Integers, groups: int) -> Groups:
+    """Tasks in order, each in its sender's group and, if it has one, in its receiver's."""
+    has_receiver = receiver != NONE
+    ends = has_receiver + np.int8(1)
+    task = np.repeat(np.arange(len(sender), dtype=np.int32), ends)
+    group = np.repeat(sender, ends)
+    group[1:][task[1:] == task[:-1]] = receiver[has_receiver]
+    return group_by(group, task, groups)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from schedules.columns import Groups
+from schedules.columns import Groups, Integers
 from schedules.graph import Communication, Lane, LaneKind, Sharding, TaskGraph
 from schedules.layout import InvalidConfiguration, Layout
 from schedules.steps import Operation
@@ -55,12 +55,14 @@ def read_graph(text: str | bytes) -> TaskGraph:
     """The graph of a JSON text; raises `MalformedGraph` with the reason."""
     try:
         record = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedGraph(f"is not JSON: {error}") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise MalformedGraph(f'is not a task graph: it has no "format": "{FORMAT}"')
     try:
         graph = _graph(record)
+    except MalformedGraph:
+        raise
     except InvalidConfiguration as error:
         raise MalformedGraph(f"the layout cannot be: {error}") from None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -71,29 +73,55 @@ def read_graph(text: str | bytes) -> TaskGraph:
 
 def _graph(record: dict[str, Any]) -> TaskGraph:
     tasks = record["tasks"]
-    columns = {name: np.array(tasks[name], dtype=np.int32) for name in COLUMNS[1:]}
+    columns = {name: _column(tasks[name], name) for name in COLUMNS[1:]}
     operation = np.array([Operation[name] for name in tasks["operation"]], dtype=np.int8)
     lists = tasks["dependencies"]
+    if not all(isinstance(each, list) for each in lists):
+        raise MalformedGraph("column dependencies does not hold lists")
     start = np.concatenate([[0], np.cumsum([len(each) for each in lists], dtype=np.int64)])
-    member = np.array(list(chain.from_iterable(lists)), dtype=np.int32)
-    communication = dict(record["communication"])
-    communication["sharding"] = Sharding(communication["sharding"])
     return TaskGraph(
         schedule=str(record["schedule"]),
-        layout=Layout(**record["layout"]),
-        communication=Communication(**communication),
+        layout=_layout(record["layout"]),
+        communication=_communication(record["communication"]),
         lanes=tuple(
             Lane(int(rank), LaneKind[kind], int(peer)) for rank, kind, peer in record["lanes"]
         ),
         operation=operation,
-        dependencies=Groups(start, member),
+        dependencies=Groups(start, _column(list(chain.from_iterable(lists)), "dependencies")),
         **columns,
     )
 
 
+def _column(values: object, name: str) -> Integers:
+    if not isinstance(values, list) or any(type(value) is not int for value in values):
+        raise MalformedGraph(f"column {name} does not hold whole numbers")
+    return np.array(values, dtype=np.int32)
+
+
+def _layout(record: dict[str, Any]) -> Layout:
+    for name in ("pipeline_parallel", "microbatches", "stages_per_rank"):
+        if type(record[name]) is not int:
+            raise MalformedGraph(f"layout: {name} must be a whole number, not {record[name]!r}")
+    return Layout(**record)
+
+
+def _communication(record: dict[str, Any]) -> Communication:
+    for name in ("pipeline_overlap", "data_overlap"):
+        if not isinstance(record[name], bool):
+            raise MalformedGraph(f"communication: {name} must be true or false")
+    return Communication(**{**record, "sharding": Sharding(record["sharding"])})
+
+
 def _require_form(graph: TaskGraph) -> None:
-    """Refuse columns of unequal length, and numbers of tasks or lanes that are not there."""
+    """Refuse columns of unequal length, and numbers of tasks or lanes that are not there.
+
+    A layout of more stages or micro-batches than there are tasks is refused
+    too: no memory need be spent on it.
+    """
     tasks = len(graph)
+    for name in ("stages", "microbatches"):
+        if (count := getattr(graph.layout, name)) > tasks:
+            raise MalformedGraph(f"has {tasks} tasks, too few for {count} {name}")
     for name in COLUMNS:
         if getattr(graph, name).shape != (tasks,):
             raise MalformedGraph(

@@ -1,9 +1,11 @@
-"""The fast engine: loops over the graph's columns, compiled where that pays.
+"""The fast engine: loops over the graph's columns, compiled once that pays.
 
 If no port carries two flows at once, one sweep in task order gives the times:
 it is tried first, and its result kept if no two flows meet in a port.
-Otherwise the tasks are replayed in the order of time. Small graphs run the same
-loops uncompiled, which is faster than loading the compiler.
+Otherwise the tasks are replayed in the order of time. The same loops run
+uncompiled until a process has spent about as long in them as loading the
+compiler takes: one small graph never waits for it, and many small ones soon
+run compiled.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from sim import kernels
 from sim.costs import Costs
 from traces.timeline import Timeline
 
-COMPILE_FROM = 20_000
-"""Tasks from which on a compiled loop pays for loading numba."""
+COMPILE_FROM = 300_000
+"""Tasks of an uncompiled sweep that take as long as loading numba: about 0.3 s."""
+
+UNCOMPILED = {"sweep": 1, "replay": 5}
+"""How long each loop takes for a task, uncompiled: in tasks of a sweep, a microsecond each."""
 
 
 def simulate(
@@ -37,14 +42,22 @@ def simulate(
 
 def times(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
     """When each task starts and ends, in seconds."""
-    moves = costs.bytes > 0
-    alone = costs.seconds.copy()
+    start, end = _sweep(graph, _alone(costs))
+    if not flows_meet(costs, start, end):
+        return start, end
+    del start, end
+    return _replay(graph, costs)
+
+
+def _alone(costs: Costs) -> Seconds:
+    """What each task takes if it has its ports to itself."""
+    moves = np.flatnonzero(costs.bytes > 0)
+    if not len(moves):
+        return costs.seconds
     rate = np.minimum(costs.bandwidth[costs.port_out[moves]], costs.bandwidth[costs.port_in[moves]])
-    alone[moves] += costs.bytes[moves] / rate
-    start, end = _sweep(graph, alone)
-    if flows_meet(costs, start, end):
-        return _replay(graph, costs)
-    return start, end
+    seconds = costs.seconds.copy()
+    seconds[moves] += costs.bytes[moves] / rate
+    return seconds
 
 
 def step_times(graph: TaskGraph, costs: Sequence[Costs]) -> Seconds:
@@ -54,7 +67,7 @@ def step_times(graph: TaskGraph, costs: Sequence[Costs]) -> Seconds:
 
 def _sweep(graph: TaskGraph, seconds: Seconds) -> tuple[Seconds, Seconds]:
     start, end = np.empty((2, len(graph)))
-    _loop("sweep", len(graph))(
+    _LOOPS.get("sweep", len(graph))(
         graph.lane,
         graph.peer_lane,
         graph.dependencies.start,
@@ -69,9 +82,10 @@ def _sweep(graph: TaskGraph, seconds: Seconds) -> tuple[Seconds, Seconds]:
 
 def flows_meet(costs: Costs, start: Seconds, end: Seconds) -> bool:
     """Whether two flows are in one port at once, given times without contention."""
-    moves = costs.bytes > 0
-    begin = (start + costs.seconds)[moves]
-    until = end[moves]
+    moves = np.flatnonzero(costs.bytes > 0)
+    if not len(moves):
+        return False
+    begin, until = start[moves] + costs.seconds[moves], end[moves]
     port_out, port_in = costs.port_out[moves], costs.port_in[moves]
     both = port_out != port_in
     port = np.concatenate([port_out, port_in[both]])
@@ -104,10 +118,10 @@ def replay_with_slopes(
     followers = graph.followers
     start, end = np.full((2, len(graph)), np.nan)
     end_slope = np.empty_like(slopes.seconds)
-    _loop("replay", len(graph))(
-        np.bincount(followers.member, minlength=len(graph)),
+    _LOOPS.get("replay", len(graph))(
+        np.bincount(followers.member, minlength=len(graph)).astype(np.int32),
         followers.start,
-        followers.member.astype(np.int64),
+        followers.member,
         (costs.seconds, costs.bytes, costs.port_out, costs.port_in, costs.bandwidth),
         (slopes.seconds, slopes.bytes.copy(), slopes.bandwidth),
         start,
@@ -117,11 +131,21 @@ def replay_with_slopes(
     return start, end, end_slope
 
 
-def _loop(name: str, tasks: int) -> Callable[..., Any]:
-    """A loop of `sim.kernels`, compiled if there are many tasks."""
-    loops = _compiled_kernels() if tasks >= COMPILE_FROM else kernels
-    loop: Callable[..., Any] = getattr(loops, name)
-    return loop
+class _Loops:
+    """The loops of `sim.kernels`, compiled once enough has been asked of them."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    def get(self, name: str, tasks: int) -> Callable[..., Any]:
+        """The loop of that name, to run over so many tasks."""
+        self._asked += tasks * UNCOMPILED[name]
+        loops = _compiled_kernels() if self._asked >= COMPILE_FROM else kernels
+        loop: Callable[..., Any] = getattr(loops, name)
+        return loop
+
+
+_LOOPS = _Loops()
 
 
 @cache

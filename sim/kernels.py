@@ -61,8 +61,8 @@ def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope
     ports = (
         np.zeros(len(bandwidth), dtype=np.int64),  # users
         np.full(len(bandwidth), -1),  # first slot
-        np.full(2 * tasks, -1),  # next slot
-        np.full(2 * tasks, -1),  # slot before
+        np.full(2 * tasks, -1, dtype=np.int32),  # next slot
+        np.full(2 * tasks, -1, dtype=np.int32),  # slot before
     )
     slope = np.zeros(parameters)
     heap = [(0.0, 0, LATENCY)]
@@ -75,16 +75,18 @@ def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope
     while heap:
         now, task, of_version = heappop(heap)
         if of_version == LATENCY:
-            slope[:] = since_slope[task] + slopes[0][task]
+            for parameter in range(parameters):
+                slope[parameter] = since_slope[task, parameter] + slopes[0][task, parameter]
         elif of_version == version[task]:
-            slope[:] = _arrival_slope(task, flows, flow_slopes)
+            _arrival_slope(task, flows, flow_slopes, slope)
         else:
             continue
         if size[task] > 0.0:
             joins = of_version == LATENCY
             if joins:
                 flows[2][task] = now
-                since_slope[task] = slope
+                for parameter in range(parameters):
+                    since_slope[task, parameter] = slope[parameter]
             sides = 1 if port_out[task] == port_in[task] else 2
             for side in range(sides):
                 _enter_or_leave(
@@ -96,21 +98,28 @@ def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope
             if joins:
                 continue
         end[task] = now
-        end_slope[task] = slope
+        for parameter in range(parameters):
+            end_slope[task, parameter] = slope[parameter]
         for at in range(follower_start[task], follower_start[task + 1]):
-            after = follower[at]
+            after = int(follower[at])
             waits[after] -= 1
             if waits[after] == 0:
                 start[after] = now
-                since_slope[after] = slope
+                for parameter in range(parameters):
+                    since_slope[after, parameter] = slope[parameter]
                 heappush(heap, (now + seconds[after], after, LATENCY))
 
 
-def _arrival_slope(flow, flows, flow_slopes):
-    """The derivative of the time at which a flow's last byte arrives."""
+def _arrival_slope(flow, flows, flow_slopes, slope):
+    """Fill in the derivative of the time at which a flow's last byte arrives."""
     left, rate = flows[0][flow], flows[1][flow]
     left_slope, rate_slope, since_slope = flow_slopes
-    return since_slope[flow] + left_slope[flow] / rate - rate_slope[flow] * (left / rate**2)
+    for parameter in range(len(slope)):
+        slope[parameter] = (
+            since_slope[flow, parameter]
+            + left_slope[flow, parameter] / rate
+            - rate_slope[flow, parameter] * (left / rate**2)
+        )
 
 
 def _enter_or_leave(slot, port, enters, ports):
@@ -150,11 +159,13 @@ def _share(port, now, slope, costs, bandwidth_slope, ports, flows, flow_slopes, 
         if share == rate[flow]:
             continue
         passed = now - since[flow]
-        left_slope[flow] -= (slope - since_slope[flow]) * rate[flow] + rate_slope[flow] * passed
+        for parameter in range(len(slope)):
+            moved = (slope[parameter] - since_slope[flow, parameter]) * rate[flow]
+            left_slope[flow, parameter] -= moved + rate_slope[flow, parameter] * passed
+            since_slope[flow, parameter] = slope[parameter]
+            rate_slope[flow, parameter] = bandwidth_slope[narrow, parameter] / users[narrow]
         left[flow] = max(left[flow] - passed * rate[flow], 0.0)
         since[flow] = now
-        since_slope[flow] = slope
         rate[flow] = share
-        rate_slope[flow] = bandwidth_slope[narrow] / users[narrow]
         version[flow] += 1
         heappush(heap, (now + left[flow] / share, flow, version[flow]))

@@ -173,9 +173,10 @@ class Causes:
         return seconds
 
     def _cause_of(self, on: int, after: int, where: Cause) -> Cause:
-        operation = Operation(self.timeline.graph.operation[on])
-        compute = after != NONE and bool(self.timeline.graph.is_compute[after])
-        if operation is Operation.REDUCE and compute:
+        graph = self.timeline.graph
+        operation = Operation(graph.operation[on])
+        beside = after != NONE and graph.is_compute[after] and graph.lane[on] != graph.lane[after]
+        if operation is Operation.REDUCE and beside:
             return Cause.BUFFER
         return COMMUNICATION.get(operation, where)
 

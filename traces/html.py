@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from plotly.offline import get_plotlyjs
 
 from schedules import LaneKind, Operation, TaskGraph
 from schedules.columns import Flags
@@ -86,6 +85,8 @@ def write_html(panels: Sequence[Panel], path: str | PathLike[str], title: str) -
 
 def page(panels: Sequence[Panel], title: str) -> str:
     """The page of `write_html`, as text."""
+    from plotly.offline import get_plotlyjs  # slow to load
+
     content = {
         "title": title,
         "opensWithChannels": _opens_with_channels([panel.timeline for panel in panels]),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from schedules import Operation
-from schedules.columns import NONE, Flags, Integers, Seconds
+from schedules.columns import NONE, Flags, Integers, Seconds, among
 from schedules.counts import ENDS_AN_ACTIVATION, peak_activations
 from traces.timeline import Timeline
 
@@ -43,10 +43,12 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
     graph, step_time = timeline.graph, timeline.step_time
     computes = compute_time(timeline).tolist()
     peaks = peak_activations(graph) / graph.layout.stages_per_rank
-    is_data = np.isin(graph.operation, DATA)
+    chosen = graph.is_transfer, among(graph.operation, DATA)
     table = []
     for rank, seconds in enumerate(computes):
-        own = timeline.compute_tasks(rank)
+        tasks = graph.rank_tasks.of(rank)
+        own = tasks[graph.is_compute[tasks]]
+        exposed = _exposed(timeline, tasks, own, chosen)
         table.append(
             RankMetrics(
                 rank=rank,
@@ -55,8 +57,8 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
                 end=float(timeline.end[own].max()),
                 idle=step_time - seconds,
                 utilisation=seconds / step_time if step_time else 1.0,
-                exposed_transfer=exposed_time(timeline, rank, graph.is_transfer),
-                exposed_data=exposed_time(timeline, rank, is_data),
+                exposed_transfer=exposed[0],
+                exposed_data=exposed[1],
                 peak_microbatches=float(peaks[rank]),
             )
         )
@@ -90,15 +92,22 @@ def lane_busy_time(timeline: Timeline) -> Seconds:
 
 def exposed_time(timeline: Timeline, rank: int, chosen: Flags) -> float:
     """Seconds in which a rank runs a chosen task, at either end, but no compute step."""
-    graph = timeline.graph
-    here = (graph.rank == rank) | (graph.peer == rank)
-    beside = np.flatnonzero(here & chosen)
-    compute = timeline.compute_tasks(rank)
-    together = np.concatenate([compute, beside])
-    return _union(timeline, together) - _union(timeline, compute)
+    tasks = timeline.graph.rank_tasks.of(rank)
+    compute = tasks[timeline.graph.is_compute[tasks]]
+    return _exposed(timeline, tasks, compute, (chosen,))[0]
 
 
-def _union(timeline: Timeline, tasks: npt.NDArray[np.integer]) -> float:
+def _exposed(
+    timeline: Timeline, tasks: Integers, compute: Integers, chosen: Iterable[Flags]
+) -> list[float]:
+    """Seconds in which a rank runs some of its tasks but no compute step, for each choice."""
+    hidden = _union(timeline, compute)
+    return [
+        _union(timeline, np.append(compute, tasks[beside[tasks]])) - hidden for beside in chosen
+    ]
+
+
+def _union(timeline: Timeline, tasks: Integers) -> float:
     """Seconds in which at least one of the tasks runs."""
     in_order = tasks[np.argsort(timeline.start[tasks], kind="stable")]
     start, end = timeline.start[in_order], timeline.end[in_order]
@@ -131,16 +140,17 @@ def _level(begin: Seconds, end: Seconds) -> Level:
 def live_activations_over_time(timeline: Timeline, rank: int) -> Level:
     """The (stage, micro-batch) activations that a rank holds."""
     graph = timeline.graph
-    here = graph.rank == rank
-    begins = here & (graph.operation == Operation.FORWARD)
-    ends = here & np.isin(graph.operation, ENDS_AN_ACTIVATION)
+    tasks = graph.rank_tasks.of(rank)
+    begins = tasks[graph.operation[tasks] == Operation.FORWARD]
+    ends = tasks[among(graph.operation[tasks], ENDS_AN_ACTIVATION)]
     return _level(timeline.start[begins], timeline.end[ends])
 
 
 def weight_buffers_over_time(timeline: Timeline, rank: int) -> Level:
     """The weight buffers that hold what is still needed: from gather to last use."""
     graph = timeline.graph
-    tasks = np.flatnonzero((graph.rank == rank) & (graph.weight_buffer != NONE))
+    tasks = graph.rank_tasks.of(rank)
+    tasks = tasks[graph.weight_buffer[tasks] != NONE]
     opens = graph.operation[tasks] == Operation.GATHER
     return _buffers_over_time(timeline, tasks, graph.weight_buffer[tasks], opens)
 
@@ -148,7 +158,8 @@ def weight_buffers_over_time(timeline: Timeline, rank: int) -> Level:
 def gradient_buffers_over_time(timeline: Timeline, rank: int) -> Level:
     """The gradient buffers in use: from the first backward pass to the reduction."""
     graph = timeline.graph
-    tasks = np.flatnonzero((graph.rank == rank) & (graph.gradient_buffer != NONE))
+    tasks = graph.rank_tasks.of(rank)
+    tasks = tasks[graph.gradient_buffer[tasks] != NONE]
     reduces = graph.operation[tasks] == Operation.REDUCE
     buffer = graph.gradient_buffer[tasks]
     opens = np.zeros(len(tasks), dtype=bool)
@@ -159,7 +170,7 @@ def gradient_buffers_over_time(timeline: Timeline, rank: int) -> Level:
 
 
 def _buffers_over_time(
-    timeline: Timeline, tasks: npt.NDArray[np.intp], buffer: Integers, opens: Flags
+    timeline: Timeline, tasks: Integers, buffer: Integers, opens: Flags
 ) -> Level:
     """Spans of each buffer's uses; a task that `opens` begins a new span."""
     in_order = np.argsort(buffer, kind="stable")

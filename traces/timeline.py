@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from schedules import Task, TaskGraph
 from schedules.columns import Integers, Seconds
 
@@ -38,8 +36,8 @@ class Timeline:
 
     def compute_tasks(self, rank: int) -> Integers:
         """A rank's forward and backward passes, in order."""
-        on_rank = np.flatnonzero(self.graph.is_compute & (self.graph.rank == rank))
-        return on_rank.astype(np.int32)
+        own = self.graph.rank_tasks.of(rank)
+        return own[self.graph.is_compute[own]]
 
     def describe(self, number: int) -> tuple[Task, float, float]:
         """A task with its start and end."""

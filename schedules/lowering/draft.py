@@ -17,6 +17,8 @@ COMPUTE, TRANSFER, GATHER, REDUCE, OPTIMIZER = range(5)
 PHASES = 5
 """The phases of a round, in their order."""
 
+KINDS = tuple(LaneKind)
+
 
 class Tasks(NamedTuple):
     """Columns of some tasks of a draft; numbers stand for whole columns of them."""
@@ -104,8 +106,33 @@ def _lanes(
     operation: npt.NDArray[np.int8], rank: Integers, peer: Integers, communication: Communication
 ) -> tuple[tuple[Lane, ...], Integers, Integers]:
     """The lanes in use, and each task's lane and, for transfers, lane at the receiver."""
-    here = np.full(len(Operation), LaneKind.COMPUTE)
-    there = np.full(len(Operation), LaneKind.COMPUTE)
+    here, there = _kinds(communication)
+    ranks = int(rank.max()) + 1
+    crosses = np.flatnonzero(peer != NONE)
+    is_channel = here[operation] >= LaneKind.SEND_ACTIVATIONS
+    sender, receiver = rank[crosses], peer[crosses]
+    lane = _code(rank, here[operation], np.where(is_channel, peer, 0), ranks)
+    back = np.where(is_channel[crosses], sender, 0)
+    received = _code(receiver, there[operation[crosses]], back, ranks)
+
+    used = np.zeros(ranks * len(LaneKind) * ranks, dtype=bool)
+    used[lane] = True
+    used[received] = True
+    number = np.cumsum(used, dtype=np.int32) - 1
+    peer_lane = np.full(len(rank), NONE, dtype=np.int32)
+    peer_lane[crosses] = number[received]
+    table = used.reshape(ranks, len(LaneKind), ranks)
+    lanes = tuple(
+        Lane(rank, KINDS[kind], peer if kind >= LaneKind.SEND_ACTIVATIONS else NONE)
+        for rank, kind, peer in np.argwhere(table).tolist()
+    )
+    return lanes, number[lane], peer_lane
+
+
+def _kinds(communication: Communication) -> tuple[Integers, Integers]:
+    """For each operation, the kind of its lane and of its lane at a receiver."""
+    here = np.full(len(Operation), LaneKind.COMPUTE, dtype=np.int32)
+    there = here.copy()
     if communication.data_overlap:
         here[[Operation.GATHER, Operation.REDUCE]] = LaneKind.DATA
     if communication.pipeline_overlap:
@@ -113,22 +140,10 @@ def _lanes(
         there[Operation.TRANSFER_ACTIVATIONS] = LaneKind.RECEIVE_ACTIVATIONS
         here[Operation.TRANSFER_GRADIENTS] = LaneKind.SEND_GRADIENTS
         there[Operation.TRANSFER_GRADIENTS] = LaneKind.RECEIVE_GRADIENTS
+    return here, there
 
-    ranks = int(rank.max()) + 1
-    code = np.arange(len(LaneKind) * ranks * ranks).reshape(ranks, len(LaneKind), ranks)
-    is_channel = here[operation] >= LaneKind.SEND_ACTIVATIONS
-    lane = code[rank, here[operation], np.where(is_channel, peer, 0)]
-    crosses = peer != NONE
-    back = np.where(is_channel, rank, 0)[crosses]
-    peer_lane = np.full(len(rank), NONE, dtype=np.int32)
-    used = np.zeros(code.size, dtype=bool)
-    used[lane] = True
-    received = code[peer[crosses], there[operation[crosses]], back]
-    used[received] = True
-    number = (np.cumsum(used) - 1).astype(np.int32)
-    peer_lane[crosses] = number[received]
-    lanes = tuple(
-        Lane(int(rank), LaneKind(kind), int(peer) if kind >= 2 else NONE)
-        for rank, kind, peer in np.argwhere(used.reshape(code.shape))
-    )
-    return lanes, number[lane], peer_lane
+
+def _code(rank: Integers, kind: Integers, peer: Integers, ranks: int) -> Integers:
+    """A lane's place in a table over ranks, kinds and peers."""
+    code: Integers = (rank * len(LaneKind) + kind) * ranks + peer
+    return code

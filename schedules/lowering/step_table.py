@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schedules.columns import NONE, Flags, Integers
+from schedules.columns import NONE, Flags, Integers, among
 from schedules.layout import InvalidConfiguration, Layout
 from schedules.steps import Operation, Order
 
@@ -47,12 +47,12 @@ class Steps(NamedTuple):
     @property
     def hands_on_gradient(self) -> Flags:
         """The steps that make the gradient of their stage's input."""
-        return np.isin(self.operation, (Operation.BACKWARD, Operation.BACKWARD_INPUT))
+        return among(self.operation, (Operation.BACKWARD, Operation.BACKWARD_INPUT))
 
     @property
     def adds_gradients(self) -> Flags:
         """The steps that add to the gradients of their stage's weights."""
-        return np.isin(self.operation, (Operation.BACKWARD, Operation.BACKWARD_WEIGHT))
+        return among(self.operation, (Operation.BACKWARD, Operation.BACKWARD_WEIGHT))
 
 
 def step_table(orders: Sequence[Order], layout: Layout) -> Steps:
@@ -150,11 +150,13 @@ def _rounds(steps: Steps) -> Integers:
         for step in range(at[rank], end):
             needed = before[step]
             if needed >= 0:
-                if rounds[needed] < 0:
+                then = rounds[needed]
+                if then < 0:
                     waiting[needed] = rank
                     at[rank] = step
                     break
-                now = max(now, rounds[needed])
+                if then > now:
+                    now = then
             now += 1
             rounds[step] = now
             if waiting[step] >= 0:

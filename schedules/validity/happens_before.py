@@ -11,23 +11,28 @@ Two readings of it, which know nothing of what tasks mean:
 - `happens_before` says which tasks have ended before another one starts,
   however long anything takes.
 
-The only file of `schedules` that uses networkx.
+The only file of `schedules` that uses networkx, which it loads when it is used.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 
 from schedules.columns import NONE, Flags, Integers
 from schedules.graph import TaskGraph
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 
 def network(graph: TaskGraph) -> nx.DiGraph:
     """Tasks as nodes; an edge leads from a task to each that waits for its end."""
+    import networkx as nx
+
     waits = nx.DiGraph()
     waits.add_nodes_from(range(len(graph)))
     dependencies = graph.dependencies
@@ -102,6 +107,8 @@ def happens_before(graph: TaskGraph) -> HappensBefore:
 
     Raises `networkx.NetworkXUnfeasible` if some tasks wait for each other.
     """
+    import networkx as nx
+
     waits = network(graph)
     place = _places(graph)
     turn = np.empty(len(graph), dtype=np.int32)

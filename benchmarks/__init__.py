@@ -1,0 +1,1 @@
+"""How fast it is: measurements that `python -m benchmarks` repeats."""

@@ -1,0 +1,61 @@
+"""What all benchmarks share: medians, fresh processes, and tables of results."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Results:
+    """One benchmark: rows of columns (the first row's keys), its target, remarks."""
+
+    title: str
+    target: str
+    rows: list[dict[str, Any]]
+    remarks: list[str] = field(default_factory=list)
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """How long one call takes, on a clean heap."""
+    gc.collect()
+    begin = perf_counter()
+    action()
+    return perf_counter() - begin
+
+
+def medians(runs: int, *actions: Callable[[], object]) -> list[float]:
+    """The median seconds of each action; they take turns, so that all see the same noise."""
+    taken = [[seconds(action) for action in actions] for _ in range(runs)]
+    return [median(column) for column in zip(*taken, strict=True)]
+
+
+def in_fresh_process(module: str, *arguments: object) -> Any:
+    """What `python -m MODULE ARGUMENTS` prints as JSON."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[1:])} failed:\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def forget_peak_memory() -> None:
+    """Let the peak of this process's memory begin anew at what it has now (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def memory(line: str) -> int:
+    """Bytes of this process now (`VmRSS`) or at its peak (`VmHWM`) (Linux)."""
+    status = Path("/proc/self/status").read_text()
+    found = next(words for words in status.splitlines() if words.startswith(line))
+    return int(found.split()[1]) * 1024

@@ -1,0 +1,295 @@
+"""A second lowering, written apart from the first: one Python object for each task.
+
+It follows the rules of the task graph (docs/graph.md) and shares no code with
+`schedules.lowering`, only the words of a graph: operations, lane kinds, layouts.
+The tests hold the columns against it, task by task; the benchmark of the same
+name says what the columns gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import attrgetter
+
+from schedules import Communication, LaneKind, Layout, Operation, Sharding
+from schedules.steps import Step
+
+FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 0, 1, 2, 3
+NOTHING = -1
+AT_ONCE = 2
+"""Buffers that take turns."""
+
+
+@dataclass(slots=True, eq=False)
+class ObjectTask:
+    """One task; `turn` and `phase` place it among the others."""
+
+    operation: int
+    rank: int
+    stage: int
+    turn: int
+    phase: int
+    microbatch: int = NOTHING
+    peer: int = NOTHING
+    weight_buffer: int = NOTHING
+    gradient_buffer: int = NOTHING
+    dependencies: list[ObjectTask] = field(default_factory=list)
+    number: int = NOTHING
+    lane: int = NOTHING
+    peer_lane: int = NOTHING
+
+
+@dataclass(slots=True, eq=False)
+class ObjectRun:
+    """Compute steps of one stage and pass, with no other of that pass between them."""
+
+    steps: list[ObjectTask] = field(default_factory=list)
+
+    @property
+    def first(self) -> ObjectTask:
+        return self.steps[0]
+
+    @property
+    def last(self) -> ObjectTask:
+        return self.steps[-1]
+
+    @property
+    def is_forward(self) -> bool:
+        return self.first.operation == FORWARD
+
+    @property
+    def adds_gradients(self) -> bool:
+        return any(step.operation in (BACKWARD, BACKWARD_WEIGHT) for step in self.steps)
+
+
+@dataclass(slots=True, eq=False)
+class ObjectGraph:
+    """All tasks by number, and the lanes as (rank, kind, peer)."""
+
+    tasks: list[ObjectTask]
+    lanes: list[tuple[int, int, int]]
+
+
+def lower_to_objects(
+    orders: Sequence[Iterable[Step]], layout: Layout, communication: Communication
+) -> ObjectGraph:
+    """The task graph of orders that can run."""
+    compute = [
+        [ObjectTask(operation, rank, stage, NOTHING, 0, microbatch)
+         for operation, stage, microbatch in order]
+        for rank, order in enumerate(orders)
+    ]  # fmt: skip
+    inputs = _inputs(compute, layout)
+    _take_turns(compute, inputs)
+    tasks = [step for steps in compute for step in steps]
+    tasks += _transfers(compute, inputs)
+    for rank, steps in enumerate(compute):
+        tasks += _data_tasks(rank, steps, layout, communication)
+    tasks.sort(key=attrgetter("turn", "phase"))
+    for number, task in enumerate(tasks):
+        task.number = number
+    return ObjectGraph(tasks, _put_on_lanes(tasks, communication))
+
+
+def _inputs(compute: list[list[ObjectTask]], layout: Layout) -> dict[ObjectTask, ObjectTask]:
+    """For each step but the first stage's forwards, the step whose output it needs."""
+    forwards, gradients = {}, {}
+    for steps in compute:
+        for step in steps:
+            cell = (step.stage, step.microbatch)
+            if step.operation == FORWARD:
+                forwards[cell] = step
+            elif step.operation != BACKWARD_WEIGHT:
+                gradients[cell] = step
+    inputs = {}
+    for steps in compute:
+        for step in steps:
+            stage, microbatch = step.stage, step.microbatch
+            if step.operation == FORWARD:
+                if stage:
+                    inputs[step] = forwards[stage - 1, microbatch]
+            elif step.operation == BACKWARD_WEIGHT:
+                inputs[step] = gradients[stage, microbatch]
+            elif stage == layout.stages - 1:
+                inputs[step] = forwards[stage, microbatch]
+            else:
+                inputs[step] = gradients[stage + 1, microbatch]
+    return inputs
+
+
+def _take_turns(compute: list[list[ObjectTask]], inputs: dict[ObjectTask, ObjectTask]) -> None:
+    """Turn by turn, let every rank run its next step if the input was there before."""
+    turn, at, left = 0, [0] * len(compute), sum(map(len, compute))
+    while left:
+        ran = []
+        for rank, steps in enumerate(compute):
+            if at[rank] < len(steps):
+                step = steps[at[rank]]
+                needed = inputs.get(step)
+                if needed is None or needed.turn >= 0:
+                    ran.append(step)
+        if not ran:
+            raise ValueError("these orders deadlock")
+        for step in ran:
+            step.turn = turn
+            at[step.rank] += 1
+        left -= len(ran)
+        turn += 1
+
+
+def _transfers(
+    compute: list[list[ObjectTask]], inputs: dict[ObjectTask, ObjectTask]
+) -> list[ObjectTask]:
+    """Let each step depend on its input, over a transfer if that is of another rank."""
+    sent = {}
+    for steps in compute:
+        for step in steps:
+            if (source := inputs.get(step)) is None:
+                continue
+            if source.rank == step.rank:
+                step.dependencies.append(source)
+                continue
+            forward = source.operation == FORWARD
+            sent[source] = transfer = ObjectTask(
+                Operation.TRANSFER_ACTIVATIONS if forward else Operation.TRANSFER_GRADIENTS,
+                source.rank,
+                source.stage,
+                source.turn,
+                1,
+                source.microbatch,
+                step.rank,
+            )
+            transfer.dependencies.append(source)
+            step.dependencies.append(transfer)
+    return [sent[source] for steps in compute for source in steps if source in sent]
+
+
+def _data_tasks(
+    rank: int, steps: list[ObjectTask], layout: Layout, communication: Communication
+) -> list[ObjectTask]:
+    """A rank's gathers, reductions and optimizer step; gives its steps their buffers."""
+    runs = _runs(steps)
+    if communication.sharding is Sharding.FULL:
+        gathers, reductions = _fully_sharded(runs)
+    else:
+        gathers, reductions = _once_a_step(runs, layout.stages_of(rank), communication.sharding)
+        if not communication.data_overlap:
+            for reduction in reductions:
+                reduction.turn = steps[-1].turn
+    optimizer = ObjectTask(Operation.OPTIMIZER, rank, NOTHING, steps[-1].turn, 4)
+    optimizer.dependencies.append(reductions[-1])
+    return [*gathers, *reductions, optimizer]
+
+
+def _runs(steps: list[ObjectTask]) -> list[ObjectRun]:
+    """A rank's runs, in the order of their first steps."""
+    runs: list[ObjectRun] = []
+    under_way: dict[bool, ObjectRun] = {}
+    for step in steps:
+        forward = step.operation == FORWARD
+        run = under_way.get(forward)
+        if run is None or run.first.stage != step.stage:
+            run = under_way[forward] = ObjectRun()
+            runs.append(run)
+        run.steps.append(step)
+    return runs
+
+
+def _gather(run: ObjectRun, turn: int, buffer: int) -> ObjectTask:
+    first = run.first
+    gather = ObjectTask(Operation.GATHER, first.rank, first.stage, turn, 2, weight_buffer=buffer)
+    first.dependencies.append(gather)
+    return gather
+
+
+def _reduction(run: ObjectRun, buffer: int) -> ObjectTask:
+    last = run.last
+    reduction = ObjectTask(
+        Operation.REDUCE, last.rank, last.stage, last.turn, 3, gradient_buffer=buffer
+    )
+    reduction.dependencies.append(last)
+    return reduction
+
+
+def _use_buffers(run: ObjectRun, weights: int, gradients: int) -> None:
+    for step in run.steps:
+        step.weight_buffer = weights
+        if step.operation in (BACKWARD, BACKWARD_WEIGHT):
+            step.gradient_buffer = gradients
+
+
+def _once_a_step(
+    runs: list[ObjectRun], stages: list[int], sharding: Sharding
+) -> tuple[list[ObjectTask], list[ObjectTask]]:
+    """Buffers of each stage's own; a gather before its first run, a reduction after its last."""
+    own = {stage: number for number, stage in enumerate(stages)}
+    last_backward = {run.first.stage: run for run in runs if not run.is_forward}
+    gathers, reductions, seen = [], [], set()
+    for run in runs:
+        stage = run.first.stage
+        _use_buffers(run, own[stage], own[stage])
+        if sharding is Sharding.PARTIAL and stage not in seen:
+            gathers.append(_gather(run, NOTHING, own[stage]))
+        seen.add(stage)
+        if run is last_backward[stage]:
+            reductions.append(_reduction(run, own[stage]))
+    return gathers, reductions
+
+
+def _fully_sharded(runs: list[ObjectRun]) -> tuple[list[ObjectTask], list[ObjectTask]]:
+    """A gather before every run, a reduction after every one that adds gradients."""
+    passes_overlap = any(later.first.turn < run.last.turn for run, later in pairwise(runs))
+    users: dict[bool, list[ObjectRun]] = {True: [], False: []}
+    reduced: list[ObjectTask] = []
+    gathers = []
+    for number, run in enumerate(runs):
+        apart = passes_overlap and not run.is_forward
+        before = users[apart]
+        weights = len(before) % AT_ONCE + AT_ONCE * apart
+        turn = runs[number - 1].first.turn if number else NOTHING
+        freed = before[-AT_ONCE].last if len(before) >= AT_ONCE else None
+        gather = _gather(run, max(turn, freed.turn) if freed else turn, weights)
+        if freed:
+            gather.dependencies.append(freed)
+        gathers.append(gather)
+        before.append(run)
+        gradients = NOTHING
+        if run.adds_gradients:
+            gradients = len(reduced) % AT_ONCE
+            if len(reduced) >= AT_ONCE:
+                run.first.dependencies.append(reduced[-AT_ONCE])
+            reduced.append(_reduction(run, gradients))
+        _use_buffers(run, weights, gradients)
+    return gathers, reduced
+
+
+def _put_on_lanes(
+    tasks: list[ObjectTask], communication: Communication
+) -> list[tuple[int, int, int]]:
+    """Give each task its lane, or both; returns the lanes, numbered by rank, kind and peer."""
+    here = dict.fromkeys(range(len(Operation)), int(LaneKind.COMPUTE))
+    there = dict(here)
+    if communication.data_overlap:
+        here[Operation.GATHER] = here[Operation.REDUCE] = int(LaneKind.DATA)
+    if communication.pipeline_overlap:
+        here[Operation.TRANSFER_ACTIVATIONS] = int(LaneKind.SEND_ACTIVATIONS)
+        there[Operation.TRANSFER_ACTIVATIONS] = int(LaneKind.RECEIVE_ACTIVATIONS)
+        here[Operation.TRANSFER_GRADIENTS] = int(LaneKind.SEND_GRADIENTS)
+        there[Operation.TRANSFER_GRADIENTS] = int(LaneKind.RECEIVE_GRADIENTS)
+    ends = []
+    for task in tasks:
+        channel = task.peer >= 0 and communication.pipeline_overlap
+        sender = (task.rank, here[task.operation], task.peer if channel else NOTHING)
+        receiver = None
+        if task.peer >= 0:
+            receiver = (task.peer, there[task.operation], task.rank if channel else NOTHING)
+        ends.append((sender, receiver))
+    lanes = sorted({lane for pair in ends for lane in pair if lane is not None})
+    number = {lane: at for at, lane in enumerate(lanes)}
+    for task, (sender, receiver) in zip(tasks, ends, strict=True):
+        task.lane = number[sender]
+        if receiver is not None:
+            task.peer_lane = number[receiver]
+    return lanes

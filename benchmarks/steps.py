@@ -1,0 +1,35 @@
+"""The training steps that are measured, and their costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from schedules import Communication, Layout, Sharding, TaskGraph, build_graph
+from sim import compiled_engine
+from sim.costs import AbstractCosts, Costs
+
+COSTS = AbstractCosts(transfer=0.1, gather=0.2, reduce=0.3)
+RANKS_PER_NODE = 8
+
+
+def crowded(graph: TaskGraph) -> Costs:
+    """Costs of which transfers share one port a node, so that flows meet all the time."""
+    moves = graph.is_transfer
+    nodes = graph.layout.pipeline_parallel // RANKS_PER_NODE + 1
+    return replace(
+        COSTS.costs(graph),
+        bytes=np.where(moves, 1.0, 0.0),
+        port_out=np.where(moves, graph.rank // RANKS_PER_NODE, -1).astype(np.int32),
+        port_in=np.where(moves, graph.peer // RANKS_PER_NODE, -1).astype(np.int32),
+        bandwidth=np.full(nodes, 10.0),
+    )
+
+
+def load_compiled_loops() -> None:
+    """Load numba and both loops, so that what follows is not measured with it."""
+    compiled_engine.COMPILE_FROM = 0
+    graph = build_graph("breadth-first", Layout(4, 4, 2), Communication(Sharding.FULL))
+    compiled_engine.times(graph, COSTS.costs(graph))
+    compiled_engine.times(graph, crowded(graph))
