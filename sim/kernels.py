@@ -101,7 +101,7 @@ def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope
         for parameter in range(parameters):
             end_slope[task, parameter] = slope[parameter]
         for at in range(follower_start[task], follower_start[task + 1]):
-            after = int(follower[at])
+            after = np.int64(follower[at])
             waits[after] -= 1
             if waits[after] == 0:
                 start[after] = now
