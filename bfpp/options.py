@@ -29,20 +29,6 @@ from sim.implementation import IMPLEMENTATIONS
 from sim.model import load_model
 from sim.physical import PhysicalCosts, default_stages_per_rank
 
-OPTION_OF_FIELD = {
-    "pipeline_parallel": "--pp",
-    "tensor_parallel": "--tp",
-    "data_parallel": "--dp",
-    "microbatches": "--microbatches",
-    "microbatch_size": "--microbatch-size",
-    "stages_per_rank": "--stages-per-rank",
-    "loops": "--loops",
-    "sequence": "--sequence",
-    "schedule": "SCHEDULE",
-    "file": "FILE",
-}
-"""The option that sets a field of a configuration; by default `--field`."""
-
 ABSTRACT = {
     "forward": "forward pass of one micro-batch through one stage",
     "backward": "backward pass (default: the sum of its halves if they are given, else 2)",
@@ -54,19 +40,12 @@ ABSTRACT = {
     "optimizer": "optimizer step of a rank",
 }
 
+LARGEST_NUMBER = 2**31 - 1
+
+MOST_PASSES = 10_000_000
+"""Passes of a micro-batch through a stage in the largest step: 40 million tasks, 6 GB."""
+
 PHYSICAL_ONLY = ("tp", "dp", "microbatch_size", "implementation")
-
-
-def explain(error: Exception) -> str:
-    """One line that names the option at fault, if the error tells it, and the reason."""
-    if isinstance(error, InvalidConfiguration):
-        option = OPTION_OF_FIELD.get(error.field, "--" + error.field.replace("_", "-"))
-        message = f"{option}: {error.reason}"
-    elif isinstance(error, OSError) and error.filename is not None:
-        message = f"{error.filename}: {error.strerror}"
-    else:
-        message = str(error)
-    return " ".join(message.split())
 
 
 def whole_number(text: str) -> int:
@@ -75,8 +54,10 @@ def whole_number(text: str) -> int:
         value = int(text)
     except ValueError:
         value = 0
-    if value < 1 or value >= 2**31:
+    if value < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    if value > LARGEST_NUMBER:
+        raise argparse.ArgumentTypeError(f"must be at most {LARGEST_NUMBER}, not {text!r}")
     return value
 
 
@@ -134,7 +115,7 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         metavar="N",
         help="stages on each rank in a non-looped schedule, each gathered and reduced on its own "
-        "(default: 1; one layer each where --model and --dp are given)",
+        "(default: 1, or --loops where schedules are compared; with --model, one layer each)",
     )
 
 
@@ -240,12 +221,24 @@ def layout(
         raise InvalidConfiguration(
             "loops", f"{schedule.name} is not looped; --stages-per-rank splits its stages"
         )
+    if isinstance(costs, PhysicalCosts) and costs.model.layers % options.pp:
+        raise InvalidConfiguration(
+            "pipeline_parallel",
+            f"{costs.model.layers} layers cannot be divided over {options.pp} ranks",
+        )
     if stages is None and isinstance(costs, PhysicalCosts):
         stages = default_stages_per_rank(schedule.name, costs.model, options.pp, 1)
+    stages = stages or 1
+    if (passes := options.pp * stages * options.microbatches) > MOST_PASSES:
+        raise ValueError(
+            f"--pp, --microbatches: {options.microbatches:,} micro-batches through "
+            f"{options.pp * stages:,} stages are {passes:,} passes; at most {MOST_PASSES:,} "
+            "can be simulated"
+        )
     return Layout(
         pipeline_parallel=options.pp,
         microbatches=options.microbatches,
-        stages_per_rank=stages or 1,
+        stages_per_rank=stages,
         placement=schedule.placement,
         sequence=options.sequence,
     )

@@ -5,9 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from bfpp.errors import blaming
 from bfpp.results import Result, announce, output
+from sim.gains import waits_with_gains
+from traces.causes import Causes
+
+if TYPE_CHECKING:
+    from traces.html import Panel
+
+EXPLAINED_UP_TO = 100_000
+"""Tasks up to which a page holds what each idle stretch waits for."""
 
 
 def add_picture_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,23 +32,32 @@ def add_picture_arguments(parser: argparse.ArgumentParser) -> None:
 def write_pictures(options: argparse.Namespace, results: Sequence[Result], title: str) -> None:
     """Write the pictures asked for, all results below one another to one time scale."""
     if options.html:
-        write_html_of(results, options.html, title)
+        with blaming("--html"):
+            write_html_of(results, options.html, title)
     if options.svg:
-        write_svg_of(results, options.svg)
+        with blaming("--svg"):
+            write_svg_of(results, options.svg)
     if options.text:
         print_text(results)
 
 
 def write_html_of(results: Sequence[Result], path: Path, title: str) -> None:
-    """An interactive page of the results."""
-    from traces.html import Panel, write_html
+    """An interactive page of the results, each explained unless it is very large."""
+    from traces.html import write_html
 
-    panels = [
-        Panel(result.title, result.timeline, summary=tuple(result.highlights()))
-        for result in results
-    ]
-    write_html(panels, path, title)
+    write_html([_panel(result) for result in results], path, title)
     announce(path)
+
+
+def _panel(result: Result) -> Panel:
+    from traces.html import Panel
+
+    panel = Panel(result.title, result.timeline, summary=tuple(result.highlights()))
+    if len(result.timeline.graph) > EXPLAINED_UP_TO:
+        return panel
+    causes = Causes(result.timeline)
+    waits = tuple(waits_with_gains(causes))
+    return replace(panel, waits=waits, critical_path=tuple(causes.critical_path))
 
 
 def write_svg_of(results: Sequence[Result], path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,14 +13,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from bfpp.errors import one_line
 from bfpp.options import Scenario
+from schedules import Sharding
 from sim.engines import simulate
+from sim.memory import GIGABYTE
 from sim.prediction import predict
 from traces.metrics import RankMetrics, bubble, rank_metrics
 from traces.time_axis import in_words
@@ -30,6 +35,12 @@ SHOW_PROGRESS_FROM = 50_000
 
 WIDTH_OF_FILES = 120
 """Characters in a line of output that goes to no terminal."""
+
+NOISE = 1e-9
+"""Share of the step time below which a duration is a rounding error."""
+
+SHORT = 13
+"""Letters up to which a table's cell stays on one line: `45.7 Tflop/s`."""
 
 RANKS_SHOWN = 16
 """Ranks that a table shows; JSON has all of them."""
@@ -50,13 +61,22 @@ class Result:
     @property
     def cut(self) -> str:
         """How the model and the batch are cut, in words."""
-        layout, communication = self.scenario.layout, self.scenario.communication
-        parts = [f"{layout.pipeline_parallel} ranks", f"{layout.microbatches} micro-batches"]
-        if layout.stages_per_rank > 1:
-            what = "loops" if layout.placement == "looped" else "stages each"
-            parts.append(f"{layout.stages_per_rank} {what}")
-        if communication.sharding != "none":
-            parts.append(f"{communication.sharding} sharding")
+        layout = self.scenario.layout
+        if layout.stages_per_rank == 1:
+            return self.size
+        what = "loops" if layout.placement == "looped" else "stages each"
+        return f"{self.size}, {layout.stages_per_rank} {what}"
+
+    @property
+    def size(self) -> str:
+        """What schedules that are compared have in common: ranks, micro-batches, sharding."""
+        layout, sharding = self.scenario.layout, self.scenario.communication.sharding
+        parts = [
+            _count(layout.pipeline_parallel, "rank"),
+            _count(layout.microbatches, "micro-batch", "es"),
+        ]
+        if sharding is not Sharding.NONE:
+            parts.append(f"{sharding} sharding")
         return ", ".join(parts)
 
     @cached_property
@@ -75,6 +95,7 @@ class Result:
             "tasks": len(self.timeline.graph),
             "engine": self.timeline.source,
             **(predict(self.timeline, physical) if physical else {}),
+            **({"device_memory_gb": physical.cluster.device.memory / GIGABYTE} if physical else {}),
             "ranks": [vars(rank) for rank in self.ranks],
         }
 
@@ -90,22 +111,43 @@ class Result:
         ]
         if self.scenario.physical:
             lines += [
-                ("throughput", f"{self.record['tflops_per_gpu']:.1f} Tflop/s per GPU"),
-                ("samples", f"{self.record['samples_per_second']:.2f} per second"),
-                ("memory", f"{self.record['memory_gb']:.1f} GB"),
-                ("memory on a very large cluster", f"{self.record['memory_min_gb']:.1f} GB"),
+                ("throughput of a GPU", f"{self.record['tflops_per_gpu']:.1f} Tflop/s"),
+                ("samples per second", f"{self.record['samples_per_second']:.4g}"),
+                ("memory, fullest rank", self._largest_memory()),
+                ("memory of a device", f"{self.record['device_memory_gb']:.4g} GB"),
+                ("memory, first rank", f"{self.record['memory_gb']:.1f} GB"),
+                ("same, very large cluster", f"{self.record['memory_min_gb']:.1f} GB"),
             ]
         return [*lines, ("tasks", f"{self.record['tasks']:,}")]
 
+    def _largest_memory(self) -> str:
+        """The memory that decides whether the model fits, marked if it does not."""
+        needed, device = self.record["memory_largest_gb"], self.record["device_memory_gb"]
+        return f"{needed:.1f} GB" + (" (!)" if needed > device else "")
+
     def _mean(self, value: Callable[[RankMetrics], float]) -> str:
-        return in_words(sum(map(value, self.ranks)) / len(self.ranks))
+        return self.in_words(sum(map(value, self.ranks)) / len(self.ranks))
+
+    def in_words(self, seconds: float) -> str:
+        """A share of the step time in words; rounding errors are nothing."""
+        return in_words(seconds if seconds > NOISE * self.timeline.step_time else 0.0)
 
 
 def run_scenario(scenario: Scenario, engine: str) -> Result:
-    """Build and replay a scenario, with a progress bar where it takes long."""
+    """Build and replay a scenario, with a progress bar where it takes long.
+
+    Raises `OverflowError` for a step that takes longer than a number can tell.
+    """
     graph = scenario.graph()
-    with _progress(scenario.schedule.name, len(graph)) as advance:
-        return Result(scenario, simulate(graph, scenario.costs, engine, advance))
+    with _progress(scenario.schedule.name, len(graph)) as advance, np.errstate(all="ignore"):
+        timeline = simulate(graph, scenario.costs, engine, advance)
+    if not math.isfinite(timeline.step_time):
+        raise OverflowError("the step time is not finite")
+    return Result(scenario, timeline)
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{plural if number > 1 else ''}"
 
 
 @contextmanager
@@ -134,15 +176,43 @@ def print_json(record: Mapping[str, Any]) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on standard output; the first column is left-aligned, the others right."""
-    table = Table(box=SIMPLE_HEAD, show_header=any(columns), pad_edge=False, padding=(0, 1))
-    for number, column in enumerate(columns):
+    console = output()
+    padding, widths = _columns_of(list(zip(columns, *rows, strict=True)), console.width)
+    table = Table(
+        box=SIMPLE_HEAD, show_header=any(columns), show_edge=False, pad_edge=False,
+        padding=(0, padding, 0, 0),
+    )  # fmt: skip
+    for number, (column, width) in enumerate(zip(columns, widths, strict=True)):
         justify: Literal["left", "right"] = "right" if number else "left"
-        table.add_column(Text(column), justify=justify, overflow="fold")
+        table.add_column(Text(column), justify=justify, overflow="fold", width=width)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console = output()
     console.print(Text(title, style="bold"))
     console.print(table)
+    console.print()
+
+
+def _columns_of(table: Sequence[Sequence[str]], room: int) -> tuple[int, Sequence[int | None]]:
+    """The padding and widths of a table's columns that break no word and no short cell.
+
+    Where there is no room for that, the widths are left to the table.
+    """
+    least = [_least_width(cells) for cells in table]
+    padding = 1 if sum(least) + 2 * len(least) <= room + 1 else 0
+    room -= (1 + padding) * len(least) - 1
+    if sum(least) > room:
+        return padding, [None] * len(least)
+    widths = [max(len(line) for cell in cells for line in cell.split("\n")) for cells in table]
+    while sum(widths) > room:
+        slack = [width - narrowest for width, narrowest in zip(widths, least, strict=True)]
+        widths[slack.index(max(slack))] -= 1
+    return padding, widths
+
+
+def _least_width(cells: Sequence[str]) -> int:
+    header, *rest = cells
+    short = [cell for cell in rest if len(cell) <= SHORT]
+    return max(map(len, [*" ".join([header, *rest]).split(), *short]), default=0)
 
 
 def output() -> Console:
@@ -153,4 +223,5 @@ def output() -> Console:
 
 def announce(path: Path) -> None:
     """Say on standard error that a file is there."""
-    Console(stderr=True, highlight=False).print(Text(f"wrote {path}"))
+    text = Text(one_line(f"wrote {path}"))
+    Console(stderr=True, highlight=False).print(text, soft_wrap=True)

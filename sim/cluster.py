@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from schedules import InvalidConfiguration
-from sim.preset_files import read_settings, require_keys
+from sim.preset_files import Table, fitted_settings, read_settings, require_keys
 
 
 @dataclass(frozen=True)
@@ -13,67 +14,156 @@ class Device:
     """One GPU.
 
     `peak` is in flop/s (half precision), `memory_bandwidth` in bytes/s,
-    `memory` in bytes; `matmul_efficiency` is the share of the peak that large
-    matrix products reach.
+    `memory` in bytes, `multiprocessors` a count, `launch_seconds` what each
+    kernel takes besides its work. The efficiencies are shares of the peak
+    (`matmul_efficiency` of a large matrix product, `sustained_efficiency` that
+    the power limit allows in the long run) and of the memory's bandwidth.
     """
 
     peak: float
     memory_bandwidth: float
     memory: float
+    multiprocessors: int
+    launch_seconds: float
     matmul_efficiency: float
+    sustained_efficiency: float
+    memory_efficiency: float
 
 
 @dataclass(frozen=True)
 class Link:
-    """A way between devices: bytes/s for each device and direction, seconds a step."""
+    """A way between devices: bytes/s for each device and direction, seconds a step.
+
+    `transfer_efficiency` is the share of the bandwidth that transfers reach,
+    one way at a time, `ring_efficiency` the share of rings, both ways at once.
+    `transfer_latency` is what a transfer takes before its first byte;
+    `synchronisation` what an all-reduce within a training step takes until all
+    devices have come to it.
+    """
 
     bandwidth: float
     latency: float
+    transfer_latency: float = 0.0
+    synchronisation: float = 0.0
+    transfer_efficiency: float = 1.0
+    ring_efficiency: float = 1.0
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes of equal devices; `inter_node` is a device's share of its node's network."""
+    """Nodes of equal devices; `inter_node` is a device's share of its node's network.
+
+    `intra_node` is the link of a whole node's devices together. Where smaller
+    groups have fewer of the wires, `group_bandwidths` has (devices, bytes/s).
+    """
 
     name: str
     device: Device
     gpus_per_node: int
     intra_node: Link
     inter_node: Link
+    group_bandwidths: tuple[tuple[int, float], ...] = ()
 
     @property
     def network_intensity(self) -> float:
         """I_IB, flop/byte: peak over network in and out (6,240 in the paper's A100 example)."""
         return self.device.peak / (2 * self.inter_node.bandwidth)
 
+    def group_link(self, members: int) -> Link:
+        """The link of a ring of so many of a node's devices."""
+        larger = [bandwidth for devices, bandwidth in self.group_bandwidths if devices >= members]
+        bandwidth = min([*larger, self.intra_node.bandwidth])
+        return replace(self.intra_node, bandwidth=bandwidth)
+
 
 _KEYS = {"gpus_per_node": int, "device": dict, "intra_node": dict, "inter_node": dict}
-_DEVICE_KEYS = dict.fromkeys(("peak", "memory_bandwidth", "memory", "matmul_efficiency"), float)
-_INTRA_NODE_KEYS = dict.fromkeys(("bandwidth", "latency"), float)
-_INTER_NODE_KEYS = dict.fromkeys(("bandwidth_per_node", "latency"), float)
+_EFFICIENCIES = ("matmul_efficiency", "sustained_efficiency", "memory_efficiency")
+_DEVICE_KEYS: dict[str, type] = {
+    **dict.fromkeys(("peak", "memory_bandwidth", "memory"), float),
+    "multiprocessors": int,
+    "launch_seconds": float,
+    **dict.fromkeys(_EFFICIENCIES, float),
+}
+_DEVICE_DEFAULTS = {
+    "multiprocessors": 1,
+    "launch_seconds": 0.0,
+    "sustained_efficiency": 1.0,
+    "memory_efficiency": 1.0,
+}
+_INTRA_NODE_KEYS = {
+    **dict.fromkeys(("bandwidth", "latency", "synchronisation"), float),
+    "group_bandwidths": dict,
+}
+_SHARES = ("transfer_efficiency", "ring_efficiency")
+_INTER_NODE_KEYS = dict.fromkeys(
+    ("bandwidth_per_node", "latency", "transfer_latency", *_SHARES), float
+)
 
 
-def load_cluster(name_or_path: str) -> Cluster:
+def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -> Cluster:
     """The cluster of that preset, or of that TOML file.
 
-    Raises `InvalidConfiguration` for a name that is unknown or a file that is malformed.
+    `fitted` has settings by cluster that replace those of the file, as
+    `bfpp fit` writes them; by default those that are shipped. Raises
+    `InvalidConfiguration` for a name that is unknown or a file that is malformed.
     """
     name, settings = read_settings("cluster", name_or_path)
+    known = fitted_settings("clusters") if fitted is None else fitted
+    if not name_or_path.endswith(".toml"):
+        settings = _replaced(settings, known.get(name, {}))
     table = require_keys("cluster", name, settings, _KEYS)
-    device = require_keys("cluster", f"{name}: device", table["device"], _DEVICE_KEYS)
-    inside = require_keys("cluster", f"{name}: intra_node", table["intra_node"], _INTRA_NODE_KEYS)
-    between = require_keys("cluster", f"{name}: inter_node", table["inter_node"], _INTER_NODE_KEYS)
-    if device["matmul_efficiency"] > 1:
-        raise InvalidConfiguration(
-            "cluster",
-            f"{name}: device: matmul_efficiency must be at most 1, "
-            f"not {device['matmul_efficiency']!r}",
-        )
-    share = between["bandwidth_per_node"] / table["gpus_per_node"]
+    device = require_keys(
+        "cluster", f"{name}: device", table["device"], _DEVICE_KEYS, tuple(_DEVICE_DEFAULTS)
+    )
+    inside = require_keys(
+        "cluster",
+        f"{name}: intra_node",
+        table["intra_node"],
+        _INTRA_NODE_KEYS,
+        ("synchronisation", "group_bandwidths"),
+    )
+    between = require_keys(
+        "cluster",
+        f"{name}: inter_node",
+        table["inter_node"],
+        _INTER_NODE_KEYS,
+        ("transfer_latency", *_SHARES),
+    )
+    _require_shares(f"{name}: device", device, _EFFICIENCIES)
+    _require_shares(f"{name}: inter_node", between, _SHARES)
+    more = {key: value for key, value in between.items() if key != "bandwidth_per_node"}
     return Cluster(
         name,
-        Device(**device),
+        Device(**{**_DEVICE_DEFAULTS, **device}),
         table["gpus_per_node"],
-        Link(**inside),
-        Link(share, between["latency"]),
+        Link(**{key: inside[key] for key in inside if key != "group_bandwidths"}),
+        Link(between["bandwidth_per_node"] / table["gpus_per_node"], **more),
+        _group_bandwidths(name, inside.get("group_bandwidths", {})),
     )
+
+
+def _replaced(settings: Table, fitted: Mapping[str, object]) -> Table:
+    """The settings of a file with those that are fitted in their place."""
+    replaced = dict(settings)
+    for section, values in fitted.items():
+        if isinstance(values, dict) and isinstance(replaced.get(section), dict):
+            replaced[section] = {**replaced[section], **values}
+    return replaced
+
+
+def _require_shares(where: str, table: Table, names: tuple[str, ...]) -> None:
+    for name in names:
+        if table.get(name, 0) > 1:
+            raise InvalidConfiguration(
+                "cluster", f"{where}: {name} must be at most 1, not {table[name]!r}"
+            )
+
+
+def _group_bandwidths(name: str, table: Table) -> tuple[tuple[int, float], ...]:
+    """The bandwidths of a node's groups, by the number of devices in them."""
+    where = f"{name}: intra_node: group_bandwidths"
+    for size in table:
+        if not size.isdecimal():
+            raise InvalidConfiguration("cluster", f"{where}: {size!r} is not a number of devices")
+    numbers = require_keys("cluster", where, table, dict.fromkeys(table, float))
+    return tuple(sorted((int(size), float(value)) for size, value in numbers.items()))

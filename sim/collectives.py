@@ -1,7 +1,11 @@
-"""What ring collectives cost: steps, each of one latency, and bytes through a link.
+"""What collectives cost: steps, each of one latency, and bytes through a link.
 
 In a ring of n, an all-gather or a reduce-scatter takes n - 1 steps and sends
 (n - 1) / n of the data out of each member; an all-reduce is both.
+
+Across nodes an all-reduce is hierarchical (as NCCL's trees): data is summed
+within each node first, so that only one copy of it travels between the N nodes,
+(N - 1) / N of it each way.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Seconds of compute: matrix products at a share of the peak, the rest at memory speed.
+"""Seconds of compute, from the kernels of each part of the model.
 
-Each part of the model has its work for one forward pass of one micro-batch on
-one device. A backward pass repeats the forward pass where activations are
-checkpointed, then takes twice its matrix products: once for the gradient of
-the input, once for that of the weights.
+Each part has its work for one forward pass of one micro-batch on one device. A
+backward pass repeats the forward pass where activations are checkpointed, then
+takes two products for each of its matrix products: one for the gradient of the
+input, one for that of the weights.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy as np
 from schedules.columns import Seconds
 from sim.cluster import Cluster
 from sim.collectives import all_reduce_seconds
+from sim.efficiency import Product, least_seconds, product_seconds, traffic_seconds
+from sim.implementation import Implementation
 from sim.model import Transformer
 
 ACTIVATION_PASSES = 2.0
@@ -24,6 +26,9 @@ ACTIVATION_PASSES = 2.0
 Assumed: each is written once and read once; a backward pass also moves their
 gradients, so twice as much.
 """
+
+LAYER_KERNELS = 20
+"""Kernels of a layer's forward pass besides its products. Assumed: norms, biases, softmax, ..."""
 
 LOGIT_BYTES = 16.0
 """Bytes moved for each logit by the loss's forward pass.
@@ -58,20 +63,34 @@ class Shape(Protocol):
         """Samples in a micro-batch (S_mb)."""
         ...
 
+    @property
+    def implementation(self) -> Implementation:
+        """Whose code runs."""
+        ...
+
 
 @dataclass(frozen=True)
 class Work:
-    """Seconds of one forward pass: matrix products, memory traffic, exposed all-reduces."""
+    """Seconds of the parts of one forward pass, and of its backward products.
 
-    matmul: float
+    `sustained` is what the power limit asks for, at least, for as many
+    operations as one forward pass has; `accumulation` adds one micro-batch's
+    gradients to those before.
+    """
+
+    products: float
+    input_products: float
+    weight_products: float
     elementwise: float
     all_reduce: float
+    accumulation: float
+    sustained: float
     checkpointed: bool
 
     @property
     def forward(self) -> float:
         """Seconds of the forward pass."""
-        return self.matmul + self.elementwise + self.all_reduce
+        return max(self.products + self.elementwise + self.all_reduce, self.sustained)
 
     @property
     def backward_input(self) -> float:
@@ -81,12 +100,12 @@ class Work:
         are exposed (paper, section Tensor-parallel, footnote).
         """
         recomputed = self.forward if self.checkpointed else 0.0
-        return recomputed + self.matmul + 2 * self.elementwise
+        return recomputed + max(self.input_products + 2 * self.elementwise, self.sustained)
 
     @property
     def backward_weight(self) -> float:
-        """Seconds to get the gradient of the weights."""
-        return self.matmul
+        """Seconds to get the gradient of the weights, and to add it to those before."""
+        return max(self.weight_products, self.sustained) + self.accumulation
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,14 +117,32 @@ class StageSeconds:
     backward_weight: Seconds
 
 
+def layer_products(model: Transformer, microbatch_size: int, ranks: int) -> tuple[Product, ...]:
+    """The matrix products of a layer's forward pass on one device."""
+    tokens, hidden = model.sequence * microbatch_size, model.hidden
+    head, heads = hidden // model.heads, model.heads // ranks * microbatch_size
+    mlp = round(model.mlp_ratio * hidden)
+    queries_keys_values = round(hidden * (1 + 2 * model.kv_ratio)) // ranks
+    return (
+        Product(tokens, queries_keys_values, hidden),
+        Product(model.sequence, model.sequence, head, heads),
+        Product(model.sequence, head, model.sequence, heads),
+        Product(tokens, hidden, hidden // ranks),
+        Product(tokens, mlp // ranks, hidden),
+        Product(tokens, hidden, mlp // ranks),
+    )
+
+
 def layer_work(shape: Shape) -> Work:
     """One transformer layer: its products, its activations, and two all-reduces."""
-    model, ranks = shape.model, shape.tensor_parallel
+    model, ranks, device = shape.model, shape.tensor_parallel, shape.cluster.device
     activations = model.activation_bytes(shape.microbatch_size, ranks)
     return Work(
-        _matmul_seconds(shape, model.layer_flops(shape.microbatch_size)),
-        ACTIVATION_PASSES * activations / shape.cluster.device.memory_bandwidth,
-        2 * _hidden_all_reduce_seconds(shape),
+        **_product_seconds(shape, layer_products(model, shape.microbatch_size, ranks)),
+        elementwise=traffic_seconds(device, ACTIVATION_PASSES * activations, LAYER_KERNELS),
+        all_reduce=2 * hidden_all_reduce_seconds(shape),
+        accumulation=_accumulation_seconds(shape, model.layer_parameters(ranks)),
+        sustained=least_seconds(device, model.layer_flops(shape.microbatch_size) / ranks),
         checkpointed=True,
     )
 
@@ -114,22 +151,27 @@ def embedding_work(shape: Shape) -> Work:
     """The embedding: memory traffic, and the sum of the shares of the vocabulary."""
     moved = EMBEDDING_PASSES * shape.model.hidden_bytes(shape.microbatch_size)
     return Work(
-        0.0,
-        moved / shape.cluster.device.memory_bandwidth,
-        _hidden_all_reduce_seconds(shape),
+        **_product_seconds(shape, ()),
+        elementwise=traffic_seconds(shape.cluster.device, moved),
+        all_reduce=hidden_all_reduce_seconds(shape),
+        accumulation=0.0,
+        sustained=0.0,
         checkpointed=False,
     )
 
 
 def output_work(shape: Shape) -> Work:
-    """The output layer and the loss, on the padded vocabulary."""
-    model, ranks = shape.model, shape.tensor_parallel
-    words = model.padded_vocabulary(ranks)
-    logits = model.sequence * shape.microbatch_size * words / ranks
+    """The layers before the output layer, the output layer and the loss."""
+    model, ranks, device = shape.model, shape.tensor_parallel, shape.cluster.device
+    tokens = model.sequence * shape.microbatch_size
+    words = model.padded_vocabulary(ranks) // ranks
+    heads = (Product(tokens, model.hidden, model.hidden),) * model.head_layers
     return Work(
-        _matmul_seconds(shape, model.output_flops(shape.microbatch_size, words)),
-        LOGIT_BYTES * logits / shape.cluster.device.memory_bandwidth,
-        0.0,
+        **_product_seconds(shape, (*heads, Product(tokens, words, model.hidden))),
+        elementwise=traffic_seconds(device, LOGIT_BYTES * tokens * words),
+        all_reduce=0.0,
+        accumulation=_accumulation_seconds(shape, model.word_parameters(ranks)),
+        sustained=least_seconds(device, 2 * tokens * model.hidden * words),
         checkpointed=False,
     )
 
@@ -149,11 +191,26 @@ def stage_seconds(shape: Shape, stages: int, layers_per_stage: int) -> StageSeco
     )
 
 
-def _matmul_seconds(shape: Shape, flops: float) -> float:
-    device = shape.cluster.device
-    return flops / (shape.tensor_parallel * device.peak * device.matmul_efficiency)
-
-
-def _hidden_all_reduce_seconds(shape: Shape) -> float:
+def hidden_all_reduce_seconds(shape: Shape) -> float:
+    """Seconds to sum the hidden state over the tensor-parallel group."""
+    ranks = shape.tensor_parallel
+    if ranks == 1:
+        return 0.0
     size = shape.model.hidden_bytes(shape.microbatch_size)
-    return all_reduce_seconds(size, shape.tensor_parallel, shape.cluster.intra_node)
+    link = shape.cluster.group_link(ranks)
+    return all_reduce_seconds(size, ranks, link) + link.synchronisation
+
+
+def _product_seconds(shape: Shape, products: tuple[Product, ...]) -> dict[str, float]:
+    """Seconds of the products, and of those for the gradients of their inputs and weights."""
+    device = shape.cluster.device
+    return {
+        "products": sum(product_seconds(device, each) for each in products),
+        "input_products": sum(product_seconds(device, each.of_input) for each in products),
+        "weight_products": sum(product_seconds(device, each.of_weight) for each in products),
+    }
+
+
+def _accumulation_seconds(shape: Shape, parameters: float) -> float:
+    traffic = shape.implementation.accumulation_traffic * parameters
+    return traffic_seconds(shape.cluster.device, traffic)

@@ -1,13 +1,16 @@
 """Whose code runs: what the paper's library and Megatron-LM do differently, as one table.
 
-A calibration changes these numbers and nothing else.
+What the hardware does is in the cluster's file. The numbers in `FITTED` come
+from `bfpp fit`, as shipped in `sim/presets/fitted.toml`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from schedules import Communication, InvalidConfiguration, Sharding
+from sim.preset_files import Table, fitted_settings
 
 
 @dataclass(frozen=True)
@@ -19,13 +22,21 @@ class Implementation:
     `buffers_stages` says that half-precision weights and gradients are kept for
     two of a rank's stages (one on a rank of one stage) instead of for all of
     them, `shards_tied_embedding` that an embedding which two pipeline ranks
-    share is sharded like the rest. `optimizer_traffic` is what the update moves through memory.
-    `transfer_seconds` is what a transfer takes besides its latency and bytes.
+    share is sharded like the rest. `optimizer_traffic` is what the update moves
+    through memory, `accumulation_traffic` what it takes to add the gradients of
+    one micro-batch to those before.
+
+    `blocking_transfers` says that compute waits for transfers: all that a rank
+    has at one moment are posted together, in both directions, and the step that
+    needs one is longer by what it takes. `transfer_seconds` is what a transfer
+    takes besides its latency and bytes. `overlap_slowdown` is the share of the
+    time of overlapped communication by which it slows the compute beside it.
     """
 
     name: str
     pipeline_overlap: bool
     data_overlap: bool
+    blocking_transfers: bool
     state_bytes: float
     update_bytes: float
     weight_bytes: float
@@ -33,10 +44,12 @@ class Implementation:
     buffers_stages: bool
     shards_tied_embedding: bool
     optimizer_traffic: float
+    accumulation_traffic: float
     transfer_seconds: float
+    overlap_slowdown: float
 
     def communication(self, sharding: Sharding) -> Communication:
-        """What is overlapped, with this sharding."""
+        """Which operations have lanes of their own, with this sharding."""
         return Communication(sharding, self.pipeline_overlap, self.data_overlap)
 
 
@@ -45,6 +58,7 @@ PAPER = Implementation(
     # Appendix Implementation, Distributed training: all of it overlapped, double-buffered.
     pipeline_overlap=True,
     data_overlap=True,
+    blocking_transfers=False,
     buffers_stages=True,
     # Tables E.1 and E.2: of 6.6 B over 4 x 1 ranks with partial sharding over 16, 16 bytes for all
     # 130 M parameters of the embedding are on rank 0, and for a sixteenth of the layers'.
@@ -57,15 +71,19 @@ PAPER = Implementation(
     gradient_bytes=2,
     # Assumed: Adam reads 16 bytes (state_bytes), writes 12, and 2 in half precision.
     optimizer_traffic=30,
-    # Assumed: what Megatron-LM's take, but beside the compute.
-    transfer_seconds=0.4e-3,
+    # Assumed: a half-precision sum; two reads and a write.
+    accumulation_traffic=6,
+    transfer_seconds=0.2e-3,
+    overlap_slowdown=0.1,
 )
 
 MEGATRON = Implementation(
     name="megatron",
-    # Section Evaluation: no data-parallel or pipeline-parallel network overlap.
-    pipeline_overlap=False,
+    # Section Evaluation: no data-parallel or pipeline-parallel network overlap. Transfers still
+    # have lanes of their own: one rank's are under way at the same time.
+    pipeline_overlap=True,
     data_overlap=False,
+    blocking_transfers=True,
     buffers_stages=False,
     shards_tied_embedding=True,
     # Appendix Details: "approximately 12" bytes; weights and two moments in full precision.
@@ -76,12 +94,27 @@ MEGATRON = Implementation(
     gradient_bytes=2,
     # Assumed: as above, and gradients are copied (6 bytes), unscaled (8) and normed (4).
     optimizer_traffic=48,
-    # Section "Bubble and network overheads": 30 % of the peak at 8 loops against 43 % at one (52 B
-    # model, 64 micro-batches, 8 x 8 ranks). Simulated, that ratio needs this much.
-    transfer_seconds=0.4e-3,
+    accumulation_traffic=6,
+    transfer_seconds=3.5e-3,
+    overlap_slowdown=0.0,
 )
 
-IMPLEMENTATIONS = {each.name: each for each in (PAPER, MEGATRON)}
+FITTED = ("transfer_seconds", "overlap_slowdown")
+
+
+def with_fitted(fitted: Mapping[str, Table]) -> dict[str, Implementation]:
+    """The implementations by name, with the constants that `bfpp fit` wrote for them."""
+    known = {each.name: each for each in (PAPER, MEGATRON)}
+    return {
+        name: replace(each, **{key: fitted[name][key] for key in FITTED if key in fitted[name]})
+        if name in fitted
+        else each
+        for name, each in known.items()
+    }
+
+
+IMPLEMENTATIONS = with_fitted(fitted_settings("implementations"))
+PAPER, MEGATRON = IMPLEMENTATIONS["paper"], IMPLEMENTATIONS["megatron"]
 
 
 def find_implementation(name: str) -> Implementation:

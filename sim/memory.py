@@ -163,6 +163,7 @@ def _buffered_parameters(
     """How many parameters have half-precision weights, and gradients, at once on a rank.
 
     The embedding always does; of the layers, those of the stages in buffers.
+    Weights that are gathered once a step stay for all of it.
     """
     layout = graph.layout
     of_stage, embedding = _split_parameters(layout, physical, rank)
@@ -173,7 +174,12 @@ def _buffered_parameters(
             _buffers(graph.gradient_buffer[tasks]),
         )
     else:
-        stages = (_resident_stages(layout, physical.implementation.buffers_stages),) * 2
+        unsharded = graph.communication.sharding is Sharding.NONE
+        buffers_stages = physical.implementation.buffers_stages
+        stages = (
+            _resident_stages(layout, buffers_stages and unsharded),
+            _resident_stages(layout, buffers_stages),
+        )
     weights, gradients = (embedding + of_stage * count for count in stages)
     return weights, gradients
 

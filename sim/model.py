@@ -27,6 +27,8 @@ class Transformer:
     `hidden` (S_hidden), `mlp` (S_mlp, 4 S_hidden by default) and `vocabulary`
     (S_voc) are widths, `heads` (N_heads) the attention heads, `kv_heads` those
     of keys and values (as many by default), `sequence` (S_seq) tokens.
+    `head_layers` are the layers of hidden size, whole on each tensor-parallel
+    device, between the last layer and the output layer (BERT has one).
     """
 
     name: str
@@ -37,6 +39,7 @@ class Transformer:
     vocabulary: int
     mlp: int | None = None
     kv_heads: int | None = None
+    head_layers: int = 0
 
     def __post_init__(self) -> None:
         for heads, among in ((self.heads, self.hidden), (self.kv_heads or 1, self.heads)):
@@ -136,7 +139,7 @@ def hardware_flops(model: Transformer, samples: float) -> float:
 
 
 _KEYS = dict.fromkeys(
-    ("layers", "hidden", "heads", "sequence", "vocabulary", "mlp", "kv_heads"), int
+    ("layers", "hidden", "heads", "sequence", "vocabulary", "mlp", "kv_heads", "head_layers"), int
 )
 
 
@@ -146,5 +149,5 @@ def load_model(name_or_path: str) -> Transformer:
     Raises `InvalidConfiguration` for a name that is unknown or a file that is malformed.
     """
     name, table = read_settings("model", name_or_path)
-    sizes = require_keys("model", name, table, _KEYS, optional=("mlp", "kv_heads"))
+    sizes = require_keys("model", name, table, _KEYS, optional=("mlp", "kv_heads", "head_layers"))
     return Transformer(name, **sizes)

@@ -92,9 +92,12 @@ def changed(model: CostModel, change: Change) -> CostModel:
         some = ", ".join(
             sorted({*OPERATIONS, "stage.N", *(".".join(path) for path, _ in numbers(model))})
         )
+        if is_kind:
+            raise InvalidConfiguration(
+                "set", f"{change.name!r} is no single number here; it takes a factor: x0.9"
+            )
         problem = "is ambiguous" if paths else "is not a parameter"
-        needed = "; it takes a factor: x0.9" if is_kind else f"; there are {some}"
-        raise InvalidConfiguration("set", f"{change.name!r} {problem}{needed}")
+        raise InvalidConfiguration("set", f"{change.name!r} {problem}; there are {some}")
     value = change.value * _at(model, paths[0]) if change.is_factor else change.value
     result: CostModel = _with(model, paths[0], value)
     return result

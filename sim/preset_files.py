@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,15 @@ def read_settings(field: str, name_or_path: str) -> tuple[str, Table]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         reason = f"{name_or_path!r} is not TOML: {error}"
     raise InvalidConfiguration(field, reason)
+
+
+@cache
+def fitted_settings(kind: str) -> Mapping[str, Table]:
+    """The shipped constants that `bfpp fit` found, for `clusters` or `implementations`, by name."""
+    path = PRESETS / "fitted.toml"
+    table = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    settings: Mapping[str, Table] = table.get(kind, {})
+    return settings
 
 
 def require_keys(

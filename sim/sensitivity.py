@@ -8,7 +8,9 @@ that of one of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -36,20 +38,29 @@ class Sensitivity:
 def sensitivities(graph: TaskGraph, model: CostModel) -> list[Sensitivity]:
     """The sensitivity to every operation, every stage, and the cluster's every number."""
     costs = model.costs(graph)
-    slopes = _slopes(graph, model, costs)
-    step_slopes = step_time_slopes(graph, costs, list(slopes.values()))
+    names = []
+
+    def each_slope() -> Iterator[Costs]:
+        for name, slope in _slopes(graph, model, costs):
+            names.append(name)
+            yield slope
+
+    step_slopes = step_time_slopes(graph, costs, each_slope())
     return [
         Sensitivity(name, float(slope) / 100)
-        for name, slope in zip(slopes, step_slopes, strict=True)
+        for name, slope in zip(names, step_slopes, strict=True)
     ]
 
 
-def step_time_slopes(graph: TaskGraph, costs: Costs, slopes: list[Costs]) -> Seconds:
-    """The derivative of the step time, for each of some derivatives of the costs."""
+def step_time_slopes(graph: TaskGraph, costs: Costs, slopes: Iterable[Costs]) -> Seconds:
+    """The derivative of the step time, for each of some derivatives of the costs.
+
+    These are taken a few at a time, since each is as long as the graph.
+    """
     start, end = times(graph, costs)
     if flows_meet(costs, start, end):
-        last = int(np.argmax(end))
-        parts = [slopes[at : at + AT_ONCE] for at in range(0, len(slopes), AT_ONCE)]
+        last, following = int(np.argmax(end)), iter(slopes)
+        parts = iter(lambda: list(islice(following, AT_ONCE)), [])
         return np.concatenate(
             [replay_with_slopes(graph, costs, _stacked(part))[2][last] for part in parts]
         )
@@ -57,26 +68,27 @@ def step_time_slopes(graph: TaskGraph, costs: Costs, slopes: list[Costs]) -> Sec
     return np.array([_along(costs, slope, path) for slope in slopes])
 
 
-def _slopes(graph: TaskGraph, model: CostModel, costs: Costs) -> dict[str, Costs]:
-    """By parameter, the derivative of the costs by its logarithm."""
+def _slopes(graph: TaskGraph, model: CostModel, costs: Costs) -> Iterator[tuple[str, Costs]]:
+    """Each parameter, and the derivative of the costs by its logarithm."""
     present = set(graph.operation.tolist())
     kinds = [name for name, codes in OPERATIONS.items() if present.intersection(codes)]
     kinds += [f"{STAGE}{stage}" for stage in range(graph.layout.stages)]
-    slopes = {}
     for kind in kinds:
         chosen = tasks_of_kind(graph, kind)
-        slopes[kind] = Costs(
-            np.where(chosen, costs.seconds, 0.0),
-            np.where(chosen, costs.bytes, 0.0),
-            costs.port_out,
-            costs.port_in,
-            np.zeros(len(costs.bandwidth)),
+        yield (
+            kind,
+            Costs(
+                np.where(chosen, costs.seconds, 0.0),
+                np.where(chosen, costs.bytes, 0.0),
+                costs.port_out,
+                costs.port_in,
+                np.zeros(len(costs.bandwidth)),
+            ),
         )
     if isinstance(model, PhysicalCosts):
         for path, value in numbers(model.cluster):
             if isinstance(value, float):
-                slopes[".".join(path)] = relative_slope(model, graph, ("cluster", *path))
-    return slopes
+                yield ".".join(path), relative_slope(model, graph, ("cluster", *path))
 
 
 def _stacked(slopes: list[Costs]) -> Slopes:

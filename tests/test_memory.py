@@ -16,7 +16,8 @@ from sim.implementation import MEGATRON, PAPER
 from sim.memory import GIGABYTE, largest_memory, passes_alive, rank_memory
 from sim.model import load_model
 from sim.physical import PhysicalCosts, rank_parameters
-from tests.test_physical import measured_rows, predicted
+from sim.validation import compare, read_measurements
+from tests.test_physical import MEASUREMENTS
 
 COSTING = PhysicalCosts(load_model("bert-52b"), load_cluster("dgx1-v100"), tensor_parallel=8)
 
@@ -140,25 +141,27 @@ def test_the_largest_memory_is_that_of_the_rank_that_needs_most():
     assert largest_memory(timeline, COSTING).total == max(totals) == totals[0]
 
 
-DEPTH_FIRST_ACCUMULATION = ("no-pipeline", "512", "8")
+DEPTH_FIRST_ACCUMULATION = ("no-pipeline", 512, 8)
 """The one row whose memory is that of one micro-batch at a time (schedule, batch, N_TP)."""
 
 
-def test_predictions_are_near_the_papers_measurements():
+@pytest.fixture(scope="module")
+def comparisons():
+    return [compare(row) for row in read_measurements(MEASUREMENTS)]
+
+
+def test_predictions_are_near_the_papers_measurements(comparisons):
     """In 2^30 bytes; in powers of ten all would be 7 % higher."""
-    rows = measured_rows()
-    errors = np.array([predicted(row)["memory_gb"] / float(row["memory_gb"]) - 1 for row in rows])
-    ordinary = [
-        (row["schedule"], row["batch"], row["tp"]) != DEPTH_FIRST_ACCUMULATION for row in rows
-    ]
+    errors = np.array([each.error("memory_gb") / 100 for each in comparisons])
+    rows = [each.measured for each in comparisons]
+    ordinary = [(row.schedule, row.batch, row.tp) != DEPTH_FIRST_ACCUMULATION for row in rows]
     assert np.abs(errors[ordinary]).max() < 0.07
     assert np.abs(errors).mean() < 0.025
     in_powers_of_ten = (1 + errors) * GIGABYTE / 1e9 - 1
     assert np.abs(in_powers_of_ten[ordinary]).mean() > 2 * np.abs(errors[ordinary]).mean()
 
 
-def test_the_minimum_is_near_the_papers_too():
-    rows = measured_rows()
-    errors = [predicted(row)["memory_min_gb"] - float(row["memory_min_gb"]) for row in rows]
+def test_the_minimum_is_near_the_papers_too(comparisons):
+    errors = [each.predicted["memory_min_gb"] - each.measured.memory_min_gb for each in comparisons]
     assert np.abs(errors).mean() < 0.35
     assert PAPER.state_bytes == 16

@@ -78,11 +78,30 @@ def test_the_data_parallel_intensity_is_the_tokens_of_a_batch():
     )
 
 
-def test_the_ethernet_is_eight_times_slower_as_the_papers_beta_is():
+def test_the_ethernet_is_several_times_slower_between_the_same_nodes():
     """beta_net is about 4 with InfiniBand and about 32 without."""
     fast, slow = load_cluster("dgx1-v100"), load_cluster("dgx1-v100-ethernet")
-    assert slow.network_intensity == 8 * fast.network_intensity
+    reached = [link.bandwidth * link.ring_efficiency for link in (fast.inter_node, slow.inter_node)]
+    assert 3 < reached[0] / reached[1] < 8
     assert slow.device == fast.device
+    assert slow.intra_node == fast.intra_node
+
+
+def test_smaller_groups_of_a_node_have_fewer_of_its_wires():
+    mesh, switch = load_cluster("dgx1-v100"), load_cluster("dgx-a100")
+    assert [mesh.group_link(size).bandwidth for size in (2, 3, 4, 8)] == [
+        22.7e9, 91e9, 91e9, 136e9,
+    ]  # fmt: skip
+    assert {switch.group_link(size).bandwidth for size in (2, 4, 8)} == {227e9}
+
+
+def test_fitted_constants_replace_those_of_a_preset_and_of_no_file(tmp_path):
+    fitted = {"dgx1-v100": {"inter_node": {"ring_efficiency": 0.25}}}
+    assert load_cluster("dgx1-v100", fitted).inter_node.ring_efficiency == 0.25
+    assert load_cluster("dgx1-v100", {}).inter_node.ring_efficiency == 0.48
+    path = tmp_path / "dgx1-v100.toml"
+    path.write_text(CLUSTER_FILE)
+    assert load_cluster(str(path), fitted).inter_node.ring_efficiency == 1
 
 
 def test_fewer_key_and_value_heads_and_a_narrow_mlp_have_fewer_parameters():
@@ -159,6 +178,8 @@ def test_a_cluster_is_read_from_a_file_and_its_network_is_shared(tmp_path):
         ("= 20", "= 'fast'", "intra_node: bandwidth must be a number, not 'fast'"),
         ("= 20", "= inf", "intra_node: bandwidth must be positive and finite"),
         ("[device]", "[gpu]", "unknown key 'gpu'"),
+        ("latency = 2", "latency = 2\nring_efficiency = 2", "ring_efficiency must be at most 1"),
+        ("latency = 1", "latency = 1\ngroup_bandwidths = { two = 1 }", "not a number of devices"),
         ("_per_node = 8", " = 8", "inter_node: unknown key 'bandwidth'"),
     ],
 )

@@ -91,7 +91,7 @@ def test_what_the_tables_say(answer, monkeypatch):
 def test_a_name_fits_a_narrow_terminal(command, answer, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     printed = answer(command)
-    assert all(f" {name} " in printed for name in preset_names(COMMANDS[command]))
+    assert all(f"{name} " in printed for name in preset_names(COMMANDS[command]))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

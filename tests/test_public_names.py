@@ -29,7 +29,9 @@ def installed(monkeypatch):
 
     def install(name):
         entry = EntryPoint(name, f"{__name__}:{name}", registry.ENTRY_POINTS)
-        monkeypatch.setattr(registry, "entry_points", lambda group: [entry] * (group == entry.group))
+        monkeypatch.setattr(
+            registry, "entry_points", lambda group: [entry] * (group == entry.group)
+        )
         registry.schedules.cache_clear()
 
     yield install
@@ -62,7 +64,9 @@ def test_anything_else_that_is_registered_is_named(installed):
 )
 def test_layouts_of_nothing_are_refused(field, value):
     settings = {"pipeline_parallel": 2, "microbatches": 2, field: value}
-    with pytest.raises(bfpp.InvalidConfiguration, match=f"{field}: must be at least 1, not {value}"):
+    with pytest.raises(
+        bfpp.InvalidConfiguration, match=f"{field}: must be at least 1, not {value}"
+    ):
         bfpp.Layout(**settings)
 
 

@@ -146,7 +146,15 @@ def test_the_best_is_what_simulate_says(command, capsys):
     assert main(words) == 0
     best = json.loads(capsys.readouterr().out)["configurations"][0]
     options = ("pp", "tp", "dp", "microbatches", "sharding")
-    again = ["simulate", "breadth-first", "--model", "small.toml", "--cluster", "dgx1-v100", "--json"]
+    again = [
+        "simulate",
+        "breadth-first",
+        "--model",
+        "small.toml",
+        "--cluster",
+        "dgx1-v100",
+        "--json",
+    ]
     again += [word for name in options for word in (f"--{name}", str(best[name]))]
     again += ["--loops", str(best["loops"]), "--microbatch-size", str(best["microbatch_size"])]
     assert main(again) == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bfpp import options as shared
+from bfpp.errors import blaming, one_line
 from bfpp.results import print_json
 from schedules.graph_file import read_graph
 from schedules.order_validity import order_violations
@@ -48,13 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what is wrong; exit with 1 if anything is."""
     is_input = str(options.file) == "-"
-    text = sys.stdin.buffer.read() if is_input else options.file.read_bytes()
+    with blaming("FILE"):
+        text = sys.stdin.buffer.read() if is_input else options.file.read_bytes()
     guess = "graph" if text.lstrip().startswith(b"{") else "torch"
     found = FORMATS[options.format or guess](text)
     if options.json:
         print_json({"valid": not found, "violations": found})
     else:
         for violation in found:
-            sys.stdout.write(f"{violation['rule']}: {violation['message']}\n")
+            sys.stdout.write(one_line(f"{violation['rule']}: {violation['message']}") + "\n")
         sys.stdout.write("invalid\n" if found else "valid\n")
     return INVALID if found else 0

@@ -6,8 +6,8 @@ import argparse
 
 from bfpp import options as shared
 from bfpp.pictures import add_picture_arguments, write_pictures
-from bfpp.results import Result, print_json, print_table, run_scenario
-from schedules import schedules
+from bfpp.results import NOISE, Result, print_json, print_table, run_scenario
+from schedules import InvalidConfiguration, schedules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,10 +29,9 @@ def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     shared.refuse_text_beside_json(options)
     names = options.schedules or list(schedules())
-    results = [
-        run_scenario(shared.scenario(shared.same_stages(options, name), name), options.engine)
-        for name in names
-    ]
+    scenarios = [shared.scenario(shared.same_stages(options, name), name) for name in names]
+    _require_same_model(scenarios)
+    results = [run_scenario(scenario, options.engine) for scenario in scenarios]
     write_pictures(options, results, "Schedules compared")
     if options.json:
         print_json({"schedules": [result.record for result in results]})
@@ -41,16 +40,30 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _require_same_model(scenarios: list[shared.Scenario]) -> None:
+    """Refuse abstract costs of stages that are not the same share of the model."""
+    stages = {scenario.layout.stages for scenario in scenarios if not scenario.physical}
+    if len(stages) > 1:
+        raise InvalidConfiguration(
+            "stages_per_rank",
+            f"schedules of {' and '.join(map(str, sorted(stages)))} stages do not compare; "
+            "with seconds per stage, --loops divides all of them alike",
+        )
+
+
 def _print(results: list[Result]) -> None:
     """A column for each schedule, a row for each number."""
     fastest = min(result.timeline.step_time for result in results)
 
     def beside_the_fastest(result: Result) -> str:
         slower = result.timeline.step_time / fastest - 1 if fastest else 0.0
-        return f"+{slower:.1%}" if slower > 0 else "fastest"
+        return f"+{slower:.1%}" if slower > NOISE else "fastest"
 
-    rows = [("", *(beside_the_fastest(result) for result in results))]
+    rows = [
+        ("", *(beside_the_fastest(result) for result in results)),
+        ("stages of a rank", *(str(each.scenario.layout.stages_per_rank) for each in results)),
+    ]
     table = zip(*(result.highlights() for result in results), strict=True)
     rows.extend((lines[0][0], *(value for _, value in lines)) for lines in table)
     names = [result.scenario.schedule.name for result in results]
-    print_table(results[-1].cut, ("", *names), rows)
+    print_table(results[-1].size, ("", *names), rows)

@@ -7,14 +7,18 @@ import shlex
 from dataclasses import replace
 
 from bfpp import options as shared
+from bfpp.errors import one_line
 from bfpp.explanation import Explanation
-from bfpp.results import RANKS_SHOWN, print_json, print_table, run_scenario
+from bfpp.results import NOISE, RANKS_SHOWN, print_json, print_table, run_scenario
+from schedules import InvalidConfiguration
 from sim.parameters import changed, parse_change
 from traces.causes import Cause
-from traces.time_axis import in_words
+from traces.time_axis import in_words, unit_of
 
-PATH_SHOWN = 12
 SENSITIVITIES_SHOWN = 12
+
+NOT_AGAINST = {"-h", "--help", "--json", "--set", "--against"}
+"""Options that say nothing of a configuration."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +72,12 @@ def run(options: argparse.Namespace) -> int:
 def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
     """The options as they would be with some more words on the command line."""
     parser: argparse.ArgumentParser = options.parser
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InvalidConfiguration("against", f"{text!r}: {error}") from None
+    if refused := NOT_AGAINST.intersection(word.partition("=")[0] for word in words):
+        raise InvalidConfiguration("against", f"{min(refused)} is no part of a configuration")
     schedule = [] if words and not words[0].startswith("-") else [options.schedule]
     return parser.parse_args([*schedule, *words], argparse.Namespace(**vars(options)))
 
@@ -77,27 +86,34 @@ def _print(explained: Explanation) -> None:
     result = explained.result
     print_table(result.title, ("", ""), result.highlights())
     causes = [cause for cause in Cause if any(rank[cause] for rank in explained.idle)]
+    longest = max(sum(idle.values()) for idle in explained.idle)
+    seconds_in_unit, unit = unit_of(longest)
     rows = [
-        (str(rank), in_words(sum(idle.values())), *(in_words(idle[cause]) for cause in causes))
+        (str(rank), *(f"{seconds / seconds_in_unit:.2f}" for seconds in columns))
         for rank, idle in enumerate(explained.idle[:RANKS_SHOWN])
+        for columns in [(sum(idle.values()), *(idle[cause] for cause in causes))]
     ]
-    print_table("What each rank waits for", ("rank", "idle", *causes), rows)
+    print_table(f"What each rank waits for, in {unit}", ("rank", "idle", *causes), rows)
+    if not explained.step_time:
+        return
     print_table(
         "The critical path, by operation",
         ("operation", "tasks", "seconds", "share"),
         [
             (title, str(tasks), in_words(seconds), f"{seconds / explained.step_time:.1%}")
             for title, tasks, seconds in explained.path_by_operation()
+            if seconds
         ],
     )
-    strongest = explained.sensitivities[:SENSITIVITIES_SHOWN]
+    felt = [each for each in explained.sensitivities if each.seconds_per_percent]
+    strongest = felt[:SENSITIVITIES_SHOWN]
     print_table(
         f"What the step time depends on (the {len(strongest)} strongest)",
         ("parameter", "per 1 % more", "of the step"),
         [
             (
                 each.parameter,
-                in_words(each.seconds_per_percent),
+                _signed(each.seconds_per_percent),
                 f"{each.seconds_per_percent / explained.step_time:+.3%}",
             )
             for each in strongest
@@ -107,9 +123,17 @@ def _print(explained: Explanation) -> None:
 
 def _print_difference(text: str, base: Explanation, other: Explanation) -> None:
     difference = base.difference(other)
+    longest = max(base.step_time, other.step_time)
     rows = [
-        (cause, in_words(seconds)) for cause, seconds in difference["by_cause"].items() if seconds
+        (cause, _signed(seconds))
+        for cause, seconds in difference["by_cause"].items()
+        if abs(seconds) > NOISE * longest
     ]
-    rows.append(("step time", in_words(difference["difference"])))
-    relative = difference["difference"] / base.step_time
-    print_table(f"With {text}: {relative:+.2%}, on the mean rank", ("cause", "seconds"), rows)
+    rows.append(("step time", _signed(difference["difference"])))
+    change = f"{difference['difference'] / base.step_time:+.2%}, " if base.step_time else ""
+    title = f"With {one_line(text)}: {change}on the mean rank"
+    print_table(title, ("cause", "difference"), rows)
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{in_words(abs(seconds))}"

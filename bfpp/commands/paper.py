@@ -11,6 +11,7 @@ from rich.progress import track
 from rich.text import Text
 
 from bfpp import options as shared
+from bfpp.errors import blaming
 from bfpp.paper import ITEMS
 from bfpp.paper.item import PaperTable
 from bfpp.results import announce, output, print_json, print_table
@@ -39,13 +40,14 @@ def run(options: argparse.Namespace) -> int:
     for name in options.items:
         if name not in ITEMS:
             raise ValueError(f"ITEM: {name!r} is not one of {', '.join(ITEMS)}")
-    options.out.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(options.items)) or list(ITEMS)
     console = Console(stderr=True)
-    made = {
-        name: ITEMS[name](options.out)
-        for name in track(names, "Making", console=console, disable=not sys.stderr.isatty())
-    }
+    with blaming("--out"):
+        options.out.mkdir(parents=True, exist_ok=True)
+        made = {
+            name: ITEMS[name](options.out)
+            for name in track(names, "Making", console=console, disable=not sys.stderr.isatty())
+        }
     for item in made.values():
         for path in item.files:
             announce(path)

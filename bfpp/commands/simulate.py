@@ -6,13 +6,14 @@ import argparse
 from pathlib import Path
 
 from bfpp import options as shared
+from bfpp.errors import blaming
 from bfpp.pictures import add_picture_arguments, write_pictures
 from bfpp.results import RANKS_SHOWN, Result, announce, print_json, print_table, run_scenario
 from schedules.graph_file import write_graph
 from traces.time_axis import in_words
 
 RANK_COLUMNS = (
-    "rank", "compute", "start", "end", "utilisation", "exposed transfer", "exposed data",
+    "rank", "compute", "start", "end", "busy", "exposed transfer", "exposed data",
     "peak micro-batches",
 )  # fmt: skip
 
@@ -44,10 +45,12 @@ def run(options: argparse.Namespace) -> int:
     if options.perfetto:
         from traces.perfetto import write_perfetto
 
-        write_perfetto(result.timeline, options.perfetto)
+        with blaming("--perfetto"):
+            write_perfetto(result.timeline, options.perfetto)
         announce(options.perfetto)
     if options.graph:
-        options.graph.write_text(write_graph(result.timeline.graph))
+        with blaming("--graph"):
+            options.graph.write_text(write_graph(result.timeline.graph), encoding="ascii")
         announce(options.graph)
     if options.json:
         print_json(result.record)
@@ -65,8 +68,8 @@ def _print(result: Result) -> None:
             in_words(rank.start),
             in_words(rank.end),
             f"{rank.utilisation:.1%}",
-            in_words(rank.exposed_transfer),
-            in_words(rank.exposed_data),
+            result.in_words(rank.exposed_transfer),
+            result.in_words(rank.exposed_data),
             f"{rank.peak_microbatches:.4g}",
         )
         for rank in result.ranks[:RANKS_SHOWN]

@@ -17,7 +17,7 @@ PLACEMENTS = (
 def make(directory: Path) -> Made:
     """Draw the two placements."""
     path = directory / "figure-3.svg"
-    path.write_text(svg_placements(PLACEMENTS))
+    path.write_text(svg_placements(PLACEMENTS), encoding="utf-8")
     record = {
         caption: [layout.stages_of(rank) for rank in range(layout.pipeline_parallel)]
         for caption, layout in PLACEMENTS

@@ -263,9 +263,9 @@ def make(directory: Path) -> Made:
     }
     path = directory / "table-method-comparison"
     as_json, as_markdown = path.with_suffix(".json"), path.with_suffix(".md")
-    as_json.write_text(json.dumps(record, indent=1) + "\n")
+    as_json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     layout = _layout(table)
-    as_markdown.write_text(layout.markdown())
+    as_markdown.write_text(layout.markdown(), encoding="utf-8")
     return Made([as_json, as_markdown], record, layout)
 
 

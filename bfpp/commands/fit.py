@@ -1,0 +1,135 @@
+"""`bfpp fit`: fit the constants of clusters and implementations to a table of measurements."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from bfpp import options as shared
+from bfpp.results import announce, print_json, print_table
+from sim.fit import Fit, Numbers, fit, fits, profile_text
+from sim.fit import Progress as Tell
+from sim.validation import Measurement, read_measurements
+
+COLUMNS = ("constant", "value", "standard error", "unit", "determined")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bfpp fit`."""
+    parser.add_argument(
+        "table", type=Path, metavar="TABLE.csv", help="measured configurations, one a row"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the constants as TOML, for bfpp validate"
+    )
+    parser.add_argument(
+        "--no-cross-validation",
+        action="store_true",
+        help="do not estimate the error elsewhere by leaving out each method of each table in turn",
+    )
+    shared.add_json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Fit, write the profile, and report."""
+    rows = read_measurements(options.table)
+    with _progress(1 if options.no_cross_validation else fits(rows)) as tell:
+        found = fit(rows, not options.no_cross_validation, tell)
+    if options.out:
+        options.out.write_text(profile_text(found, options.table.name), encoding="utf-8")
+        announce(options.out)
+    if options.json:
+        print_json(_record(found, rows))
+    else:
+        _print(found, rows)
+    return 0
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Tell | None]:
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        job = bar.add_task("fitting", total=total)
+        started = 0
+
+        def tell(what: str) -> None:
+            nonlocal started
+            bar.update(job, description=f"fitting {what}", completed=started)
+            started += 1
+
+        yield tell
+
+
+def _mean(errors: Numbers) -> float:
+    return float(100 * np.abs(errors).mean())
+
+
+def _by_group(rows: list[Measurement]) -> list[tuple[tuple[str, str], Numbers]]:
+    groups = sorted({row.group for row in rows})
+    return [(group, np.array([row.group == group for row in rows])) for group in groups]
+
+
+def _record(found: Fit, rows: list[Measurement]) -> dict[str, object]:
+    record: dict[str, object] = {
+        "constants": [
+            {
+                "name": each.parameter.name,
+                "value": each.value,
+                "standard_error": each.standard_error if np.isfinite(each.standard_error) else None,
+                "unit": each.parameter.unit,
+                "determined": each.determined,
+            }
+            for each in found.constants
+        ],
+        "throughput_mape": _mean(found.errors),
+        "residuals": [100 * error for error in found.errors.tolist()],
+        "groups": [
+            {
+                "group": list(group),
+                "rows": int(inside.sum()),
+                "error": _mean(found.errors[inside]),
+                "left_out": None if found.left_out is None else _mean(found.left_out[inside]),
+            }
+            for group, inside in _by_group(rows)
+        ],
+    }
+    if found.left_out is not None:
+        record["cross_validated_mape"] = _mean(found.left_out)
+    return record
+
+
+def _print(found: Fit, rows: list[Measurement]) -> None:
+    constants = [
+        (
+            each.parameter.name,
+            f"{each.value:.4g}",
+            f"{each.standard_error:.2g}",
+            each.parameter.unit,
+            "yes" if each.determined else "no",
+        )
+        for each in found.constants
+    ]
+    print_table("Constants", COLUMNS, constants)
+    groups = [(("all", ""), np.ones(len(rows), dtype=bool)), *_by_group(rows)]
+    errors = [
+        (
+            " ".join(group),
+            str(int(inside.sum())),
+            f"{_mean(found.errors[inside]):.1f} %",
+            f"{100 * np.abs(found.errors[inside]).max():.1f} %",
+            "" if found.left_out is None else f"{_mean(found.left_out[inside]):.1f} %",
+        )
+        for group, inside in groups
+    ]
+    columns = ("throughput", "rows", "mean error", "largest", "mean if left out")
+    print_table("Errors", columns, errors)

@@ -1,0 +1,97 @@
+"""`bfpp validate`: predict measured configurations, and compare."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from bfpp import options as shared
+from bfpp.results import announce, print_json, print_table
+from sim.fit import read_profile
+from sim.validation import Comparison, Profile, compare, mean_absolute_error, read_measurements
+
+COLUMNS = (
+    "configuration", "batch", "pp", "tp", "dp", "size", "micro-batches", "loops", "sharding",
+    "Tflop/s", "predicted", "error", "memory", "predicted", "error",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bfpp validate`."""
+    parser.add_argument(
+        "table", type=Path, metavar="TABLE.csv", help="measured configurations, one a row"
+    )
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="constants from bfpp fit --out (default: those that are shipped)",
+    )
+    parser.add_argument(
+        "--svg", type=Path, metavar="FILE", help="figure: predicted throughput against measured"
+    )
+    shared.add_json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Predict every row, and report the errors."""
+    profile = Profile()
+    if options.profile:
+        try:
+            profile = read_profile(tomllib.loads(options.profile.read_text(encoding="utf-8")))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"--profile: {options.profile} is not TOML: {error}") from None
+    comparisons = [compare(row, profile) for row in read_measurements(options.table)]
+    if options.svg:
+        _draw(comparisons, options.svg)
+    if options.json:
+        print_json(
+            {
+                "rows": [each.record for each in comparisons],
+                "throughput_mape": mean_absolute_error(comparisons, "tflops_per_gpu"),
+                "memory_mape": mean_absolute_error(comparisons, "memory_gb"),
+            }
+        )
+    else:
+        _print(comparisons)
+    return 0
+
+
+def _draw(comparisons: Sequence[Comparison], path: Path) -> None:
+    from traces.scatter import Point, write_scatter
+
+    points = [
+        Point(
+            each.measured.schedule, each.measured.tflops_per_gpu, each.predicted["tflops_per_gpu"]
+        )
+        for each in comparisons
+    ]
+    error = mean_absolute_error(comparisons, "tflops_per_gpu")
+    title = f"Throughput of {len(points)} configurations: mean absolute error {error:.1f} %"
+    write_scatter(points, path, title, "Tflop/s per GPU")
+    announce(path)
+
+
+def _print(comparisons: Sequence[Comparison]) -> None:
+    rows = []
+    for each in comparisons:
+        row = each.measured
+        cells = [f"{row.table} {row.schedule}", row.batch, row.pp, row.tp, row.dp]
+        cells += [row.microbatch_size, row.microbatches, row.loops, row.sharding]
+        for name in ("tflops_per_gpu", "memory_gb"):
+            cells += [
+                f"{getattr(row, name):.1f}",
+                f"{each.predicted[name]:.1f}",
+                f"{each.error(name):+.1f} %",
+            ]
+        rows.append([str(cell) for cell in cells])
+    throughput = mean_absolute_error(comparisons, "tflops_per_gpu")
+    memory = mean_absolute_error(comparisons, "memory_gb")
+    print_table("Measured and predicted", COLUMNS, rows)
+    print_table(
+        "Mean absolute error",
+        ("", ""),
+        [("throughput", f"{throughput:.2f} %"), ("memory", f"{memory:.2f} %")],
+    )

@@ -1,0 +1,63 @@
+"""What went wrong, as the one line that a user reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from schedules import InvalidConfiguration
+
+OPTION_OF_FIELD = {
+    "pipeline_parallel": "--pp",
+    "tensor_parallel": "--tp",
+    "data_parallel": "--dp",
+    "microbatches": "--microbatches",
+    "microbatch_size": "--microbatch-size",
+    "stages_per_rank": "--stages-per-rank",
+    "loops": "--loops",
+    "sequence": "--sequence",
+    "schedule": "SCHEDULE",
+    "file": "FILE",
+}
+"""The option that sets a field of a configuration; by default `--field`."""
+
+BAD_INPUT = (ValueError, OSError, ArithmeticError, MemoryError)
+"""What input raises that cannot be used."""
+
+
+def explain(error: Exception) -> str:
+    """One line that names the option at fault, if the error tells it, and the reason."""
+    if isinstance(error, InvalidConfiguration):
+        option = OPTION_OF_FIELD.get(error.field, "--" + error.field.replace("_", "-"))
+        message = f"{option}: {error.reason}"
+    elif isinstance(error, OSError):
+        message = _reason(error)
+    elif isinstance(error, MemoryError):
+        message = "the step is too large for this machine's memory"
+    elif isinstance(error, ArithmeticError):
+        message = f"a number is too large to compute with ({error})"
+    else:
+        message = str(error)
+    return one_line(message)
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks, and with escapes for what would steer a terminal."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in " ".join(text.split())
+    )
+
+
+@contextmanager
+def blaming(option: str) -> Iterator[None]:
+    """Names the option whose file cannot be read or written."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{option}: {_reason(error)}") from None
+
+
+def _reason(error: OSError) -> str:
+    where = "" if error.filename is None else f"{error.filename}: "
+    return where + (error.strerror or str(error))

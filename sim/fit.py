@@ -1,0 +1,271 @@
+"""Constants fitted to measured throughput, and how well a table determines them.
+
+The logarithms of predicted over measured throughput are made small by bounded
+least squares with a robust loss; each prediction is a replay of its graph.
+What a constant is not determined by shows in its standard error, from the
+Jacobian at the optimum. The error to be expected elsewhere is estimated by
+leaving out each group of rows (a table's method) in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.cluster import load_cluster
+from sim.implementation import find_implementation
+from sim.preset_files import Table
+from sim.validation import Case, Measurement, Profile, case_of
+
+LOSS_SCALE = 0.04
+"""The relative error from which on a row counts as an outlier."""
+
+TOLERANCE = 1e-4
+"""Relative change of the loss at which the search ends."""
+
+STEP = 1e-3
+"""Difference by which derivatives are taken, as a share of a constant's range."""
+
+FLAT = 1e-12
+"""Share of the greatest curvature below which a direction is not determined at all."""
+
+Numbers = npt.NDArray[np.float64]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A constant that is fitted, within bounds, wherever it stands in a profile.
+
+    A target is the path of a setting: (`clusters`, name, section, key) or
+    (`implementations`, name, key).
+    """
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    targets: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A fitted parameter: its value, and one standard error."""
+
+    parameter: Parameter
+    value: float
+    standard_error: float
+
+    @property
+    def determined(self) -> bool:
+        """Whether the table says anything about it: less error than half its value."""
+        return self.standard_error < self.value / 2
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Constants, and the relative error that they leave in each row.
+
+    `left_out` has the errors of rows by constants that were fitted without
+    their group.
+    """
+
+    constants: tuple[Constant, ...]
+    errors: Numbers
+    left_out: Numbers | None
+
+    @property
+    def profile(self) -> Profile:
+        """The constants as settings."""
+        return _profile(
+            [each.parameter for each in self.constants],
+            np.array([each.value for each in self.constants]),
+        )
+
+
+def parameters_of(rows: Sequence[Measurement]) -> list[Parameter]:
+    """The constants that some rows can say something about.
+
+    Clusters of one table differ in the network between nodes, not in the nodes.
+    A network whose file gives its transfers a latency goes through the host's
+    TCP: its transfers and its rings reach the same share of the bandwidth.
+    """
+    clusters = sorted({row.cluster for row in rows})
+    names = sorted({row.implementation for row in rows})
+    found = [
+        _everywhere(clusters, "device", "matmul_efficiency", "share", (0.3, 1.0)),
+        _everywhere(clusters, "device", "sustained_efficiency", "share", (0.3, 1.0)),
+        _everywhere(clusters, "intra_node", "synchronisation", "s", (0.0, 2e-3)),
+    ]
+    for name in clusters:
+        through_host = load_cluster(name).inter_node.transfer_latency > 0
+        keys = ("ring_efficiency", "transfer_efficiency")[: 1 + through_host]
+        if any(row.dp > 1 for row in rows if row.cluster == name):
+            found.append(_network(name, "ring_efficiency", "share", (0.1, 1.0), keys))
+        if through_host:
+            latency = ("transfer_latency",)
+            found.append(_network(name, *latency, "s", (1e-4, 2e-2), latency))
+    overlapping = [name for name in names if find_implementation(name).overlap_slowdown > 0]
+    if overlapping:
+        found.append(_software(overlapping, "overlap_slowdown", "share", (0.0, 0.5)))
+    return found + [_software([name], "transfer_seconds", "s", (0.0, 1e-2)) for name in names]
+
+
+def _everywhere(
+    clusters: Sequence[str], section: str, key: str, unit: str, bounds: tuple[float, float]
+) -> Parameter:
+    targets = tuple(("clusters", name, section, key) for name in clusters)
+    return Parameter(f"{section}.{key}", unit, *bounds, targets)
+
+
+def _network(
+    cluster: str, name: str, unit: str, bounds: tuple[float, float], keys: Sequence[str]
+) -> Parameter:
+    targets = tuple(("clusters", cluster, "inter_node", key) for key in keys)
+    return Parameter(f"{cluster}: inter_node.{name}", unit, *bounds, targets)
+
+
+def _software(names: Sequence[str], key: str, unit: str, bounds: tuple[float, float]) -> Parameter:
+    targets = tuple(("implementations", name, key) for name in names)
+    return Parameter(f"{', '.join(names)}: {key}", unit, *bounds, targets)
+
+
+def fit(
+    rows: Sequence[Measurement], cross_validate: bool = True, progress: Progress | None = None
+) -> Fit:
+    """Fit the constants of `parameters_of` to the throughput of some rows.
+
+    `progress` is called with what is about to be fitted, `fits(rows)` times in
+    all. Raises `ValueError` if there are fewer rows than constants.
+    """
+    parameters = parameters_of(rows)
+    if len(rows) <= len(parameters):
+        raise ValueError(f"{len(rows)} rows cannot determine {len(parameters)} constants")
+    cases = [case_of(row) for row in rows]
+    tell = progress or _ignore
+    tell("all rows")
+    at, jacobian = _solve(parameters, cases, _start(parameters))
+    errors = _errors(parameters, cases, at)
+    left_out = _left_out(parameters, cases, at, tell) if cross_validate else None
+    deviations = _standard_errors(jacobian, np.log1p(errors))
+    constants = zip(parameters, _values(parameters, at), deviations, strict=True)
+    return Fit(
+        tuple(
+            Constant(parameter, float(value), float(deviation) * (parameter.high - parameter.low))
+            for parameter, value, deviation in constants
+        ),
+        errors,
+        left_out,
+    )
+
+
+def fits(rows: Sequence[Measurement]) -> int:
+    """How many fits a cross-validated one takes: one of all rows, and one without each group."""
+    return 1 + len({row.group for row in rows})
+
+
+def _ignore(what: str) -> None:
+    del what
+
+
+def _start(parameters: Sequence[Parameter]) -> Numbers:
+    """Where the search starts: a third of the way between the bounds."""
+    return np.full(len(parameters), 1 / 3)
+
+
+def _values(parameters: Sequence[Parameter], at: Numbers) -> Numbers:
+    low = np.array([each.low for each in parameters])
+    high = np.array([each.high for each in parameters])
+    values: Numbers = low + at * (high - low)
+    return values
+
+
+def _profile(parameters: Sequence[Parameter], values: Numbers) -> Profile:
+    """The values as the settings that they stand for."""
+    settings: dict[str, Any] = {"clusters": {}, "implementations": {}}
+    for parameter, value in zip(parameters, values.tolist(), strict=True):
+        for *path, key in parameter.targets:
+            table = settings
+            for name in path:
+                table = table.setdefault(name, {})
+            table[key] = value
+    return Profile(settings["clusters"], settings["implementations"])
+
+
+def _errors(parameters: Sequence[Parameter], cases: Sequence[Case], at: Numbers) -> Numbers:
+    """The relative error of each case's throughput."""
+    profile = _profile(parameters, _values(parameters, at))
+    predicted = [case.throughput(profile) for case in cases]
+    measured = [case.measured.tflops_per_gpu for case in cases]
+    errors: Numbers = np.array(predicted) / np.array(measured) - 1
+    return errors
+
+
+def _solve(
+    parameters: Sequence[Parameter], cases: Sequence[Case], start: Numbers
+) -> tuple[Numbers, Numbers]:
+    """The optimum, in shares of the parameters' ranges, and the Jacobian there."""
+    from scipy.optimize import least_squares
+
+    solution = least_squares(
+        lambda at: np.log1p(_errors(parameters, cases, at)),
+        np.clip(start, 0.01, 0.99),
+        bounds=(0, 1),
+        loss="soft_l1",
+        f_scale=LOSS_SCALE,
+        diff_step=STEP,
+        ftol=TOLERANCE,
+        xtol=TOLERANCE,
+    )
+    return solution.x, solution.jac
+
+
+def _left_out(
+    parameters: Sequence[Parameter], cases: Sequence[Case], at: Numbers, tell: Progress
+) -> Numbers:
+    """The error of each case by a fit without its group."""
+    errors = np.empty(len(cases))
+    for group in sorted({case.measured.group for case in cases}):
+        tell("without " + " ".join(group))
+        inside = np.array([case.measured.group == group for case in cases])
+        others = [case for case, out in zip(cases, inside, strict=True) if not out]
+        without, _ = _solve(parameters, others, at)
+        held = [case for case, out in zip(cases, inside, strict=True) if out]
+        errors[inside] = _errors(parameters, held, without)
+    return errors
+
+
+def _standard_errors(jacobian: Numbers, residuals: Numbers) -> Numbers:
+    """One standard error of each parameter, in shares of its range; infinite if undetermined."""
+    rows, parameters = jacobian.shape
+    variance = float(residuals @ residuals) / (rows - parameters)
+    values, vectors = np.linalg.eigh(jacobian.T @ jacobian)
+    flat = values < values.max() * FLAT
+    squares = vectors**2
+    deviations: Numbers = np.sqrt(variance * (squares[:, ~flat] / values[~flat]).sum(axis=1))
+    deviations[squares[:, flat].sum(axis=1) > FLAT] = np.inf
+    return deviations
+
+
+def profile_text(found: Fit, source: str) -> str:
+    """The constants as TOML, with standard errors; `source` says what they were fitted to."""
+    lines = [f"# Fitted by `bfpp fit` to {source}. A comment has one standard error."]
+    by_path: dict[tuple[str, ...], list[str]] = {}
+    for constant in found.constants:
+        error = f"{constant.standard_error:.2g} {constant.parameter.unit}"
+        note = "" if constant.determined else ", not determined"
+        for *path, key in constant.parameter.targets:
+            line = f"{key} = {constant.value:.4g} # +- {error}{note}"
+            by_path.setdefault(tuple(path), []).append(line)
+    for section, settings in sorted(by_path.items()):
+        lines += ["", "[" + ".".join(f'"{name}"' for name in section) + "]", *settings]
+    return "\n".join(lines) + "\n"
+
+
+def read_profile(settings: Mapping[str, Table]) -> Profile:
+    """The profile that TOML settings hold."""
+    return Profile(settings.get("clusters", {}), settings.get("implementations", {}))

@@ -1,0 +1,231 @@
+"""Seconds, bytes and ports of communication, and what it costs the compute beside it.
+
+Rules:
+
+- Each pipeline rank has four ports: its GPU's NVLink out and in, and its share
+  of its node's network out and in. A transfer leaves by the sender's port of
+  the link that it crosses and enters by the receiver's. A port's bandwidth is
+  what transfers reach; a ring moves as many more bytes as it is slower.
+- A gather or reduction is a collective over the rank's data-parallel group as
+  it is placed on nodes. It uses its own rank's out and in ports of the
+  narrowest link: where g members share a node, it crosses to the next node once
+  for all of them, with g shares of the network.
+- A step that receives from another rank also collects what each tensor-parallel
+  device received its share of.
+- A transfer that blocks lengthens the step that receives it and takes no time
+  on its lane, so that what a rank sends and receives at one moment is under way
+  together. Communication that is overlapped slows the compute beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from schedules import Operation, Sharding, TaskGraph
+from schedules.columns import NONE, Flags, Integers, Seconds
+from sim.cluster import Cluster, Link
+from sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
+from sim.costs import Costs
+from sim.implementation import Implementation
+from sim.model import Transformer
+from sim.placement import DevicePlacement
+
+NVLINK_OUT, NVLINK_IN, NETWORK_OUT, NETWORK_IN = range(4)
+PORTS = 4
+"""The ports of a pipeline rank; port p of rank r has the number PORTS r + p."""
+
+GATHER_OR_REDUCE = (Operation.GATHER, Operation.REDUCE)
+PAIR = 2
+"""Devices at the two ends of a transfer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """The links that the groups of a configuration cross.
+
+    `parameters` are those of each stage on one device.
+    """
+
+    model: Transformer
+    cluster: Cluster
+    implementation: Implementation
+    placement: DevicePlacement
+    microbatch_size: int
+    parameters: Seconds
+
+    def costs(self, graph: TaskGraph, compute: Seconds) -> Costs:
+        """The costs of all tasks, given the seconds of compute steps and updates."""
+        port_out, port_in = self._ports(graph)
+        alone = Costs(
+            self._latency(graph), self._bytes(graph), port_out, port_in, self._port_bandwidth()
+        )
+        taken = _seconds_alone(alone)
+        compute = compute + self._collecting(graph)
+        if self.implementation.blocking_transfers and graph.communication.pipeline_overlap:
+            compute = compute + _of_received(graph, taken)
+            alone = replace(
+                alone,
+                seconds=np.where(graph.is_transfer, 0.0, alone.seconds),
+                bytes=np.where(graph.is_transfer, 0.0, alone.bytes),
+            )
+        else:
+            compute = compute + self._slowdown(graph, taken, compute)
+        return replace(alone, seconds=alone.seconds + compute)
+
+    @cached_property
+    def _transfer_bandwidths(self) -> tuple[float, float]:
+        """Bytes/s of a transfer in a node, and between nodes."""
+        network = self.cluster.inter_node
+        within = self.cluster.group_link(PAIR).bandwidth
+        return within, network.bandwidth * network.transfer_efficiency
+
+    @cached_property
+    def _spans_nodes(self) -> Flags:
+        """For each rank, whether its data-parallel groups reach over several nodes."""
+        return self.placement.data_group_nodes() > 1
+
+    @cached_property
+    def _ring_bandwidth(self) -> tuple[Seconds, Flags]:
+        """For each rank, bytes/s of its rings, and whether the network limits them."""
+        members, network = self.placement.data_members_per_node(), self.cluster.inter_node
+        within = np.array([self.cluster.group_link(int(count)).bandwidth for count in members])
+        between = members * network.bandwidth * network.ring_efficiency
+        limits = self._spans_nodes & (between < within)
+        return np.where(limits, between, within), limits
+
+    def _port_bandwidth(self) -> Seconds:
+        within, between = self._transfer_bandwidths
+        return np.tile([within, within, between, between], self.placement.pipeline_parallel)
+
+    def _crosses(self, graph: TaskGraph) -> Flags:
+        """For each transfer, whether it goes from node to node."""
+        sends = graph.is_transfer
+        crosses: Flags = self.placement.crosses_nodes()[graph.rank[sends], graph.peer[sends]]
+        return crosses
+
+    def _is_collective(self, graph: TaskGraph) -> Flags:
+        """Gathers and reductions that have anyone to communicate with."""
+        alone = self.placement.data_parallel == 1
+        return np.isin(graph.operation, GATHER_OR_REDUCE) & (not alone)
+
+    def _latency(self, graph: TaskGraph) -> Seconds:
+        """Seconds of communication before and besides its bytes."""
+        seconds = np.zeros(len(graph))
+        inside, between = self.cluster.intra_node, self.cluster.inter_node
+        seconds[graph.is_transfer] = self.implementation.transfer_seconds + np.where(
+            self._crosses(graph), between.latency + between.transfer_latency, inside.latency
+        )
+        collective = self._is_collective(graph)
+        of_rank = np.where(self._spans_nodes, between.latency, inside.latency)
+        steps = _passes(graph)[graph.operation[collective]]
+        steps = steps * ring_steps(self.placement.data_parallel)
+        seconds[collective] = steps * of_rank[graph.rank[collective]]
+        return seconds
+
+    def _bytes(self, graph: TaskGraph) -> Seconds:
+        """Bytes through a task's ports, at the speed of transfers."""
+        moved = np.zeros(len(graph))
+        moved[graph.is_transfer] = self.model.transfer_bytes(
+            self.microbatch_size, self.placement.tensor_parallel
+        )
+        collective = self._is_collective(graph)
+        operation, rank = graph.operation[collective], graph.rank[collective]
+        size = np.zeros(len(Operation))
+        size[Operation.GATHER] = self.implementation.weight_bytes
+        size[Operation.REDUCE] = self.implementation.gradient_bytes
+        size = size * _passes(graph)
+        bandwidth, limits = self._ring_bandwidth
+        port = np.where(limits, self._transfer_bandwidths[1], self._transfer_bandwidths[0])
+        share = self._shares(graph.communication.sharding)[rank] * (port / bandwidth)[rank]
+        moved[collective] = self.parameters[graph.stage[collective]] * size[operation] * share
+        return moved
+
+    def _shares(self, sharding: Sharding) -> Seconds:
+        """For each rank, the share of its data that one pass sends over the narrowest link.
+
+        An all-reduce across nodes is hierarchical: the members there are nodes.
+        """
+        ring = ring_bytes(1.0, self.placement.data_parallel)
+        if sharding is not Sharding.NONE:
+            return np.full(self.placement.pipeline_parallel, ring)
+        nodes = self.placement.data_group_nodes()
+        of_nodes = (nodes - 1) / np.maximum(nodes, 1)
+        return np.where(self._ring_bandwidth[1], of_nodes, ring)
+
+    def _ports(self, graph: TaskGraph) -> tuple[Integers, Integers]:
+        """The ports that each task's bytes leave and enter by."""
+        port_out = np.full(len(graph), NONE, dtype=np.int32)
+        port_in = port_out.copy()
+        sends, collective = graph.is_transfer, self._is_collective(graph)
+        crosses = self._crosses(graph)
+        port_out[sends] = PORTS * graph.rank[sends] + np.where(crosses, NETWORK_OUT, NVLINK_OUT)
+        port_in[sends] = PORTS * graph.peer[sends] + np.where(crosses, NETWORK_IN, NVLINK_IN)
+        rank = graph.rank[collective]
+        uses_network = self._ring_bandwidth[1][rank]
+        port_out[collective] = PORTS * rank + np.where(uses_network, NETWORK_OUT, NVLINK_OUT)
+        port_in[collective] = PORTS * rank + np.where(uses_network, NETWORK_IN, NVLINK_IN)
+        return port_out, port_in
+
+    def _collecting(self, graph: TaskGraph) -> Seconds:
+        """Seconds for which steps that receive gather the shares of their group."""
+        ranks = self.placement.tensor_parallel
+        size = self.model.hidden_bytes(self.microbatch_size)
+        link: Link = self.cluster.group_link(ranks)
+        gathering = all_reduce_seconds(size, ranks, link) / 2
+        return _of_received(graph, np.full(len(graph), gathering))
+
+    def _slowdown(self, graph: TaskGraph, taken: Seconds, compute: Seconds) -> Seconds:
+        """Seconds by which overlapped communication lengthens the compute beside it.
+
+        A transfer slows the steps that send and receive it; gathers and
+        reductions all the steps of their rank, by no more than their time.
+        """
+        communication, steps = graph.communication, graph.is_compute
+        longer = np.zeros(len(graph))
+        if communication.pipeline_overlap:
+            longer += _of_received(graph, taken) + _of_sent(graph, taken)
+        if communication.data_overlap:
+            collective, ranks = self._is_collective(graph), self.placement.pipeline_parallel
+            busy = np.bincount(graph.rank[collective], taken[collective], ranks)
+            total = np.bincount(graph.rank[steps], compute[steps], ranks)
+            share = np.minimum(busy / total, 1.0)
+            longer[steps] += compute[steps] * share[graph.rank[steps]]
+        return self.implementation.overlap_slowdown * longer
+
+
+def _passes(graph: TaskGraph) -> Seconds:
+    """For each operation, how often it passes its data around the ring."""
+    passes = np.zeros(len(Operation))
+    passes[Operation.GATHER] = 1.0
+    passes[Operation.REDUCE] = 2.0 if graph.communication.sharding is Sharding.NONE else 1.0
+    return passes
+
+
+def _seconds_alone(costs: Costs) -> Seconds:
+    """Seconds of each task if it has its ports to itself."""
+    seconds = costs.seconds.copy()
+    moves = costs.bytes > 0
+    rate = np.minimum(costs.bandwidth[costs.port_out[moves]], costs.bandwidth[costs.port_in[moves]])
+    seconds[moves] += costs.bytes[moves] / rate
+    return seconds
+
+
+def _of_received(graph: TaskGraph, seconds: Seconds) -> Seconds:
+    """For each task, the seconds of the transfers that it depends on."""
+    task = np.repeat(np.arange(len(graph)), np.diff(graph.dependencies.start))
+    on = graph.dependencies.member
+    received = graph.is_transfer[on]
+    total: Seconds = np.bincount(task[received], seconds[on[received]], len(graph))  # type: ignore[assignment]
+    return total
+
+
+def _of_sent(graph: TaskGraph, seconds: Seconds) -> Seconds:
+    """For each task, the seconds of the transfers that depend on it."""
+    task = np.repeat(np.arange(len(graph)), np.diff(graph.dependencies.start))
+    on = graph.dependencies.member
+    sent = graph.is_transfer[task]
+    total: Seconds = np.bincount(on[sent], seconds[task[sent]], len(graph))  # type: ignore[assignment]
+    return total

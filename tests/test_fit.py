@@ -1,0 +1,120 @@
+"""Fitting: constants that are put in come out again, and what a table cannot say is flagged."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bfpp.command_line import main
+from sim.cluster import load_cluster
+from sim.fit import fit, fits, parameters_of, profile_text, read_profile
+from sim.implementation import with_fitted
+from sim.validation import Profile, case_of, read_measurements
+from tests.test_physical import MEASUREMENTS
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Measurements whose graphs are small, of two methods."""
+    rows = read_measurements(MEASUREMENTS)
+    chosen = [row for row in rows if row.cluster == "dgx1-v100" and row.model == "bert-6.6b"]
+    return [row for row in chosen if row.schedule in ("no-pipeline", "breadth-first")]
+
+
+@pytest.fixture(scope="module")
+def made_up(small):
+    """The same configurations, with the throughput that known constants give them."""
+    known = Profile(
+        {
+            "dgx1-v100": {
+                "device": {"matmul_efficiency": 0.7, "sustained_efficiency": 0.6},
+                "intra_node": {"synchronisation": 4e-4},
+                "inter_node": {"ring_efficiency": 0.4},
+            }
+        },
+        {"paper": {"overlap_slowdown": 0.2, "transfer_seconds": 2e-3}},
+    )
+    return [replace(row, tflops_per_gpu=case_of(row).throughput(known)) for row in small]
+
+
+def test_constants_that_are_put_in_come_out_again(made_up):
+    found = fit(made_up, cross_validate=False)
+    assert np.abs(found.errors).max() < 0.01
+    values = {each.parameter.name: each.value for each in found.constants}
+    assert values["dgx1-v100: inter_node.ring_efficiency"] == pytest.approx(0.4, rel=0.03)
+    assert values["device.sustained_efficiency"] == pytest.approx(0.6, rel=0.03)
+
+
+def test_what_no_row_depends_on_is_not_determined(small):
+    """Without tensor parallelism nothing waits for an all-reduce."""
+    rows = [row for row in small if row.tp == 1 and row.pp == 1]
+    rows = [
+        replace(row, tflops_per_gpu=row.tflops_per_gpu + change)
+        for row in rows * 4
+        for change in (0, 1)
+    ]
+    found = fit(rows, cross_validate=False)
+    [waiting] = [each for each in found.constants if "synchronisation" in each.parameter.name]
+    assert waiting.standard_error == np.inf
+    assert not waiting.determined
+    assert "not determined" in profile_text(found, "a table")
+
+
+def test_leaving_out_a_group_predicts_it_by_the_others(made_up):
+    told = []
+    found = fit(made_up, progress=told.append)
+    assert len(told) == fits(made_up) == 3
+    assert np.abs(found.left_out).mean() < 0.05
+
+
+def test_a_profile_is_read_as_it_was_written(made_up):
+    found = fit(made_up, cross_validate=False)
+    profile = read_profile(tomllib.loads(profile_text(found, "a table")))
+    ring = load_cluster("dgx1-v100", profile.clusters).inter_node.ring_efficiency
+    slowdown = with_fitted(profile.implementations)["paper"].overlap_slowdown
+    values = {each.parameter.name: each.value for each in found.constants}
+    assert ring == pytest.approx(values["dgx1-v100: inter_node.ring_efficiency"], rel=1e-3)
+    assert slowdown == pytest.approx(values["paper: overlap_slowdown"], rel=1e-3)
+
+
+def test_the_constants_of_all_the_tables_are_few_and_bounded():
+    parameters = parameters_of(read_measurements(MEASUREMENTS))
+    assert len(parameters) == 9
+    assert all(each.low < each.high for each in parameters)
+    assert {each.unit for each in parameters} == {"s", "share"}
+
+
+def test_the_shipped_constants_are_the_fit_of_the_measurements():
+    profile = Profile()
+    parameters = parameters_of(read_measurements(MEASUREMENTS))
+    settings = {"clusters": profile.clusters, "implementations": profile.implementations}
+    for parameter in parameters:
+        for path in parameter.targets:
+            value = settings
+            for name in path:
+                value = value[name]
+            assert parameter.low <= value <= parameter.high
+
+
+def test_too_few_rows_are_refused(small):
+    with pytest.raises(ValueError, match="2 rows cannot determine 6 constants"):
+        fit(small[:2])
+
+
+def test_the_command_writes_a_profile_and_reports(capsys, tmp_path, made_up):
+    names = MEASUREMENTS.read_text().splitlines()[0]
+    table, out = tmp_path / "table.csv", tmp_path / "profile.toml"
+    lines = [",".join(str(getattr(row, name)) for name in names.split(",")) for row in made_up]
+    table.write_text("\n".join([names, *lines]))
+    arguments = ["fit", str(table), "--out", str(out), "--no-cross-validation"]
+    assert main([*arguments, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["throughput_mape"] < 0.5
+    assert len(record["residuals"]) == len(made_up)
+    assert tomllib.loads(out.read_text())["implementations"]["paper"]
+    assert main(arguments) == 0
+    assert "Constants" in capsys.readouterr().out

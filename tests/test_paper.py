@@ -1,0 +1,147 @@
+"""The paper's figures and tables: every file is there, and every formula is counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bfpp.command_line import main
+from bfpp.paper import ITEMS
+from bfpp.paper.item import PaperTable
+from bfpp.paper.method_comparison import CHIMERA, COUNTS, METHODS
+
+FIGURES = ("figure-3", "figure-4", "figure-9")
+COMPARISON = "table-method-comparison"
+
+DIFFERENT = {("1F1B (fully sharded)", "DP network"), ("1F1B (fully sharded)", "DP overlap")}
+"""The cells where the count is not the printed formula; each says why."""
+
+
+@pytest.fixture
+def paper(tmp_path, capsys):
+    """Makes items into a folder: their record, and what was said besides."""
+
+    def make(*items):
+        assert main(["paper", *items, "--out", str(tmp_path), "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert out.count("\n") == 1
+        return json.loads(out), err
+
+    return make
+
+
+@pytest.mark.parametrize("item", [*FIGURES, COMPARISON])
+def test_an_item_writes_its_files(paper, tmp_path, item):
+    record, err = paper(item)
+    files = [Path(name) for name in record[item]["files"]]
+    assert sorted(files) == sorted(tmp_path.iterdir())
+    assert err.splitlines() == [f"wrote {path}" for path in files]
+    for path in files:
+        assert path.stem == item
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".svg":
+            assert ElementTree.fromstring(text).tag.endswith("svg")
+        elif path.suffix == ".json":
+            assert {"files": record[item]["files"], **json.loads(text)} == record[item]
+        else:
+            assert text.startswith(("<!", "# "))
+
+
+def test_the_items_of_the_paper_are_known():
+    assert {*FIGURES, COMPARISON} <= ITEMS.keys()
+
+
+def test_an_item_asked_for_twice_is_made_once(paper):
+    record, err = paper("figure-3", "figure-3")
+    assert list(record) == ["figure-3"]
+    assert err.count("wrote") == 1
+
+
+def test_placements(paper):
+    (record,) = paper("figure-3")[0].values()
+    standard, looping = record["layers_of_devices"].values()
+    assert standard == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+    assert looping == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
+
+
+def test_breadth_first_is_the_fastest_of_the_four(paper):
+    (record,) = paper("figure-4")[0].values()
+    times = [panel["step_time"] for panel in record["panels"]]
+    assert times == sorted(times, reverse=True)
+    assert len(times) == 4
+    assert times[-1] < times[-2] < times[-3]
+
+
+def test_breadth_first_accumulation_hides_what_depth_first_cannot(paper):
+    (record,) = paper("figure-9")[0].values()
+    depth, depth_sharded, breadth, breadth_sharded = (
+        panel["step_time"] for panel in record["panels"]
+    )
+    assert breadth < depth
+    assert breadth_sharded < depth_sharded
+    compute = 4 * 4 * 3
+    assert min(breadth, breadth_sharded) > compute
+    assert depth_sharded > depth
+
+
+@pytest.fixture
+def rows(paper):
+    (record,) = paper(COMPARISON)[0].values()
+    assert (record["layers"], record["pipeline_parallel"], record["microbatches"]) == (16, 4, 8)
+    return {row["method"]: row["columns"] for row in record["rows"]}
+
+
+def test_every_method_and_every_column_is_counted(rows):
+    assert list(rows) == [*(method.name for method in METHODS), CHIMERA]
+    for method in METHODS:
+        has_pipeline = not method.name.startswith("No pipeline")
+        expected = [*COUNTS, *(["flexible N_mb"] if has_pipeline else [])]
+        assert list(rows[method.name]) == expected
+
+
+def test_the_formulas_agree_but_where_a_note_says_why(rows):
+    cells = {(name, column): cell for name, row in rows.items() for column, cell in row.items()}
+    assert {place for place, cell in cells.items() if not cell["agrees"]} == DIFFERENT
+    assert all(cells[place]["note"] for place in DIFFERENT)
+    for cell in cells.values():
+        assert cell.keys() == {"formula", "printed", "counted", "agrees", "note"}
+
+
+def test_some_cells_by_hand(rows):
+    """16 layers, 4 devices, 8 micro-batches: what section Analysis makes of its formulas."""
+    for method, column, value in [
+        ("GPipe", "bubble", 1),
+        ("Breadth-first", "bubble", 1 / 4),
+        ("GPipe", "activation memory", 2),
+        ("1F1B", "activation memory", 1),
+        ("Depth-first", "activation memory", 1 + 3 / 16),
+        ("Depth-first", "PP network", 4),
+        ("No pipeline (fully sharded)", "DP network", 24),
+        ("Breadth-first (fully sharded)", "DP network", 3 / 4),
+        ("1F1B (fully sharded)", "DP network", 6),
+        ("Breadth-first", "DP overlap", 3 / 4),
+        ("Depth-first", "DP overlap", 3 / 8),
+        ("Depth-first", "flexible N_mb", False),
+        ("Breadth-first", "flexible N_mb", True),
+    ]:
+        assert rows[method][column]["counted"] == pytest.approx(value), (method, column)
+
+
+def test_the_table_is_printed_with_its_notes(tmp_path, capsys):
+    assert main(["paper", COMPARISON, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "16 layers, 4 devices, 8 micro-batches" in out
+    assert out.count("(!)") == len(DIFFERENT)
+    assert "* Depth-first, activation memory: " in out
+    markdown = (tmp_path / f"{COMPARISON}.md").read_text(encoding="utf-8")
+    assert markdown.count("(!)") == len(DIFFERENT)
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in lines} == {len(COUNTS) + 3}
+
+
+def test_markdown_keeps_to_its_cells():
+    table = PaperTable("title", ["a", "b"], [["x\ny", "<~ 2"]], ["why"])
+    assert table.markdown() == ("# title\n\n| a | b |\n| --- | --- |\n| x y | &lt;~ 2 |\n\n- why\n")

@@ -1,0 +1,145 @@
+"""Measured configurations: reading, predicting, comparing, drawing."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from bfpp.command_line import main
+from sim.validation import MEASURED, Profile, case_of, compare, read_measurements
+from tests.test_physical import MEASUREMENTS
+from traces.scatter import Point, scatter
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return read_measurements(MEASUREMENTS)
+
+
+@pytest.fixture(scope="module")
+def comparisons(rows):
+    return [compare(row) for row in rows]
+
+
+def test_throughput_is_near_the_papers_measurements(comparisons):
+    errors = np.array([each.error("tflops_per_gpu") for each in comparisons])
+    assert len(errors) == 69
+    assert np.abs(errors).mean() < 4
+    assert (np.abs(errors) > 15).sum() <= 1
+    assert np.abs(errors).max() < 22
+
+
+def test_no_method_is_far_off_on_the_whole(comparisons):
+    for group in {each.measured.group for each in comparisons}:
+        errors = [
+            each.error("tflops_per_gpu") for each in comparisons if each.measured.group == group
+        ]
+        assert np.abs(errors).mean() < 6.5
+
+
+def test_configurations_that_differ_in_costs_share_a_graph(rows):
+    alike = [row for row in rows if row.schedule == "no-pipeline" and row.microbatches == 1]
+    graphs = {
+        id(case_of(row).graph)
+        for row in alike
+        if (row.sharding, row.model) == ("none", alike[-1].model)
+    }
+    assert len(graphs) == 1
+
+
+def test_the_throughput_alone_is_that_of_the_whole_prediction(rows):
+    case = case_of(rows[0])
+    prediction = case.predict(Profile())
+    assert case.throughput(Profile()) == pytest.approx(prediction["tflops_per_gpu"])
+
+
+def test_validate_reports_every_row_as_json(capsys, tmp_path):
+    figure = tmp_path / "scatter.svg"
+    assert main(["validate", str(MEASUREMENTS), "--json", "--svg", str(figure)]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert len(record["rows"]) == 69
+    assert record["throughput_mape"] < 4
+    assert record["memory_mape"] < 5
+    row = record["rows"][0]
+    assert (row["schedule"], row["pp"]) == ("breadth-first", 8)
+    for name in MEASURED:
+        expected = 100 * (row["prediction"][name] / row["measured"][name] - 1)
+        assert row["error"][name] == pytest.approx(expected)
+    root = ElementTree.parse(figure).getroot()
+    assert sum(element.tag.endswith("circle") for element in root.iter()) == 69 + 5
+
+
+def test_validate_prints_a_table(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = MEASUREMENTS.read_text().splitlines()
+    table = tmp_path / "some.csv"
+    table.write_text("\n".join(lines[:3]))
+    assert main(["validate", str(table)]) == 0
+    printed = capsys.readouterr().out
+    assert "E.1 breadth-first" in printed
+    assert "Mean absolute error" in printed
+
+
+HEADER, FIRST = MEASUREMENTS.read_text().splitlines()[:2]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "the column 'table' is missing"),
+        (HEADER.replace("dp", "ranks"), "the column 'dp' is missing"),
+        (HEADER, "has no rows"),
+        (
+            f"{HEADER}\n{FIRST.replace('36.28', 'fast')}",
+            "line 2: tflops_per_gpu must be a positive",
+        ),
+        (f"{HEADER}\n{FIRST.replace('36.28', 'nan')}", "tflops_per_gpu must be a positive number"),
+        (f"{HEADER}\n{FIRST.replace('36.28', '')}", "line 2: tflops_per_gpu is missing"),
+        (f"{HEADER}\n{FIRST.rsplit(',', 1)[0]}", "line 2: memory_min_gb is missing"),
+        (f"{HEADER}\n{FIRST.replace(',8,8,8,', ',7,8,8,')}", "batch is 7, but"),
+        (f"{HEADER}\n{FIRST.replace('bert-52b', 'bert')}", "line 2: model: 'bert'"),
+        (f"{HEADER}\n{FIRST.replace('breadth', 'width')}", "line 2: schedule: "),
+        (f"{HEADER}\n{FIRST.replace('breadth-first', 'no-pipeline')}", "line 2: pp: must be 1"),
+        (f"{HEADER}\n{FIRST.replace('none', 'some')}", "line 2: sharding: "),
+        (f"{HEADER}\n{FIRST.replace('8,4,none', '8,3,none')}", "line 2: loops: "),
+        (f'{HEADER}\n"{FIRST}', "is not CSV"),
+    ],
+)
+def test_a_malformed_table_is_one_line_with_its_reason(capsys, tmp_path, text, reason):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    assert main(["validate", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert captured.err.count("\n") == 1
+    assert reason in captured.err
+
+
+def test_a_profile_replaces_the_shipped_constants(capsys, tmp_path):
+    table, profile = tmp_path / "one.csv", tmp_path / "profile.toml"
+    table.write_text(f"{HEADER}\n{FIRST}")
+    profile.write_text("[clusters.dgx1-v100.device]\nmatmul_efficiency = 0.1\n")
+    predictions = []
+    for options in ([], ["--profile", str(profile)]):
+        assert main(["validate", str(table), "--json", *options]) == 0
+        [row] = json.loads(capsys.readouterr().out)["rows"]
+        predictions.append(row["prediction"]["tflops_per_gpu"])
+    assert predictions[1] < predictions[0] / 4
+    profile.write_text("clusters =")
+    assert main(["validate", str(table), "--profile", str(profile)]) == 2
+    assert "--profile" in capsys.readouterr().err
+
+
+def test_a_scatter_has_a_dot_for_each_point_on_one_scale():
+    points = [Point("one & only", 10, 12), Point("other", 40, 38)]
+    root = ElementTree.fromstring(scatter(points, "Title", "Tflop/s"))
+    circles = [element for element in root.iter() if element.tag.endswith("circle")]
+    assert len(circles) == 2 + 2
+    across = float(circles[1].get("cx")) - float(circles[0].get("cx"))
+    up = float(circles[0].get("cy")) - float(circles[1].get("cy"))
+    assert across / 30 == pytest.approx(up / 26, rel=0.01)
+    with pytest.raises(ValueError, match="no points"):
+        scatter([], "Title", "Tflop/s")
