@@ -107,7 +107,7 @@ def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope
                 start[after] = now
                 for parameter in range(parameters):
                     since_slope[after, parameter] = slope[parameter]
-                heappush(heap, (now + seconds[after], after, LATENCY))
+                heappush(heap, (now + seconds[after], after, LATENCY))  # type: ignore[misc]
 
 
 def _arrival_slope(flow, flows, flow_slopes, slope):

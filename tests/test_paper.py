@@ -130,7 +130,8 @@ def test_some_cells_by_hand(rows):
         assert rows[method][column]["counted"] == pytest.approx(value), (method, column)
 
 
-def test_the_table_is_printed_with_its_notes(tmp_path, capsys):
+def test_the_table_is_printed_with_its_notes(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert main(["paper", COMPARISON, "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "16 layers, 4 devices, 8 micro-batches" in out

@@ -36,7 +36,7 @@ from sim.placement import DevicePlacement
 from sim.prediction import predict
 from sim.simpy_engine import simulate as replay
 
-MEASUREMENTS = Path(__file__).parent / "data" / "measurements.csv"
+MEASUREMENTS = Path(__file__).parents[1] / "bfpp" / "paper" / "measurements.csv"
 
 
 def physical(model="bert-52b", cluster="dgx1-v100", **groups):

@@ -13,6 +13,7 @@ from rich.text import Text
 from bfpp import options as shared
 from bfpp.errors import blaming
 from bfpp.paper import ITEMS
+from bfpp.paper.index import write_index
 from bfpp.paper.item import PaperTable
 from bfpp.results import announce, output, print_json, print_table
 
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make each item asked for."""
+    """Make each item asked for, and a page that gathers them."""
     for name in options.items:
         if name not in ITEMS:
             raise ValueError(f"ITEM: {name!r} is not one of {', '.join(ITEMS)}")
@@ -48,11 +49,13 @@ def run(options: argparse.Namespace) -> int:
             name: ITEMS[name](options.out)
             for name in track(names, "Making", console=console, disable=not sys.stderr.isatty())
         }
+        index = write_index(made, options.out)
     for item in made.values():
         for path in item.files:
             announce(path)
         if item.table and not options.json:
             _print(item.table)
+    announce(index)
     if options.json:
         print_json(
             {

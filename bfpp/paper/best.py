@@ -7,16 +7,16 @@ with the first two, and partial sharding with its own non-looped pipelines only.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from importlib.resources import as_file, files
 
 from sim.cluster import load_cluster
 from sim.executors import as_completed, executor
 from sim.model import load_model
 from sim.search import Configuration, Outcome, Problem, configurations, evaluate, ranked
+from sim.validation import Measurement, read_measurements
 
 GPUS = 64
 AT_ONCE = 64
@@ -115,27 +115,8 @@ def _best(outcomes: Iterable[Outcome]) -> dict[int, Outcome]:
     return dict(sorted(best.items()))
 
 
-@dataclass(frozen=True)
-class Printed:
-    """A measured configuration, as the paper's tables E.1 to E.3 print it."""
-
-    method: str
-    batch: int
-    tflops_per_gpu: float
-    row: dict[str, str]
-
-
 @cache
-def printed(table: str) -> tuple[Printed, ...]:
+def printed(table: str) -> tuple[Measurement, ...]:
     """The rows of a table that are at hand (some of each were left out)."""
-    text = (files("bfpp.paper") / "measurements.csv").read_text()
-    return tuple(
-        Printed(
-            METHOD_OF_SCHEDULE[row["schedule"]],
-            int(row["batch"]),
-            float(row["tflops_per_gpu"]),
-            row,
-        )
-        for row in csv.DictReader(text.splitlines())
-        if row["table"] == table
-    )
+    with as_file(files("bfpp.paper") / "measurements.csv") as path:
+        return tuple(row for row in read_measurements(path) if row.table == table)

@@ -22,4 +22,5 @@ def make(directory: Path) -> Made:
         caption: [layout.stages_of(rank) for rank in range(layout.pipeline_parallel)]
         for caption, layout in PLACEMENTS
     }
-    return Made([path], {"layers_of_devices": record})
+    sentence = "The same placements as in the paper, drawn from our layouts."
+    return Made([path], {"layers_of_devices": record}, sentence=sentence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bfpp.paper.best import METHODS, PANELS, Panel, best_outcomes, printed
+from bfpp.paper.best import METHOD_OF_SCHEDULE, METHODS, PANELS, Panel, best_outcomes, printed
 from bfpp.paper.charts import UTILIZATION, draw_charts
 from bfpp.paper.item import Made
 from sim.cluster import load_cluster
@@ -34,7 +34,9 @@ def _chart(panel: Panel) -> Chart:
         found = best[method.name]
         values = [100 * outcome.tflops_per_gpu / peak for outcome in found.values()]
         series.append(Series(method.name, list(found), values, dotted=False))
-        rows = [row for row in printed(panel.table) if row.method == method.name]
+        rows = [
+            row for row in printed(panel.table) if METHOD_OF_SCHEDULE[row.schedule] == method.name
+        ]
         measured = [100 * row.tflops_per_gpu / peak for row in rows]
         series.append(Series(method.name, [row.batch for row in rows], measured, joined=False))
     return Chart(
@@ -47,7 +49,8 @@ def _same_winner(panel: Panel) -> tuple[int, int]:
     best = best_outcomes(panel)
     measured: dict[int, dict[str, float]] = {}
     for row in printed(panel.table):
-        measured.setdefault(row.batch, {})[row.method] = row.tflops_per_gpu
+        method = METHOD_OF_SCHEDULE[row.schedule]
+        measured.setdefault(row.batch, {})[method] = row.tflops_per_gpu
     agreeing = total = 0
     for batch, of_method in measured.items():
         if len(of_method) > 1:

@@ -82,7 +82,9 @@ def captioned(caption: str, graph: TaskGraph, costs: AbstractCosts) -> Captioned
     return Captioned(caption, simulate(graph, costs))
 
 
-def draw(panels: Sequence[Captioned], directory: Path, name: str, title: str) -> Made:
+def draw(
+    panels: Sequence[Captioned], directory: Path, name: str, title: str, sentence: str
+) -> Made:
     """Write the timelines below one another, for print and for the browser."""
     from traces.html import Panel, write_html
     from traces.svg import SvgPanel, write_svg
@@ -91,4 +93,5 @@ def draw(panels: Sequence[Captioned], directory: Path, name: str, title: str) ->
     write_svg([SvgPanel(panel.caption, panel.timeline) for panel in panels], svg)
     page = [Panel(panel.caption, panel.timeline, summary=panel.summary) for panel in panels]
     write_html(page, html, title)
-    return Made([svg, html], {"panels": [panel.record for panel in panels]})
+    record = {"panels": [panel.record for panel in panels]}
+    return Made([svg, html], record, sentence=sentence)

@@ -266,7 +266,13 @@ def make(directory: Path) -> Made:
     as_json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     layout = _layout(table)
     as_markdown.write_text(layout.markdown(), encoding="utf-8")
-    return Made([as_json, as_markdown], record, layout)
+    cells = [cell for row in table.values() for cell in row.values()]
+    agreeing = sum(cell.agrees for cell in cells)
+    sentence = (
+        f"{agreeing} of {len(cells)} cells, counted from graphs, are what the paper's formulas "
+        "give; the notes say why the others differ."
+    )
+    return Made([as_json, as_markdown], record, layout, sentence)
 
 
 def _cells(method: Method) -> dict[str, Cell]:
