@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from schedules import InvalidConfiguration
+from sim.hugging_face import read_config
 from sim.preset_files import read_settings, require_keys
 
 HALF_PRECISION = 2
@@ -144,10 +145,13 @@ _KEYS = dict.fromkeys(
 
 
 def load_model(name_or_path: str) -> Transformer:
-    """The model of that preset, or of that TOML file.
+    """The model of that preset, of that TOML file, or of a Hugging Face config.json.
 
     Raises `InvalidConfiguration` for a name that is unknown or a file that is malformed.
     """
+    if name_or_path.endswith(".json"):
+        name, sizes = read_config(name_or_path)
+        return Transformer(name, **sizes)
     name, table = read_settings("model", name_or_path)
     sizes = require_keys("model", name, table, _KEYS, optional=("mlp", "kv_heads", "head_layers"))
     return Transformer(name, **sizes)

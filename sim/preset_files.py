@@ -35,7 +35,7 @@ def read_settings(field: str, name_or_path: str) -> tuple[str, Table]:
     else:
         known = ", ".join(names)
         raise InvalidConfiguration(
-            field, f"{name_or_path!r} is neither a preset ({known}) nor a path to a .toml file"
+            field, f"{name_or_path!r} is neither a preset ({known}) nor a path to a file"
         )
     try:
         return path.stem, tomllib.loads(path.read_text(encoding="utf-8"))

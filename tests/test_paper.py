@@ -37,8 +37,10 @@ def paper(tmp_path, capsys):
 def test_an_item_writes_its_files(paper, tmp_path, item):
     record, err = paper(item)
     files = [Path(name) for name in record[item]["files"]]
-    assert sorted(files) == sorted(tmp_path.iterdir())
-    assert err.splitlines() == [f"wrote {path}" for path in files]
+    index = tmp_path / "index.html"
+    assert sorted([*files, index]) == sorted(tmp_path.iterdir())
+    assert err.splitlines() == [f"wrote {path}" for path in [*files, index]]
+    assert item in index.read_text(encoding="utf-8")
     for path in files:
         assert path.stem == item
         text = path.read_text(encoding="utf-8")
@@ -57,7 +59,7 @@ def test_the_items_of_the_paper_are_known():
 def test_an_item_asked_for_twice_is_made_once(paper):
     record, err = paper("figure-3", "figure-3")
     assert list(record) == ["figure-3"]
-    assert err.count("wrote") == 1
+    assert err.count("figure-3.svg") == 1
 
 
 def test_placements(paper):
