@@ -114,7 +114,7 @@ def test_fewer_key_and_value_heads_and_a_narrow_mlp_have_fewer_parameters():
 
 def test_presets_are_listed_and_can_all_be_read():
     assert {"bert-52b", "bert-6.6b", "gpt-1t", "gpt3-175b"} <= set(preset_names("model"))
-    assert preset_names("cluster") == ["dgx-a100", "dgx-h100", "dgx1-v100", "dgx1-v100-ethernet"]
+    assert {"dgx-a100", "dgx-h100", "dgx1-v100"} <= set(preset_names("cluster"))
     assert [load_model(name).name for name in preset_names("model")] == preset_names("model")
     assert {load_cluster(name).gpus_per_node for name in preset_names("cluster")} == {8}
 

@@ -34,6 +34,8 @@ def test_every_command_runs(tmp_path, monkeypatch):
     """In order, in one folder: later ones read what earlier ones wrote."""
     monkeypatch.chdir(tmp_path)
     Path("out").mkdir()
+    measured = (ROOT / "bfpp" / "paper" / "measurements.csv").read_text().splitlines(keepends=True)
+    Path("measured.csv").write_text("".join(measured[:1] + measured[1::4]))
     ran = 0
     for command, expected in sessions():
         words = shlex.split(command, comments=True)
