@@ -42,22 +42,11 @@ def simulate(
 
 def times(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
     """When each task starts and ends, in seconds."""
-    start, end = _sweep(graph, _alone(costs))
+    start, end = _sweep(graph, costs.seconds_alone())
     if not flows_meet(costs, start, end):
         return start, end
     del start, end
     return _replay(graph, costs)
-
-
-def _alone(costs: Costs) -> Seconds:
-    """What each task takes if it has its ports to itself."""
-    moves = np.flatnonzero(costs.bytes > 0)
-    if not len(moves):
-        return costs.seconds
-    rate = np.minimum(costs.bandwidth[costs.port_out[moves]], costs.bandwidth[costs.port_in[moves]])
-    seconds = costs.seconds.copy()
-    seconds[moves] += costs.bytes[moves] / rate
-    return seconds
 
 
 def step_times(graph: TaskGraph, costs: Sequence[Costs]) -> Seconds:

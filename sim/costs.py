@@ -33,6 +33,17 @@ class Costs:
     port_in: Integers
     bandwidth: Seconds
 
+    def seconds_alone(self) -> Seconds:
+        """What each task takes if it has its ports to itself."""
+        moves = np.flatnonzero(self.bytes > 0)
+        if not len(moves):
+            return self.seconds
+        port_out, port_in = self.port_out[moves], self.port_in[moves]
+        rate = np.minimum(self.bandwidth[port_out], self.bandwidth[port_in])
+        seconds = self.seconds.copy()
+        seconds[moves] += self.bytes[moves] / rate
+        return seconds
+
 
 class CostModel(Protocol):
     """Anything that can price the tasks of a graph."""

@@ -62,7 +62,7 @@ class Links:
         alone = Costs(
             self._latency(graph), self._bytes(graph), port_out, port_in, self._port_bandwidth()
         )
-        taken = _seconds_alone(alone)
+        taken = alone.seconds_alone()
         compute = compute + self._collecting(graph)
         if self.implementation.blocking_transfers and graph.communication.pipeline_overlap:
             compute = compute + _of_received(graph, taken)
@@ -202,15 +202,6 @@ def _passes(graph: TaskGraph) -> Seconds:
     passes[Operation.GATHER] = 1.0
     passes[Operation.REDUCE] = 2.0 if graph.communication.sharding is Sharding.NONE else 1.0
     return passes
-
-
-def _seconds_alone(costs: Costs) -> Seconds:
-    """Seconds of each task if it has its ports to itself."""
-    seconds = costs.seconds.copy()
-    moves = costs.bytes > 0
-    rate = np.minimum(costs.bandwidth[costs.port_out[moves]], costs.bandwidth[costs.port_in[moves]])
-    seconds[moves] += costs.bytes[moves] / rate
-    return seconds
 
 
 def _of_received(graph: TaskGraph, seconds: Seconds) -> Seconds:

@@ -1,0 +1,79 @@
+"""What `models` and `clusters` share: a table of presets, or one of them as a file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from bfpp import options as shared
+from bfpp.results import print_json, print_table
+from schedules import InvalidConfiguration
+from sim.preset_files import PRESETS, preset_names
+
+Kind = TypeVar("Kind")
+
+
+def file_text(name: str, name_or_path: str) -> str:
+    """The TOML of a preset or of a file."""
+    preset = PRESETS / f"{name}s" / f"{name_or_path}.toml"
+    path = preset if name_or_path in preset_names(name) else Path(name_or_path)
+    return path.read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Presets(Generic[Kind]):
+    """One kind of preset (`model` or `cluster`), and what is told of each.
+
+    `columns` are those of the table, `record` the JSON object of one, `text`
+    its file, by name or path.
+    """
+
+    name: str
+    title: str
+    files: str
+    columns: Mapping[str, Callable[[Kind], str]]
+    load: Callable[[str], Kind]
+    record: Callable[[Kind], dict[str, Any]]
+    text: Callable[[str], str]
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The options of the command."""
+        parser.add_argument(
+            "preset",
+            nargs="?",
+            metavar="NAME|FILE",
+            help=f"print this one as a {self.name} file: a preset, {self.files} "
+            "(default: list the presets)",
+        )
+        shared.add_json_argument(parser)
+
+    def run(self, options: argparse.Namespace) -> int:
+        """List the presets, or print one."""
+        if options.preset is None:
+            self._list(options)
+            return 0
+        try:
+            record = self.record(self.load(options.preset))
+            text = self.text(options.preset)
+        except InvalidConfiguration as error:
+            raise ValueError(f"NAME|FILE: {error.reason}") from None
+        if options.json:
+            print_json(record)
+        else:
+            sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        return 0
+
+    def _list(self, options: argparse.Namespace) -> None:
+        presets = {name: self.load(name) for name in preset_names(self.name)}
+        if options.json:
+            print_json({f"{self.name}s": [self.record(each) for each in presets.values()]})
+            return
+        rows = [
+            [name, *(tell(each) for tell in self.columns.values())]
+            for name, each in presets.items()
+        ]
+        print_table(self.title, ["name", *self.columns], rows)
