@@ -51,7 +51,7 @@ class Journal:
         whole, _, unfinished = text.rpartition("\n")
         first, *lines = whole.split("\n")
         try:
-            if json.loads(first).keys() and first != subject:
+            if json.loads(first)["gpus"] and first != subject:
                 raise InvalidConfiguration("journal", f"{path} is about another search")
             self.outcomes = [outcome_of(json.loads(line)) for line in lines]
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError):

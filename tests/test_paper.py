@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from bfpp.command_line import main
-from bfpp.paper import ITEMS
+from bfpp.paper import ITEMS, best, figure_1, figure_7, figure_8
 from bfpp.paper.item import PaperTable
 from bfpp.paper.method_comparison import CHIMERA, COUNTS, METHODS
 
-FIGURES = ("figure-3", "figure-4", "figure-9")
+FIGURES = ("figure-2", "figure-3", "figure-4", "figure-5", "figure-6", "figure-9")
+TABLES = ("table-models", "table-e1", "table-e2", "table-e3")
 COMPARISON = "table-method-comparison"
 
 DIFFERENT = {("1F1B (fully sharded)", "DP network"), ("1F1B (fully sharded)", "DP overlap")}
@@ -33,7 +35,7 @@ def paper(tmp_path, capsys):
     return make
 
 
-@pytest.mark.parametrize("item", [*FIGURES, COMPARISON])
+@pytest.mark.parametrize("item", [*FIGURES, *TABLES, COMPARISON])
 def test_an_item_writes_its_files(paper, tmp_path, item):
     record, err = paper(item)
     files = [Path(name) for name in record[item]["files"]]
@@ -53,7 +55,8 @@ def test_an_item_writes_its_files(paper, tmp_path, item):
 
 
 def test_the_items_of_the_paper_are_known():
-    assert {*FIGURES, COMPARISON} <= ITEMS.keys()
+    searched = {"figure-1", "figure-7", "figure-8"}
+    assert {*FIGURES, *TABLES, COMPARISON} | searched == ITEMS.keys()
 
 
 def test_an_item_asked_for_twice_is_made_once(paper):
@@ -148,3 +151,32 @@ def test_the_table_is_printed_with_its_notes(tmp_path, capsys, monkeypatch):
 def test_markdown_keeps_to_its_cells():
     table = PaperTable("title", ["a", "b"], [["x\ny", "<~ 2"]], ["why"])
     assert table.markdown() == ("# title\n\n| a | b |\n| --- | --- |\n| x y | &lt;~ 2 |\n\n- why\n")
+
+
+@pytest.fixture
+def one_panel(monkeypatch):
+    """The searched figures, for the 52 B model at the smallest batch size alone."""
+    panel = replace(best.PANELS[0], batches=(8,))
+    for figure in (figure_1, figure_7, figure_8):
+        monkeypatch.setattr(figure, "PANELS", (panel,))
+
+
+@pytest.mark.usefixtures("one_panel")
+def test_the_searched_figures(paper):
+    record, _ = paper("figure-1", "figure-7", "figure-8")
+    assert next(iter(record["figure-1"]["trainings"])) == "Breadth-first"
+    assert (record["figure-7"]["same_winner"], record["figure-7"]["compared"]) == (1, 1)
+    costs = record["figure-8"]["points"]["(a) 52 B model (B_crit 6780)"]["Breadth-first"]
+    days, gpu_days = zip(*costs, strict=True)
+    assert list(days) == sorted(days, reverse=True)
+    assert list(gpu_days) == sorted(gpu_days)
+
+
+def test_the_papers_conclusions_come_out(paper):
+    record, _ = paper("figure-6", "figure-4")
+    curves = record["figure-6"]["points"]["(b) Batch size 64"]
+    breadth, depth = (dict(curve) for curve in curves.values())
+    assert max(breadth, key=breadth.get) == 4
+    assert depth[8] < 0.8 * depth[1]
+    times = [panel["step_time"] for panel in record["figure-4"]["panels"]]
+    assert times[0] == times[1] > times[2] > times[3]
