@@ -12,7 +12,8 @@ import pytest
 from bfpp.command_line import main
 from bfpp.paper import ITEMS, best, figure_1, figure_7, figure_8
 from bfpp.paper.item import PaperTable
-from bfpp.paper.method_comparison import CHIMERA, COUNTS, METHODS
+from bfpp.paper.method_comparison import COUNTS
+from bfpp.paper.methods import CHIMERA, METHODS
 
 FIGURES = ("figure-2", "figure-3", "figure-4", "figure-5", "figure-6", "figure-9")
 TABLES = ("table-models", "table-e1", "table-e2", "table-e3")

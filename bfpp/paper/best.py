@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
 
+from bfpp.searching import parts
 from sim.cluster import load_cluster
 from sim.executors import as_completed, executor
 from sim.model import load_model
@@ -19,7 +20,6 @@ from sim.search import Configuration, Outcome, Problem, configurations, evaluate
 from sim.validation import Measurement, read_measurements
 
 GPUS = 64
-AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def best_outcomes(panel: Panel) -> dict[str, dict[int, Outcome]]:
             for schedule, implementation in method.schedules:
                 problem = _problem(panel, schedule, implementation)
                 chosen = [each for each in configurations(problem) if method.allows(each)]
-                for at in range(0, len(chosen), AT_ONCE):
-                    promise = workers.submit(evaluate, problem, chosen[at : at + AT_ONCE])
+                for part in parts(chosen):
+                    promise = workers.submit(evaluate, problem, part)
                     method_of[promise] = method.name
                     work.append(promise)
         found: dict[str, list[Outcome]] = {method.name: [] for method in METHODS}
