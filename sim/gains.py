@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from schedules import LaneKind, TaskGraph
+from schedules import TaskGraph
 from schedules.columns import NONE, Groups
 from sim.compiled_engine import times
 from sim.costs import fixed_costs
@@ -41,11 +41,7 @@ def waits_with_gains(causes: Causes, most: int = MOST) -> list[Wait]:
 def excused(causes: Causes, wait: Wait) -> TaskGraph:
     """The graph in which the task at the end of a wait starts once its rank is free."""
     graph = causes.timeline.graph
-    own = next(
-        number
-        for number, lane in enumerate(graph.lanes)
-        if lane.rank == wait.rank and lane.kind is LaneKind.COMPUTE
-    )
+    own = graph.lanes_of(wait.rank)[0]
     task, blocker = wait.task, wait.blocker
     while blocker != NONE and own in (graph.lane[blocker], graph.peer_lane[blocker]):
         if graph.is_compute[blocker]:

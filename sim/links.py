@@ -65,7 +65,7 @@ class Links:
         taken = alone.seconds_alone()
         compute = compute + self._collecting(graph)
         if self.implementation.blocking_transfers and graph.communication.pipeline_overlap:
-            compute = compute + _of_received(graph, taken)
+            compute = compute + _of_transfers(graph, taken)
             alone = replace(
                 alone,
                 seconds=np.where(graph.is_transfer, 0.0, alone.seconds),
@@ -175,7 +175,7 @@ class Links:
         size = self.model.hidden_bytes(self.microbatch_size)
         link: Link = self.cluster.group_link(ranks)
         gathering = all_reduce_seconds(size, ranks, link) / 2
-        return _of_received(graph, np.full(len(graph), gathering))
+        return _of_transfers(graph, np.full(len(graph), gathering))
 
     def _slowdown(self, graph: TaskGraph, taken: Seconds, compute: Seconds) -> Seconds:
         """Seconds by which overlapped communication lengthens the compute beside it.
@@ -186,7 +186,7 @@ class Links:
         communication, steps = graph.communication, graph.is_compute
         longer = np.zeros(len(graph))
         if communication.pipeline_overlap:
-            longer += _of_received(graph, taken) + _of_sent(graph, taken)
+            longer += _of_transfers(graph, taken) + _of_transfers(graph, taken, sent=True)
         if communication.data_overlap:
             collective, ranks = self._is_collective(graph), self.placement.pipeline_parallel
             busy = np.bincount(graph.rank[collective], taken[collective], ranks)
@@ -204,19 +204,13 @@ def _passes(graph: TaskGraph) -> Seconds:
     return passes
 
 
-def _of_received(graph: TaskGraph, seconds: Seconds) -> Seconds:
-    """For each task, the seconds of the transfers that it depends on."""
+def _of_transfers(graph: TaskGraph, seconds: Seconds, *, sent: bool = False) -> Seconds:
+    """For each task, the seconds of the transfers that it receives, or of those `sent` from it."""
     task = np.repeat(np.arange(len(graph)), np.diff(graph.dependencies.start))
     on = graph.dependencies.member
-    received = graph.is_transfer[on]
-    total: Seconds = np.bincount(task[received], seconds[on[received]], len(graph))  # type: ignore[assignment]
-    return total
-
-
-def _of_sent(graph: TaskGraph, seconds: Seconds) -> Seconds:
-    """For each task, the seconds of the transfers that depend on it."""
-    task = np.repeat(np.arange(len(graph)), np.diff(graph.dependencies.start))
-    on = graph.dependencies.member
-    sent = graph.is_transfer[task]
-    total: Seconds = np.bincount(on[sent], seconds[task[sent]], len(graph))  # type: ignore[assignment]
+    transfer, step = (task, on) if sent else (on, task)
+    chosen = graph.is_transfer[transfer]
+    total: Seconds = np.bincount(  # type: ignore[assignment]
+        step[chosen], seconds[transfer[chosen]], len(graph)
+    )
     return total

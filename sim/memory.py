@@ -15,12 +15,11 @@ import numpy as np
 
 from schedules import Layout, Operation, Sharding, TaskGraph
 from schedules.columns import NONE, Flags, Integers, Offsets
+from schedules.counts import ENDS_AN_ACTIVATION
 from sim.physical import PhysicalCosts, rank_parameters
 from traces.timeline import Timeline
 
 GIGABYTE = 2**30
-
-LAST_OF_A_PASS = (Operation.BACKWARD, Operation.BACKWARD_WEIGHT)
 
 GRADIENT_TENSORS = 4
 """Gradients of hidden-state size alive while a layer runs backward.
@@ -100,7 +99,7 @@ def passes_alive(timeline: Timeline, rank: int) -> tuple[Offsets, Offsets]:
     pending from the start of the first.
     """
     operation = timeline.graph.operation[timeline.compute_tasks(rank)]
-    live = _open(operation == Operation.FORWARD, np.isin(operation, LAST_OF_A_PASS))
+    live = _open(operation == Operation.FORWARD, np.isin(operation, ENDS_AN_ACTIVATION))
     halves = operation == Operation.BACKWARD_INPUT
     return live, _open(halves, operation == Operation.BACKWARD_WEIGHT)
 

@@ -23,6 +23,7 @@ from schedules import (
 from sim.cluster import Cluster
 from sim.compiled_engine import simulate
 from sim.implementation import find_implementation
+from sim.memory import GIGABYTE
 from sim.model import Transformer
 from sim.physical import PhysicalCosts, default_stages_per_rank
 from sim.prediction import predict
@@ -33,8 +34,6 @@ SHARDING_OF = {"megatron": (Sharding.NONE,)}
 
 WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 """Depth-first and breadth-first accumulation; at one rank the others are the same as these."""
-
-GIBIBYTE = 2**30
 
 
 @dataclass(frozen=True, order=True)
@@ -227,7 +226,7 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]
                     configuration,
                     timeline.step_time,
                     bubble(timeline),
-                    device_memory_gb=problem.cluster.device.memory / GIBIBYTE,
+                    device_memory_gb=problem.cluster.device.memory / GIGABYTE,
                     **predict(timeline, physical),
                 )
             )

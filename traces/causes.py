@@ -106,11 +106,16 @@ class Causes:
 
     def idle_seconds(self, rank: int) -> dict[Cause, float]:
         """A rank's idle time by cause, without remainder."""
-        total = dict.fromkeys(Cause, 0.0)
+        return dict(self._idle[rank])
+
+    @cached_property
+    def _idle(self) -> list[dict[Cause, float]]:
+        """For each rank, its idle time by cause."""
+        ranks = self.timeline.graph.layout.pipeline_parallel
+        total = [dict.fromkeys(Cause, 0.0) for _ in range(ranks)]
         for wait in self.waits:
-            if wait.rank == rank:
-                for cause, seconds in wait.seconds.items():
-                    total[cause] += seconds
+            for cause, seconds in wait.seconds.items():
+                total[wait.rank][cause] += seconds
         return total
 
     @property
