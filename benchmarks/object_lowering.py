@@ -14,7 +14,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from schedules import Communication, LaneKind, Layout, Operation, Sharding
-from schedules.steps import Step
+from schedules.steps import DATA, Step
 
 FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 0, 1, 2, 3
 NOTHING = -1
@@ -85,8 +85,13 @@ def lower_to_objects(
     _take_turns(compute, inputs)
     tasks = [step for steps in compute for step in steps]
     tasks += _transfers(compute, inputs)
-    for rank, steps in enumerate(compute):
-        tasks += _data_tasks(rank, steps, layout, communication)
+    data = [
+        task
+        for rank, steps in enumerate(compute)
+        for task in _data_tasks(rank, steps, layout, communication)
+    ]
+    reductions = [task for task in data if task.operation is Operation.REDUCE]
+    tasks += [*data, *_updates(compute, reductions, communication.clipping)]
     tasks.sort(key=attrgetter("turn", "phase"))
     for number, task in enumerate(tasks):
         task.number = number
@@ -178,9 +183,35 @@ def _data_tasks(
         if not communication.data_overlap:
             for reduction in reductions:
                 reduction.turn = steps[-1].turn
-    optimizer = ObjectTask(Operation.OPTIMIZER, rank, NOTHING, steps[-1].turn, 4)
-    optimizer.dependencies.append(reductions[-1])
-    return [*gathers, *reductions, optimizer]
+    return [*gathers, *reductions]
+
+
+def _updates(
+    compute: list[list[ObjectTask]], reductions: list[ObjectTask], clipping: bool
+) -> list[ObjectTask]:
+    """Each rank's optimizer step, and what they wait for."""
+    last = {task.rank: task for task in reductions}
+    if not clipping:
+        updates = [
+            ObjectTask(Operation.OPTIMIZER, rank, NOTHING, steps[-1].turn, 5)
+            for rank, steps in enumerate(compute)
+        ]
+        for update in updates:
+            update.dependencies.append(last[update.rank])
+        return updates
+    norms = [
+        ObjectTask(Operation.NORM, rank, NOTHING, steps[-1].turn, 4)
+        for rank, steps in enumerate(compute)
+    ]
+    for norm in norms:
+        norm.dependencies.append(last[norm.rank])
+    turn = max(norm.turn for norm in norms)
+    updates = [
+        ObjectTask(Operation.OPTIMIZER, rank, NOTHING, turn, 5) for rank in range(len(compute))
+    ]
+    for update in updates:
+        update.dependencies.extend(norms)
+    return [*norms, *updates]
 
 
 def _runs(steps: list[ObjectTask]) -> list[ObjectRun]:
@@ -272,7 +303,7 @@ def _put_on_lanes(
     here = dict.fromkeys(range(len(Operation)), int(LaneKind.COMPUTE))
     there = dict(here)
     if communication.data_overlap:
-        here[Operation.GATHER] = here[Operation.REDUCE] = int(LaneKind.DATA)
+        here |= dict.fromkeys(DATA, int(LaneKind.DATA))
     if communication.pipeline_overlap:
         here[Operation.TRANSFER_ACTIVATIONS] = int(LaneKind.SEND_ACTIVATIONS)
         there[Operation.TRANSFER_ACTIVATIONS] = int(LaneKind.RECEIVE_ACTIVATIONS)

@@ -38,6 +38,7 @@ ABSTRACT = {
     "gather": "gather of one stage's weights",
     "reduce": "reduction of one stage's gradients",
     "optimizer": "optimizer step of a rank",
+    "norm": "norm of a rank's gradients, with --clipping",
 }
 
 LARGEST_NUMBER = 2**31 - 1
@@ -138,6 +139,11 @@ def add_communication_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-data-overlap",
         action="store_true",
         help="gathers and reductions block the compute of their rank",
+    )
+    group.add_argument(
+        "--clipping",
+        action="store_true",
+        help="gradients are clipped by their norm, which all ranks wait for",
     )
 
 
@@ -249,7 +255,9 @@ def _communication(options: argparse.Namespace, costs: CostModel) -> Communicati
     if isinstance(costs, PhysicalCosts):
         pipeline_overlap &= costs.implementation.pipeline_overlap
         data_overlap &= costs.implementation.data_overlap
-    return Communication(Sharding(options.sharding), pipeline_overlap, data_overlap)
+    return Communication(
+        Sharding(options.sharding), pipeline_overlap, data_overlap, options.clipping
+    )
 
 
 def _costs(options: argparse.Namespace) -> CostModel:

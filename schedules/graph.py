@@ -43,12 +43,14 @@ class Communication:
 
     Without `pipeline_overlap`, transfers take the compute lanes' time at both
     ends; without `data_overlap`, gathers and reductions take the compute
-    lane's time.
+    lane's time. With `clipping`, gradients are clipped by their norm over all
+    ranks, so that no rank updates its weights before each has told its share.
     """
 
     sharding: Sharding = Sharding.NONE
     pipeline_overlap: bool = True
     data_overlap: bool = True
+    clipping: bool = False
 
 
 class LaneKind(IntEnum):

@@ -106,8 +106,8 @@ def _layout(record: dict[str, Any]) -> Layout:
 
 
 def _communication(record: dict[str, Any]) -> Communication:
-    for name in ("pipeline_overlap", "data_overlap"):
-        if not isinstance(record[name], bool):
+    for name in ("pipeline_overlap", "data_overlap", "clipping"):
+        if not isinstance(record.get(name, False), bool):
             raise MalformedGraph(f"communication: {name} must be true or false")
     return Communication(**{**record, "sharding": Sharding(record["sharding"])})
 

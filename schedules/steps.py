@@ -29,6 +29,7 @@ class Operation(IntEnum):
     GATHER = 6
     REDUCE = 7
     OPTIMIZER = 8
+    NORM = 9
 
     @property
     def title(self) -> str:
@@ -43,6 +44,7 @@ COMPUTE_STEPS = (
     Operation.BACKWARD_WEIGHT,
 )
 TRANSFERS = (Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS)
+DATA = (Operation.GATHER, Operation.REDUCE, Operation.NORM)
 
 Step = tuple[int, int, int]
 """(operation, stage, micro-batch)"""

@@ -69,6 +69,7 @@ class AbstractCosts:
     gather: float = 0.0
     reduce: float = 0.0
     optimizer: float = 0.0
+    norm: float = 0.0
 
     def by_operation(self) -> dict[Operation, float]:
         """Seconds of a task of each operation."""
@@ -86,6 +87,7 @@ class AbstractCosts:
             Operation.GATHER: self.gather,
             Operation.REDUCE: self.reduce,
             Operation.OPTIMIZER: self.optimizer,
+            Operation.NORM: self.norm,
         }
 
     def costs(self, graph: TaskGraph) -> Costs:

@@ -26,6 +26,7 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
     "gather": (Operation.GATHER,),
     "reduce": (Operation.REDUCE,),
     "optimizer": (Operation.OPTIMIZER,),
+    "norm": (Operation.NORM,),
 }
 STAGE = "stage."
 

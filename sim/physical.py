@@ -104,6 +104,10 @@ class PhysicalCosts:
         return links.costs(graph, _compute_seconds(self, graph))
 
 
+NORM_TRAFFIC = 4.0
+"""Bytes for each parameter that the norm of the gradients reads, in full precision."""
+
+
 def default_stages_per_rank(
     schedule: str, model: Transformer, pipeline_parallel: int, loops: int = 1
 ) -> int:
@@ -133,18 +137,22 @@ def _compute_seconds(physical: PhysicalCosts, graph: TaskGraph) -> Seconds:
     by_stage[Operation.BACKWARD_INPUT] = stages.backward_input
     by_stage[Operation.BACKWARD_WEIGHT] = stages.backward_weight
     seconds: Seconds = by_stage[graph.operation, graph.stage]
-    updates = graph.operation == Operation.OPTIMIZER
-    seconds[updates] = _update_seconds(physical, graph)[graph.rank[updates]]
+    for operation, traffic in (
+        (Operation.OPTIMIZER, physical.implementation.optimizer_traffic),
+        (Operation.NORM, NORM_TRAFFIC),
+    ):
+        tasks = graph.operation == operation
+        seconds[tasks] = _state_seconds(physical, graph, traffic)[graph.rank[tasks]]
     return seconds
 
 
-def _update_seconds(physical: PhysicalCosts, graph: TaskGraph) -> Seconds:
-    """Seconds of each rank's optimizer step, at the speed of memory."""
+def _state_seconds(physical: PhysicalCosts, graph: TaskGraph, traffic: float) -> Seconds:
+    """Seconds in which each rank moves `traffic` bytes a parameter of its state."""
     parameters = rank_parameters(physical, graph.layout)
     parameters = parameters * physical.state_share(graph.communication.sharding)
-    traffic = parameters * physical.implementation.optimizer_traffic
     device = physical.cluster.device
-    seconds: Seconds = traffic / (device.memory_bandwidth * device.memory_efficiency)
+    bandwidth = device.memory_bandwidth * device.memory_efficiency
+    seconds: Seconds = parameters * traffic / bandwidth
     return seconds
 
 

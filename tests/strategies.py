@@ -49,7 +49,8 @@ class Configuration(NamedTuple):
 
 
 def communications() -> st.SearchStrategy[Communication]:
-    return st.builds(Communication, st.sampled_from(Sharding), st.booleans(), st.booleans())
+    flag = st.booleans()
+    return st.builds(Communication, st.sampled_from(Sharding), flag, flag, flag)
 
 
 @st.composite

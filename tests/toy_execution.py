@@ -27,7 +27,7 @@ NOTHING = math.nan
 def flaw(graph: TaskGraph) -> str | None:
     """What goes wrong in some order of execution; None if nothing was found."""
     events = Events(graph)
-    expected = reference(graph.layout)
+    expected = reference(graph.layout, clipping=graph.communication.clipping)
     for priority in events.priorities():
         order = events.order(priority)
         if len(order) < len(events):
@@ -37,7 +37,7 @@ def flaw(graph: TaskGraph) -> str | None:
     return None
 
 
-def reference(layout: Layout) -> list[float]:
+def reference(layout: Layout, *, clipping: bool = False) -> list[float]:
     """Each stage's weight after a step, computed without any schedule."""
     weights: list[float] = [stage + 2 for stage in range(layout.stages)]
     gradients: list[float] = [0] * layout.stages
@@ -49,7 +49,9 @@ def reference(layout: Layout) -> list[float]:
         for stage in reversed(range(layout.stages)):
             gradients[stage] += gradient * inputs[stage] + weights[stage]
             gradient *= weights[stage]
-    return [weight + gradient for weight, gradient in zip(weights, gradients, strict=True)]
+    clipped = sum(gradients) if clipping else 0
+    updated = zip(weights, gradients, strict=True)
+    return [weight + gradient + clipped for weight, gradient in updated]
 
 
 def sample(microbatch: int) -> float:
@@ -160,6 +162,8 @@ class Machine:
         self.halves: dict[tuple[int, int, int], float] = {}
         self.added: defaultdict[tuple[int, int], float] = defaultdict(int)
         self.reduced: defaultdict[tuple[int, int], float] = defaultdict(int)
+        self.norms: defaultdict[int, float] = defaultdict(int)
+        self.told: set[int] = set()
 
     def run(self, order: list[int]) -> list[float]:
         """Run all events in that order; returns the weight of each stage."""
@@ -237,9 +241,23 @@ class Machine:
         self.added[task.rank, task.gradient_buffer] = 0
         self.reduced[task.rank, task.stage] += taken
 
+    def norm(self, task: Task) -> Iterator[None]:
+        yield
+        own = self.layout.stages_of(task.rank)
+        self.told.add(task.rank)
+        self.norms[task.rank] += sum(self.reduced[task.rank, stage] for stage in own)
+
+    def clipped(self) -> float:
+        """What every rank adds to its weights: the same, as it depends on all gradients."""
+        if not self.graph.communication.clipping:
+            return 0
+        ranks = range(self.layout.pipeline_parallel)
+        return sum(self.norms[rank] if rank in self.told else NOTHING for rank in ranks)
+
     def optimizer(self, task: Task) -> Iterator[None]:
         own = [(task.rank, stage) for stage in self.layout.stages_of(task.rank)]
-        updated = {key: self.weights[key] + self.reduced[key] for key in own}
+        clipped = self.clipped()
+        updated = {key: self.weights[key] + self.reduced[key] + clipped for key in own}
         self.weights.update(dict.fromkeys(own, NOTHING))
         yield
         self.weights.update(updated)
@@ -255,6 +273,7 @@ DOES: dict[Operation, Callable[[Machine, Task], Iterator[None]]] = {
     Operation.GATHER: Machine.gather,
     Operation.REDUCE: Machine.reduce,
     Operation.OPTIMIZER: Machine.optimizer,
+    Operation.NORM: Machine.norm,
 }
 
 

@@ -38,6 +38,7 @@ TONES: dict[Operation, Tone] = {
     Operation.GATHER: Tone(276, 0.38, 0.56, 0.56),
     Operation.REDUCE: Tone(344, 0.52, 0.52, 0.52),
     Operation.OPTIMIZER: Tone(220, 0.10, 0.32, 0.32),
+    Operation.NORM: Tone(220, 0.10, 0.62, 0.62),
 }
 
 DARK_INK, LIGHT_INK = "#16202c", "#ffffff"

@@ -42,6 +42,7 @@ COMMUNICATION = {
     Operation.GATHER: Cause.GATHER,
     Operation.REDUCE: Cause.REDUCTION,
     Operation.OPTIMIZER: Cause.OPTIMIZER,
+    Operation.NORM: Cause.OPTIMIZER,
 }
 
 SAME = 1e-9

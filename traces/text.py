@@ -46,6 +46,7 @@ MARKS: dict[Operation, Mark] = {
     Operation.GATHER: Mark("(", " ", ")", "^"),
     Operation.REDUCE: Mark("<", " ", ">", "v"),
     Operation.OPTIMIZER: Mark("", " ", "", "*"),
+    Operation.NORM: Mark("", " ", "", "+"),
 }
 BAR = " | "
 LEAST_COLUMNS = 10
@@ -185,7 +186,8 @@ def _key(operations: Sequence[Operation], available: int) -> list[str]:
 
 def _explained(operation: Operation) -> str:
     mark = MARKS[operation]
-    labels = {Operation.GATHER: "stage", Operation.REDUCE: "stage", Operation.OPTIMIZER: ""}
+    labels = {Operation.GATHER: "stage", Operation.REDUCE: "stage"}
+    labels |= dict.fromkeys((Operation.OPTIMIZER, Operation.NORM), "")
     named = labels.get(operation, "micro-batch")
     sample = f"{mark.before}0{mark.after}".strip() if named else mark.unlabelled
     return f"{sample} {operation.title}" + (" of stage 0" if named == "stage" else "")

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from schedules.columns import NONE, Groups, Integers, group_by
 from schedules.graph import Communication, Lane, LaneKind, TaskGraph
 from schedules.layout import Layout
-from schedules.steps import Operation
+from schedules.steps import DATA, Operation
 
-COMPUTE, TRANSFER, GATHER, REDUCE, OPTIMIZER = range(5)
-PHASES = 5
+COMPUTE, TRANSFER, GATHER, REDUCE, NORM, OPTIMIZER = range(6)
+PHASES = 6
 """The phases of a round, in their order."""
 
 KINDS = tuple(LaneKind)
@@ -134,7 +134,7 @@ def _kinds(communication: Communication) -> tuple[Integers, Integers]:
     here = np.full(len(Operation), LaneKind.COMPUTE, dtype=np.int32)
     there = here.copy()
     if communication.data_overlap:
-        here[[Operation.GATHER, Operation.REDUCE]] = LaneKind.DATA
+        here[[*DATA]] = LaneKind.DATA
     if communication.pipeline_overlap:
         here[Operation.TRANSFER_ACTIVATIONS] = LaneKind.SEND_ACTIVATIONS
         there[Operation.TRANSFER_ACTIVATIONS] = LaneKind.RECEIVE_ACTIVATIONS

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from schedules.columns import NONE, Integers
 from schedules.graph import Sharding
-from schedules.lowering.draft import COMPUTE, GATHER, OPTIMIZER, REDUCE, TRANSFER, Draft, Tasks
+from schedules.lowering.draft import (
+    COMPUTE,
+    GATHER,
+    NORM,
+    OPTIMIZER,
+    REDUCE,
+    TRANSFER,
+    Draft,
+    Tasks,
+)
 from schedules.lowering.runs import Runs
 from schedules.lowering.step_table import BEFORE, Steps
 from schedules.steps import Operation
@@ -122,18 +132,24 @@ def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Integers:
 
 
 def add_optimizer(draft: Draft, steps: Steps, runs: Runs, reductions: Integers) -> None:
-    """The update of each rank's weights, after its compute and its last reduction."""
+    """The update of each rank's weights, after its compute and its last reduction.
+
+    With clipping, after every rank has told the norm of its gradients.
+    """
     ranks = draft.layout.pipeline_parallel
-    last_step = steps.first_of_rank[1:] - 1
-    optimizer = draft.add(
-        ranks,
-        Tasks(
-            Operation.OPTIMIZER,
-            np.arange(ranks),
-            NONE,
-            steps.round[last_step],
-            OPTIMIZER,
-        ),
-    )
+    last_round = steps.round[steps.first_of_rank[1:] - 1]
     until_rank = np.cumsum(np.bincount(runs.rank[runs.reduces], minlength=ranks))
-    draft.depend(optimizer, reductions[until_rank - 1])
+    complete = reductions[until_rank - 1]
+    if not draft.communication.clipping:
+        draft.depend(_one_a_rank(draft, Operation.OPTIMIZER, last_round, OPTIMIZER), complete)
+        return
+    norm = _one_a_rank(draft, Operation.NORM, last_round, NORM)
+    draft.depend(norm, complete)
+    update = _one_a_rank(draft, Operation.OPTIMIZER, last_round.max(), OPTIMIZER)
+    draft.depend(np.repeat(update, ranks), np.tile(norm, ranks))
+
+
+def _one_a_rank(draft: Draft, operation: Operation, when: npt.ArrayLike, phase: int) -> Integers:
+    """A task of each rank, of no stage."""
+    ranks = draft.layout.pipeline_parallel
+    return draft.add(ranks, Tasks(operation, np.arange(ranks), NONE, when, phase))

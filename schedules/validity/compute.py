@@ -53,14 +53,36 @@ def precedence(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
 
 
 def optimizer(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
-    """One update on each rank, after all that the rank computes and reduces."""
-    updates = having(graph, (Operation.OPTIMIZER,))
-    work = having(graph, (*COMPUTE_STEPS, Operation.REDUCE))
+    """One update on each rank, after all that the rank computes and reduces.
+
+    With clipping, each rank tells the norm of its gradients once they are
+    complete, and every update comes after every norm; without, there are none.
+    """
+    work = (*COMPUTE_STEPS, Operation.REDUCE)
+    yield from _once_a_rank(graph, Operation.OPTIMIZER, 1)
+    yield from _once_a_rank(graph, Operation.NORM, int(graph.communication.clipping))
+    yield from _after_own(graph, order, Operation.OPTIMIZER, work)
+    yield from _after_own(graph, order, Operation.NORM, (Operation.REDUCE,))
+    norms = having(graph, (Operation.NORM,))
+    for update in having(graph, (Operation.OPTIMIZER,)).tolist():
+        for norm in norms[~order.before(norms, update)].tolist():
+            yield too_early(graph, update, norm)
+
+
+def _once_a_rank(graph: TaskGraph, operation: Operation, times: int) -> Iterator[Finding]:
+    tasks = having(graph, (operation,))
     for rank in range(graph.layout.pipeline_parallel):
-        own = updates[graph.rank[updates] == rank].tolist()
-        if len(own) != 1:
-            yield f"rank {rank} has {len(own)} optimizer updates, not one", tuple(own)
-        needed = work[graph.rank[work] == rank]
-        for update in own:
-            for task in needed[~order.before(needed, update)].tolist():
-                yield too_early(graph, update, task)
+        own = tasks[graph.rank[tasks] == rank].tolist()
+        if len(own) != times:
+            yield f"rank {rank} has {len(own)} tasks {operation.title}, not {times}", tuple(own)
+
+
+def _after_own(
+    graph: TaskGraph, order: HappensBefore, operation: Operation, needed: tuple[Operation, ...]
+) -> Iterator[Finding]:
+    """Tasks of one operation come after all that their rank does of others."""
+    work = having(graph, needed)
+    for task in having(graph, (operation,)).tolist():
+        own = work[graph.rank[work] == graph.rank[task]]
+        for early in own[~order.before(own, task)].tolist():
+            yield too_early(graph, task, early)

@@ -9,7 +9,7 @@ import numpy as np
 
 from schedules.columns import NONE
 from schedules.graph import LaneKind, Task, TaskGraph
-from schedules.steps import TRANSFERS, Operation
+from schedules.steps import DATA, TRANSFERS, Operation
 from schedules.validity.findings import Finding
 from schedules.validity.happens_before import replay
 
@@ -82,7 +82,7 @@ def _lane_kinds(graph: TaskGraph, operation: Operation) -> tuple[LaneKind, LaneK
     """The kind of lane that an operation belongs to, at its rank and at its peer."""
     if operation in TRANSFERS and graph.communication.pipeline_overlap:
         return CHANNELS[operation]
-    if operation in (Operation.GATHER, Operation.REDUCE) and graph.communication.data_overlap:
+    if operation in DATA and graph.communication.data_overlap:
         return LaneKind.DATA, LaneKind.DATA
     return LaneKind.COMPUTE, LaneKind.COMPUTE
 
@@ -103,7 +103,7 @@ def placement(graph: TaskGraph) -> Iterator[Finding]:
     """Whatever is done for a stage, the rank that holds the stage does."""
     holder = graph.layout.rank_of_stage
     for task in graph.tasks():
-        if task.operation is Operation.OPTIMIZER:
+        if task.operation in (Operation.NORM, Operation.OPTIMIZER):
             continue
         if task.stage == NONE:
             yield f"{task} is of no stage", (task.number,)
