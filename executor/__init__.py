@@ -1,0 +1,1 @@
+"""Run a task graph on real devices. The only home of torch."""

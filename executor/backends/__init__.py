@@ -1,0 +1,1 @@
+"""How workers reach one another: in one process, or over torch.distributed."""

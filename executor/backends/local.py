@@ -1,0 +1,70 @@
+"""All ranks in one process, on one device: what they exchange is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from executor.lanes import Device
+from executor.plan import Plan
+from executor.worker import Worker
+from schedules import Task
+from schedules.steps import DATA, TRANSFERS
+
+
+class LocalBackend:
+    """Every worker of a run, and copies between them."""
+
+    def __init__(self, plan: Plan, device: Device) -> None:
+        self.plan, self.device = plan, device
+        ranks = range(plan.graph.layout.pipeline_parallel)
+        self.replicas = [
+            [Worker(plan, rank, replica, device) for rank in ranks]
+            for replica in range(plan.data_parallel)
+        ]
+        self.workers = [worker for replica in self.replicas for worker in replica]
+
+    def parties(self, task: Task) -> list[list[Worker]]:
+        """Sender and receiver of each replica; or all replicas; or each on its own."""
+        if task.operation in TRANSFERS:
+            return [[replica[task.rank], replica[task.peer]] for replica in self.replicas]
+        own = [replica[task.rank] for replica in self.replicas]
+        return [own] if task.operation in DATA else [[worker] for worker in own]
+
+    def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
+        """A copy."""
+        sender, receiver = workers
+        sent = sender.sent(task)
+        receiver.space(task).copy_(sent)
+        sender.pool.give(sent)
+
+    def gather(self, task: Task, workers: Sequence[Worker]) -> None:
+        """Copies of all shares to all."""
+        for worker in workers:
+            buffer = worker.weights_of(task)
+            for other in workers:
+                state = other.state_of(task)
+                state.part(buffer).copy_(state.weights.detach())
+
+    def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
+        """A sum in one replica's buffer, in the order of the replicas."""
+        first, *others = (worker.gradients_of(task) for worker in workers)
+        for other in others:
+            first.add_(other)
+        for other in others:
+            other.copy_(first)
+        for worker in workers:
+            worker.take_gradients(task)
+
+    def norm(self, task: Task, workers: Sequence[Worker]) -> None:
+        """The sum over the shares."""
+        del task
+        parts = [worker.measure() for worker in workers]
+        for worker, own in zip(workers, parts, strict=True):
+            worker.square_norm = torch.stack(parts).sum() if self.plan.is_sharded else own
+
+    def total_square_norm(self, worker: Worker) -> Tensor:
+        """The sum over the pipeline's ranks."""
+        return torch.stack([each.square_norm for each in self.replicas[worker.replica]]).sum()

@@ -1,0 +1,48 @@
+"""What the dispatch loop asks of a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from executor.lanes import Device
+from executor.worker import Worker
+from schedules import Task
+
+
+class Backend(Protocol):
+    """The workers of this process, and how they reach the others.
+
+    `parties(task)` are the workers of this process that do a task, in groups
+    that act as one: all begin when all are ready, the last one acts for them,
+    and all go on when it is done. The operations get such a group.
+    """
+
+    device: Device
+    workers: Sequence[Worker]
+
+    def parties(self, task: Task) -> list[list[Worker]]:
+        """Who does a task here."""
+        ...
+
+    def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
+        """From one pipeline rank to another."""
+        ...
+
+    def gather(self, task: Task, workers: Sequence[Worker]) -> None:
+        """All shares of a stage's weights, into a buffer of each replica."""
+        ...
+
+    def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
+        """The sum of all replicas' gradients of a stage, to whoever keeps a share of them."""
+        ...
+
+    def norm(self, task: Task, workers: Sequence[Worker]) -> None:
+        """The square norm of a pipeline rank's gradients, to each of its replicas."""
+        ...
+
+    def total_square_norm(self, worker: Worker) -> Tensor:
+        """The square norm of all pipeline ranks' gradients, once each is known."""
+        ...

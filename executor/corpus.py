@@ -1,0 +1,82 @@
+"""Text as bytes: what a language model is trained on.
+
+A sample is a stretch of the text. Which one depends on the seed, the step and
+the sample's number in the batch alone, so that every rank finds the same
+without being told.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from schedules import InvalidConfiguration
+
+BYTES = 256
+MASK = BYTES
+"""The token that stands for a masked byte."""
+
+MASKED_SHARE = 0.15
+"""Share of the bytes that is masked, as BERT does."""
+
+IGNORED = -100
+"""The target of a byte that is not to be predicted."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Samples of `context` bytes from a text."""
+
+    data: bytes
+    context: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if len(self.data) <= self.context:
+            raise InvalidConfiguration(
+                "text", f"has {len(self.data)} bytes, too few for samples of {self.context}"
+            )
+
+    def next_bytes(self, step: int, samples: range) -> tuple[Tensor, Tensor]:
+        """Stretches, and the same one byte later: each byte is to predict the next."""
+        stretches = torch.stack([self._stretch(self._random(step, each)) for each in samples])
+        return stretches[:, :-1].contiguous(), stretches[:, 1:].contiguous()
+
+    def masked_bytes(self, step: int, samples: range) -> tuple[Tensor, Tensor]:
+        """Stretches with some bytes masked, and those bytes."""
+        pairs = [self._masked(self._random(step, each)) for each in samples]
+        inputs, targets = zip(*pairs, strict=True)
+        return torch.stack(inputs), torch.stack(targets)
+
+    def _random(self, step: int, sample: int) -> random.Random:
+        return random.Random(f"{self.seed} {step} {sample}")  # noqa: S311
+
+    def _stretch(self, chance: random.Random) -> Tensor:
+        start = chance.randrange(len(self.data) - self.context)
+        stretch = np.frombuffer(self.data, np.uint8, self.context + 1, start)
+        return torch.from_numpy(stretch.astype(np.int64))
+
+    def _masked(self, chance: random.Random) -> tuple[Tensor, Tensor]:
+        stretch = self._stretch(chance)[:-1]
+        hidden = torch.zeros(self.context, dtype=torch.bool)
+        hidden[chance.sample(range(self.context), max(1, round(MASKED_SHARE * self.context)))] = (
+            True
+        )
+        return stretch.masked_fill(hidden, MASK), stretch.masked_fill(~hidden, IGNORED)
+
+
+def default_text() -> bytes:
+    """Text that every Python carries: the language's reference, as its help shows it."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[name] for name in sorted(topics)).encode()
+
+
+def read_text(path: Path | None) -> bytes:
+    """The bytes of a file, or the default text."""
+    return default_text() if path is None else path.read_bytes()

@@ -1,0 +1,181 @@
+"""The dispatch loop: a task graph's tasks, each put on its lanes and told what to wait for.
+
+There is one loop for all devices and backends, and it does not know what tasks
+do. Tasks are dispatched in the order of their numbers, which is an order in
+which they could run. Where several workers of a process act as one (two ends of
+a transfer, all replicas of a gather), their lanes meet before and after.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+from torch import Tensor
+
+from executor.backends.protocol import Backend
+from executor.lanes import Lane, Mark
+from executor.worker import Worker
+from schedules import Operation, Task, TaskGraph
+from schedules.columns import NONE
+
+Kernel = Callable[[Backend, Task, Sequence[Worker]], None]
+Observer = Callable[[Task, Worker], AbstractContextManager[None]]
+"""Told of each task, for as long as a worker is busy with it."""
+
+
+def ignore(task: Task, worker: Worker) -> AbstractContextManager[None]:
+    """Observe nothing."""
+    del task, worker
+    return nullcontext()
+
+
+def _compute(step: Callable[[Worker, Task], None]) -> Kernel:
+    def run(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+        del backend
+        (worker,) = workers
+        step(worker, task)
+
+    return run
+
+
+def _update(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+    del task
+    (worker,) = workers
+    is_clipped = worker.plan.graph.communication.clipping
+    worker.update(backend.total_square_norm(worker) if is_clipped else None)
+
+
+KERNELS: dict[Operation, Kernel] = {
+    Operation.FORWARD: _compute(Worker.forward),
+    Operation.BACKWARD: _compute(Worker.backward),
+    Operation.BACKWARD_INPUT: _compute(Worker.backward_input),
+    Operation.BACKWARD_WEIGHT: _compute(Worker.backward_weight),
+    Operation.TRANSFER_ACTIVATIONS: lambda backend, *what: backend.transfer(*what),
+    Operation.TRANSFER_GRADIENTS: lambda backend, *what: backend.transfer(*what),
+    Operation.GATHER: lambda backend, *what: backend.gather(*what),
+    Operation.REDUCE: lambda backend, *what: backend.reduce(*what),
+    Operation.NORM: lambda backend, *what: backend.norm(*what),
+    Operation.OPTIMIZER: _update,
+}
+
+
+@dataclass(frozen=True)
+class End:
+    """A worker's part in a task: its lane, and the tasks that the lane waits for."""
+
+    worker: Worker
+    lane: Lane
+    waits: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Times:
+    """When a worker's part in a task was put on its lane, could begin, and was over."""
+
+    task: int
+    worker: Worker
+    posted: float
+    ready: Mark
+    end: Mark
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that was dispatched, and may be under way."""
+
+    number: int
+    times: list[Times] = field(default_factory=list)
+    ends: dict[tuple[int, int], Mark] = field(default_factory=dict)
+    losses: list[Tensor] = field(default_factory=list)
+    last: list[Mark] = field(default_factory=list)
+
+
+class Dispatcher:
+    """The tasks of this process's workers on their lanes, to be dispatched step after step."""
+
+    def __init__(self, graph: TaskGraph, backend: Backend, observe: Observer = ignore) -> None:
+        self.graph, self.backend, self.observe = graph, backend, observe
+        self.lanes: dict[tuple[int, int], Lane] = {
+            (worker.replica, lane): backend.device.lane(
+                f"rank {worker.rank}, replica {worker.replica}: {graph.lanes[lane].title}"
+            )
+            for worker in backend.workers
+            for lane in graph.lanes_of(worker.rank)
+        }
+        self.program = [
+            (task, [[self._end(task, worker) for worker in party] for party in parties])
+            for task in graph.tasks()
+            if (parties := backend.parties(task))
+        ]
+
+    def _end(self, task: Task, worker: Worker) -> End:
+        """A worker's part in a task.
+
+        It waits for what its own rank takes part in. What happens on other
+        ranks is told by messages, or is waited for if that is in this process.
+        """
+        lane = task.lane if task.rank == worker.rank else task.peer_lane
+        crosses = task.peer != NONE
+        near = {worker.rank} if crosses else {each.rank for each in self.backend.workers}
+        waits = tuple(
+            dependency
+            for dependency in task.dependencies
+            if near & {int(self.graph.rank[dependency]), int(self.graph.peer[dependency])}
+        )
+        return End(worker, self.lanes[worker.replica, lane], waits)
+
+    def step(self, number: int) -> Step:
+        """Dispatch all tasks once; what is returned is done when its last marks are passed."""
+        step = Step(number)
+        for worker in self.backend.workers:
+            self._begin(worker, number)
+        for task, parties in self.program:
+            for ends in parties:
+                self._dispatch(task, ends, step)
+        for worker in self.backend.workers:
+            compute = self.lanes[worker.replica, self.graph.lanes_of(worker.rank)[0]]
+            compute.run(partial(worker.finish, step.losses))
+            step.last.append(compute.mark())
+        return step
+
+    def _begin(self, worker: Worker, number: int) -> None:
+        """Load the batch once the last step's update is done, and hold all lanes until then."""
+        compute, *others = (
+            self.lanes[worker.replica, lane] for lane in self.graph.lanes_of(worker.rank)
+        )
+        compute.run(partial(worker.begin, number))
+        loaded = compute.mark()
+        for lane in others:
+            lane.wait(loaded)
+
+    def _dispatch(self, task: Task, ends: Sequence[End], step: Step) -> None:
+        """Put a task on the lanes of those who act as one; the last one acts."""
+        posted = time.perf_counter()
+        ready = []
+        for end in ends:
+            for dependency in end.waits:
+                end.lane.wait(step.ends[end.worker.replica, dependency])
+            ready.append(end.lane.mark())
+        *others, actor = ends
+        for mark in ready[:-1]:
+            actor.lane.wait(mark)
+        actor.lane.run(partial(self._run, task, [end.worker for end in ends]))
+        done = actor.lane.mark()
+        for end in others:
+            end.lane.wait(done)
+        for end, mark in zip(ends, ready, strict=True):
+            step.ends[end.worker.replica, task.number] = done
+            step.times.append(Times(task.number, end.worker, posted, mark, done))
+
+    def _run(self, task: Task, workers: Sequence[Worker]) -> None:
+        with self.observe(task, workers[-1]):
+            KERNELS[task.operation](self.backend, task, workers)
+
+    def close(self) -> None:
+        """End all lanes."""
+        for lane in self.lanes.values():
+            lane.close()

@@ -1,0 +1,112 @@
+"""Flat memory: the parameters of a stage in one contiguous buffer, and its shares.
+
+Each replica keeps, and updates, one share of every stage: all of it without
+sharding, else one contiguous part. Buffers are padded so that shares are equal
+and begin at round addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+ROUND = 32
+"""Elements that a share's size is a multiple of: 128 bytes in single precision."""
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Where each parameter of a stage lies in a flat buffer."""
+
+    shapes: Mapping[str, torch.Size]
+    shares: int
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """The first element of each parameter."""
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        return dict(zip(self.shapes, accumulate([0, *sizes[:-1]]), strict=True))
+
+    @property
+    def share(self) -> int:
+        """Elements of a share, the padding included."""
+        total = sum(shape.numel() for shape in self.shapes.values())
+        return -(-total // (self.shares * ROUND)) * ROUND
+
+    @property
+    def size(self) -> int:
+        """Elements of the whole buffer, the padding included."""
+        return self.share * self.shares
+
+    def views(self, buffer: Tensor) -> dict[str, Tensor]:
+        """Each parameter, in place."""
+        return {
+            name: buffer[offset : offset + self.shapes[name].numel()].view(self.shapes[name])
+            for name, offset in self.offsets.items()
+        }
+
+    def pieces(self, share: Tensor, number: int) -> Iterator[tuple[str, int, Tensor]]:
+        """What a share holds of each parameter: its name, the first element, the elements."""
+        start, stop = number * self.share, (number + 1) * self.share
+        for name, offset in self.offsets.items():
+            first, last = max(offset, start), min(offset + self.shapes[name].numel(), stop)
+            if first < last:
+                yield name, first - offset, share[first - start : last - start]
+
+
+class StageState:
+    """A replica's share of a stage: weights, gradients, and what the optimizer keeps of them."""
+
+    def __init__(self, flat: Flat, number: int, values: Tensor, dtype: torch.dtype) -> None:
+        self.flat = flat
+        self.number = number
+        self.own = slice(number * flat.share, (number + 1) * flat.share)
+        self.weights = nn.Parameter(values[self.own].to(dtype, copy=True))
+        self.weights.grad = torch.zeros_like(self.weights)
+
+    @property
+    def gradients(self) -> Tensor:
+        """What was reduced so far, of this share."""
+        assert self.weights.grad is not None  # noqa: S101
+        return self.weights.grad
+
+    def part(self, buffer: Tensor) -> Tensor:
+        """The share's part of a buffer of the whole stage."""
+        return buffer[self.own]
+
+
+def parameters_of(layers: Mapping[int, nn.Module]) -> dict[str, list[tuple[nn.Module, str]]]:
+    """For each parameter of some layers, the places that it is used in.
+
+    A parameter is named by its layer's number and its name there, so that the
+    name does not depend on the stage. One that is used twice has one name.
+    """
+    places: dict[str, list[tuple[nn.Module, str]]] = {}
+    names: dict[int, str] = {}
+    for number, layer in layers.items():
+        for prefix, module in layer.named_modules():
+            for key, parameter in module.named_parameters(recurse=False):
+                name = names.setdefault(
+                    id(parameter), ".".join(filter(None, (str(number), prefix, key)))
+                )
+                places.setdefault(name, []).append((module, key))
+    return places
+
+
+def flatten(
+    places: Mapping[str, Sequence[tuple[nn.Module, str]]], shares: int
+) -> tuple[Flat, Tensor]:
+    """Where parameters lie in a flat buffer, and their values there."""
+    values = {name: getattr(*uses[0]).detach() for name, uses in places.items()}
+    flat = Flat({name: value.shape for name, value in values.items()}, shares)
+    dtypes = {value.dtype for value in values.values()}
+    buffer = torch.zeros(
+        flat.size, dtype=max(dtypes, key=lambda each: each.itemsize, default=torch.float32)
+    )
+    for name, view in flat.views(buffer).items():
+        view.copy_(values[name])
+    return flat, buffer

@@ -1,0 +1,94 @@
+"""The layers of a stage, computing in whichever buffers a task names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from executor.flat import StageState, flatten, parameters_of
+from executor.model import build
+from executor.plan import Plan
+from schedules.columns import NONE
+
+
+class Stage:
+    """A stage of the model on one device, and the device's share of its training state."""
+
+    def __init__(self, plan: Plan, number: int, share: int, device: torch.device) -> None:
+        layers = {
+            layer: build(plan.model.layers[layer], layer, plan.seed) for layer in plan.cuts[number]
+        }
+        self.layers = [layer.to(device) for layer in layers.values()]
+        self.places = parameters_of(layers)
+        self.flat, values = flatten(self.places, plan.shares)
+        self.state = StageState(self.flat, share, values, plan.precision.state)
+        self.values: Tensor | None = values
+        self.buffers: Mapping[int, Tensor] = {}
+        self.leaves: dict[int, dict[str, nn.Parameter]] = {}
+        self.gradients: dict[int, dict[str, Tensor]] = {}
+        self.reads, self.adds_to = NONE, NONE
+
+    def attach(self, weights: Mapping[int, Tensor], gradients: Mapping[int, Tensor]) -> None:
+        """Give it the buffers that its weights and its gradients may be in.
+
+        The first weights go to every one of them; from then on, gathers and the
+        optimizer put the weights there.
+        """
+        assert self.values is not None  # noqa: S101
+        for buffer in weights.values():
+            buffer[: self.flat.size].copy_(self.values)
+        self.values = None
+        self.buffers = weights
+        self.leaves = {
+            number: {name: nn.Parameter(view) for name, view in self.flat.views(buffer).items()}
+            for number, buffer in weights.items()
+        }
+        self.gradients = {number: self.flat.views(buffer) for number, buffer in gradients.items()}
+        self.read(next(iter(weights)))
+
+    def read(self, buffer: int) -> None:
+        """Compute with the weights in this buffer from now on."""
+        if buffer != self.reads:
+            for name, leaf in self.leaves[buffer].items():
+                for module, key in self.places[name]:
+                    setattr(module, key, leaf)
+            self.reads = buffer
+
+    def add_to(self, buffer: int) -> None:
+        """Add gradients to this buffer from now on, whichever buffer the weights were read from."""
+        if buffer != self.adds_to:
+            for leaves in self.leaves.values():
+                for name, leaf in leaves.items():
+                    leaf.grad = self.gradients[buffer][name]
+            self.adds_to = buffer
+
+    def run(self, value: Tensor) -> Tensor:
+        """All layers, one after another."""
+        for layer in self.layers:
+            value = layer(value)
+        return value
+
+    def remembering(self) -> AbstractContextManager[None]:
+        """While this holds, autograd remembers where weights were, not the weights.
+
+        A backward pass then finds them in the buffer that is read by that time:
+        the one they were in may hold another stage's.
+        """
+        return (
+            saved_tensors_hooks(self._place, self._find) if len(self.buffers) > 1 else nullcontext()
+        )
+
+    def _place(self, tensor: Tensor) -> Tensor | tuple[torch.Size, tuple[int, ...], int]:
+        start = self.buffers[self.reads].untyped_storage().data_ptr()
+        if tensor.untyped_storage().data_ptr() != start:
+            return tensor
+        return tensor.size(), tensor.stride(), tensor.storage_offset()
+
+    def _find(self, saved: Tensor | tuple[torch.Size, tuple[int, ...], int]) -> Tensor:
+        if isinstance(saved, Tensor):
+            return saved
+        return torch.as_strided(self.buffers[self.reads], *saved)
