@@ -1,0 +1,154 @@
+"""One worker a process, over torch.distributed: gloo between CPUs, NCCL between GPUs.
+
+The processes are numbered with replicas innermost, then pipeline ranks. Every
+directed channel has a process group of its own, since NCCL matches messages by
+their order in a group; all processes make all groups, in the same order. Gloo's
+messages carry the task's number as their tag besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from executor.lanes import Device
+from executor.plan import Plan
+from executor.worker import Worker
+from schedules import Operation, Task
+
+Channel = tuple[Operation, int, int]
+
+
+class WrongMessage(Exception):
+    """A message that arrived is not the one that was due."""
+
+
+class DistributedBackend:
+    """The worker of this process, and the process groups that it is in."""
+
+    def __init__(self, plan: Plan, device: Device, kind: str, *, checks_messages: bool) -> None:
+        self.plan, self.device, self.checks_messages = plan, device, checks_messages
+        rank, replica = divmod(dist.get_rank(), plan.data_parallel)
+        self.worker = Worker(plan, rank, replica, device)
+        self.workers = [self.worker]
+        replicas = range(plan.data_parallel)
+        ranks = range(plan.graph.layout.pipeline_parallel)
+        self.data = self._group_of_each(
+            [[self._process(rank, replica) for replica in replicas] for rank in ranks], kind
+        )
+        self.pipeline = self._group_of_each(
+            [[self._process(rank, replica) for rank in ranks] for replica in replicas], kind
+        )
+        self.channels = {
+            channel: self._group_of_each(
+                [[self._process(end, replica) for end in channel[1:]] for replica in replicas],
+                kind,
+            )
+            for channel in _channels(plan)
+        }
+        self._warm_up()
+
+    def _process(self, rank: int, replica: int) -> int:
+        return rank * self.plan.data_parallel + replica
+
+    @staticmethod
+    def _group_of_each(members: list[list[int]], kind: str) -> dist.ProcessGroup | None:
+        """Make a group of each of these lists; the one that this process is in."""
+        groups = [dist.new_group(each, backend=kind) for each in members]
+        own = dist.get_rank()
+        return next(
+            (group for each, group in zip(members, groups, strict=True) if own in each), None
+        )
+
+    def _warm_up(self) -> None:
+        """Open all connections before the first step, in the same order everywhere."""
+        value = torch.zeros(1, device=self.device.device)
+        for (_, sender, receiver), group in self.channels.items():
+            if self.worker.rank == sender:
+                dist.send(value, self._process(receiver, self.worker.replica), group)
+            elif self.worker.rank == receiver:
+                dist.recv(value, self._process(sender, self.worker.replica), group)
+        for group in (self.data, self.pipeline):
+            dist.all_reduce(value, group=group)
+        dist.barrier()
+
+    def parties(self, task: Task) -> list[list[Worker]]:
+        """This process's worker, where its rank takes part."""
+        return [[self.worker]] if self.worker.rank in (task.rank, task.peer) else []
+
+    def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
+        """A message to, or from, the same replica's worker at the other end."""
+        (worker,) = workers
+        group = self.channels[task.operation, task.rank, task.peer]
+        if worker.rank == task.rank:
+            sent, receiver = worker.sent(task), self._process(task.peer, worker.replica)
+            if self.checks_messages:
+                dist.send(self._identity(task, sent), receiver, group, task.number)
+            dist.send(sent, receiver, group, task.number)
+            worker.pool.give(sent)
+        else:
+            space, sender = worker.space(task), self._process(task.rank, worker.replica)
+            if self.checks_messages:
+                self._require(task, space, sender, group)
+            dist.recv(space, sender, group, task.number)
+
+    def _identity(self, task: Task, payload: Tensor) -> Tensor:
+        return torch.tensor([task.number, payload.numel()], device=payload.device)
+
+    def _require(self, task: Task, space: Tensor, sender: int, group: dist.ProcessGroup | None) -> None:
+        """Raise `WrongMessage` unless what comes next is what this task receives."""
+        due, announced = self._identity(task, space), torch.empty(2, dtype=torch.int64)
+        announced = announced.to(space.device)
+        dist.recv(announced, sender, group, task.number)
+        number, elements = announced.tolist()
+        if not torch.equal(due, announced):
+            raise WrongMessage(
+                f"{task} was due, with {space.numel()} elements; process {sender} sent "
+                f"{self.plan.graph.task(number)}, with {elements}"
+            )
+
+    def gather(self, task: Task, workers: Sequence[Worker]) -> None:
+        """An all-gather in place."""
+        (worker,) = workers
+        buffer, state = worker.weights_of(task), worker.state_of(task)
+        own = state.part(buffer)
+        own.copy_(state.weights.detach())
+        if self.plan.data_parallel > 1:
+            dist.all_gather_into_tensor(buffer, own, self.data)
+
+    def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
+        """A reduce-scatter in place; without sharding, an all-reduce."""
+        (worker,) = workers
+        buffer, state = worker.gradients_of(task), worker.state_of(task)
+        if self.plan.data_parallel > 1:
+            if self.plan.is_sharded:
+                dist.reduce_scatter_tensor(state.part(buffer), buffer, group=self.data)
+            else:
+                dist.all_reduce(buffer, group=self.data)
+        worker.take_gradients(task)
+
+    def norm(self, task: Task, workers: Sequence[Worker]) -> None:
+        """The sum over the shares."""
+        del task
+        (worker,) = workers
+        worker.square_norm = worker.measure()
+        if self.plan.is_sharded:
+            dist.all_reduce(worker.square_norm, group=self.data)
+
+    def total_square_norm(self, worker: Worker) -> Tensor:
+        """The sum over the pipeline's ranks."""
+        total = worker.square_norm.clone()
+        dist.all_reduce(total, group=self.pipeline)
+        return total
+
+
+def _channels(plan: Plan) -> list[Channel]:
+    """What is transferred from where to where, in the same order on every process."""
+    graph = plan.graph
+    tasks = graph.is_transfer.nonzero()[0]
+    columns = (graph.operation[tasks], graph.rank[tasks], graph.peer[tasks])
+    found = set(zip(*(column.tolist() for column in columns), strict=True))
+    return [(Operation(operation), sender, receiver) for operation, sender, receiver in sorted(found)]
