@@ -26,7 +26,6 @@ from schedules.columns import NONE, Flags, Groups, Integers, among, group_by
 from schedules.layout import Layout
 from schedules.steps import COMPUTE_STEPS, TRANSFERS, Operation
 
-
 COLUMNS = (
     "operation", "rank", "peer", "stage", "microbatch", "lane", "peer_lane", "weight_buffer",
     "gradient_buffer",
