@@ -11,10 +11,12 @@ Rules that every graph keeps (and that `schedules.validity` checks):
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property
+from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +25,12 @@ import numpy.typing as npt
 from schedules.columns import NONE, Flags, Groups, Integers, among, group_by
 from schedules.layout import Layout
 from schedules.steps import COMPUTE_STEPS, TRANSFERS, Operation
+
+COLUMNS = (
+    "operation", "rank", "peer", "stage", "microbatch", "lane", "peer_lane", "weight_buffer",
+    "gradient_buffer",
+)  # fmt: skip
+"""The columns that hold one number for each task."""
 
 
 class Sharding(StrEnum):
@@ -207,6 +215,22 @@ class TaskGraph:
     def is_transfer(self) -> Flags:
         """Tasks on two lanes."""
         return among(self.operation, TRANSFERS)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hexadecimal SHA-256 of all that decides what runs; the same on every machine.
+
+        The schedule's name is not part of it: an order by another name is the
+        same step.
+        """
+        told = [asdict(self.layout), asdict(self.communication), self.lanes]
+        digest = sha256(json.dumps(told, sort_keys=True).encode())
+        columns = [getattr(self, name) for name in COLUMNS]
+        for column in (*columns, self.dependencies.start, self.dependencies.member):
+            # The length keeps what ends one column from counting as the next one's begin.
+            digest.update(len(column).to_bytes(8, "little"))
+            digest.update(column.astype("<i8").tobytes())
+        return digest.hexdigest()
 
     def lanes_of(self, rank: int) -> list[int]:
         """The numbers of a rank's lanes, compute first."""

@@ -15,16 +15,11 @@ from typing import Any
 import numpy as np
 
 from schedules.columns import Groups, Integers
-from schedules.graph import Communication, Lane, LaneKind, Sharding, TaskGraph
+from schedules.graph import COLUMNS, Communication, Lane, LaneKind, Sharding, TaskGraph
 from schedules.layout import InvalidConfiguration, Layout
 from schedules.steps import Operation
 
 FORMAT = "bfpp task graph 1"
-
-COLUMNS = (
-    "operation", "rank", "peer", "stage", "microbatch", "lane", "peer_lane", "weight_buffer",
-    "gradient_buffer",
-)  # fmt: skip
 
 
 class MalformedGraph(InvalidConfiguration):
@@ -36,11 +31,16 @@ class MalformedGraph(InvalidConfiguration):
 
 def write_graph(graph: TaskGraph) -> str:
     """The graph as JSON text; `read_graph` gives it back."""
+    return json.dumps(graph_record(graph)) + "\n"
+
+
+def graph_record(graph: TaskGraph) -> dict[str, Any]:
+    """The graph as the object that its JSON text holds; `recorded_graph` gives it back."""
     columns = {name: getattr(graph, name).tolist() for name in COLUMNS}
     columns["operation"] = [Operation(code).name for code in columns["operation"]]
     start, member = graph.dependencies.start.tolist(), graph.dependencies.member.tolist()
     columns["dependencies"] = [member[start[task] : start[task + 1]] for task in range(len(graph))]
-    record = {
+    return {
         "format": FORMAT,
         "schedule": graph.schedule,
         "layout": asdict(graph.layout),
@@ -48,7 +48,6 @@ def write_graph(graph: TaskGraph) -> str:
         "lanes": [[lane.rank, lane.kind.name, lane.peer] for lane in graph.lanes],
         "tasks": columns,
     }
-    return json.dumps(record) + "\n"
 
 
 def read_graph(text: str | bytes) -> TaskGraph:
@@ -57,6 +56,11 @@ def read_graph(text: str | bytes) -> TaskGraph:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise MalformedGraph(f"is not JSON: {error}") from None
+    return recorded_graph(record)
+
+
+def recorded_graph(record: object) -> TaskGraph:
+    """The graph of an object read from JSON; raises `MalformedGraph` with the reason."""
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise MalformedGraph(f'is not a task graph: it has no "format": "{FORMAT}"')
     try:

@@ -1,8 +1,9 @@
 """How much earlier the step would end without one of its waits.
 
-Durations stay as they are in the timeline, and one task is excused from waiting
-for anything but its own rank's compute lane: the compute step that ends the
-wait, or the blocking communication ahead of it that does.
+Durations stay as they are in the timeline, and so does how long after its
+blocker a measured task starts. One task is excused from waiting for anything
+but its own rank's compute lane: the compute step that ends the wait, or the
+blocking communication ahead of it that does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from schedules import TaskGraph
-from schedules.columns import NONE, Groups
+from schedules.columns import NONE, Groups, Seconds
 from sim.compiled_engine import times
 from sim.costs import fixed_costs
 from traces.causes import Causes, Wait
@@ -28,14 +29,25 @@ def waits_with_gains(causes: Causes, most: int = MOST) -> list[Wait]:
     """
     waits = causes.waits
     longest = sorted(range(len(waits)), key=lambda at: waits[at].begin - waits[at].end)[:most]
-    costs = fixed_costs(causes.timeline.duration)
+    costs = fixed_costs(causes.timeline.duration + _lateness(causes))
+    step_time = float(times(causes.timeline.graph, costs)[1].max())
     found = list(waits)
     for at in longest:
         if waits[at].task != NONE:
             without = excused(causes, waits[at])
-            gain = causes.timeline.step_time - float(times(without, costs)[1].max())
-            found[at] = replace(waits[at], gain=max(gain, 0.0))
+            gain = step_time - float(times(without, costs)[1].max())
+            # An excused transfer that blocks also frees its peer's lane: no merit of the wait.
+            most_gain = waits[at].end - waits[at].begin
+            found[at] = replace(waits[at], gain=min(max(gain, 0.0), most_gain))
     return found
+
+
+def _lateness(causes: Causes) -> Seconds:
+    """For each task, the seconds from its blocker's end to its start; 0 where simulated."""
+    timeline, blocker = causes.timeline, causes.blocker
+    could_start = np.where(blocker == NONE, timeline.start.min(), timeline.end[blocker])
+    lateness: Seconds = np.maximum(timeline.start - could_start, 0.0)
+    return lateness
 
 
 def excused(causes: Causes, wait: Wait) -> TaskGraph:

@@ -90,12 +90,16 @@ def rows(graph: TaskGraph, kinds: tuple[LaneKind, ...] = ALL_LANES) -> list[Row]
 
 
 def drawn_rows(timeline: Timeline, kinds: tuple[LaneKind, ...] = ALL_LANES) -> list[Row]:
-    """The rows that have something to draw: tasks that take time, and no row without any."""
+    """The rows that have something to draw: tasks that take time, and no row without any.
+
+    In the order of their starts, from which measured tasks of a lane may differ
+    by the error of a clock.
+    """
     drawn = []
     for row in rows(timeline.graph, kinds):
         tasks = row.tasks[timeline.duration[row.tasks] > 0]
         if len(tasks):
-            drawn.append(row._replace(tasks=tasks))
+            drawn.append(row._replace(tasks=timeline.by_start(tasks)))
     return drawn
 
 

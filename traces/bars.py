@@ -55,9 +55,8 @@ def bars(timeline: Timeline, row: Row, scale: float) -> list[Bar]:
         colour = (
             colours[inside.start] if one else _mean(left[inside], right[inside], colours[inside])
         )
-        drawn.append(
-            Bar(float(left[inside][0]), float(right[inside][-1]), _hex(colour), name, seams)
-        )
+        until = float(right[inside].max())
+        drawn.append(Bar(float(left[inside][0]), until, _hex(colour), name, seams))
     return drawn
 
 
@@ -98,7 +97,7 @@ def _colours(timeline: Timeline, tasks: Integers) -> Integers:
 
 def _mean(left: Positions, right: Positions, colours: Integers) -> Integers:
     """The colour of tasks drawn together: the mean over their time and the time between."""
-    span = (right[-1] - left[0]) or 1.0
+    span = (right.max() - left[0]) or 1.0
     share = (right - left) / span
     idle = max(1 - share.sum(), 0)
     mean = share @ colours + idle * np.array(_channels(IDLE))

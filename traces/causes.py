@@ -1,7 +1,8 @@
 """Why a step takes as long as it does: its critical path, and what each rank waits for.
 
-A task starts when the last of those it must wait for ends: that one is its
-blocker (by a dependency, or by the order of a lane). Following blockers back
+A task can start when the last of those it must wait for ends: that one is its
+blocker (by a dependency, or by the order of a lane). Simulated, it starts at
+once; measured, some time later, which is a cause of its own. Following blockers back
 from the last task to end gives the critical path. Following them back from the
 end of an idle stretch covers the whole stretch with tasks of other lanes, and
 what these tasks are is what the rank waits for.
@@ -33,7 +34,8 @@ class Cause(StrEnum):
     REDUCTION = "exposed reduction"
     BUFFER = "buffer not yet free"
     OPTIMIZER = "optimizer"
-    DISPATCH = "nothing, started late"
+    REPLICAS = "data-parallel peers"
+    DISPATCH = "dispatch"
 
 
 COMMUNICATION = {
@@ -44,6 +46,9 @@ COMMUNICATION = {
     Operation.OPTIMIZER: Cause.OPTIMIZER,
     Operation.NORM: Cause.OPTIMIZER,
 }
+
+WAITS_FOR_REPLICAS = (Operation.GATHER, Operation.REDUCE)
+"""What begins once the same rank of every replica is ready, which the graph does not show."""
 
 SAME = 1e-9
 """Relative difference of durations below which stages are balanced."""
@@ -141,8 +146,8 @@ class Causes:
 
     def _waits_of(self, rank: int) -> Iterator[Wait]:
         timeline = self.timeline
-        own = timeline.compute_tasks(rank)
-        begins = np.append(timeline.start.min(), timeline.end[own])
+        own = timeline.by_start(timeline.compute_tasks(rank))
+        begins = np.maximum.accumulate(np.append(timeline.start.min(), timeline.end[own]))
         ends = np.append(timeline.start[own], timeline.end.max())
         for place in np.flatnonzero(ends > begins).tolist():
             task = int(own[place]) if place < len(own) else NONE
@@ -163,20 +168,31 @@ class Causes:
             if amount > 0:
                 seconds[cause] = seconds.get(cause, 0.0) + amount
 
+        def add_late(on: int, begin: float, until: float) -> None:
+            replicas = self._waited_for_replicas(on, begin, until)
+            add(Cause.REPLICAS, replicas)
+            add(Cause.DISPATCH, until - begin - replicas)
+
         until, after = end, task
         for on in self._back_from(blocker):
             if until <= begin:
                 break
-            ended = max(float(self.timeline.end[on]), begin)
-            add(Cause.DISPATCH, until - ended)
-            started = max(float(self.timeline.start[on]), begin)
-            amount = min(until, ended) - started
-            unbalanced = amount * self._excess(on)
+            ended = min(max(float(self.timeline.end[on]), begin), until)
+            started = min(max(float(self.timeline.start[on]), begin), ended)
+            add_late(after, ended, until)
+            unbalanced = (ended - started) * self._excess(on)
             add(Cause.IMBALANCE, unbalanced)
-            add(self._cause_of(on, after, where), amount - unbalanced)
+            add(self._cause_of(on, after, where), ended - started - unbalanced)
             until, after = started, on
-        add(Cause.DISPATCH, until - begin)
+        add_late(after, begin, until)
         return seconds
+
+    def _waited_for_replicas(self, task: int, begin: float, until: float) -> float:
+        """How long of a stretch before its start a task was ready, but its peers were not."""
+        ready, operation = self.timeline.ready, self.timeline.graph.operation
+        if ready is None or task == NONE or operation[task] not in WAITS_FOR_REPLICAS:
+            return 0.0
+        return max(until - max(begin, float(ready[task])), 0.0)
 
     def _cause_of(self, on: int, after: int, where: Cause) -> Cause:
         graph = self.timeline.graph

@@ -20,11 +20,12 @@ DATA = (Operation.GATHER, Operation.REDUCE)
 class RankMetrics:
     """One rank's share of a step; times in seconds.
 
-    `start` and `end` are those of its compute, `idle` what of the step time it
-    does not compute. `exposed_transfer` and `exposed_data` are how long it only
-    communicates: a transfer (at either end), or a gather or reduction, runs
-    while no compute step does. `peak_microbatches` is the most activations
-    alive at once, in units of all of the rank's stages.
+    `start` and `end` are those of its compute, from the step's first start, and
+    `idle` is what of the step time it does not compute. `exposed_transfer` and
+    `exposed_data` are how long it only communicates: a transfer (at either
+    end), or a gather or reduction, runs while no compute step does.
+    `peak_microbatches` is the most activations alive at once, in units of all
+    of the rank's stages.
     """
 
     rank: int
@@ -48,15 +49,16 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
     for rank, seconds in enumerate(computes):
         tasks = graph.rank_tasks.of(rank)
         own = tasks[graph.is_compute[tasks]]
+        busy = _union(timeline, own)
         exposed = _exposed(timeline, tasks, own, chosen)
         table.append(
             RankMetrics(
                 rank=rank,
                 compute_time=seconds,
-                start=float(timeline.start[own].min()),
-                end=float(timeline.end[own].max()),
-                idle=step_time - seconds,
-                utilisation=seconds / step_time if step_time else 1.0,
+                start=float(timeline.start[own].min()) - timeline.first_start,
+                end=float(timeline.end[own].max()) - timeline.first_start,
+                idle=max(step_time - busy, 0.0),
+                utilisation=busy / step_time if step_time else 1.0,
                 exposed_transfer=exposed[0],
                 exposed_data=exposed[1],
                 peak_microbatches=float(peaks[rank]),
@@ -109,7 +111,7 @@ def _exposed(
 
 def _union(timeline: Timeline, tasks: Integers) -> float:
     """Seconds in which at least one of the tasks runs."""
-    in_order = tasks[np.argsort(timeline.start[tasks], kind="stable")]
+    in_order = timeline.by_start(tasks)
     start, end = timeline.start[in_order], timeline.end[in_order]
     reached = np.maximum.accumulate(np.append(-np.inf, end[:-1]))[: len(end)]
     return float(np.maximum(end - np.maximum(start, reached), 0.0).sum())

@@ -35,6 +35,7 @@ from traces.timeline import Timeline
 Event = dict[str, object]
 
 NANOSECONDS_PER_SECOND = 1e9
+MICROSECONDS_PER_SECOND = 1e6
 NANOSECONDS_PER_MICROSECOND = 1e3
 LEAVES: Event = {"ph": "s"}
 ARRIVES: Event = {"ph": "f", "bp": "e"}
@@ -59,7 +60,7 @@ def write_perfetto(timeline: Timeline, path: Path | str) -> None:
 
 def _write(timeline: Timeline, file: TextIO) -> None:
     """One event a line; events are made as they are written."""
-    about = {"schedule": timeline.graph.schedule, "source": timeline.source}
+    about = {**timeline.about, "schedule": timeline.graph.schedule, "source": timeline.source}
     file.write(f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [\n')
     separator = ""
     for event in events(timeline):
@@ -123,6 +124,10 @@ def _described(timeline: Timeline, number: int) -> Event:
         arguments["micro-batch"] = task.microbatch
     if task.peer != NONE:
         arguments |= {"from rank": task.rank, "to rank": task.peer}
+    for name, column in (("posted", timeline.posted), ("ready", timeline.ready)):
+        if column is not None:
+            seconds = column[number] - timeline.first_start
+            arguments[f"{name} (us)"] = float(seconds * MICROSECONDS_PER_SECOND)
     arguments["dependencies"] = list(task.dependencies)
     return {
         "name": f"{task.operation.title} {label(task)}".rstrip(),

@@ -116,7 +116,9 @@ def _units(timeline: Timeline, drawn: Sequence[Row]) -> int:
     times = np.sort(np.concatenate([timeline.start[tasks], timeline.end[tasks]]))
     times -= timeline.start.min()
     steps = np.diff(times, prepend=0.0)
-    shortest = float(steps[steps > timeline.step_time * SAME * SAME].min())
+    shortest = float(
+        steps[steps > timeline.step_time * SAME * SAME].min(initial=timeline.step_time)
+    )
     for parts in range(1, MOST_UNITS_IN_SHORTEST + 1):
         units = round(timeline.step_time / shortest * parts)
         in_units = times * (units / timeline.step_time)

@@ -1,29 +1,69 @@
-"""When each task ran: the one form of a prediction and of a measurement."""
+"""When each task ran: the one form of a prediction and of a measurement.
+
+Rules:
+
+- Times are seconds on one clock for all ranks, whatever it counts from.
+- A simulated task starts when the last of those it waits for ends. A measured
+  one starts later, by what it takes to notice that, and may seem to start
+  earlier, by the error of a clock: nothing here relies on either.
+- No task ends before it starts: where a clock says so, it took no time.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
 
 from schedules import Task, TaskGraph
 from schedules.columns import Integers, Seconds
+
+MEASURED = "measured"
+"""The source of a timeline that no engine made."""
+
+About = Mapping[str, str | int | float]
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
     """A graph and the times, in seconds, at which its tasks started and ended.
 
-    `source` says who made it: the name of an engine, or `measured`.
+    `source` says who made it: the name of an engine, or `measured`. `about` is
+    what its maker wants remembered with it, such as the machine or the options.
+
+    Measurements have two more columns: when the host handed a task over to its
+    lane (`posted`), and when it first could have begun at one of its ends
+    (`ready`), where it then waited for its peers.
     """
 
     graph: TaskGraph
     start: Seconds
     end: Seconds
     source: str
+    posted: Seconds | None = None
+    ready: Seconds | None = None
+    about: About = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.end < self.start).any():
+            object.__setattr__(self, "end", np.maximum(self.start, self.end))
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the tasks really ran."""
+        return self.source == MEASURED
+
+    @cached_property
+    def first_start(self) -> float:
+        """When the first task starts: the step's begin."""
+        return float(self.start.min())
 
     @property
     def step_time(self) -> float:
         """Seconds from the first start to the last end."""
-        return float(self.end.max() - self.start.min())
+        return float(self.end.max()) - self.first_start
 
     @property
     def duration(self) -> Seconds:
@@ -38,6 +78,10 @@ class Timeline:
         """A rank's forward and backward passes, in order."""
         own = self.graph.rank_tasks.of(rank)
         return own[self.graph.is_compute[own]]
+
+    def by_start(self, tasks: Integers) -> Integers:
+        """The tasks as they started; those that started together in the given order."""
+        return tasks[np.argsort(self.start[tasks], kind="stable")]
 
     def describe(self, number: int) -> tuple[Task, float, float]:
         """A task with its start and end."""
