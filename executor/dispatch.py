@@ -139,7 +139,7 @@ class Dispatcher:
         for worker in self.backend.workers:
             compute = self.lanes[worker.replica, self.graph.lanes_of(worker.rank)[0]]
             compute.run(partial(worker.finish, step.losses))
-            step.last.append(compute.mark())
+        step.last.extend(lane.mark() for lane in self.lanes.values())
         return step
 
     def _begin(self, worker: Worker, number: int) -> None:

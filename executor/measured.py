@@ -54,6 +54,4 @@ def merged(parts: Sequence[Seconds], graph: TaskGraph) -> Seconds:
 def timeline_of(columns: Seconds, graph: TaskGraph, replica: int = 0) -> Timeline:
     """The timeline of one replica's step, from its first start on."""
     own = columns[replica] - columns[replica, START].min()
-    return Timeline(
-        graph, own[START], own[END], "measured", posted=own[POSTED], ready=own[READY]
-    )
+    return Timeline(graph, own[START], own[END], "measured", posted=own[POSTED], ready=own[READY])

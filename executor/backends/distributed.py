@@ -98,7 +98,9 @@ class DistributedBackend:
     def _identity(self, task: Task, payload: Tensor) -> Tensor:
         return torch.tensor([task.number, payload.numel()], device=payload.device)
 
-    def _require(self, task: Task, space: Tensor, sender: int, group: dist.ProcessGroup | None) -> None:
+    def _require(
+        self, task: Task, space: Tensor, sender: int, group: dist.ProcessGroup | None
+    ) -> None:
         """Raise `WrongMessage` unless what comes next is what this task receives."""
         due, announced = self._identity(task, space), torch.empty(2, dtype=torch.int64)
         announced = announced.to(space.device)
@@ -117,7 +119,7 @@ class DistributedBackend:
         own = state.part(buffer)
         own.copy_(state.weights.detach())
         if self.plan.data_parallel > 1:
-            dist.all_gather_into_tensor(buffer, own, self.data)
+            dist.all_gather_single(buffer, own, self.data)
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """A reduce-scatter in place; without sharding, an all-reduce."""
@@ -125,7 +127,7 @@ class DistributedBackend:
         buffer, state = worker.gradients_of(task), worker.state_of(task)
         if self.plan.data_parallel > 1:
             if self.plan.is_sharded:
-                dist.reduce_scatter_tensor(state.part(buffer), buffer, group=self.data)
+                dist.reduce_scatter_single(state.part(buffer), buffer, group=self.data)
             else:
                 dist.all_reduce(buffer, group=self.data)
         worker.take_gradients(task)
@@ -151,4 +153,6 @@ def _channels(plan: Plan) -> list[Channel]:
     tasks = graph.is_transfer.nonzero()[0]
     columns = (graph.operation[tasks], graph.rank[tasks], graph.peer[tasks])
     found = set(zip(*(column.tolist() for column in columns), strict=True))
-    return [(Operation(operation), sender, receiver) for operation, sender, receiver in sorted(found)]
+    return [
+        (Operation(operation), sender, receiver) for operation, sender, receiver in sorted(found)
+    ]

@@ -1,0 +1,101 @@
+"""Training: step after step of the graph, and what each of them told."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from executor.backends.protocol import Backend
+from executor.dispatch import Dispatcher, Observer, Step, ignore
+from executor.measured import END, START, columns_of, merged, timeline_of
+from executor.plan import Plan
+from schedules.columns import Seconds
+from traces.timeline import Timeline
+
+AHEAD = {"cpu": 0, "cuda": 2}
+"""Steps that may be queued on a device beyond the one that is waited for.
+
+On a GPU the host need not wait for each step; but it must not run far ahead,
+since memory that is freed on the host may long be in use on the device.
+"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A step that is done: its mean loss, and the seconds from its first start to its last end."""
+
+    step: int
+    loss: float
+    seconds: float
+
+
+class Trainer:
+    """Runs steps on this process's workers, together with the other processes.
+
+    `ahead` is by how many seconds this process's clock is ahead of process 0's.
+    """
+
+    def __init__(
+        self, plan: Plan, backend: Backend, observe: Observer = ignore, ahead: float = 0.0
+    ) -> None:
+        self.plan, self.backend, self.ahead = plan, backend, ahead
+        self.dispatcher = Dispatcher(plan.graph, backend, observe)
+        self.columns: list[tuple[float, Seconds]] = []
+
+    def run(self, steps: range) -> Iterator[Report]:
+        """Train, and tell of each step once it is done everywhere."""
+        under_way: deque[Step] = deque()
+        for number in steps:
+            under_way.append(self.dispatcher.step(number))
+            if len(under_way) > AHEAD[self.backend.device.device.type]:
+                yield self._finish(under_way.popleft())
+        while under_way:
+            yield self._finish(under_way.popleft())
+
+    def _finish(self, step: Step) -> Report:
+        self.backend.device.finish(step.last)
+        columns = columns_of(step, self.plan.graph, self.plan.data_parallel, self.ahead)
+        loss, seconds = _agree(
+            float(sum(step.losses)), np.nanmin(columns[:, START]), np.nanmax(columns[:, END])
+        )
+        self.columns.append((seconds, columns))
+        return Report(step.number, loss, seconds)
+
+    def timeline(self) -> Timeline | None:
+        """The step whose time is the median; on process 0, once all processes have asked."""
+        if not self.columns:
+            return None
+        by_time = sorted(range(len(self.columns)), key=lambda each: self.columns[each][0])
+        _, columns = self.columns[by_time[len(by_time) // 2]]
+        parts = _collect(columns)
+        return timeline_of(merged(parts, self.plan.graph), self.plan.graph) if parts else None
+
+    def close(self) -> None:
+        """End the lanes."""
+        self.dispatcher.close()
+
+
+def _agree(loss: float, start: float, end: float) -> tuple[float, float]:
+    """The sum of all processes' losses, and the time from the first start to the last end."""
+    if not dist.is_initialized():
+        return loss, end - start
+    own = torch.tensor([loss, start, end], dtype=torch.float64)
+    table = torch.empty(dist.get_world_size() * len(own), dtype=torch.float64)
+    dist.all_gather_single(table, own)
+    losses, starts, ends = table.view(-1, len(own)).unbind(dim=1)
+    return float(losses.sum()), float(ends.max() - starts.min())
+
+
+def _collect(columns: Seconds) -> list[Seconds]:
+    """What all processes know, on process 0; nothing on the others."""
+    if not dist.is_initialized():
+        return [columns]
+    is_first = dist.get_rank() == 0
+    found: list[Seconds | None] | None = [None] * dist.get_world_size() if is_first else None
+    dist.gather_object(columns, found)
+    return [each for each in found or [] if each is not None]
