@@ -73,6 +73,23 @@ def test_an_embedding_on_two_ranks_keeps_its_state():
     assert rank_memory(one_rank, costing, 0).state == pytest.approx(2 * (embedding + layers))
 
 
+def test_an_output_layer_of_its_own_is_sharded_like_the_rest():
+    own = replace(COSTING.model, tied_embeddings=False)
+    costing = replace(COSTING, model=own, data_parallel=8)
+    timeline = timeline_of("gpipe", 8, 8, 1, sharding=Sharding.PARTIAL)
+    parameters = rank_parameters(costing, timeline.graph.layout)
+    for rank in (0, 7):
+        assert rank_memory(timeline, costing, rank).state == pytest.approx(2 * parameters[rank])
+
+
+def test_gradients_of_a_gated_mlp_are_of_the_width_of_its_gate_and_up_products():
+    gated = replace(COSTING, model=replace(COSTING.model, gated=True))
+    timeline = timeline_of("gpipe", 8, 8, 1)
+    plain, wide = (rank_memory(timeline, each, 0).activations for each in (COSTING, gated))
+    of_activations = COSTING.model.hidden_bytes(1) * 4 / 8
+    assert wide - plain == pytest.approx(2 * of_activations)
+
+
 @pytest.mark.parametrize(
     ("schedule", "stages", "sharding", "buffered"),
     [
