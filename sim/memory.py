@@ -21,6 +21,16 @@ from traces.timeline import Timeline
 
 GIGABYTE = 2**30
 
+PARTS = {
+    "state": "training state",
+    "weights": "half-precision weights",
+    "gradients": "half-precision gradients",
+    "checkpoints": "checkpoints",
+    "activations": "activations",
+    "update": "optimizer step",
+}
+"""What the parts of a device's memory are called."""
+
 GRADIENT_TENSORS = 4
 """Gradients of hidden-state size alive while a layer runs backward.
 
@@ -56,6 +66,16 @@ class Memory:
         return self.state + self.weights + self.gradients + passing
 
     @property
+    def parts_gb(self) -> dict[str, float]:
+        """What the total is made of, in its units; zero for what is not there at the peak."""
+        updating = self.update > self.checkpoints + self.activations
+        gone = ("checkpoints", "activations") if updating else ("update",)
+        return {
+            title: 0.0 if name in gone else getattr(self, name) / GIGABYTE
+            for name, title in PARTS.items()
+        }
+
+    @property
     def total_gb(self) -> float:
         """The total in units of 2^30 bytes."""
         return self.total / GIGABYTE
@@ -85,10 +105,10 @@ def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memor
     )
 
 
-def largest_memory(timeline: Timeline, physical: PhysicalCosts) -> Memory:
-    """The memory of the rank that needs most."""
+def rank_memories(timeline: Timeline, physical: PhysicalCosts) -> list[Memory]:
+    """The memory of each pipeline rank."""
     ranks = range(timeline.graph.layout.pipeline_parallel)
-    return max((rank_memory(timeline, physical, rank) for rank in ranks), key=lambda m: m.total)
+    return [rank_memory(timeline, physical, rank) for rank in ranks]
 
 
 def passes_alive(timeline: Timeline, rank: int) -> tuple[Offsets, Offsets]:

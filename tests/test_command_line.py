@@ -25,8 +25,8 @@ RANK = {
 }  # fmt: skip
 ABSTRACT = {"schedule", "step_time", "bubble", "tasks", "engine", "ranks"}
 WITH_MODEL = ABSTRACT | {
-    "tflops_per_gpu", "memory_gb", "memory_min_gb", "memory_largest_gb", "device_memory_gb",
-    "samples_per_second",
+    "tflops_per_gpu", "memory_gb", "memory_min_gb", "memory_largest_gb", "memory_parts_gb",
+    "device_memory_gb", "missing_gb", "samples_per_second",
 }  # fmt: skip
 
 
@@ -232,6 +232,23 @@ def test_a_model_that_does_not_fit_is_marked(bfpp):
     rows = bfpp(f"compare --model gpt3-175b {words}")[1].splitlines()
     (row,) = [row for row in rows if row.startswith("memory, fullest rank")]
     assert row.count("(!)") == 4
+
+
+def test_what_does_not_fit_says_by_how_much_and_for_what(bfpp, answer):
+    words = "--model gpt3-175b --cluster dgx1-v100 --pp 4 --tp 8"
+    record = answer(f"simulate gpipe {words}")
+    part, size = max(record["memory_parts_gb"].items(), key=lambda each: each[1])
+    needed = record["memory_largest_gb"]
+    assert record["missing_gb"] == needed - 32 > 0
+    assert sum(record["memory_parts_gb"].values()) == pytest.approx(needed)
+    line = f"gpipe does not fit: {needed:.1f} GB of 32 GB; largest is {part}, {size:.1f} GB\n"
+    assert part == "training state"
+    for command in ("simulate", "explain"):
+        assert line in bfpp(f"{command} gpipe {words}")[1]
+    assert bfpp(f"compare gpipe 1f1b gpipe {words}")[1].count(line) == 2
+    fitting = f"simulate breadth-first {PHYSICAL}"
+    assert answer(fitting)["missing_gb"] == 0
+    assert "does not fit" not in bfpp(fitting)[1]
 
 
 def test_compare_marks_the_fastest(bfpp):

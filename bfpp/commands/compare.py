@@ -6,7 +6,7 @@ import argparse
 
 from bfpp import options as shared
 from bfpp.pictures import add_picture_arguments, write_pictures
-from bfpp.results import NOISE, Result, print_json, print_table, run_scenario
+from bfpp.results import NOISE, Result, print_json, print_shortages, print_table, run_scenario
 from schedules import InvalidConfiguration, schedules
 
 
@@ -67,3 +67,4 @@ def _print(results: list[Result]) -> None:
     rows.extend((lines[0][0], *(value for _, value in lines)) for lines in table)
     names = [result.scenario.schedule.name for result in results]
     print_table(results[-1].size, ("", *names), rows)
+    print_shortages(results)

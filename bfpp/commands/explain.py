@@ -9,7 +9,14 @@ from dataclasses import replace
 from bfpp import options as shared
 from bfpp.errors import one_line
 from bfpp.explanation import Explanation
-from bfpp.results import NOISE, RANKS_SHOWN, print_json, print_table, run_scenario
+from bfpp.results import (
+    NOISE,
+    RANKS_SHOWN,
+    print_json,
+    print_shortages,
+    print_table,
+    run_scenario,
+)
 from schedules import InvalidConfiguration
 from sim.parameters import changed, parse_change
 from traces.causes import Cause
@@ -85,6 +92,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
 def _print(explained: Explanation) -> None:
     result = explained.result
     print_table(result.title, ("", ""), result.highlights())
+    print_shortages([result])
     causes = [cause for cause in Cause if any(rank[cause] for rank in explained.idle)]
     longest = max(sum(idle.values()) for idle in explained.idle)
     seconds_in_unit, unit = unit_of(longest)
