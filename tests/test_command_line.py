@@ -129,6 +129,30 @@ def test_compare(answer):
     assert answer(f"compare gpipe {words}")["schedules"] == records[:1]
 
 
+def test_a_sequence_is_for_the_schedules_that_use_it(answer, bfpp):
+    words = "--loops 2 --microbatches 8 --transfer 0.5"
+    compared = answer(f"compare {words} --sequence 8")["schedules"]
+    without = answer(f"compare {words}")["schedules"]
+    changed = [here != there for here, there in zip(compared, without, strict=True)]
+    assert changed == [False, False, True, False]
+    assert compared[2] == answer(f"simulate depth-first {words} --sequence 8")
+    others = [
+        "--against",
+        "breadth-first",
+        "--against",
+        "--transfer 0",
+        "--against",
+        "--sequence 4",
+    ]
+    explained = answer("explain", "depth-first", *words.split(), "--sequence", "8", *others)
+    times = [case["step_time"] for case in explained["what_if"]]
+    assert (times[0], times[2]) == (compared[3]["step_time"], without[2]["step_time"])
+    free = words.replace("0.5", "0")
+    assert times[1] == answer(f"simulate depth-first {free} --sequence 8")["step_time"]
+    code, _, err = bfpp("explain", "depth-first", "--against", "gpipe --sequence 4")
+    assert (code, err) == (2, "bfpp explain: --sequence: gpipe does not run in sequences\n")
+
+
 def test_explain(answer):
     words = "depth-first --pp 4 --loops 2 --microbatches 8 --transfer 0.5"
     record = answer(
@@ -372,6 +396,11 @@ ERRORS = {
     "simulate breadth-first --stages-per-rank 2": "--stages-per-rank: breadth-first is looped",
     "compare --stages-per-rank 2": "--stages-per-rank: schedules of 4 and 8 stages do not compare",
     "simulate depth-first --sequence 3": "--sequence: .* cannot fill 4 ranks",
+    "simulate gpipe --sequence 8": "--sequence: gpipe does not run in sequences",
+    "orders 1f1b --sequence 8": "--sequence: 1f1b does not run in sequences",
+    "explain breadth-first --sequence 8": "--sequence: breadth-first does not run in sequences",
+    "compare gpipe breadth-first --sequence 8": "--sequence: gpipe does not run in sequences",
+    "compare --sequence 3": "--sequence: .* cannot fill 4 ranks",
     "simulate depth-first --microbatches 9": "--microbatches: .* 9 is not a multiple of 4",
     "simulate gpipe --text --json": "--text: cannot be printed beside --json",
     "simulate gpipe --model bert-52b": "--cluster: must be given beside --model",

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     shared.refuse_text_beside_json(options)
     names = options.schedules or list(schedules())
-    scenarios = [shared.scenario(shared.same_stages(options, name), name) for name in names]
+    scenarios = [shared.scenario(shared.for_one_of(names, options, name), name) for name in names]
     _require_same_model(scenarios)
     results = [run_scenario(scenario, options.engine) for scenario in scenarios]
     write_pictures(options, results, "Schedules compared")
