@@ -181,6 +181,12 @@ def test_explain(answer):
     assert cases[1]["step_time"] == answer(f"simulate {gpipe}")["step_time"]
 
 
+def test_a_backward_pass_can_be_set_where_none_was_given(answer):
+    words = "gpipe --transfer 0.5"
+    (case,) = answer(f"explain {words} --set backward=3")["what_if"]
+    assert case["step_time"] == answer(f"simulate {words} --backward 3")["step_time"]
+
+
 def test_explain_with_a_model(answer):
     record = answer(f"explain breadth-first {PHYSICAL} --dp 4 --set device.peak=x2")
     for rank in record["ranks"]:
@@ -438,6 +444,7 @@ ERRORS = {
     "explain gpipe --set forward=1e308": "too large to compute with",
     "explain gpipe --set stage.9=x2": "--set: there is no stage.9; the last is 3",
     "explain gpipe --set stage.1=2": "--set: 'stage.1' .* takes a factor",
+    "explain gpipe --set backward_input=x2": "--set: 'backward_input' is not given, so it takes no",
     "explain gpipe --against eat": "SCHEDULE: 'eat' is not a schedule",
     "explain gpipe --against=--pp=0": "argument --pp: must be",
     "explain gpipe --against=--loops=2": "--loops: gpipe is not looped",
