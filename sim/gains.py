@@ -2,7 +2,9 @@
 
 Durations stay as they are in the timeline, and one task is excused from waiting
 for anything but its own rank's compute lane: the compute step that ends the
-wait, or the blocking communication ahead of it that does.
+wait, or the blocking communication ahead of it that does. Excusing a blocking
+transfer spares its other rank the time too, which is no part of the wait: so no
+wait gains more than it lasts.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ def waits_with_gains(causes: Causes, most: int = MOST) -> list[Wait]:
     costs = fixed_costs(causes.timeline.duration)
     found = list(waits)
     for at in longest:
-        if waits[at].task != NONE:
-            without = excused(causes, waits[at])
+        wait = waits[at]
+        if wait.task != NONE:
+            without = excused(causes, wait)
             gain = causes.timeline.step_time - float(times(without, costs)[1].max())
-            found[at] = replace(waits[at], gain=max(gain, 0.0))
+            found[at] = replace(wait, gain=min(max(gain, 0.0), wait.end - wait.begin))
     return found
 
 

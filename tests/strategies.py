@@ -64,8 +64,8 @@ def layouts(
     pipeline_parallel = draw(st.integers(1, ranks))
     per_rank = draw(st.integers(1, stages_per_rank))
     microbatches = draw(st.integers(1, max(2, cells // (pipeline_parallel * per_rank))))
-    longer = st.integers(pipeline_parallel, pipeline_parallel + 2)
-    sequence = draw(st.none() | longer) if schedule.uses_sequence else None
+    sequence = draw(st.none() | st.integers(pipeline_parallel, pipeline_parallel + 2))
+    sequence = sequence if schedule.uses_sequence else None
     unit = sequence or pipeline_parallel
     layout = Layout(pipeline_parallel, microbatches, per_rank, schedule.placement, sequence)
     rounded_up = replace(layout, microbatches=-(-microbatches // unit) * unit)
