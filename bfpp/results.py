@@ -222,9 +222,13 @@ def _least_width(cells: Sequence[str]) -> int:
 
 def print_shortages(results: Sequence[Result]) -> None:
     """A line on standard output for each result that does not fit."""
-    for record in (result.record for result in results):
-        if record.get("missing_gb"):
-            output().print(Text(f"{record['schedule']} does not fit: {shortage(record)}\n"))
+    lines = [
+        f"{record['schedule']} does not fit: {shortage(record)}\n"
+        for record in (result.record for result in results)
+        if record.get("missing_gb")
+    ]
+    if lines:
+        output().print(Text("".join(lines)))
 
 
 def output() -> Console:
