@@ -69,8 +69,15 @@ def write_table(path: Path, outcomes: Sequence[Outcome], front: set[Configuratio
     if path.suffix not in WRITERS:
         known = " or ".join(WRITERS)
         raise InvalidConfiguration("out", f"{path.name!r} does not end in {known}")
-    rows = [{**each.record, "pareto": each.configuration in front} for each in outcomes]
+    rows = [_flat({**each.record, "pareto": each.configuration in front}) for each in outcomes]
     WRITERS[path.suffix](path, rows)
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with a column for each number of a table inside it."""
+    parts = {name: value for name, value in row.items() if isinstance(value, dict)}
+    inner = {f"{name}.{key}": number for name in parts for key, number in parts[name].items()}
+    return {name: value for name, value in row.items() if name not in parts} | inner
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

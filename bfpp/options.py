@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from schedules import (
@@ -285,16 +286,21 @@ def _costs(options: argparse.Namespace) -> CostModel:
     )
 
 
-def same_stages(options: argparse.Namespace, name: str) -> argparse.Namespace:
+def for_one_of(names: Sequence[str], options: argparse.Namespace, name: str) -> argparse.Namespace:
     """The options as they hold for one of several schedules of the same model.
 
     A non-looped schedule is given as many stages on a rank as the looped ones
-    have loops, so that a stage costs the same in all of them.
+    have loops, so that a stage costs the same in all of them. A sequence is for
+    those that use it; if none does, it stays and is refused.
     """
-    if find_schedule(name).placement == "looped":
-        return argparse.Namespace(**{**vars(options), "stages_per_rank": None})
+    known = [find_schedule(each) for each in names]
+    schedule, own = find_schedule(name), dict(vars(options))
+    if not schedule.uses_sequence and any(each.uses_sequence for each in known):
+        own["sequence"] = None
+    if schedule.placement == "looped":
+        return argparse.Namespace(**own | {"stages_per_rank": None})
     stages = options.stages_per_rank or (None if options.model else options.loops)
-    return argparse.Namespace(**{**vars(options), "loops": None, "stages_per_rank": stages})
+    return argparse.Namespace(**own | {"loops": None, "stages_per_rank": stages})
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,6 @@ from bfpp.errors import one_line
 from bfpp.options import Scenario
 from schedules import Sharding
 from sim.engines import simulate
-from sim.memory import GIGABYTE
 from sim.prediction import predict
 from traces.metrics import RankMetrics, bubble, rank_metrics
 from traces.time_axis import in_words
@@ -95,7 +94,6 @@ class Result:
             "tasks": len(self.timeline.graph),
             "engine": self.timeline.source,
             **(predict(self.timeline, physical) if physical else {}),
-            **({"device_memory_gb": physical.cluster.device.memory / GIGABYTE} if physical else {}),
             "ranks": [vars(rank) for rank in self.ranks],
         }
 
@@ -122,8 +120,8 @@ class Result:
 
     def _largest_memory(self) -> str:
         """The memory that decides whether the model fits, marked if it does not."""
-        needed, device = self.record["memory_largest_gb"], self.record["device_memory_gb"]
-        return f"{needed:.1f} GB" + (" (!)" if needed > device else "")
+        mark = " (!)" if self.record["missing_gb"] else ""
+        return f"{self.record['memory_largest_gb']:.1f} GB{mark}"
 
     def _mean(self, value: Callable[[RankMetrics], float]) -> str:
         return self.in_words(sum(map(value, self.ranks)) / len(self.ranks))
@@ -144,6 +142,13 @@ def run_scenario(scenario: Scenario, engine: str) -> Result:
     if not math.isfinite(timeline.step_time):
         raise OverflowError("the step time is not finite")
     return Result(scenario, timeline)
+
+
+def shortage(record: Mapping[str, Any]) -> str:
+    """Of a record that does not fit: how much of a device it needs, and most of it for what."""
+    part, size = max(record["memory_parts_gb"].items(), key=lambda each: each[1])
+    needed, device = record["memory_largest_gb"], record["device_memory_gb"]
+    return f"{needed:.1f} GB of {device:.4g} GB; largest is {part}, {size:.1f} GB"
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
@@ -213,6 +218,17 @@ def _least_width(cells: Sequence[str]) -> int:
     header, *rest = cells
     short = [cell for cell in rest if len(cell) <= SHORT]
     return max(map(len, [*" ".join([header, *rest]).split(), *short]), default=0)
+
+
+def print_shortages(results: Sequence[Result]) -> None:
+    """A line on standard output for each result that does not fit."""
+    lines = [
+        f"{record['schedule']} does not fit: {shortage(record)}\n"
+        for record in (result.record for result in results)
+        if record.get("missing_gb")
+    ]
+    if lines:
+        output().print(Text("".join(lines)))
 
 
 def output() -> Console:

@@ -203,7 +203,8 @@ class StreamMark:
 
     def seconds(self) -> float:
         """When the stream was here."""
-        return self.device.origin_seconds + self.device.origin.elapsed_time(self.event) / 1e3
+        since_origin: float = self.device.origin.elapsed_time(self.event)
+        return self.device.origin_seconds + since_origin / 1e3
 
 
 class StreamLane:

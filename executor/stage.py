@@ -86,7 +86,7 @@ class Stage:
         start = self.buffers[self.reads].untyped_storage().data_ptr()
         if tensor.untyped_storage().data_ptr() != start:
             return tensor
-        return tensor.size(), tensor.stride(), tensor.storage_offset()
+        return tensor.size(), tensor.stride(), int(tensor.storage_offset())
 
     def _find(self, saved: Tensor | tuple[torch.Size, tuple[int, ...], int]) -> Tensor:
         if isinstance(saved, Tensor):

@@ -81,7 +81,8 @@ class Attention(nn.Module):
 
     def _heads(self, value: Tensor) -> Tensor:
         """(samples, context, heads x size) to (samples, heads, context, size)."""
-        return value.unflatten(-1, (-1, self.size)).transpose(1, 2)
+        heads: Tensor = value.unflatten(-1, (-1, self.size)).transpose(1, 2)
+        return heads
 
 
 class Perceptron(nn.Module):

@@ -71,4 +71,5 @@ SCHEDULE = Schedule(
     placement="looped",
     steps=steps,
     validate=validate,
+    uses_sequence=True,
 )

@@ -43,8 +43,8 @@ PLACEMENTS: dict[str, Callable[[Integers, Layout], Integers]] = {
 class Layout:
     """Stages on ranks, and the micro-batches that pass through them.
 
-    `sequence` is read by depth-first schedules alone: how many micro-batches
-    they run together (the paper's N_PP by default).
+    `sequence` is for depth-first schedules alone: how many micro-batches they
+    run together (the paper's N_PP by default).
     """
 
     pipeline_parallel: int

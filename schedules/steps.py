@@ -83,7 +83,8 @@ class Schedule:
     """A named order of compute steps, and the placement it is meant for.
 
     `validate` raises `InvalidConfiguration` for a layout that the schedule
-    cannot run, with the reason.
+    cannot run, with the reason. `uses_sequence` says that the steps depend on
+    the layout's `sequence`; other schedules run on layouts without one.
     """
 
     name: str
@@ -91,14 +92,21 @@ class Schedule:
     placement: str
     steps: Callable[[Layout, int], Iterable[Step]]
     validate: Callable[[Layout], None] = _accept
+    uses_sequence: bool = False
 
-    def orders(self, layout: Layout) -> list[Order]:
-        """The order of each rank, as arrays of `STEP`."""
+    def require(self, layout: Layout) -> None:
+        """Raises `InvalidConfiguration` for a layout that the schedule cannot run."""
         if layout.placement != self.placement:
             raise InvalidConfiguration(
                 "placement", f"{self.name} needs {self.placement}, not {layout.placement}"
             )
+        if layout.sequence is not None and not self.uses_sequence:
+            raise InvalidConfiguration("sequence", f"{self.name} does not run in sequences")
         self.validate(layout)
+
+    def orders(self, layout: Layout) -> list[Order]:
+        """The order of each rank, as arrays of `STEP`; raises what `require` does."""
+        self.require(layout)
         return [
             np.fromiter(self.steps(layout, rank), dtype=STEP)
             for rank in range(layout.pipeline_parallel)

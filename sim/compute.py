@@ -121,14 +121,14 @@ def layer_products(model: Transformer, microbatch_size: int, ranks: int) -> tupl
     """The matrix products of a layer's forward pass on one device."""
     tokens, hidden = model.sequence * microbatch_size, model.hidden
     head, heads = hidden // model.heads, model.heads // ranks * microbatch_size
-    mlp = round(model.mlp_ratio * hidden)
+    mlp, expanded = (round(ratio * hidden) for ratio in (model.mlp_ratio, model.expansion))
     queries_keys_values = round(hidden * (1 + 2 * model.kv_ratio)) // ranks
     return (
         Product(tokens, queries_keys_values, hidden),
         Product(model.sequence, model.sequence, head, heads),
         Product(model.sequence, head, model.sequence, heads),
         Product(tokens, hidden, hidden // ranks),
-        Product(tokens, mlp // ranks, hidden),
+        Product(tokens, expanded // ranks, hidden),
         Product(tokens, hidden, mlp // ranks),
     )
 

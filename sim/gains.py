@@ -1,9 +1,17 @@
 """How much earlier the step would end without one of its waits.
 
+<<<<<<< HEAD
 Durations stay as they are in the timeline, and so does how long after its
 blocker a measured task starts. One task is excused from waiting for anything
 but its own rank's compute lane: the compute step that ends the wait, or the
 blocking communication ahead of it that does.
+=======
+Durations stay as they are in the timeline, and one task is excused from waiting
+for anything but its own rank's compute lane: the compute step that ends the
+wait, or the blocking communication ahead of it that does. Excusing a blocking
+transfer spares its other rank the time too, which is no part of the wait: so no
+wait gains more than it lasts.
+>>>>>>> features
 """
 
 from __future__ import annotations
@@ -33,12 +41,20 @@ def waits_with_gains(causes: Causes, most: int = MOST) -> list[Wait]:
     step_time = float(times(causes.timeline.graph, costs)[1].max())
     found = list(waits)
     for at in longest:
+<<<<<<< HEAD
         if waits[at].task != NONE:
             without = excused(causes, waits[at])
             gain = step_time - float(times(without, costs)[1].max())
             # An excused transfer that blocks also frees its peer's lane: no merit of the wait.
             most_gain = waits[at].end - waits[at].begin
             found[at] = replace(waits[at], gain=min(max(gain, 0.0), most_gain))
+=======
+        wait = waits[at]
+        if wait.task != NONE:
+            without = excused(causes, wait)
+            gain = causes.timeline.step_time - float(times(without, costs)[1].max())
+            found[at] = replace(wait, gain=min(max(gain, 0.0), wait.end - wait.begin))
+>>>>>>> features
     return found
 
 

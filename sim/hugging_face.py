@@ -8,11 +8,10 @@ one can read the other. Rules:
   size than hidden / heads).
 - `sequence` is the longest that the model takes (`max_position_embeddings`),
   not what it was trained on.
-- A gated MLP has three matrices of hidden x intermediate_size where a plain
-  one has two. It is given as a plain MLP half again as wide: as many
-  parameters, as many operations, and the activations of its three products.
-- Whatever else differs is left out: rotary positions, untied embeddings, norms
-  and biases count as the plain transformer's do.
+- Whether the MLP is gated goes by the dialect. So do the embeddings, unless
+  the file says whether they are tied (`tie_word_embeddings`).
+- Whatever else differs is left out: rotary positions, norms and biases count as
+  the plain transformer's do.
 
 Every fault is an `InvalidConfiguration` of `model`, in one line that names the
 file and the key.
@@ -30,9 +29,10 @@ from sim.preset_files import Table, require_keys
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a family of models calls its sizes, and whether its MLP is gated.
+    """What a family of models calls its sizes, and what goes without saying in it.
 
-    `mlp` and `kv_heads` may be absent from a file: 4 x hidden, and as many as heads.
+    `kv_heads` may be absent from a file, and are as many as heads then; so may
+    the `mlp` that is not gated, 4 x hidden.
     """
 
     layers: str = "num_hidden_layers"
@@ -42,7 +42,8 @@ class Dialect:
     vocabulary: str = "vocab_size"
     mlp: str = "intermediate_size"
     kv_heads: str | None = None
-    is_gated: bool = False
+    gated: bool = False
+    tied_embeddings: bool = True
 
     @property
     def names(self) -> dict[str, str]:
@@ -50,15 +51,22 @@ class Dialect:
         words = vars(self).items()
         return {key: name for key, name in words if isinstance(name, str)}
 
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """The names that may be absent."""
+        keys = ("kv_heads",) if self.gated else ("kv_heads", "mlp")
+        return tuple(self.names[key] for key in keys if key in self.names)
+
 
 _BERT = Dialect()
 _GPT2 = Dialect("n_layer", "n_embd", "n_head", "n_positions", mlp="n_inner")
-_LLAMA = Dialect(kv_heads="num_key_value_heads", is_gated=True)
+_NEOX = Dialect(tied_embeddings=False)
+_LLAMA = Dialect(kv_heads="num_key_value_heads", gated=True, tied_embeddings=False)
 
 DIALECTS = {
     "bert": _BERT,
     "gpt2": _GPT2,
-    "gpt_neox": _BERT,
+    "gpt_neox": _NEOX,
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
@@ -66,8 +74,8 @@ DIALECTS = {
 }
 """Every `model_type` that is read."""
 
-_OPTIONAL = ("mlp", "kv_heads")
 _HEAD_SIZE = "head_dim"
+_TIED = "tie_word_embeddings"
 
 
 def read_config(path: str | Path) -> tuple[str, Table]:
@@ -80,16 +88,13 @@ def read_config(path: str | Path) -> tuple[str, Table]:
     where = repr(str(path))
     dialect = _dialect(where, config)
     names = dialect.names
-    words = [*names.values(), _HEAD_SIZE]
-    found = {word: config[word] for word in words if config.get(word) is not None}
-    optional = tuple(names[key] for key in _OPTIONAL if key in names)
-    kinds = dict.fromkeys(words, int)
-    require_keys("model", where, found, kinds, (*optional, _HEAD_SIZE))
+    kinds = dict.fromkeys([*names.values(), _HEAD_SIZE], int) | {_TIED: bool}
+    found = {word: config[word] for word in kinds if config.get(word) is not None}
+    require_keys("model", where, found, kinds, (*dialect.optional, _HEAD_SIZE, _TIED))
     sizes = {key: found[word] for key, word in names.items() if word in found}
     _require_even_heads(where, sizes, found.get(_HEAD_SIZE))
-    if dialect.is_gated:
-        sizes["mlp"] = _as_plain_mlp(where, names["mlp"], sizes)
-    return _name(file, config), sizes
+    tied = found.get(_TIED, dialect.tied_embeddings)
+    return _name(file, config), {**sizes, "gated": dialect.gated, "tied_embeddings": tied}
 
 
 def _read_object(file: Path) -> Table:
@@ -129,14 +134,6 @@ def _require_even_heads(where: str, sizes: Table, head_size: int | None) -> None
             f"{where}: head_dim must be hidden_size / num_attention_heads "
             f"({sizes['hidden']} / {sizes['heads']}), not {head_size}",
         )
-
-
-def _as_plain_mlp(where: str, word: str, sizes: Table) -> int:
-    """The width of a plain MLP with as many parameters as a gated one, rounded up."""
-    if "mlp" not in sizes:
-        raise InvalidConfiguration("model", f"{where}: the key {word!r} is missing")
-    width: int = sizes["mlp"]
-    return -(-3 * width // 2)
 
 
 def _name(file: Path, config: Table) -> str:

@@ -21,13 +21,23 @@ from traces.timeline import Timeline
 
 GIGABYTE = 2**30
 
+PARTS = {
+    "state": "training state",
+    "weights": "half-precision weights",
+    "gradients": "half-precision gradients",
+    "checkpoints": "checkpoints",
+    "activations": "activations",
+    "update": "optimizer step",
+}
+"""What the parts of a device's memory are called."""
+
 GRADIENT_TENSORS = 4
 """Gradients of hidden-state size alive while a layer runs backward.
 
-Assumed: of its output and input, of the residual and of a branch; one more of
-the MLP's width is divided over N_TP. (Without a pipeline, the memory in tables
-E.1 and E.2 grows by S_seq S_mb S_hidden times 18.8 + 69 / N_TP; this gives
-18 + 72 / N_TP.)
+Assumed: of its output and input, of the residual and of a branch; one more, of
+the width of the MLP's first product, is divided over N_TP. (Without a pipeline,
+the memory in tables E.1 and E.2 grows by S_seq S_mb S_hidden times
+18.8 + 69 / N_TP; this gives 18 + 72 / N_TP.)
 """
 
 
@@ -54,6 +64,16 @@ class Memory:
         """Bytes at the peak: in the backward pass or in the optimizer's step."""
         passing = max(self.checkpoints + self.activations, self.update)
         return self.state + self.weights + self.gradients + passing
+
+    @property
+    def parts_gb(self) -> dict[str, float]:
+        """What the total is made of, in its units; zero for what is not there at the peak."""
+        updating = self.update > self.checkpoints + self.activations
+        gone = ("checkpoints", "activations") if updating else ("update",)
+        return {
+            title: 0.0 if name in gone else getattr(self, name) / GIGABYTE
+            for name, title in PARTS.items()
+        }
 
     @property
     def total_gb(self) -> float:
@@ -85,10 +105,10 @@ def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memor
     )
 
 
-def largest_memory(timeline: Timeline, physical: PhysicalCosts) -> Memory:
-    """The memory of the rank that needs most."""
+def rank_memories(timeline: Timeline, physical: PhysicalCosts) -> list[Memory]:
+    """The memory of each pipeline rank."""
     ranks = range(timeline.graph.layout.pipeline_parallel)
-    return max((rank_memory(timeline, physical, rank) for rank in ranks), key=lambda m: m.total)
+    return [rank_memory(timeline, physical, rank) for rank in ranks]
 
 
 def passes_alive(timeline: Timeline, rank: int) -> tuple[Offsets, Offsets]:
@@ -127,7 +147,7 @@ def _peak_passing(timeline: Timeline, physical: PhysicalCosts, rank: int) -> tup
 
 
 def _split_parameters(layout: Layout, physical: PhysicalCosts, rank: int) -> tuple[float, float]:
-    """Parameters of the layers of one stage, and of what a rank has of the embedding."""
+    """Parameters of the layers of one stage, and of a rank's embedding and output layer."""
     layer = physical.model.layer_parameters(physical.tensor_parallel)
     of_stage = physical.layers_per_stage(layout) * layer
     all_stages = of_stage * layout.stages_per_rank
@@ -147,13 +167,13 @@ def _state_parameters(graph: TaskGraph, physical: PhysicalCosts, rank: int) -> f
 
 
 def _embedding_on_two_ranks(layout: Layout, physical: PhysicalCosts) -> bool:
-    """Whether the output layer is on another rank than the embedding that it is tied to.
+    """Whether the output layer is tied to the embedding, and on another rank.
 
     The paper's stages count the two as layers: on a looped pipeline with
     several layers a stage, the stage that they add comes to lie on rank 0.
     """
     apart = layout.loops == 1 or physical.layers_per_stage(layout) == 1
-    return layout.pipeline_parallel > 1 and apart
+    return physical.model.tied_embeddings and layout.pipeline_parallel > 1 and apart
 
 
 def _buffered_parameters(
@@ -210,5 +230,5 @@ def _checkpoint(physical: PhysicalCosts) -> float:
 def _layer_gradients(physical: PhysicalCosts) -> float:
     """Bytes of the gradients of one layer's activations in its backward pass."""
     model, ranks = physical.model, physical.tensor_parallel
-    widths = GRADIENT_TENSORS + model.mlp_ratio / ranks
+    widths = GRADIENT_TENSORS + model.expansion / ranks
     return widths * model.hidden_bytes(physical.microbatch_size)

@@ -23,13 +23,16 @@ VOCABULARY_MULTIPLE = 128
 
 @dataclass(frozen=True)
 class Transformer:
-    """Identical layers of attention and a two-layer MLP, between tied embeddings.
+    """Identical layers of attention and an MLP, between an embedding and an output layer.
 
     `hidden` (S_hidden), `mlp` (S_mlp, 4 S_hidden by default) and `vocabulary`
     (S_voc) are widths, `heads` (N_heads) the attention heads, `kv_heads` those
     of keys and values (as many by default), `sequence` (S_seq) tokens.
     `head_layers` are the layers of hidden size, whole on each tensor-parallel
-    device, between the last layer and the output layer (BERT has one).
+    device, between the last layer and the output layer (BERT has one). A
+    `gated` MLP has a third matrix: the product of a gate and what it lets
+    through goes down again. Without `tied_embeddings` the output layer's
+    weights are not the word embedding's, but its own.
     """
 
     name: str
@@ -41,6 +44,8 @@ class Transformer:
     mlp: int | None = None
     kv_heads: int | None = None
     head_layers: int = 0
+    gated: bool = False
+    tied_embeddings: bool = True
 
     def __post_init__(self) -> None:
         for heads, among in ((self.heads, self.hidden), (self.kv_heads or 1, self.heads)):
@@ -55,30 +60,41 @@ class Transformer:
         return (self.mlp or 4 * self.hidden) / self.hidden
 
     @property
+    def expansion(self) -> float:
+        """The width that the MLP's first product makes of S_hidden: gate and up are one product."""
+        return (2 if self.gated else 1) * self.mlp_ratio
+
+    @property
     def kv_ratio(self) -> float:
         """The width of keys, or of values, over S_hidden."""
         return (self.kv_heads or self.heads) / self.heads
 
     @property
     def parameters(self) -> float:
-        """All parameters (N_params, about 12 N_layers S_hidden^2); the embedding counts once."""
-        return self.layers * self.layer_parameters() + self.embedding_parameters()
+        """All parameters (N_params, about 12 N_layers S_hidden^2); a tied embedding counts once."""
+        output = 0.0 if self.tied_embeddings else self.word_parameters()
+        return self.layers * self.layer_parameters() + self.embedding_parameters() + output
 
     def padded_vocabulary(self, tensor_parallel: int = 1) -> int:
         """S_voc, padded so that every tensor-parallel share is as wide."""
         multiple = VOCABULARY_MULTIPLE * tensor_parallel
         return -(-self.vocabulary // multiple) * multiple
 
+    @property
+    def _mlp_widths(self) -> float:
+        """The widths of what enters and leaves the MLP's activation function, over S_hidden."""
+        return self.expansion + self.mlp_ratio
+
     def _matrix_parameters(self) -> float:
-        return self.hidden**2 * (2 + 2 * self.kv_ratio + 2 * self.mlp_ratio)
+        return self.hidden**2 * (2 + 2 * self.kv_ratio + self._mlp_widths)
 
     def layer_parameters(self, tensor_parallel: int = 1) -> float:
         """Parameters of one layer on a device: 12 S_hidden^2 / N_TP, biases and two norms."""
-        split_biases = self.hidden * (1 + 2 * self.kv_ratio + self.mlp_ratio)
+        split_biases = self.hidden * (1 + 2 * self.kv_ratio + self.expansion)
         return (self._matrix_parameters() + split_biases) / tensor_parallel + 6 * self.hidden
 
     def word_parameters(self, tensor_parallel: int = 1) -> float:
-        """Parameters of the word embedding on a device; the output layer's weights too."""
+        """Parameters of the word embedding on a device, or of the output layer."""
         return self.padded_vocabulary(tensor_parallel) * self.hidden / tensor_parallel
 
     def embedding_parameters(self, tensor_parallel: int = 1) -> float:
@@ -112,9 +128,10 @@ class Transformer:
         """Bytes of one layer's activations on a device (M_act; Korthikanti et al., 2022).
 
         S_seq S_mb S_hidden (10 + 24 / N_TP + 5 S_seq N_heads / (S_hidden N_TP)),
-        where 24 is 8 for attention and 16 for the MLP.
+        where 24 is 8 for attention and 16 for the MLP: two bytes for each
+        number that enters or leaves its activation function.
         """
-        split = 4 + 4 * self.kv_ratio + 4 * self.mlp_ratio
+        split = 4 + 4 * self.kv_ratio + HALF_PRECISION * self._mlp_widths
         split += 5 * self.sequence * self.heads / self.hidden
         numbers = self.sequence * microbatch_size * self.hidden
         return numbers * (10 + split / tensor_parallel)
@@ -139,9 +156,11 @@ def hardware_flops(model: Transformer, samples: float) -> float:
     return samples * per_sample
 
 
-_KEYS = dict.fromkeys(
-    ("layers", "hidden", "heads", "sequence", "vocabulary", "mlp", "kv_heads", "head_layers"), int
-)
+_OPTIONAL: dict[str, type] = {
+    **dict.fromkeys(("mlp", "kv_heads", "head_layers"), int),
+    **dict.fromkeys(("gated", "tied_embeddings"), bool),
+}
+_KEYS = dict.fromkeys(("layers", "hidden", "heads", "sequence", "vocabulary"), int) | _OPTIONAL
 
 
 def load_model(name_or_path: str) -> Transformer:
@@ -153,5 +172,5 @@ def load_model(name_or_path: str) -> Transformer:
         name, sizes = read_config(name_or_path)
         return Transformer(name, **sizes)
     name, table = read_settings("model", name_or_path)
-    sizes = require_keys("model", name, table, _KEYS, optional=("mlp", "kv_heads", "head_layers"))
+    sizes = require_keys("model", name, table, _KEYS, tuple(_OPTIONAL))
     return Transformer(name, **sizes)

@@ -30,6 +30,9 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
 }
 STAGE = "stage."
 
+LEFT_OUT = ("int | None", "float | None")
+"""Types of fields that hold a number, or nothing where it follows from others."""
+
 
 @dataclass(frozen=True)
 class Scaled:
@@ -99,18 +102,21 @@ def changed(model: CostModel, change: Change) -> CostModel:
             )
         problem = "is ambiguous" if paths else "is not a parameter"
         raise InvalidConfiguration("set", f"{change.name!r} {problem}; there are {some}")
-    value = change.value * _at(model, paths[0]) if change.is_factor else change.value
+    value = change.value
+    if change.is_factor:
+        value *= _at(model, paths[0])
     result: CostModel = _with(model, paths[0], value)
     return result
 
 
-def numbers(model: object) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Every number inside a model, by the names of the fields that lead to it."""
+def numbers(model: object) -> Iterator[tuple[tuple[str, ...], float | None]]:
+    """Every number inside a model, by the names of the fields that lead to it; None if left out."""
     if not is_dataclass(model):
         return
     for field in fields(model):
         value = getattr(model, field.name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        given = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if given or str(field.type) in LEFT_OUT:
             yield (field.name,), value
         for path, inner in numbers(value):
             yield (field.name, *path), inner
@@ -122,18 +128,27 @@ def _is_called(path: tuple[str, ...], name: str) -> bool:
 
 
 def _at(model: object, path: tuple[str, ...]) -> float:
-    return dict(numbers(model))[path]
+    value = dict(numbers(model))[path]
+    if value is None:
+        name = ".".join(path)
+        raise InvalidConfiguration("set", f"{name!r} is not given, so it takes no factor")
+    return value
 
 
 def _with(model: Any, path: tuple[str, ...], value: float) -> Any:
     name, *rest = path
     if rest:
         return replace(model, **{name: _with(getattr(model, name), tuple(rest), value)})
-    if isinstance(getattr(model, name), int):
+    if _is_whole(model, name):
         if value != int(value):
             raise InvalidConfiguration("set", f"{name} must be a whole number, not {value:g}")
         value = int(value)
     return replace(model, **{name: value})
+
+
+def _is_whole(model: Any, name: str) -> bool:
+    kinds = {field.name: str(field.type) for field in fields(model)}
+    return isinstance(getattr(model, name), int) or kinds[name] == LEFT_OUT[0]
 
 
 def relative_slope(model: CostModel, graph: TaskGraph, path: tuple[str, ...]) -> Costs:

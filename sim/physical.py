@@ -76,14 +76,16 @@ class PhysicalCosts:
     def stage_parameters(self, layout: Layout) -> Seconds:
         """For each stage, its parameters on one device of its rank.
 
-        The embedding is with the first stage. The last has a copy of the word
-        embedding for its output layer, unless both are on one rank.
+        The embedding is with the first stage, the output layer with the last.
+        Where they are tied and on one rank, the output layer adds nothing;
+        on two, each has a copy.
         """
         ranks = self.tensor_parallel
         layers = self.layers_per_stage(layout)
         parameters = np.full(layout.stages, layers * self.model.layer_parameters(ranks))
         parameters[0] += self.model.embedding_parameters(ranks)
-        if layout.rank_of_stage[0] != layout.rank_of_stage[-1]:
+        apart = layout.rank_of_stage[0] != layout.rank_of_stage[-1]
+        if apart or not self.model.tied_embeddings:
             parameters[-1] += self.model.word_parameters(ranks)
         return parameters
 

@@ -6,16 +6,19 @@ key and the reason; its field is `model` or `cluster`.
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Mapping
 from functools import cache
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from schedules import InvalidConfiguration
 
 PRESETS = Path(__file__).parent / "presets"
+
+LARGEST = sys.float_info.max
+"""No number may be larger, whole ones neither: they are multiplied with floats."""
 
 Table = dict[str, Any]
 
@@ -41,7 +44,7 @@ def read_settings(field: str, name_or_path: str) -> tuple[str, Table]:
         return path.stem, tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         reason = f"cannot read {name_or_path!r}: {error.strerror}"
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         reason = f"{name_or_path!r} is not TOML: {error}"
     raise InvalidConfiguration(field, reason)
 
@@ -58,9 +61,9 @@ def fitted_settings(kind: str) -> Mapping[str, Table]:
 def require_keys(
     field: str, where: str, table: object, kinds: Mapping[str, type], optional: tuple[str, ...] = ()
 ) -> Table:
-    """The table, if it has exactly these keys, with positive numbers of these kinds.
+    """The table, if it has exactly these keys, with values of these kinds; numbers are positive.
 
-    A kind is `int`, `float` (which takes whole numbers too) or `dict`.
+    A kind is `int`, `float` (which takes whole numbers too), `bool` or `dict`.
     """
     if not isinstance(table, dict):
         raise InvalidConfiguration(field, f"{where}: must be a table")
@@ -80,13 +83,23 @@ def require_keys(
 _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     int: ((int,), "a whole number"),
     float: ((int, float), "a number"),
+    bool: ((bool,), "true or false"),
     dict: ((dict,), "a table"),
 }
 
 
 def _require_value(field: str, where: str, value: object, kind: type) -> None:
     accepted, title = _KINDS[kind]
-    if isinstance(value, bool) or not isinstance(value, accepted):
-        raise InvalidConfiguration(field, f"{where} must be {title}, not {value!r}")
-    if isinstance(value, int | float) and not (value > 0 and isfinite(value)):
-        raise InvalidConfiguration(field, f"{where} must be positive and finite, not {value!r}")
+    if isinstance(value, bool) != (kind is bool) or not isinstance(value, accepted):
+        raise InvalidConfiguration(field, f"{where} must be {title}, not {_shown(value)}")
+    if kind in (int, float) and not 0 < value <= LARGEST:  # type: ignore[operator]
+        raise InvalidConfiguration(
+            field, f"{where} must be positive and finite, not {_shown(value)}"
+        )
+
+
+def _shown(value: object) -> str:
+    """The value as written; whole numbers may have more digits than can be shown."""
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return f"a number of more than {LARGEST:.1e}"
+    return repr(value)

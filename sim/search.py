@@ -23,7 +23,6 @@ from schedules import (
 from sim.cluster import Cluster
 from sim.compiled_engine import simulate
 from sim.implementation import find_implementation
-from sim.memory import GIGABYTE
 from sim.model import Transformer
 from sim.physical import PhysicalCosts, default_stages_per_rank
 from sim.prediction import predict
@@ -104,7 +103,8 @@ class Outcome:
     """A configuration simulated; memory in GiB, times in seconds.
 
     `memory_gb` is that of the first rank, as the paper measures it;
-    `memory_largest_gb` decides whether the configuration fits.
+    `memory_largest_gb` decides whether the configuration fits, and
+    `memory_parts_gb` are its parts.
     """
 
     configuration: Configuration
@@ -115,12 +115,14 @@ class Outcome:
     memory_gb: float
     memory_min_gb: float
     memory_largest_gb: float
+    memory_parts_gb: dict[str, float]
     device_memory_gb: float
+    missing_gb: float
 
     @property
     def fits(self) -> bool:
         """Whether every rank's memory is enough."""
-        return self.memory_largest_gb <= self.device_memory_gb
+        return not self.missing_gb
 
     @property
     def record(self) -> dict[str, Any]:
@@ -226,7 +228,6 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]
                     configuration,
                     timeline.step_time,
                     bubble(timeline),
-                    device_memory_gb=problem.cluster.device.memory / GIGABYTE,
                     **predict(timeline, physical),
                 )
             )

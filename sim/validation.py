@@ -24,7 +24,7 @@ from sim.engines import simulate
 from sim.implementation import IMPLEMENTATIONS, find_implementation, with_fitted
 from sim.model import hardware_flops, load_model
 from sim.physical import PhysicalCosts, default_stages_per_rank
-from sim.prediction import predict
+from sim.prediction import Prediction, predict
 from sim.preset_files import Table, fitted_settings
 
 NAMES = ("table", "model", "cluster", "implementation", "schedule", "sharding")
@@ -103,7 +103,7 @@ class Case:
         flops = hardware_flops(physical.model, row.batch) / (row.pp * row.tp * row.dp)
         return flops / step_time / 1e12
 
-    def predict(self, profile: Profile) -> dict[str, float]:
+    def predict(self, profile: Profile) -> Prediction:
         """The prediction, as `sim.prediction.predict` gives it."""
         physical = self.physical(profile)
         return predict(simulate(self.graph, physical), physical)
@@ -190,11 +190,11 @@ class Comparison:
     """A measurement beside its prediction; errors in per cent of what was measured."""
 
     measured: Measurement
-    predicted: Mapping[str, float]
+    predicted: Mapping[str, Any]
 
     def error(self, name: str) -> float:
         """How much larger the prediction is, in per cent."""
-        return 100 * (self.predicted[name] / float(getattr(self.measured, name)) - 1)
+        return 100 * (float(self.predicted[name]) / float(getattr(self.measured, name)) - 1)
 
     @property
     def record(self) -> dict[str, object]:

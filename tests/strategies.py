@@ -66,6 +66,7 @@ def layouts(
     per_rank = draw(st.integers(1, stages_per_rank))
     microbatches = draw(st.integers(1, max(2, cells // (pipeline_parallel * per_rank))))
     sequence = draw(st.none() | st.integers(pipeline_parallel, pipeline_parallel + 2))
+    sequence = sequence if schedule.uses_sequence else None
     unit = sequence or pipeline_parallel
     layout = Layout(pipeline_parallel, microbatches, per_rank, schedule.placement, sequence)
     rounded_up = replace(layout, microbatches=-(-microbatches // unit) * unit)
@@ -76,7 +77,7 @@ def layouts(
 
 def _can_run(schedule: Schedule, layout: Layout) -> bool:
     try:
-        schedule.validate(layout)
+        schedule.require(layout)
     except InvalidConfiguration:
         return False
     return True

@@ -25,8 +25,8 @@ RANK = {
 }  # fmt: skip
 ABSTRACT = {"schedule", "step_time", "bubble", "tasks", "engine", "ranks"}
 WITH_MODEL = ABSTRACT | {
-    "tflops_per_gpu", "memory_gb", "memory_min_gb", "memory_largest_gb", "device_memory_gb",
-    "samples_per_second",
+    "tflops_per_gpu", "memory_gb", "memory_min_gb", "memory_largest_gb", "memory_parts_gb",
+    "device_memory_gb", "missing_gb", "samples_per_second",
 }  # fmt: skip
 
 
@@ -129,6 +129,30 @@ def test_compare(answer):
     assert answer(f"compare gpipe {words}")["schedules"] == records[:1]
 
 
+def test_a_sequence_is_for_the_schedules_that_use_it(answer, bfpp):
+    words = "--loops 2 --microbatches 8 --transfer 0.5"
+    compared = answer(f"compare {words} --sequence 8")["schedules"]
+    without = answer(f"compare {words}")["schedules"]
+    changed = [here != there for here, there in zip(compared, without, strict=True)]
+    assert changed == [False, False, True, False]
+    assert compared[2] == answer(f"simulate depth-first {words} --sequence 8")
+    others = [
+        "--against",
+        "breadth-first",
+        "--against",
+        "--transfer 0",
+        "--against",
+        "--sequence 4",
+    ]
+    explained = answer("explain", "depth-first", *words.split(), "--sequence", "8", *others)
+    times = [case["step_time"] for case in explained["what_if"]]
+    assert (times[0], times[2]) == (compared[3]["step_time"], without[2]["step_time"])
+    free = words.replace("0.5", "0")
+    assert times[1] == answer(f"simulate depth-first {free} --sequence 8")["step_time"]
+    code, _, err = bfpp("explain", "depth-first", "--against", "gpipe --sequence 4")
+    assert (code, err) == (2, "bfpp explain: --sequence: gpipe does not run in sequences\n")
+
+
 def test_explain(answer):
     words = "depth-first --pp 4 --loops 2 --microbatches 8 --transfer 0.5"
     record = answer(
@@ -155,6 +179,12 @@ def test_explain(answer):
     assert cases[0]["step_time"] == tripled["step_time"]
     gpipe = words.replace("depth-first", "gpipe").replace("--loops 2", "")
     assert cases[1]["step_time"] == answer(f"simulate {gpipe}")["step_time"]
+
+
+def test_a_backward_pass_can_be_set_where_none_was_given(answer):
+    words = "gpipe --transfer 0.5"
+    (case,) = answer(f"explain {words} --set backward=3")["what_if"]
+    assert case["step_time"] == answer(f"simulate {words} --backward 3")["step_time"]
 
 
 def test_explain_with_a_model(answer):
@@ -232,6 +262,23 @@ def test_a_model_that_does_not_fit_is_marked(bfpp):
     rows = bfpp(f"compare --model gpt3-175b {words}")[1].splitlines()
     (row,) = [row for row in rows if row.startswith("memory, fullest rank")]
     assert row.count("(!)") == 4
+
+
+def test_what_does_not_fit_says_by_how_much_and_for_what(bfpp, answer):
+    words = "--model gpt3-175b --cluster dgx1-v100 --pp 4 --tp 8"
+    record = answer(f"simulate gpipe {words}")
+    part, size = max(record["memory_parts_gb"].items(), key=lambda each: each[1])
+    needed = record["memory_largest_gb"]
+    assert record["missing_gb"] == needed - 32 > 0
+    assert sum(record["memory_parts_gb"].values()) == pytest.approx(needed)
+    line = f"gpipe does not fit: {needed:.1f} GB of 32 GB; largest is {part}, {size:.1f} GB\n"
+    assert part == "training state"
+    for command in ("simulate", "explain"):
+        assert line in bfpp(f"{command} gpipe {words}")[1]
+    assert bfpp(f"compare gpipe 1f1b gpipe {words}")[1].count(line) == 2
+    fitting = f"simulate breadth-first {PHYSICAL}"
+    assert answer(fitting)["missing_gb"] == 0
+    assert "does not fit" not in bfpp(fitting)[1]
 
 
 def test_compare_marks_the_fastest(bfpp):
@@ -355,6 +402,11 @@ ERRORS = {
     "simulate breadth-first --stages-per-rank 2": "--stages-per-rank: breadth-first is looped",
     "compare --stages-per-rank 2": "--stages-per-rank: schedules of 4 and 8 stages do not compare",
     "simulate depth-first --sequence 3": "--sequence: .* cannot fill 4 ranks",
+    "simulate gpipe --sequence 8": "--sequence: gpipe does not run in sequences",
+    "orders 1f1b --sequence 8": "--sequence: 1f1b does not run in sequences",
+    "explain breadth-first --sequence 8": "--sequence: breadth-first does not run in sequences",
+    "compare gpipe breadth-first --sequence 8": "--sequence: gpipe does not run in sequences",
+    "compare --sequence 3": "--sequence: .* cannot fill 4 ranks",
     "simulate depth-first --microbatches 9": "--microbatches: .* 9 is not a multiple of 4",
     "simulate gpipe --text --json": "--text: cannot be printed beside --json",
     "simulate gpipe --model bert-52b": "--cluster: must be given beside --model",
@@ -392,6 +444,7 @@ ERRORS = {
     "explain gpipe --set forward=1e308": "too large to compute with",
     "explain gpipe --set stage.9=x2": "--set: there is no stage.9; the last is 3",
     "explain gpipe --set stage.1=2": "--set: 'stage.1' .* takes a factor",
+    "explain gpipe --set backward_input=x2": "--set: 'backward_input' is not given, so it takes no",
     "explain gpipe --against eat": "SCHEDULE: 'eat' is not a schedule",
     "explain gpipe --against=--pp=0": "argument --pp: must be",
     "explain gpipe --against=--loops=2": "--loops: gpipe is not looped",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from schedules import Communication, Layout, build_graph
+from schedules import Communication, Layout, Sharding, build_graph
 from sim.costs import AbstractCosts
 from sim.engines import simulate
 from sim.gains import waits_with_gains
@@ -51,6 +51,13 @@ def test_blocking_transfers_can_be_excused():
     waits = [wait for wait in waits_with_gains(causes) if wait.rank == 1 and wait.task >= 0]
     assert waits[0].begin == 0
     assert waits[0].gain == pytest.approx(1)
+
+
+def test_a_blocking_transfer_gains_no_more_on_one_rank_than_it_takes_there():
+    layout = Layout(2, 3, 1, "contiguous")
+    graph = build_graph("gpipe", layout, Communication(Sharding.FULL, False, False))
+    for wait in waits_with_gains(Causes(simulate(graph, COSTS))):
+        assert wait.gain is None or wait.gain <= wait.end - wait.begin
 
 
 def test_only_the_longest_are_looked_into():

@@ -85,9 +85,14 @@ def test_bert(model_of):
     assert model.parameters == pytest.approx(335e6, rel=0.01)
 
 
-def test_a_gated_mlp_is_a_plain_one_half_again_as_wide(model_of):
+def test_a_llama_has_a_gated_mlp_and_an_output_layer_of_its_own(model_of):
     model = model_of(LLAMA)
-    assert (model.mlp, model.kv_heads) == (21504, 8)
+    assert (model.mlp, model.kv_heads, model.gated, model.tied_embeddings) == (
+        14336,
+        8,
+        True,
+        False,
+    )
     attention, gated = 4096 * (2 * 4096 + 2 * 1024), 3 * 4096 * 14336
     assert compute.layer_parameters(model) == attention + gated
 
@@ -97,10 +102,12 @@ def test_it_is_the_preset(model_of):
     assert vars(model) | {"name": preset.name} == vars(preset)
 
 
-def test_untied_embeddings_are_what_a_model_lacks(model_of):
-    """8.03 billion are published: 0.53 of the output layer, and no positions or biases."""
-    output = 128256 * 4096
-    assert model_of(LLAMA).parameters + output == pytest.approx(8.03e9, rel=0.01)
+@pytest.mark.parametrize("base", [GPT2, BERT, LLAMA, MISTRAL])
+def test_a_file_may_say_whether_its_embeddings_are_tied(model_of, base):
+    usual = DIALECTS[base["model_type"]].tied_embeddings
+    for given, tied in ((None, usual), (True, True), (False, False)):
+        assert model_of({**base, "tie_word_embeddings": given}).tied_embeddings is tied
+    assert usual is (base in (GPT2, BERT))
 
 
 def test_mistral(model_of):
@@ -111,10 +118,6 @@ def test_mistral(model_of):
 def test_heads_of_keys_are_as_many_as_heads_unless_it_says(model_of):
     config = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
     assert model_of(config).kv_heads is None
-
-
-def test_an_odd_width_is_rounded_up(model_of):
-    assert model_of({**LLAMA, "intermediate_size": 11}).mlp == 17
 
 
 def test_a_model_is_called_after_its_folder_if_it_has_no_name(tmp_path):
@@ -157,6 +160,7 @@ def test_each_size_that_is_missing_is_named(model_of, base):
         ({**LLAMA, "num_key_value_heads": 5}, "5 heads do not divide 32"),
         ({**LLAMA, "num_key_value_heads": 0}, "num_key_value_heads must be positive"),
         ({**LLAMA, "intermediate_size": None}, "the key 'intermediate_size' is missing"),
+        ({**LLAMA, "tie_word_embeddings": 1}, "tie_word_embeddings must be true or false, not 1"),
         ({**MISTRAL, "head_dim": 64}, r"head_dim must be .*\(4096 / 32\), not 64"),
         ({**MISTRAL, "head_dim": "128"}, "head_dim must be a whole number, not '128'"),
     ],

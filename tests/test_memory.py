@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schedules import Communication, Layout, Sharding, build_graph, find_schedule, lower
 from schedules.steps import STEP, backward, backward_input, backward_weight, forward
@@ -13,9 +15,10 @@ from sim.cluster import load_cluster
 from sim.costs import AbstractCosts
 from sim.engines import simulate
 from sim.implementation import MEGATRON, PAPER
-from sim.memory import GIGABYTE, largest_memory, passes_alive, rank_memory
+from sim.memory import GIGABYTE, Memory, passes_alive, rank_memories, rank_memory
 from sim.model import load_model
 from sim.physical import PhysicalCosts, rank_parameters
+from sim.prediction import predict
 from sim.validation import compare, read_measurements
 from tests.test_physical import MEASUREMENTS
 
@@ -71,6 +74,23 @@ def test_an_embedding_on_two_ranks_keeps_its_state():
     assert state == pytest.approx(16 * (embedding + layers / 8))
     one_rank = timeline_of("breadth-first", 8, 8, 4, sharding=Sharding.FULL)
     assert rank_memory(one_rank, costing, 0).state == pytest.approx(2 * (embedding + layers))
+
+
+def test_an_output_layer_of_its_own_is_sharded_like_the_rest():
+    own = replace(COSTING.model, tied_embeddings=False)
+    costing = replace(COSTING, model=own, data_parallel=8)
+    timeline = timeline_of("gpipe", 8, 8, 1, sharding=Sharding.PARTIAL)
+    parameters = rank_parameters(costing, timeline.graph.layout)
+    for rank in (0, 7):
+        assert rank_memory(timeline, costing, rank).state == pytest.approx(2 * parameters[rank])
+
+
+def test_gradients_of_a_gated_mlp_are_of_the_width_of_its_gate_and_up_products():
+    gated = replace(COSTING, model=replace(COSTING.model, gated=True))
+    timeline = timeline_of("gpipe", 8, 8, 1)
+    plain, wide = (rank_memory(timeline, each, 0).activations for each in (COSTING, gated))
+    of_activations = COSTING.model.hidden_bytes(1) * 4 / 8
+    assert wide - plain == pytest.approx(2 * of_activations)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +155,47 @@ def test_a_backward_pass_in_halves_keeps_its_stages_activations_until_the_second
     assert split.activations - whole.activations == pytest.approx((2 * 64 - 1) * stored)
 
 
-def test_the_largest_memory_is_that_of_the_rank_that_needs_most():
-    timeline = timeline_of("1f1b", 8, 64, 1)
-    totals = [rank_memory(timeline, COSTING, rank).total for rank in range(8)]
-    assert largest_memory(timeline, COSTING).total == max(totals) == totals[0]
+def test_what_decides_whether_it_fits_is_the_rank_that_needs_most():
+    large = replace(COSTING, model=replace(COSTING.model, vocabulary=10**6, sequence=1))
+    timeline = timeline_of("gpipe", 8, 8, 1)
+    for costing in (COSTING, large):
+        memories = [rank_memory(timeline, costing, rank) for rank in range(8)]
+        predicted = predict(timeline, costing)
+        totals = [memory.total_gb for memory in memories]
+        assert rank_memories(timeline, costing) == memories
+        assert predicted["memory_gb"] == totals[0]
+        assert predicted["memory_largest_gb"] == max(totals)
+        assert predicted["memory_parts_gb"] == memories[totals.index(max(totals))].parts_gb
+
+
+@given(st.lists(st.floats(0, 1e12), min_size=6, max_size=6))
+def test_the_parts_are_the_total(parts):
+    memory = Memory(*parts)
+    assert sum(memory.parts_gb.values()) == pytest.approx(memory.total_gb)
+    assert min(memory.parts_gb.values()) >= 0
+    assert not all(memory.parts_gb[part] for part in ("activations", "optimizer step"))
+
+
+@pytest.mark.parametrize("gigabytes", [1, 20, 80])
+def test_missing_memory_is_what_a_device_has_too_little(gigabytes):
+    cluster = COSTING.cluster
+    device = replace(cluster.device, memory=gigabytes * GIGABYTE)
+    costing = replace(COSTING, cluster=replace(cluster, device=device))
+    predicted = predict(timeline_of("gpipe", 8, 8, 1), costing)
+    assert predicted["device_memory_gb"] == gigabytes
+    missing = predicted["memory_largest_gb"] - gigabytes
+    assert predicted["missing_gb"] == max(missing, 0)
+    assert (missing > 0) == (gigabytes < 20)
+
+
+def test_each_ranks_memory_is_priced_once(monkeypatch):
+    from sim import memory
+
+    priced = []
+    price = memory.rank_memory
+    monkeypatch.setattr(memory, "rank_memory", lambda *of: priced.append(of[2]) or price(*of))
+    predict(timeline_of("gpipe", 4, 4, 1), COSTING)
+    assert priced == [0, 1, 2, 3]
 
 
 DEPTH_FIRST_ACCUMULATION = ("no-pipeline", 512, 8)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schedules import InvalidConfiguration
 from sim.cluster import Link, load_cluster
 from sim.collectives import ring_bytes
+from sim.compute import layer_products
 from sim.implementation import PAPER
 from sim.model import Transformer, hardware_flops, load_model
 from sim.preset_files import preset_names
@@ -112,6 +116,35 @@ def test_fewer_key_and_value_heads_and_a_narrow_mlp_have_fewer_parameters():
     assert narrow.layer_flops(1) == 32 * (2 * 4.5 * 64**2 + 4 * 32 * 64)
 
 
+sizes = st.builds(
+    lambda heads, shared, wide, tokens: Transformer(
+        "any", 4, 64 * heads * shared, heads * shared, tokens, 1000, 128 * wide, heads
+    ),
+    *(st.integers(1, 8) for _ in range(3)),
+    st.integers(1, 512),
+)
+
+
+@given(sizes, st.integers(1, 4))
+def test_a_gated_mlp_weighs_and_works_as_a_plain_one_half_again_as_wide(plain, size):
+    """Three matrices where it has two, and three widths of activations where it has two."""
+    gated, wider = replace(plain, gated=True), replace(plain, mlp=3 * plain.mlp // 2)
+    assert gated.layer_flops(size) == pytest.approx(wider.layer_flops(size))
+    assert gated.activation_bytes(size, 2) == pytest.approx(wider.activation_bytes(size, 2))
+    biases = plain.mlp / 2
+    assert gated.layer_parameters() - wider.layer_parameters() == pytest.approx(biases)
+    for model in (gated, plain):
+        flops = 2 * sum(map(prod, layer_products(model, size, 1)))
+        assert flops == pytest.approx(model.layer_flops(size))
+
+
+@given(sizes)
+def test_an_untied_output_layer_has_as_many_parameters_as_the_word_embedding(tied):
+    untied = replace(tied, tied_embeddings=False)
+    assert untied.parameters == tied.parameters + tied.word_parameters()
+    assert hardware_flops(untied, 1) == hardware_flops(tied, 1)
+
+
 def test_presets_are_listed_and_can_all_be_read():
     assert {"bert-52b", "bert-6.6b", "gpt-1t", "gpt3-175b"} <= set(preset_names("model"))
     assert {"dgx-a100", "dgx-h100", "dgx1-v100"} <= set(preset_names("cluster"))
@@ -125,7 +158,11 @@ MODEL_FILE = "layers = 2\nhidden = 64\nheads = 8\nsequence = 32\nvocabulary = 12
 def test_a_model_is_read_from_a_file(tmp_path):
     path = tmp_path / "small.toml"
     path.write_text(MODEL_FILE + "mlp = 128\nkv_heads = 2\n")
-    assert load_model(str(path)) == Transformer("small", 2, 64, 8, 32, 128, 128, 2)
+    small = Transformer("small", 2, 64, 8, 32, 128, 128, 2)
+    assert load_model(str(path)) == small
+    with path.open("a") as file:
+        file.write("gated = true\ntied_embeddings = false\n")
+    assert load_model(str(path)) == replace(small, gated=True, tied_embeddings=False)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +173,15 @@ def test_a_model_is_read_from_a_file(tmp_path):
         (MODEL_FILE.replace("64", "64.5"), "hidden must be a whole number, not 64.5"),
         (MODEL_FILE.replace("= 2", "= true"), "layers must be a whole number, not True"),
         (MODEL_FILE.replace("= 2", "= 0"), "layers must be positive"),
+        (MODEL_FILE.replace("= 2", f"= {10**309}"), "layers must be positive and finite, not a "),
+        (MODEL_FILE.replace("= 2", f"= -{10**309}"), "layers must be positive and finite, not a "),
+        (MODEL_FILE.replace("= 2", f"= 0x{'f' * 5000}"), "layers must be positive and finite"),
+        (
+            MODEL_FILE.replace("= 2", f"= {'9' * 5000}"),
+            "small.toml' is not TOML: Exceeds the limit",
+        ),
+        (MODEL_FILE + "gated = 1", "gated must be true or false, not 1"),
+        (MODEL_FILE + "tied_embeddings = 'no'", "tied_embeddings must be true or false, not 'no'"),
         ("layers = ", "is not TOML"),
     ],
 )
@@ -176,6 +222,8 @@ def test_a_cluster_is_read_from_a_file_and_its_network_is_shared(tmp_path):
     [
         ("= 0.5", "= 1.5", "matmul_efficiency must be at most 1"),
         ("= 20", "= 'fast'", "intra_node: bandwidth must be a number, not 'fast'"),
+        ("= 20", f"= {10**309}", "small: intra_node: bandwidth must be positive and finite, not a"),
+        ("= 4", f"= {10**309}", "small: gpus_per_node must be positive and finite, not a number"),
         ("= 20", "= inf", "intra_node: bandwidth must be positive and finite"),
         ("[device]", "[gpu]", "unknown key 'gpu'"),
         ("latency = 2", "latency = 2\nring_efficiency = 2", "ring_efficiency must be at most 1"),

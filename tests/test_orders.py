@@ -102,6 +102,18 @@ def test_depth_first_refuses_a_sequence_shorter_than_the_pipeline() -> None:
     )
 
 
+@pytest.mark.parametrize("name", schedules())
+def test_a_sequence_is_refused_where_it_would_mean_nothing(name: str) -> None:
+    schedule = find_schedule(name)
+    layout = Layout(2, 4, 2, schedule.placement, sequence=4)
+    if schedule.uses_sequence:
+        schedule.require(layout)
+        return
+    with pytest.raises(InvalidConfiguration) as refused:
+        schedule.orders(layout)
+    assert str(refused.value) == f"sequence: {name} does not run in sequences"
+
+
 @deterministic
 @given(ranks=st.integers(1, 6), more=st.integers(1, 9), stages_per_rank=st.integers(1, 4))
 def test_one_sequence_of_the_whole_batch_is_breadth_first(

@@ -290,6 +290,27 @@ def test_the_update_is_divided_where_the_state_is():
     np.testing.assert_allclose(updates[2], updates[0] / 4)
 
 
+@pytest.mark.parametrize("layout", [Layout(1, 1, 32), Layout(4, 4, 8)])
+def test_an_output_layer_of_its_own_adds_its_weights_wherever_it_is(layout):
+    costing = physical("bert-6.6b")
+    own = replace(costing, model=replace(costing.model, tied_embeddings=False))
+    embedding = costing.model.embedding_parameters() + costing.model.word_parameters()
+    layers = 32 * costing.model.layer_parameters()
+    assert own.stage_parameters(layout).sum() == layers + embedding
+
+
+def test_a_gated_mlp_computes_as_long_as_a_plain_one_half_again_as_wide():
+    """But for its kernels, which are as many: the products are two and wider."""
+    plain = physical("bert-52b", tensor_parallel=8)
+    sizes = {"gated": {"gated": True}, "wider": {"mlp": 6 * plain.model.hidden}}
+    gated, wider = (
+        layer_work(replace(plain, model=replace(plain.model, **size))) for size in sizes.values()
+    )
+    assert gated.forward == pytest.approx(wider.forward, rel=0.02)
+    assert gated.elementwise == pytest.approx(wider.elementwise)
+    assert gated.products > 1.3 * layer_work(plain).products
+
+
 def test_the_output_layer_copies_the_embedding_unless_it_is_beside_it():
     model = load_model("bert-6.6b")
     costing = physical("bert-6.6b")

@@ -141,6 +141,28 @@ def test_the_command_ranks_and_writes(command, capsys, tmp_path):
     assert "configurations fit" in " ".join(capsys.readouterr().out.split())
 
 
+def test_when_nothing_fits_the_nearest_is_told_and_what_is_largest_in_it(command, capsys, tmp_path):
+    (tmp_path / "small.toml").write_text(
+        "layers = 4\nhidden = 65536\nheads = 16\nsequence = 512\nvocabulary = 1000\n"
+    )
+    words = [*command, "--batch", "4", "--workers", "1", "--schedule", "gpipe", "--out", "o.csv"]
+    assert main([*words, "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["configurations"] == []
+    closest = report["nearest"]
+    assert closest["missing_gb"] == closest["memory_largest_gb"] - 32
+    with (tmp_path / "o.csv").open() as file:
+        least = min(csv.DictReader(file), key=lambda row: float(row["missing_gb"]))
+    assert float(least["missing_gb"]) == closest["missing_gb"]
+    parts = closest["memory_parts_gb"]
+    assert all(float(least[f"memory_parts_gb.{part}"]) == parts[part] for part in parts)
+    assert main(words) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    largest = max(parts, key=parts.get)
+    assert f"needs {closest['missing_gb']:.1f} GB more than a device has: " in printed
+    assert f"GB of 32 GB; largest is {largest}, {parts[largest]:.1f} GB" in printed
+
+
 def test_the_best_is_what_simulate_says(command, capsys):
     words = [*command, "--batch", "8", "--workers", "1", "--schedule", "breadth-first", "--json"]
     assert main(words) == 0

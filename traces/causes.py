@@ -38,7 +38,7 @@ class Cause(StrEnum):
     DISPATCH = "dispatch"
 
 
-COMMUNICATION = {
+COMMUNICATION: dict[int, Cause] = {
     Operation.TRANSFER_ACTIVATIONS: Cause.TRANSFER,
     Operation.TRANSFER_GRADIENTS: Cause.TRANSFER,
     Operation.GATHER: Cause.GATHER,
@@ -139,6 +139,14 @@ class Causes:
         mean: Seconds = total / np.maximum(count, 1)
         return mean
 
+    @cached_property
+    def _excess(self) -> Seconds:
+        """For each task, the share of a compute step by which it is longer than the mean one."""
+        graph, duration = self.timeline.graph, self.timeline.duration
+        mean = self._mean_seconds[graph.operation]
+        longer = graph.is_compute & (duration > mean * (1 + SAME))
+        return np.divide(duration - mean, duration, out=np.zeros(len(graph)), where=longer)
+
     def _back_from(self, task: int) -> Iterator[int]:
         while task != NONE:
             yield task
@@ -180,7 +188,7 @@ class Causes:
             ended = min(max(float(self.timeline.end[on]), begin), until)
             started = min(max(float(self.timeline.start[on]), begin), ended)
             add_late(after, ended, until)
-            unbalanced = (ended - started) * self._excess(on)
+            unbalanced = (ended - started) * float(self._excess[on])
             add(Cause.IMBALANCE, unbalanced)
             add(self._cause_of(on, after, where), ended - started - unbalanced)
             until, after = started, on
@@ -196,20 +204,11 @@ class Causes:
 
     def _cause_of(self, on: int, after: int, where: Cause) -> Cause:
         graph = self.timeline.graph
-        operation = Operation(graph.operation[on])
+        operation = int(graph.operation[on])
         beside = after != NONE and graph.is_compute[after] and graph.lane[on] != graph.lane[after]
-        if operation is Operation.REDUCE and beside:
+        if operation == Operation.REDUCE and beside:
             return Cause.BUFFER
         return COMMUNICATION.get(operation, where)
-
-    def _excess(self, task: int) -> float:
-        """The share of a compute step by which it is longer than the mean one."""
-        graph = self.timeline.graph
-        duration = float(self.timeline.duration[task])
-        mean = float(self._mean_seconds[graph.operation[task]])
-        if not graph.is_compute[task] or duration <= mean * (1 + SAME):
-            return 0.0
-        return (duration - mean) / duration
 
 
 def _predecessors(graph: TaskGraph) -> Groups:

@@ -130,11 +130,12 @@ def _units(timeline: Timeline, drawn: Sequence[Row]) -> int:
 def _characters_for_unit(timeline: Timeline, row: Row, unit: float) -> int:
     """How many characters a unit needs if every label of the row is to fit."""
     needed = 1
-    for number in row.tasks.tolist():
+    durations = timeline.duration[row.tasks].tolist()
+    for number, duration in zip(row.tasks.tolist(), durations, strict=True):
         task = timeline.graph.task(number)
         mark, name = MARKS[task.operation], label(task)
         characters = len(mark.before) + len(name) + len(mark.after) if name else 1
-        needed = max(needed, -(-characters // max(round(timeline.duration[number] / unit), 1)))
+        needed = max(needed, -(-characters // max(round(duration / unit), 1)))
     return needed
 
 

@@ -6,7 +6,7 @@ import argparse
 
 from bfpp import options as shared
 from bfpp.pictures import add_picture_arguments, write_pictures
-from bfpp.results import NOISE, Result, print_json, print_table, run_scenario
+from bfpp.results import NOISE, Result, print_json, print_shortages, print_table, run_scenario
 from schedules import InvalidConfiguration, schedules
 
 
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     shared.refuse_text_beside_json(options)
     names = options.schedules or list(schedules())
-    scenarios = [shared.scenario(shared.same_stages(options, name), name) for name in names]
+    scenarios = [shared.scenario(shared.for_one_of(names, options, name), name) for name in names]
     _require_same_model(scenarios)
     results = [run_scenario(scenario, options.engine) for scenario in scenarios]
     write_pictures(options, results, "Schedules compared")
@@ -67,3 +67,4 @@ def _print(results: list[Result]) -> None:
     rows.extend((lines[0][0], *(value for _, value in lines)) for lines in table)
     names = [result.scenario.schedule.name for result in results]
     print_table(results[-1].size, ("", *names), rows)
+    print_shortages(results)

@@ -9,8 +9,15 @@ from dataclasses import replace
 from bfpp import options as shared
 from bfpp.errors import one_line
 from bfpp.explanation import Explanation
-from bfpp.results import NOISE, RANKS_SHOWN, print_json, print_table, run_scenario
-from schedules import InvalidConfiguration
+from bfpp.results import (
+    NOISE,
+    RANKS_SHOWN,
+    print_json,
+    print_shortages,
+    print_table,
+    run_scenario,
+)
+from schedules import InvalidConfiguration, find_schedule
 from sim.parameters import changed, parse_change
 from traces.causes import Cause
 from traces.time_axis import in_words, unit_of
@@ -70,7 +77,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
-    """The options as they would be with some more words on the command line."""
+    """The options as they would be with some more words on the command line.
+
+    A schedule that uses no sequence inherits none.
+    """
     parser: argparse.ArgumentParser = options.parser
     try:
         words = shlex.split(text)
@@ -79,12 +89,17 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
     if refused := NOT_AGAINST.intersection(word.partition("=")[0] for word in words):
         raise InvalidConfiguration("against", f"{min(refused)} is no part of a configuration")
     schedule = [] if words and not words[0].startswith("-") else [options.schedule]
-    return parser.parse_args([*schedule, *words], argparse.Namespace(**vars(options)))
+    inherited = argparse.Namespace(**vars(options) | {"sequence": None})
+    compared = parser.parse_args([*schedule, *words], inherited)
+    if compared.sequence is None and find_schedule(compared.schedule).uses_sequence:
+        compared.sequence = options.sequence
+    return compared
 
 
 def _print(explained: Explanation) -> None:
     result = explained.result
     print_table(result.title, ("", ""), result.highlights())
+    print_shortages([result])
     causes = [cause for cause in Cause if any(rank[cause] for rank in explained.idle)]
     longest = max(sum(idle.values()) for idle in explained.idle)
     seconds_in_unit, unit = unit_of(longest)

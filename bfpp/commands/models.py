@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +21,10 @@ def _mlp(model: Transformer) -> int:
     return round(model.mlp_ratio * model.hidden)
 
 
+def _mlp_text(model: Transformer) -> str:
+    return f"{_mlp(model):,}" + (" gated" if model.gated else "")
+
+
 def _kv_heads(model: Transformer) -> int:
     return model.kv_heads or model.heads
 
@@ -30,27 +35,29 @@ def _text(name_or_path: str) -> str:
         return file_text("model", name_or_path)
     name, sizes = read_config(name_or_path)
     lines = [f"# {name!r}, from a Hugging Face config.json."]
-    return "\n".join(lines + [f"{key} = {size}" for key, size in sizes.items()])
+    return "\n".join(lines + [f"{key} = {json.dumps(size)}" for key, size in sizes.items()])
 
 
 MODELS = Presets[Transformer](
     name="model",
-    title="Models: billion parameters, heads of queries/keys, tokens of a sequence, words",
+    title="Models: billion parameters, heads of queries/keys, tokens of a sequence, words, and "
+    "whether the output layer's weights are tied to the embedding",
     files="a TOML file, or a Hugging Face config.json",
     columns={
         "billion": lambda model: f"{model.parameters / 1e9:,.1f}",
         "layers": lambda model: f"{model.layers:,}",
         "hidden": lambda model: f"{model.hidden:,}",
-        "MLP": lambda model: f"{_mlp(model):,}",
+        "MLP": _mlp_text,
         "heads": lambda model: f"{model.heads}/{_kv_heads(model)}",
         "tokens": lambda model: f"{model.sequence:,}",
         "words": lambda model: f"{model.vocabulary:,}",
+        "output": lambda model: "tied" if model.tied_embeddings else "own",
     },
     load=load_model,
     record=_record,
     text=_text,
 )
-"""The table tells parameters, widths, heads, sequence and vocabulary."""
+"""The table tells parameters, widths, heads, sequence, vocabulary and output layer."""
 
 add_arguments = MODELS.add_arguments
 run = MODELS.run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bfpp import options as shared
 from bfpp.found import Journal, write_table
-from bfpp.results import announce, print_json, print_table
+from bfpp.results import announce, print_json, print_table, shortage
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from sim.search import Configuration, Outcome, Problem, nearest, pareto, ranked
 
@@ -68,7 +68,8 @@ def _report(
         announce(options.out)
     if options.json:
         rows = [{**each.record, "pareto": each.configuration in front} for each in best_first]
-        print_json({"configurations": rows, "tried": tried, "seconds": seconds})
+        missed = {"nearest": nearest(outcomes).record} if outcomes and not rows else {}
+        print_json({"configurations": rows, "tried": tried, "seconds": seconds, **missed})
         return
     title = (
         f"{problem.model.name} on {problem.gpus} GPUs of {problem.cluster.name}: "
@@ -80,9 +81,9 @@ def _report(
     print_table(title, COLUMNS, [_row(outcome, front) for outcome in shown])
     if not best_first and outcomes:
         closest = nearest(outcomes)
-        missing = closest.memory_largest_gb - closest.device_memory_gb
         print_table(
-            f"Nothing fits; what comes nearest needs {missing:.1f} GB more than a device has",
+            f"Nothing fits; what comes nearest needs {closest.missing_gb:.1f} GB more than a "
+            f"device has: {shortage(closest.record)}",
             COLUMNS,
             [_row(closest, set())],
         )

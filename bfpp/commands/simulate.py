@@ -8,7 +8,15 @@ from pathlib import Path
 from bfpp import options as shared
 from bfpp.errors import blaming
 from bfpp.pictures import add_picture_arguments, write_pictures
-from bfpp.results import RANKS_SHOWN, Result, announce, print_json, print_table, run_scenario
+from bfpp.results import (
+    RANKS_SHOWN,
+    Result,
+    announce,
+    print_json,
+    print_shortages,
+    print_table,
+    run_scenario,
+)
 from schedules.graph_file import write_graph
 from traces.time_axis import in_words
 
@@ -61,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _print(result: Result) -> None:
     print_table(result.title, ("", ""), result.highlights())
+    print_shortages([result])
     rows = [
         (
             str(rank.rank),

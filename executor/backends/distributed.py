@@ -76,7 +76,7 @@ class DistributedBackend:
         dist.barrier()
 
     def parties(self, task: Task) -> list[list[Worker]]:
-        """This process's worker, where its rank takes part."""
+        """The process's worker, where its rank takes part."""
         return [[self.worker]] if self.worker.rank in (task.rank, task.peer) else []
 
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
