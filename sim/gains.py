@@ -1,17 +1,9 @@
 """How much earlier the step would end without one of its waits.
 
-<<<<<<< HEAD
 Durations stay as they are in the timeline, and so does how long after its
 blocker a measured task starts. One task is excused from waiting for anything
 but its own rank's compute lane: the compute step that ends the wait, or the
 blocking communication ahead of it that does.
-=======
-Durations stay as they are in the timeline, and one task is excused from waiting
-for anything but its own rank's compute lane: the compute step that ends the
-wait, or the blocking communication ahead of it that does. Excusing a blocking
-transfer spares its other rank the time too, which is no part of the wait: so no
-wait gains more than it lasts.
->>>>>>> features
 """
 
 from __future__ import annotations
