@@ -33,20 +33,12 @@ def waits_with_gains(causes: Causes, most: int = MOST) -> list[Wait]:
     step_time = float(times(causes.timeline.graph, costs)[1].max())
     found = list(waits)
     for at in longest:
-<<<<<<< HEAD
         if waits[at].task != NONE:
             without = excused(causes, waits[at])
             gain = step_time - float(times(without, costs)[1].max())
             # An excused transfer that blocks also frees its peer's lane: no merit of the wait.
             most_gain = waits[at].end - waits[at].begin
             found[at] = replace(waits[at], gain=min(max(gain, 0.0), most_gain))
-=======
-        wait = waits[at]
-        if wait.task != NONE:
-            without = excused(causes, wait)
-            gain = causes.timeline.step_time - float(times(without, costs)[1].max())
-            found[at] = replace(wait, gain=min(max(gain, 0.0), wait.end - wait.begin))
->>>>>>> features
     return found
 
 
