@@ -113,6 +113,10 @@ def _written_here(unfinished: Path, rank: int) -> dict[str, StoredFile]:
 
 
 def _finish(unfinished: Path, manifest: Manifest) -> Path:
+    for name in manifest.files:
+        if not (unfinished / name).exists():
+            reason = "was written where process 0 does not see it: hosts must share the directory"
+            raise CheckpointError(f"{unfinished / name}: {reason}")
     write_manifest(unfinished, manifest)
     to_disk(unfinished / MANIFEST)
     return publish(unfinished, manifest.step)
