@@ -26,7 +26,7 @@ from executor.checkpoint import (
     save,
 )
 from executor.checkpoint.pieces import DTYPES
-from executor.checkpoint.planning import segments
+from executor.checkpoint.planning import SavePieces, segments
 from tests.checkpoint_states import cut, empty_state, loaded_step, state_of, whole
 
 
@@ -133,6 +133,20 @@ def test_replicas_in_one_process_are_written_once_and_all_loaded(tmp_path: Path)
         values.zero_()
     load(path, named, None)
     assert all(torch.equal(values, torch.arange(float(size))) for values in replicas)
+
+
+def test_what_all_hold_is_written_by_each_in_part() -> None:
+    """A tensor goes to the process that has least to write so far."""
+    planner = SavePieces()
+    planner.set_up_planner({str(number): cut(torch.zeros(100)) for number in range(9)})
+    plans, metadata = planner.create_global_plan([planner.create_local_plan() for _ in range(3)])
+    assert [len(plan.items) for plan in plans] == [3, 3, 3]
+    assert sum(len(tensor.chunks) for tensor in metadata.state_dict_metadata.values()) == 9
+
+
+def test_where_it_was_written_is_not_written_down(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, whole(state_of(1)), {}, None)
+    assert not any(str(tmp_path).encode() in file.read_bytes() for file in path.iterdir())
 
 
 def test_torch_reads_it_with_its_own_tools(tmp_path: Path) -> None:

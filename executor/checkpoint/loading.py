@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,13 +133,13 @@ class Reader(FileSystemReader):
         done.set_result(None)
         return done
 
-    def _by_extent(self, plan: LoadPlan) -> Iterator[tuple[Extent, str, list[ReadItem]]]:
+    def _by_extent(self, plan: LoadPlan) -> list[tuple[Extent, str, list[ReadItem]]]:
         """What is read, in the files' order, with the tensor's name and the copies to make."""
         copies: dict[MetadataIndex, list[ReadItem]] = {}
         for item in plan.items:
             copies.setdefault(item.storage_index, []).append(item)
         extents = [(self.storage_data[index], index.fqn, items) for index, items in copies.items()]
-        yield from sorted(extents, key=lambda each: (each[0].file, each[0].start))
+        return sorted(extents, key=lambda each: (each[0].file, each[0].start))
 
     def _values(self, extent: Extent, name: str) -> torch.Tensor:
         file = self.directory / extent.file

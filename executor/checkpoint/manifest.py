@@ -98,8 +98,13 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
             for name, tensor in manifest.tensors.items()
         },
     }
+    (path / MANIFEST).write_text(sealed(content))
+
+
+def sealed(content: Any) -> str:
+    """The text of a manifest: its content, with the checksum of that."""
     text = _canonical(content)
-    (path / MANIFEST).write_text(f'{{"sha256": "{_checksum(text)}", "content": {text}}}\n')
+    return f'{{"sha256": "{_checksum(text)}", "content": {text}}}\n'
 
 
 def read_manifest(path: Path) -> Manifest:
