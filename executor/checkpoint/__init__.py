@@ -1,0 +1,39 @@
+"""Checkpoints that survive what interrupts them, and open in any other cut of the model.
+
+A directory of checkpoints holds one subdirectory for each, `save-000012-step-300`:
+the data files and the `.metadata` of torch.distributed.checkpoint, which torch's
+own tools read, and `manifest.json`: the step, the settings, where each tensor's
+values lie, and every file's SHA-256. The rules:
+
+- A checkpoint is written under a hidden name and renamed when all processes are
+  done and all of it is on disk. So whatever has the name of a checkpoint is
+  complete, and what an interruption leaves has not. Old ones go after that.
+- Saving a step again writes a new checkpoint, then removes the old one.
+- Each value is written once, by one of the processes that hold it.
+- Loading opens no pickle: the manifest is JSON, `.metadata` is left alone, and
+  values are read as plain tensors (`weights_only`). Before the first value is
+  written to a tensor, every file is found to be what was saved. The checksums tell
+  damage, not forgery: who can write to the directory can make a valid checkpoint,
+  but not one that runs code.
+- Several hosts need a file system that they share, and one training run at a time
+  writes to a directory.
+"""
+
+from executor.checkpoint.directory import complete, latest
+from executor.checkpoint.loading import load
+from executor.checkpoint.manifest import Manifest, read_manifest, read_settings
+from executor.checkpoint.pieces import Pieces
+from executor.checkpoint.processes import CheckpointError
+from executor.checkpoint.saving import save
+
+__all__ = [
+    "CheckpointError",
+    "Manifest",
+    "Pieces",
+    "complete",
+    "latest",
+    "load",
+    "read_manifest",
+    "read_settings",
+    "save",
+]

@@ -1,0 +1,167 @@
+"""Loading: everything that can be wrong is looked for before the first value is written."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.futures import Future
+
+from executor.checkpoint.manifest import (
+    Extent,
+    Manifest,
+    StoredFile,
+    StoredTensor,
+    read_manifest,
+    require_plain,
+)
+from executor.checkpoint.pieces import Holdings, Pieces, holdings
+from executor.checkpoint.planning import LoadPieces, agreed, chunk_of
+from executor.checkpoint.processes import CheckpointError, Processes
+
+
+def load(
+    path: Path,
+    tensors: Mapping[str, Pieces],
+    group: dist.ProcessGroup | None,
+    verify: bool = True,
+) -> None:
+    """Reads a checkpoint's values into the views that `tensors` has, wherever they were cut.
+
+    Every process of the group calls it, each with its own pieces; with no group,
+    this process loads alone. The names are those of all processes together.
+
+    Raises `CheckpointError`, in every process, if the checkpoint is damaged in any
+    way or is of another model; the views are as they were, unless `verify` is
+    off (which leaves the checksums of the data unread) or a forged file passes it.
+    """
+    processes = Processes(group, path)
+    manifest = processes.first(lambda: read_manifest(path))
+    processes.together(lambda: _check_files(path, manifest, processes, verify))
+    every = processes.together(lambda: holdings(tensors))
+    _check_model(path, manifest, every)
+    with processes.one_line_errors():
+        state_dict_loader.load(
+            dict(tensors),
+            storage_reader=Reader(path, manifest.tensors),
+            planner=LoadPieces(),
+            process_group=group,
+            no_dist=group is None,
+        )
+
+
+def _check_files(path: Path, manifest: Manifest, processes: Processes, verify: bool) -> None:
+    """The files are what they were; each process looks at its share of them."""
+    for name in sorted(manifest.files)[processes.rank :: processes.size]:
+        file, stored = path / name, manifest.files[name]
+        require_plain(file)
+        length = file.stat().st_size
+        if length != stored.length:
+            raise CheckpointError(f"{file}: {length} bytes, but {stored.length} were saved")
+        if verify and StoredFile.of(file) != stored:
+            raise CheckpointError(f"{file}: damaged: its SHA-256 is not that of what was saved")
+
+
+def _check_model(path: Path, manifest: Manifest, every: Sequence[Holdings]) -> None:
+    """The names, sizes and dtypes are those of the model's tensors."""
+    names = {name for each in every for name in each}
+    if unknown := names - manifest.tensors.keys():
+        raise CheckpointError(f"{path}: has no {_some(unknown)}, which the model has")
+    if unused := manifest.tensors.keys() - names:
+        raise CheckpointError(f"{path}: has {_some(unused)}, which the model has not")
+    for name in sorted(names):
+        stored, wanted = manifest.tensors[name], agreed(name, every)
+        if wanted is not None and wanted != (stored.size, stored.dtype):
+            raise CheckpointError(
+                f"{path}: {name} has {stored.size} values of {stored.dtype}, "
+                f"but {wanted.size} of {wanted.dtype} in the model"
+            )
+
+
+def _some(names: set[str]) -> str:
+    first, *others = sorted(names)
+    return f"{first} (and {len(others)} more)" if others else first
+
+
+class Reader(FileSystemReader):
+    """Torch's reader, but that it goes by the manifest and reads what it is promised, once."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, StoredTensor]) -> None:
+        super().__init__(path)
+        self.directory = path
+        self.tensors = tensors
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002
+        """The manifest in torch's words, instead of the pickle."""
+        return Metadata(
+            {
+                name: TensorStorageMetadata(
+                    TensorProperties(dtype=tensor.dtype),
+                    torch.Size([tensor.size]),
+                    [chunk_of(extent.offset, extent.size) for extent in tensor.extents],
+                )
+                for name, tensor in self.tensors.items()
+            },
+            storage_data={
+                MetadataIndex(name, [extent.offset]): extent
+                for name, tensor in self.tensors.items()
+                for extent in tensor.extents
+            },
+        )
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Reads each extent that is needed, and copies it to wherever it is."""
+        for extent, name, items in self._by_extent(plan):
+            values = self._values(extent, name)
+            for item in items:
+                [start], [length] = item.storage_offsets, item.lengths
+                planner.resolve_tensor(item).copy_(values[start : start + length])
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _by_extent(self, plan: LoadPlan) -> list[tuple[Extent, str, list[ReadItem]]]:
+        """What is read, in the files' order, with the tensor's name and the copies to make."""
+        copies: dict[MetadataIndex, list[ReadItem]] = {}
+        for item in plan.items:
+            copies.setdefault(item.storage_index, []).append(item)
+        extents = [(self.storage_data[index], index.fqn, items) for index, items in copies.items()]
+        return sorted(extents, key=lambda each: (each[0].file, each[0].start))
+
+    def _values(self, extent: Extent, name: str) -> torch.Tensor:
+        file = self.directory / extent.file
+        with file.open("rb") as stream:
+            stream.seek(extent.start)
+            stored = io.BytesIO(stream.read(extent.length))
+        try:
+            values: torch.Tensor = torch.load(stored, map_location="cpu", weights_only=True)
+        except Exception as error:
+            reason = f"the values of {name} cannot be read ({type(error).__name__})"
+            raise CheckpointError(f"{file}: {reason}") from error
+        if not _is_plain(values, self.tensors[name].dtype, extent.size):
+            raise CheckpointError(f"{file}: not the values of {name} that its manifest promises")
+        return values
+
+
+def _is_plain(values: Any, dtype: torch.dtype, size: int) -> bool:
+    """Whether this is an ordinary tensor of one dimension, and the right one."""
+    return (
+        type(values) is torch.Tensor
+        and values.layout is torch.strided
+        and values.device.type == "cpu"
+        and values.dtype is dtype
+        and values.shape == (size,)
+    )
