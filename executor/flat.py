@@ -74,6 +74,14 @@ class StageState:
         assert self.weights.grad is not None  # noqa: S101
         return self.weights.grad
 
+    def moments(self) -> dict[str, Tensor]:
+        """What Adam keeps of the share before its first step, by torch's names."""
+        return {
+            "step": torch.zeros((), dtype=torch.float32),
+            "exp_avg": torch.zeros_like(self.weights),
+            "exp_avg_sq": torch.zeros_like(self.weights),
+        }
+
     def part(self, buffer: Tensor) -> Tensor:
         """The share's part of a buffer of the whole stage."""
         return buffer[self.own]

@@ -12,10 +12,9 @@ import torch.distributed as dist
 
 from executor.backends.protocol import Backend
 from executor.dispatch import Dispatcher, Observer, Step, ignore
-from executor.measured import END, START, columns_of, merged, timeline_of
+from executor.measured import END, START, columns_of, merged
 from executor.plan import Plan
 from schedules.columns import Seconds
-from traces.timeline import Timeline
 
 AHEAD = {"cpu": 0, "cuda": 2}
 """Steps that may be queued on a device beyond the one that is waited for.
@@ -23,6 +22,10 @@ AHEAD = {"cpu": 0, "cuda": 2}
 On a GPU the host need not wait for each step; but it must not run far ahead,
 since memory that is freed on the host may long be in use on the device.
 """
+
+
+REMEMBERED = 64
+"""The last steps whose tasks' times are kept."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Trainer:
     ) -> None:
         self.plan, self.backend, self.ahead = plan, backend, ahead
         self.dispatcher = Dispatcher(plan.graph, backend, observe)
-        self.columns: list[tuple[float, Seconds]] = []
+        self.columns: deque[tuple[float, Seconds]] = deque(maxlen=REMEMBERED)
 
     def run(self, steps: range) -> Iterator[Report]:
         """Train, and tell of each step once it is done everywhere."""
@@ -66,14 +69,18 @@ class Trainer:
         self.columns.append((seconds, columns))
         return Report(step.number, loss, seconds)
 
-    def timeline(self) -> Timeline | None:
-        """The step whose time is the median; on process 0, once all processes have asked."""
+    def columns_of_median(self) -> Seconds | None:
+        """When tasks ran in the step whose time is the median.
+
+        For process 0, once all processes have asked; None for the others, and
+        before the first step.
+        """
         if not self.columns:
             return None
         by_time = sorted(range(len(self.columns)), key=lambda each: self.columns[each][0])
         _, columns = self.columns[by_time[len(by_time) // 2]]
         parts = _collect(columns)
-        return timeline_of(merged(parts, self.plan.graph), self.plan.graph) if parts else None
+        return merged(parts, self.plan.graph) if parts else None
 
     def close(self) -> None:
         """End the lanes."""

@@ -71,6 +71,8 @@ class Worker:
             lr=plan.optimization.learning_rate,
             weight_decay=plan.optimization.weight_decay,
         )
+        for stage in self.stages.values():
+            self.optimizer.state[stage.state.weights] = stage.state.moments()
         self.inputs: dict[Cell, Tensor] = {}
         self.targets: dict[int, Tensor] = {}
         self.passes: dict[Cell, Pass] = {}
@@ -283,7 +285,14 @@ class Worker:
         self.optimizer.step()
         for state in states:
             state.gradients.zero_()
-        if not self.gathered:
-            for stage in self.stages.values():
-                for buffer in stage.buffers.values():
-                    buffer.copy_(stage.state.weights.detach())
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take the weights of the training state, where no gather brings them."""
+        for number, stage in self.stages.items():
+            for buffer in stage.buffers.values() if number not in self.gathered else ():
+                buffer.copy_(stage.state.weights.detach())
+
+    def step_counts(self) -> list[Tensor]:
+        """How many steps the optimizer has made, as it counts them for each stage."""
+        return [self.optimizer.state[stage.state.weights]["step"] for stage in self.stages.values()]

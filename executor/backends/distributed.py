@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from executor.backends.protocol import MakeWorker
 from executor.lanes import Device
 from executor.plan import Plan
 from executor.worker import Worker
@@ -29,10 +30,17 @@ class WrongMessage(Exception):
 class DistributedBackend:
     """The worker of this process, and the process groups that it is in."""
 
-    def __init__(self, plan: Plan, device: Device, kind: str, *, checks_messages: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        device: Device,
+        kind: str,
+        make: MakeWorker = Worker,
+        checks_messages: bool = False,
+    ) -> None:
         self.plan, self.device, self.checks_messages = plan, device, checks_messages
         rank, replica = divmod(dist.get_rank(), plan.data_parallel)
-        self.worker = Worker(plan, rank, replica, device)
+        self.worker = make(plan, rank, replica, device)
         self.workers = [self.worker]
         replicas = range(plan.data_parallel)
         ranks = range(plan.graph.layout.pipeline_parallel)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from executor.backends.protocol import MakeWorker
 from executor.lanes import Device
 from executor.plan import Plan
 from executor.worker import Worker
@@ -17,11 +18,11 @@ from schedules.steps import DATA, TRANSFERS
 class LocalBackend:
     """Every worker of a run, and copies between them."""
 
-    def __init__(self, plan: Plan, device: Device) -> None:
+    def __init__(self, plan: Plan, device: Device, make: MakeWorker = Worker) -> None:
         self.plan, self.device = plan, device
         ranks = range(plan.graph.layout.pipeline_parallel)
         self.replicas = [
-            [Worker(plan, rank, replica, device) for rank in ranks]
+            [make(plan, rank, replica, device) for rank in ranks]
             for replica in range(plan.data_parallel)
         ]
         self.workers = [worker for replica in self.replicas for worker in replica]

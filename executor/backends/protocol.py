@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
 from executor.lanes import Device
+from executor.plan import Plan
 from executor.worker import Worker
 from schedules import Task
+
+
+MakeWorker = Callable[[Plan, int, int, Device], Worker]
+"""Makes the worker of a pipeline rank of a replica."""
 
 
 class Backend(Protocol):

@@ -1,0 +1,82 @@
+"""A training run, in values that can be sent to another process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from executor.model import Ends
+from executor.plan import Activations, Optimization, Plan, Precision
+from executor.sources import ModelSource
+from schedules import Communication, Layout, build_graph
+
+
+class BackendName(StrEnum):
+    """How ranks run: processes over gloo, processes over NCCL, or all in one process."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+    LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class Sleeps:
+    """Seconds that each stage's passes take where nothing is computed."""
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Checkpoints: where, after how many steps, and whether to go on from the last one."""
+
+    directory: Path
+    every: int | None = None
+    resumes: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """A schedule, a model to train with it, and how it is run."""
+
+    schedule: str
+    layout: Layout
+    communication: Communication
+    model: ModelSource
+    steps: int
+    backend: BackendName = BackendName.CPU
+    device: str = "cpu"
+    data_parallel: int = 1
+    microbatch_size: int = 1
+    precision: Precision = Precision.FLOAT32
+    activations: Activations = Activations.RECOMPUTE
+    ends: Ends = Ends.ATTACHED
+    optimization: Optimization = Optimization()
+    seed: int = 0
+    saving: Saving | None = None
+    final: Path | None = None
+    sleeps: Sleeps | None = None
+    checks_messages: bool = False
+
+    @property
+    def processes(self) -> int:
+        """How many processes it takes."""
+        if self.backend is BackendName.LOCAL:
+            return 1
+        return self.layout.pipeline_parallel * self.data_parallel
+
+    def plan(self) -> Plan:
+        """What all processes agree on; the same wherever it is made."""
+        return Plan(
+            graph=build_graph(self.schedule, self.layout, self.communication),
+            model=self.model.load(self.seed),
+            data_parallel=self.data_parallel,
+            microbatch_size=self.microbatch_size,
+            precision=self.precision,
+            activations=self.activations,
+            ends=self.ends,
+            optimization=self.optimization,
+            seed=self.seed,
+        )

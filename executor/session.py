@@ -1,0 +1,197 @@
+"""A run in one of its processes: meet the others, train, save, and tell how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from executor import checkpoint
+from executor.backends.distributed import DistributedBackend
+from executor.backends.local import LocalBackend
+from executor.backends.protocol import Backend, MakeWorker
+from executor.job import BackendName, Job, Saving
+from executor.lanes import Device, Streams, Threads
+from executor.plan import Plan
+from executor.processes import Activity, Place, join, measure_offset
+from executor.sleeping import SleepingWorker
+from executor.state import pieces_of
+from executor.training import Report, Trainer
+from executor.worker import Worker
+from schedules import Task
+from schedules.columns import NONE, Seconds
+from schedules.steps import COMPUTE_STEPS, TRANSFERS, Operation
+
+
+class Disagreement(Exception):
+    """Processes that were started to do different things."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the first process tells at the end: its reports, and when the median step's tasks ran.
+
+    `columns` are those of `executor.measured`; `first` is the first step.
+    """
+
+    reports: list[Report]
+    columns: Seconds
+    first: int
+
+
+def train(place: Place, job: Job) -> Outcome | None:
+    """Run a job's part in this process; what it tells counts in the first one."""
+    place.watch.enter("main", Activity("building the model"))
+    plan = job.plan()
+    place.watch.leave("main")
+    ahead = 0.0
+    if job.backend is not BackendName.LOCAL:
+        join(place)
+        _require_agreement(plan)
+        ahead = measure_offset().nanoseconds / 1e9
+    with place.watch.during(Activity("connecting", _others(place))):
+        backend = BACKENDS[job.backend](plan, job, place)
+    _introduce(place, plan, backend)
+    trainer = Trainer(plan, backend, partial(_observed, place), ahead)
+    first = _resume(job, place, backend)
+    reports = []
+    for report in trainer.run(range(first, job.steps)):
+        reports.append(report)
+        place.watch.step = report.step + 1
+        place.send({"step": report.step, "loss": report.loss, "seconds": report.seconds})
+        if job.saving and job.saving.every and (report.step + 1) % job.saving.every == 0:
+            _save(job, place, backend, job.saving.directory, report.step + 1)
+    place.watch.step = None
+    if job.final:
+        _save(job, place, backend, job.final, job.steps)
+    columns = trainer.columns_of_median()
+    trainer.close()
+    return Outcome(reports, columns, first) if columns is not None else None
+
+
+# Meeting the others
+
+
+def _maker(job: Job) -> MakeWorker:
+    return partial(SleepingWorker, sleeps=job.sleeps) if job.sleeps else Worker
+
+
+def _local(plan: Plan, job: Job, place: Place) -> Backend:
+    del place
+    torch.set_num_threads(1)
+    device: Device = Threads() if job.device == "cpu" else Streams(torch.device(job.device))
+    return LocalBackend(plan, device, _maker(job))
+
+
+def _cpu(plan: Plan, job: Job, place: Place) -> Backend:
+    del place
+    return DistributedBackend(plan, Threads(), "gloo", _maker(job), job.checks_messages)
+
+
+def _cuda(plan: Plan, job: Job, place: Place) -> Backend:
+    device = Streams(torch.device("cuda", place.local))
+    return DistributedBackend(plan, device, "nccl", _maker(job), job.checks_messages)
+
+
+BACKENDS: dict[BackendName, Callable[[Plan, Job, Place], Backend]] = {
+    BackendName.LOCAL: _local,
+    BackendName.CPU: _cpu,
+    BackendName.CUDA: _cuda,
+}
+
+
+def _require_agreement(plan: Plan) -> None:
+    """Raise `Disagreement` unless all processes were made from the same plan."""
+    digests: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(digests, plan.digest)
+    others = [process for process, digest in enumerate(digests) if digest != digests[0]]
+    if others:
+        raise Disagreement(
+            f"process {others[0]} has another task graph, model or setting than process 0"
+        )
+
+
+def _others(place: Place) -> tuple[int, ...]:
+    return tuple(each for each in range(place.processes) if each != place.process)
+
+
+# Being watched
+
+
+def _introduce(place: Place, plan: Plan, backend: Backend) -> None:
+    """Tell the watch who is here, and what the numbers of tasks stand for."""
+    worker = backend.workers[0]
+    is_alone = len(backend.workers) > 1
+    replica = f", replica {worker.replica}" if plan.data_parallel > 1 else ""
+    title = "the process of all ranks" if is_alone else f"rank {worker.rank}{replica}"
+    place.watch.introduce(title, partial(_describe, plan, None if is_alone else worker))
+    place.watch.step = 0
+
+
+def _describe(plan: Plan, worker: Worker | None, number: int) -> Activity:
+    """A task in words, with the processes that it waits for."""
+    task = plan.graph.task(number)
+    peers = () if worker is None else _peers(plan, worker, task)
+    return Activity(str(task), peers, number)
+
+
+def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:
+    replicas = plan.data_parallel
+    if task.operation in TRANSFERS:
+        other = task.peer if worker.rank == task.rank else task.rank
+        return (other * replicas + worker.replica,)
+    if task.operation in COMPUTE_STEPS:
+        return ()
+    if task.operation is Operation.OPTIMIZER:
+        ranks = range(plan.graph.layout.pipeline_parallel)
+        others = [rank * replicas + worker.replica for rank in ranks if rank != worker.rank]
+        return tuple(others) if plan.graph.communication.clipping else ()
+    group = range(worker.rank * replicas, (worker.rank + 1) * replicas)
+    return tuple(each for each in group if each != worker.rank * replicas + worker.replica)
+
+
+@contextmanager
+def _observed(place: Place, task: Task, worker: Worker) -> Iterator[None]:
+    is_receiver = task.peer == worker.rank and task.peer != NONE
+    lane = f"{worker.rank}.{worker.replica}.{task.peer_lane if is_receiver else task.lane}"
+    place.watch.enter(lane, task.number)
+    try:
+        yield
+    except BaseException as error:
+        place.watch.failed(error)
+    place.watch.leave(lane)
+
+
+# Checkpoints
+
+
+def _group(job: Job) -> dist.ProcessGroup | None:
+    return None if job.backend is BackendName.LOCAL else dist.group.WORLD
+
+
+def _save(job: Job, place: Place, backend: Backend, directory: Path, step: int) -> None:
+    settings: dict[str, Any] = {
+        "schedule": job.schedule,
+        "precision": str(job.precision),
+        "seed": job.seed,
+    }
+    with place.watch.during(Activity(f"saving step {step}")):
+        checkpoint.save(directory, step, pieces_of(backend.workers), settings, _group(job))
+
+
+def _resume(job: Job, place: Place, backend: Backend) -> int:
+    """Load the last checkpoint, if one is wanted and there; the step to go on with."""
+    match job.saving:
+        case Saving(directory, resumes=True) if last := checkpoint.latest(directory):
+            with place.watch.during(Activity(f"loading {last.name}")):
+                checkpoint.load(last, pieces_of(backend.workers), _group(job))
+                for worker in backend.workers:
+                    worker.refresh()
+            return checkpoint.read_manifest(last).step
+    return 0

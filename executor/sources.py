@@ -1,0 +1,69 @@
+"""Where a model comes from, in values that can be sent to another process."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from executor.corpus import Text, read_text
+from executor.model import Model
+from executor.transformer import TransformerSizes, transformer
+from schedules import InvalidConfiguration
+
+
+class ModelSource(Protocol):
+    """Makes the same model in every process."""
+
+    def load(self, seed: int) -> Model:
+        """The model, with data drawn by this seed."""
+        ...
+
+
+@dataclass(frozen=True)
+class TransformerSource:
+    """A transformer that learns the bytes of a text file, or of Python's own documentation."""
+
+    sizes: TransformerSizes
+    text: Path | None = None
+
+    def load(self, seed: int) -> Model:
+        """The transformer; raises `OSError` if the text cannot be read."""
+        return transformer(self.sizes, Text(read_text(self.text), self.sizes.context, seed))
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """A function in a Python file that takes a seed and returns a `Model`."""
+
+    path: Path
+    name: str
+
+    def load(self, seed: int) -> Model:
+        """What the function returns; raises `InvalidConfiguration` if that is no model."""
+        model = self._function()(seed)
+        if not isinstance(model, Model):
+            raise InvalidConfiguration(
+                "model", f"{self} returned {type(model).__name__}, not an executor.Model"
+            )
+        return model
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.name}"
+
+    def _function(self) -> Callable[[int], object]:
+        name = f"bfpp_model_{self.path.stem}"
+        spec = importlib.util.spec_from_file_location(name, self.path)
+        if spec is None or spec.loader is None or not self.path.exists():
+            raise InvalidConfiguration("model", f"there is no Python file {self.path}")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        function = getattr(module, self.name, None)
+        if not callable(function):
+            raise InvalidConfiguration("model", f"{self.path} has no function {self.name}")
+        found: Callable[[int], object] = function
+        return found
