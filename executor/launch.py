@@ -33,6 +33,7 @@ from executor.verdict import Scene, Verdict, judge, judge_exit
 PERIOD = 0.05  # seconds between two looks at messages and ends
 TO_ANSWER = 0.3  # seconds that a process that hangs has to say where
 LOG_LINES = 20
+TORCHRUN = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # what it tells its processes
 
 
 class RunFailed(Exception):
@@ -66,7 +67,7 @@ def launch(
     number of processes.
     """
     limits = limits or Limits()
-    if "RANK" not in os.environ:
+    if not os.environ.keys() >= TORCHRUN:
         return _launch_own(entry, arguments, processes, limits, on_message)
     if int(os.environ["WORLD_SIZE"]) != processes:
         started = os.environ["WORLD_SIZE"]

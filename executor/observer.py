@@ -12,6 +12,7 @@ from executor.beats import Beat, Limits, beat_from_json
 from executor.verdict import Scene, Verdict, verdict_from_json
 
 VERDICT = "verdict"
+VERDICTS = "verdicts"
 
 
 def beat_key(process: int) -> str:
@@ -46,9 +47,14 @@ class Observer:
 
 
 def publish(store: Store, verdict: Verdict) -> bool:
-    """Makes it everyone's verdict; False where another one was first."""
-    text = verdict.to_json()
-    return store.compare_set(VERDICT, "", text).decode() == text
+    """Makes it everyone's verdict; False where another one was first.
+
+    A count says who was first: two may come to the same verdict at once.
+    """
+    is_first = store.add(VERDICTS, 1) == 1
+    if is_first:
+        store.set(VERDICT, verdict.to_json())
+    return is_first
 
 
 def published(store: Store) -> Verdict | None:

@@ -155,10 +155,7 @@ def _disconnected(scene: Scene) -> Verdict | None:
 
 def _standstill(scene: Scene) -> Verdict | None:
     known = dict(scene.known())
-    moving = [beat for beat in known.values() if beat.quiet <= scene.limits.hang]
-    patient = [lane for beat in known.values() for lane in beat.computing]
-    running = [beat for beat in known.values() if beat.waiting or beat.step is not None]
-    if moving or patient or not running:
+    if not known or any(_may_be_well(beat, scene.limits) for beat in known.values()):
         return None
     waits: list[Wait] = [
         (beat.step or 0, lane.activity.number or 0, process, lane)
@@ -167,6 +164,12 @@ def _standstill(scene: Scene) -> Verdict | None:
     ]
     waits.sort(key=lambda wait: wait[:3])
     return _idle(scene, known, waits) or _all_wait(scene, waits)
+
+
+def _may_be_well(beat: Beat, limits: Limits) -> bool:
+    """Whether it moves, or may take its time: in a computation, or outside the steps."""
+    outside = beat.step is None and not beat.waiting
+    return beat.quiet <= limits.hang or bool(beat.computing) or outside
 
 
 def _idle(scene: Scene, known: dict[int, Beat], waits: list[Wait]) -> Verdict | None:

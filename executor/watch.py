@@ -33,7 +33,12 @@ def task_number(number: int) -> Activity:
 
 
 class Watch:
-    """The activities of one process's lanes; `step` is set by whoever runs the steps."""
+    """The activities of one process's lanes.
+
+    Whoever runs the steps sets `step`, and sets it to None after the last: in
+    a step, a process that begins nothing for long has stopped, and outside it
+    may take its time.
+    """
 
     def __init__(self) -> None:
         self.step: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -178,6 +179,27 @@ def test_a_kill_at_any_moment_is_told_as_such(seed: int) -> None:
     assert_gone(run.pids, within=0)
 
 
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 8))]
+)
+def test_a_kill_while_the_processes_start_is_told_as_such(seed: int) -> None:
+    timer = Timer(random.Random(seed).uniform(0.1, 4.0), kill_a_child)
+    timer.start()
+    with pytest.raises(RunFailed) as failure:
+        launch(train, Toy(steps=10**9), 2)
+    assert re.match(r"(rank . \()?process .\)? was killed by SIGKILL\b", str(failure.value))
+    assert children() == []
+
+
+def children() -> list[int]:
+    tasks = Path("/proc/self/task").iterdir()
+    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+
+
+def kill_a_child() -> None:
+    os.kill(children()[-1], signal.SIGKILL)
+
+
 def test_a_single_process_is_enough() -> None:
     assert launch(nothing, "to do", 1) == "to do"
 
@@ -193,8 +215,9 @@ def test_an_entry_that_others_cannot_import(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_launcher_that_started_another_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "3")
+    joined = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in joined.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match="needs 2 processes, and torchrun started 3"):
         launch(nothing, "to do", 2)
 
@@ -241,7 +264,7 @@ def test_an_interrupt_ends_all_at_once(tmp_path: Path) -> None:
     with program(OWN, ENDLESS) as parent:
         pids = pids_of(parent)
         parent.send_signal(signal.SIGINT)
-        _, errors = parent.communicate(timeout=DEATH)
+        _, errors = parent.communicate(timeout=20)
     assert parent.returncode == -signal.SIGINT
     assert errors.count("Traceback") == 1
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
@@ -272,7 +295,7 @@ def test_under_torchrun_the_others_name_the_culprit(
 ) -> None:
     with program(TORCHRUN, Toy(misfortune=misfortune, pause=1.5, hang=hang)) as run:
         pids = pids_of(run)
-        _, errors = run.communicate(timeout=20)
+        _, errors = run.communicate(timeout=60)
     told = [line for line in errors.splitlines() if line.startswith("bfpp:")]
     assert [line.startswith(f"bfpp: rank 1 (process 1) {message}") for line in told] == [True]
     assert IN_THE_TASK in told[0]
