@@ -21,9 +21,7 @@ from schedules import Operation, Task
 class SleepingWorker(Worker):
     """A worker whose passes take the time that they are told to, and return zeros."""
 
-    def __init__(
-        self, plan: Plan, rank: int, replica: int, device: Device, sleeps: Sleeps
-    ) -> None:
+    def __init__(self, plan: Plan, rank: int, replica: int, device: Device, sleeps: Sleeps) -> None:
         super().__init__(plan, rank, replica, device)
         self.sleeps = sleeps
         self.zeros = {

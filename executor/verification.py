@@ -65,8 +65,7 @@ def verify(plan: Plan, reports: Sequence[Report], final: Path) -> Verification:
         reference.losses[reports[0].step :] if reports else [],
         max((abs(each.loss - reference.losses[each.step]) for each in reports), default=0.0),
         max(
-            float((found[name] - value).abs().max())
-            for name, value in reference.parameters.items()
+            float((found[name] - value).abs().max()) for name, value in reference.parameters.items()
         ),
         TOLERANCES[plan.precision],
     )

@@ -117,5 +117,4 @@ def _progress(
         yield advance
 
 
-def _report_failure(error: Exception) -> int:
-    ...
+def _report_failure(error: Exception) -> int: ...

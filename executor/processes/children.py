@@ -1,0 +1,103 @@
+"""The processes that we start ourselves, by torch's own launcher.
+
+Each is the leader of a session, so Ctrl-C reaches only the parent, and killing
+its group kills what it has started too. Whether one has ended is asked without
+reaping it: its group stays there to be killed until the end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing import (
+    DefaultLogsSpecs,
+    SignalException,
+    Std,
+    SubprocessContext,
+    start_processes,
+)
+
+from executor.processes.member import ASK_WHERE, PARENT
+
+HOST = "127.0.0.1"
+TORCH_HANDLES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Children:
+    """One running process per number; `close` ends them."""
+
+    def __init__(self, directory: Path, processes: int, port: int) -> None:
+        numbers = range(processes)
+        with _own_signal_handlers():
+            context = start_processes(
+                name="bfpp",
+                entrypoint=sys.executable,
+                args=dict.fromkeys(numbers, ("-m", "executor.processes.member", directory)),
+                envs={number: _environment(number, processes, port) for number in numbers},
+                logs_specs=DefaultLogsSpecs(str(directory), redirects=Std.ALL),
+            )
+        assert isinstance(context, SubprocessContext)  # noqa: S101  as the entrypoint is a program
+        self._handlers = [context.subprocess_handlers[number] for number in numbers]
+        self._logs = [Path(context.stderrs[number]) for number in numbers]
+
+    def ended(self) -> dict[int, int]:
+        """How the processes that ended did: by their exit code, or the signal (negative)."""
+        return {
+            number: ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+            for number, handler in enumerate(self._handlers)
+            if (ended := _look_at(handler.proc.pid))
+        }
+
+    def ask_where(self, process: int) -> None:
+        """Has a process that hangs write to its log where it is."""
+        os.kill(self._handlers[process].proc.pid, ASK_WHERE)
+
+    def log(self, process: int) -> str:
+        """What a process wrote to standard error."""
+        return self._logs[process].read_text(errors="replace")
+
+    def close(self) -> None:
+        """Ends all of them, the stopped ones and those that ignore SIGTERM too."""
+        for handler in self._handlers:
+            handler.close(signal.SIGKILL)
+        for handler in self._handlers:
+            handler.proc.wait()
+
+
+def _look_at(pid: int) -> os.waitid_result | None:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+
+def _environment(number: int, processes: int, port: int) -> dict[str, str]:
+    environment = {
+        "RANK": str(number),
+        "WORLD_SIZE": str(processes),
+        "LOCAL_RANK": str(number),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(port),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        PARENT: str(os.getpid()),
+    }
+    if sys.platform == "linux":  # no need to resolve this host's name, which may fail
+        environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    return environment
+
+
+@contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Undoes that torch's launcher takes the signals, Ctrl-C among them, for itself."""
+    before = {number: signal.getsignal(number) for number in TORCH_HANDLES}
+    try:
+        yield
+    except SignalException as error:
+        raise KeyboardInterrupt from error
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)

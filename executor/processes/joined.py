@@ -1,0 +1,145 @@
+"""A run in processes that torchrun started.
+
+There is no parent of ours that sees how a process ends, so the processes judge
+themselves: the first and the last (two, and on two hosts if there are two,
+since one may be the one that hangs), and any that failed or was asked to end.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+from torch.distributed import Store
+from torch.distributed.rendezvous import rendezvous
+
+from executor.processes.beats import Limits
+from executor.processes.guard import LOST, Guard
+from executor.processes.observer import Observer, publish, published
+from executor.processes.place import Message, Place, connect
+from executor.processes.process import Arguments, Entry, Outcome, take_part
+from executor.processes.verdict import Verdict, judge
+from executor.processes.watch import Watch
+
+CULPRIT_FIRST = 0.5  # seconds: torchrun names the process that it sees end first
+STORE_LOST = "the connection to the run's store is lost: the host of process 0, or torchrun, ended"
+
+
+class Jury:
+    """One process's share in the verdict."""
+
+    def __init__(self, place: Place, store: Store) -> None:
+        self._place = place
+        self._store = store
+        self._observer = Observer(store, place.processes, place.limits)
+        self._observes = place.process in (0, place.processes - 1)
+        self._signal = 0
+        self._looks_left = round(2 * place.limits.grace / place.limits.beat)
+        store.set(_address_key(place.process), f"{_host()} {os.getpid()}")
+
+    def look(self, signal_number: int) -> None:
+        """After each beat: ends the process if there is a verdict, or it was asked to end."""
+        if signal_number == LOST:
+            self._end(Verdict(self._place.process, STORE_LOST), say=self._place.local == 0)
+        if signal_number == signal.SIGINT:
+            os._exit(128 + signal.SIGINT)
+        self._signal = self._signal or signal_number
+        verdict = published(self._store) or self._judge()
+        if verdict:
+            self._end(verdict)
+        if self._signal:
+            self._looks_left -= 1
+            if self._looks_left < 0:
+                os._exit(128 + self._signal)
+
+    def wait_for_others(self) -> None:
+        """Until all are done: the first process may host the store that they still need."""
+        while any(not (beat and beat.done) for beat in self._observer.look().beats):
+            time.sleep(self._place.limits.beat / 5)
+
+    def _judge(self) -> Verdict | None:
+        if not (self._observes or self._signal or self._place.watch.has_failed):
+            return None
+        # torchrun asks the others to end when one has died: a short silence will do.
+        verdict = judge(self._observer.look(ending=bool(self._signal)))
+        if verdict and publish(self._store, verdict):
+            self._end(verdict, say=True)
+        return verdict
+
+    def _end(self, verdict: Verdict, say: bool = False) -> None:
+        if say:
+            print(f"bfpp: {verdict}", file=sys.stderr, flush=True)  # noqa: T201  the one message
+        if verdict.process != self._place.process:
+            if verdict.alive:
+                self._kill(verdict.process)
+            time.sleep(CULPRIT_FIRST)
+        os._exit(1)
+
+    def _kill(self, process: int) -> None:
+        """Ends one of this host that may not end by itself: torchrun would wait for it."""
+        if self._store.check([_address_key(process)]):
+            host, pid = self._store.get(_address_key(process)).decode().split()
+            if host == _host():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+
+
+def launch_joined(
+    entry: Entry[Arguments, Outcome],
+    arguments: Arguments,
+    limits: Limits,
+    on_message: Callable[[Message], None],
+) -> Outcome | None:
+    """One process's part of the run; the outcome in the first process, None in the others."""
+    timeout = timedelta(seconds=limits.start)
+    store, process, processes = next(iter(rendezvous("env://", timeout=timeout)))
+    store.set_timeout(timedelta(hours=1))
+    local = int(os.environ.get("LOCAL_RANK", process))
+    send = on_message if process == 0 else _nothing
+    place = Place(process, processes, local, store, Watch(), limits, send)
+    own_store = connect(timedelta(seconds=limits.hang))
+    jury = Jury(place, own_store)
+    guard = Guard(process, place.watch, own_store, limits, jury.look)
+    with _signals_to(guard):
+        outcome = take_part(entry, arguments, place, guard)
+        if place.is_first:
+            jury.wait_for_others()
+    return outcome if place.is_first else None
+
+
+def _address_key(process: int) -> str:
+    return f"address/{process}"
+
+
+def _host() -> str:
+    """The same for two processes only if one torchrun started both, on one host."""
+    return f"{platform.node()}/{os.getppid()}"
+
+
+def _nothing(_: Message) -> None:
+    """Where the messages of the other processes go."""
+
+
+@contextmanager
+def _signals_to(guard: Guard) -> Iterator[None]:
+    """Tells the guard of SIGTERM and SIGINT, also while the main thread is stuck in gloo."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, lambda *_: None)
+    descriptor = signal.set_wakeup_fd(guard.bell, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(descriptor)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,69 @@
+"""A process that we started ourselves: `python -m executor.processes.member DIRECTORY`.
+
+It ends with its parent, however the parent ends: the kernel is asked to kill
+it, and where there is no such kernel its guard sees that the parent is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import pickle
+import signal
+import sys
+from pathlib import Path
+
+from executor.processes.guard import Guard
+from executor.processes.place import FOREVER, Message, Place, connect, use_cores
+from executor.processes.process import take_part
+from executor.processes.watch import Watch
+
+PARENT = "BFPP_PARENT"  # the environment variable with its process id
+SET_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
+ASK_WHERE = signal.SIGUSR1  # writes to the log where all threads are
+MESSAGES = "messages"
+WORK = "work.pickle"
+OUTCOME = "outcome.pickle"
+
+
+def end_with_parent() -> None:
+    """Has the kernel kill this process when its parent ends (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    end_if_orphaned()  # it may have ended while this process imported torch
+
+
+def end_if_orphaned(_: int = 0) -> None:
+    """Ends this process if its parent has ended; its guard calls it at every beat."""
+    if os.getppid() != int(os.environ[PARENT]):
+        os._exit(1)
+
+
+def main(directory: Path) -> None:
+    """Does this process's part; the first one's outcome goes to the directory."""
+    end_with_parent()
+    faulthandler.enable()
+    faulthandler.register(ASK_WHERE)
+    entry, arguments, limits = pickle.loads((directory / WORK).read_bytes())  # noqa: S301  ours
+    process, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    use_cores(processes)
+    store = connect(FOREVER)
+
+    def send(message: Message) -> None:
+        if process == 0:
+            store.queue_push(MESSAGES, json.dumps(message))
+
+    place = Place(process, processes, process, store, Watch(), limits, send)
+    guard = Guard(process, place.watch, connect(FOREVER), limits, end_if_orphaned)
+    outcome = take_part(entry, arguments, place, guard)
+    if place.is_first:
+        (directory / OUTCOME).write_bytes(pickle.dumps(outcome))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # all is said: the interpreter's own end can only be slow, or hang
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,62 @@
+"""Reads the beats of all processes and settles, once, who is to blame.
+
+Silence is counted in looks, not by the clock: an observer that was itself
+stopped or starved for a while does not take the others for dead.
+"""
+
+from __future__ import annotations
+
+from torch.distributed import Store
+
+from executor.processes.beats import Beat, Limits, beat_from_json
+from executor.processes.verdict import Scene, Verdict, verdict_from_json
+
+VERDICT = "verdict"
+VERDICTS = "verdicts"
+
+
+def beat_key(process: int) -> str:
+    """Where the beats of a process are in the store."""
+    return f"beat/{process}"
+
+
+class Observer:
+    """One reader of the beats; `look` is to be called every `limits.beat` seconds."""
+
+    def __init__(self, store: Store, processes: int, limits: Limits) -> None:
+        self._store = store
+        self._limits = limits
+        self._beats: list[Beat | None] = [None] * processes
+        self._silent_looks = [0] * processes
+
+    def look(self, ending: bool = False) -> Scene:
+        """The scene as it is now."""
+        for process, before in enumerate(self._beats):
+            beat = self._read(beat_key(process), first=before is None)
+            heard = beat is not None and (before is None or beat.count != before.count)
+            self._silent_looks[process] = 0 if heard else self._silent_looks[process] + 1
+            self._beats[process] = beat
+        silent = tuple(looks * self._limits.beat for looks in self._silent_looks)
+        return Scene(tuple(self._beats), silent, self._limits, ending)
+
+    def _read(self, key: str, first: bool) -> Beat | None:
+        # Reading a key that is not there would wait for it.
+        if first and not self._store.check([key]):
+            return None
+        return beat_from_json(self._store.get(key))
+
+
+def publish(store: Store, verdict: Verdict) -> bool:
+    """Makes it everyone's verdict; False where another one was first.
+
+    A count says who was first: two may come to the same verdict at once.
+    """
+    is_first = store.add(VERDICTS, 1) == 1
+    if is_first:
+        store.set(VERDICT, verdict.to_json())
+    return is_first
+
+
+def published(store: Store) -> Verdict | None:
+    """The verdict, if there is one."""
+    return verdict_from_json(store.get(VERDICT)) if store.check([VERDICT]) else None

@@ -1,0 +1,28 @@
+"""What every process of a run does, whoever started it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from executor.processes.guard import Guard
+from executor.processes.place import Place, part
+
+Arguments = TypeVar("Arguments")
+Outcome = TypeVar("Outcome")
+
+Entry = Callable[[Place, Arguments], Outcome]
+
+
+def take_part(
+    entry: Entry[Arguments, Outcome], arguments: Arguments, place: Place, guard: Guard
+) -> Outcome:
+    """Runs the entry under guard; an exception ends the process with the run's verdict."""
+    guard.start()
+    try:
+        outcome = entry(place, arguments)
+        part(place)
+    except BaseException as error:
+        place.watch.failed(error)
+    guard.finish()
+    return outcome

@@ -1,0 +1,136 @@
+"""What a process is doing: the lanes say it here, and its beat tells the others.
+
+The lanes say `enter` and `leave` around each task, which is one store into a
+dict: no lock and no text. Words are made only when a beat is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NoReturn
+
+from torch.distributed import DistError
+
+from executor.processes.beats import Activity, Beat, Failure, LaneState
+
+Doing = int | Activity  # an int is a task's number, to be described when it is told
+LaneRecord = tuple[Doing, float, bool, int]  # what, since when, whether still, which thread
+
+MAIN = "main"
+TRACEBACK_FRAMES = -8  # the innermost ones
+NOWHERE = Activity("")
+BROKEN_CONNECTION = ("Connection closed", "Connection reset", "gloo", "NCCL", "Broken pipe")
+
+
+def task_number(number: int) -> Activity:
+    """The description of a task before the graph is known."""
+    return Activity(f"task {number}", number=number)
+
+
+class Watch:
+    """The activities of one process's lanes.
+
+    Whoever runs the steps sets `step`, and sets it to None after the last: in
+    a step, a process that begins nothing for long has stopped, and outside it
+    may take its time.
+    """
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.alarm: Callable[[], None] = lambda: None  # sends the beat at once
+        self._title = ""
+        self._describe: Callable[[int], Activity] = task_number
+        self._lanes: dict[str, LaneRecord] = {}
+        self._failure: tuple[Failure, float] | None = None
+        self._count = 0
+        self._begun = time.monotonic()
+
+    def introduce(self, title: str, describe: Callable[[int], Activity]) -> None:
+        """Names the process (`rank 1`) and says how to put a task's number in words."""
+        self._title, self._describe = title, describe
+
+    def enter(self, lane: str, doing: Doing) -> None:
+        """The lane begins a task."""
+        self._lanes[lane] = (doing, time.monotonic(), True, threading.get_ident())
+
+    def leave(self, lane: str) -> None:
+        """The lane has ended the task that it was in."""
+        doing, _, _, thread = self._lanes[lane]
+        self._lanes[lane] = (doing, time.monotonic(), False, thread)
+
+    @contextmanager
+    def during(self, activity: Activity, lane: str = MAIN) -> Iterator[None]:
+        """Something outside the graph: building the model, saving a checkpoint.
+
+        An exception leaves the lane where it is, so that the report says where.
+        """
+        self.enter(lane, activity)
+        yield
+        self.leave(lane)
+
+    def failed(self, error: BaseException) -> NoReturn:
+        """Reports an exception in the thread that raised it, and waits to be ended.
+
+        It never returns: a process that left at once would look like the
+        culprit where it is the victim of another. The first call counts.
+        """
+        activity = self._activity(self._own_doing())
+        text = f"{type(error).__name__}: {error}".strip()
+        failure = Failure(
+            text.partition("\n")[0],
+            activity.words,
+            activity.number,
+            bool(activity.peers) or _is_broken_connection(error),
+            "".join(traceback.format_exception(error, limit=TRACEBACK_FRAMES)),
+        )
+        self._failure = self._failure or (failure, time.monotonic())
+        self.alarm()
+        while True:
+            time.sleep(3600)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether `failed` was called."""
+        return self._failure is not None
+
+    def beat(self, done: bool = False) -> Beat:
+        """The state of the process now."""
+        self._count += 1
+        now = time.monotonic()
+        lanes = list(self._lanes.items())  # lanes may come while this thread reads
+        failure = self._failure
+        return Beat(
+            self._count,
+            self._title,
+            self.step,
+            now - max((since for _, (_, since, _, _) in lanes), default=self._begun),
+            tuple(
+                LaneState(lane, self._activity(doing), busy, now - since)
+                for lane, (doing, since, busy, _) in lanes
+            ),
+            failure and replace(failure[0], seconds=now - failure[1]),
+            done,
+        )
+
+    def _own_doing(self) -> Doing:
+        """What the calling thread is in, as its lanes said."""
+        thread = threading.get_ident()
+        records = list(self._lanes.values())
+        return next((doing for doing, _, busy, by in records if busy and by == thread), NOWHERE)
+
+    def _activity(self, doing: Doing) -> Activity:
+        if isinstance(doing, Activity):
+            return doing
+        try:
+            return self._describe(doing)
+        except Exception:  # a word that is missing must not stop the beats
+            return task_number(doing)
+
+
+def _is_broken_connection(error: BaseException) -> bool:
+    return isinstance(error, DistError) or any(word in str(error) for word in BROKEN_CONNECTION)

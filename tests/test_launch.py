@@ -1,0 +1,316 @@
+"""Real processes, ended in every way: one message that names who and where, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from threading import Timer
+
+import pytest
+
+from executor.processes.beats import Limits
+from executor.processes.launch import RunFailed, launch
+from executor.processes.place import Message, Place, cores
+from tests.toy_run import Total, Toy, train, wait_for_each_other
+
+ROOT = Path(__file__).parent.parent
+DEATH = 5.0  # seconds in which a death or an exception must be told
+HANG = 3.0
+PATIENT = Limits()
+IMPATIENT = Limits(hang=HANG)
+
+
+@pytest.fixture(autouse=True)
+def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+class Run:
+    """What the parent saw of a run that failed."""
+
+    def __init__(self, toy: Toy, limits: Limits = PATIENT, kill_after: float | None = None) -> None:
+        self.pids: list[int] = []
+        self._kill_after = kill_after
+        self._toy = toy
+        self.told = time.monotonic()
+        with pytest.raises(RunFailed) as failure:
+            launch(train, toy, 2, limits, self._hear)
+        self.seconds = time.monotonic() - self.told - toy.pause
+        self.failure = failure.value
+        self.message = str(failure.value)
+
+    def _hear(self, message: Message) -> None:
+        self.told = time.monotonic()
+        if "pids" in message:
+            self.pids = message["pids"]
+            if self._kill_after is not None:
+                Timer(self._kill_after, os.kill, (self.pids[1], signal.SIGKILL)).start()
+
+
+def alive(pids: list[int]) -> list[int]:
+    """Those of the processes that run; a zombie does not, and is its reaper's matter."""
+    stat = {pid: Path(f"/proc/{pid}/stat") for pid in pids}
+    return [pid for pid, file in stat.items() if file.exists() and " Z " not in file.read_text()]
+
+
+def assert_gone(pids: list[int], within: float) -> None:
+    assert len(pids) == 2
+    deadline = time.monotonic() + within
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert alive(pids) == []
+
+
+# Our own launcher
+
+
+def test_the_outcome_and_the_messages_of_the_first_process(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    messages: list[Message] = []
+    outcome = launch(train, Toy(steps=3), 2, on_message=messages.append)
+    assert outcome == Total(14.0, max(1, cores() // 2))
+    assert messages[1:] == [{"step": step, "total": 2.0 ** (step + 2) - 2} for step in range(3)]
+    assert_gone(messages[0]["pids"], within=0)
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+IN_THE_TASK = "in forward of stage 1, micro-batch 0"
+
+
+@pytest.mark.parametrize(
+    ("misfortune", "message"),
+    [
+        ("fail", f"failed in step 3, {IN_THE_TASK}: ValueError: the weights are gone"),
+        ("die", f"was killed by SIGKILL in step 3, last seen {IN_THE_TASK}"),
+        pytest.param(
+            "crash",
+            f"was killed by SIGSEGV in step 3, last seen {IN_THE_TASK}",
+            marks=pytest.mark.slow,
+        ),
+        ("leave", f"ended with exit code 0 in step 3, last seen {IN_THE_TASK}"),
+        pytest.param(
+            "give up",
+            f"ended with exit code 7 in step 3, last seen {IN_THE_TASK}",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_process_that_ends_is_named_with_its_task(misfortune: str, message: str) -> None:
+    run = Run(Toy(misfortune=misfortune, pause=1.5))
+    assert run.message == f"rank 1 (process 1) {message}"
+    assert run.failure.process == 1
+    assert run.seconds < DEATH
+    assert_gone(run.pids, within=0)
+
+
+def test_a_failure_shows_the_traceback_and_keeps_the_logs(tmp_path: Path) -> None:
+    details = Run(Toy(misfortune="fail")).failure.details
+    assert 'raise ValueError("the weights are gone")' in details
+    (directory,) = tmp_path.iterdir()
+    assert details.endswith(f"The logs of all processes are in {directory}")
+    logs = [file.read_text() for file in directory.rglob("stderr.log")]
+    assert len(logs) == 2
+    assert all("this belongs to the log" in log for log in logs)
+
+
+@pytest.mark.parametrize(
+    ("misfortune", "message", "place_in_code"),
+    [
+        ("loop", rf"hangs in step 3, {IN_THE_TASK}, for \d s", "in forever"),
+        ("stop", rf"gave no sign of life for \d s in step 3, last seen {IN_THE_TASK}", ""),
+        pytest.param(
+            "hold the lock",
+            rf"gave no sign of life for \d s in step 3, last seen {IN_THE_TASK}",
+            "in hold_the_lock",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_process_that_hangs_is_named_with_its_task(
+    misfortune: str, message: str, place_in_code: str
+) -> None:
+    run = Run(Toy(misfortune=misfortune, pause=1.5), IMPATIENT)
+    assert run.failure.process == 1
+    with pytest.raises(RunFailed, match=rf"^rank 1 \(process 1\) {message}$"):
+        raise run.failure
+    assert place_in_code in run.failure.details
+    assert run.seconds < HANG + DEATH
+    assert_gone(run.pids, within=0)
+
+
+def test_processes_that_wait_for_each_other() -> None:
+    with pytest.raises(RunFailed, match="nothing has moved for 3 s") as failure:
+        launch(wait_for_each_other, Toy(), 2, IMPATIENT)
+    assert str(failure.value).splitlines()[1:] == [
+        "  rank 0 (process 0) waits for rank 1 (process 1) in step 0, in receive 5",
+        "  rank 1 (process 1) waits for rank 0 (process 0) in step 0, in receive 6",
+    ]
+
+
+FEW_MOMENTS, MANY_MOMENTS = 2, 20
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.slow] if seed >= FEW_MOMENTS else [])
+        for seed in range(MANY_MOMENTS)
+    ],
+)
+def test_a_kill_at_any_moment_is_told_as_such(seed: int) -> None:
+    moment = random.Random(seed).uniform(0, 1.0)
+    run = Run(Toy(steps=10**9), kill_after=moment)
+    assert run.message.startswith(("rank 1 (process 1) was killed by SIGKILL", "process 1 was"))
+    assert run.message.count("\n") == 0
+    assert_gone(run.pids, within=0)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 8))]
+)
+def test_a_kill_while_the_processes_start_is_told_as_such(seed: int) -> None:
+    timer = Timer(random.Random(seed).uniform(0.1, 4.0), kill_a_child)
+    timer.start()
+    with pytest.raises(RunFailed) as failure:
+        launch(train, Toy(steps=10**9), 2)
+    assert re.match(r"(rank . \()?process .\)? was killed by SIGKILL\b", str(failure.value))
+    assert children() == []
+
+
+def children() -> list[int]:
+    tasks = Path("/proc/self/task").iterdir()
+    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+
+
+def kill_a_child() -> None:
+    os.kill(children()[-1], signal.SIGKILL)
+
+
+def test_a_single_process_is_enough() -> None:
+    assert launch(nothing, "to do", 1) == "to do"
+
+
+def nothing(_: Place, words: str) -> str:
+    return words
+
+
+def test_an_entry_that_others_cannot_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nothing, "__module__", "__main__")
+    with pytest.raises(ValueError, match="nothing must be in a module that can be imported"):
+        launch(nothing, "to do", 2)
+
+
+def test_a_launcher_that_started_another_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in joined.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="needs 2 processes, and torchrun started 3"):
+        launch(nothing, "to do", 2)
+
+
+# The end of the parent, and torchrun
+
+OWN = ("-c", "from tests import toy_run; toy_run.main()")
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--module", "tests.toy_run")
+ENDLESS = Toy(steps=10**9, when=-1)
+
+
+@contextmanager
+def program(arguments: tuple[str, ...], toy: Toy) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, *arguments, json.dumps(asdict(toy))],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def pids_of(process: subprocess.Popen[str]) -> list[int]:
+    """The processes that it started, once they run."""
+    assert process.stdout
+    pids: list[int] = json.loads(process.stdout.readline())["pids"]
+    return pids
+
+
+def test_a_killed_parent_leaves_no_orphans() -> None:
+    with program(OWN, ENDLESS) as parent:
+        pids = pids_of(parent)
+        assert alive(pids) == pids
+        parent.kill()
+        assert_gone(pids, within=DEATH)
+
+
+def test_an_interrupt_ends_all_at_once(tmp_path: Path) -> None:
+    with program(OWN, ENDLESS) as parent:
+        pids = pids_of(parent)
+        parent.send_signal(signal.SIGINT)
+        _, errors = parent.communicate(timeout=20)
+    assert parent.returncode == -signal.SIGINT
+    assert errors.count("Traceback") == 1
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
+    assert_gone(pids, within=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_under_torchrun_the_first_process_has_the_outcome() -> None:
+    with program(TORCHRUN, Toy(steps=1)) as run:
+        output, _ = run.communicate()
+    assert run.returncode == 0
+    outcomes = [json.loads(line)["outcome"] for line in output.splitlines() if "outcome" in line]
+    assert sorted(outcomes, key=bool) == [None, {"value": 2.0, "threads": 1}]
+
+
+UNDER_TORCHRUN = [
+    ("die", "gave no sign of life for 2 s in step 3, last seen", 60.0),
+    pytest.param("fail", "failed in step 3,", 60.0, marks=pytest.mark.slow),
+    pytest.param("stop", "gave no sign of life for", HANG, marks=pytest.mark.slow),
+    pytest.param("loop", "hangs in step 3,", HANG, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("misfortune", "message", "hang"), UNDER_TORCHRUN)
+def test_under_torchrun_the_others_name_the_culprit(
+    misfortune: str, message: str, hang: float
+) -> None:
+    with program(TORCHRUN, Toy(misfortune=misfortune, pause=1.5, hang=hang)) as run:
+        pids = pids_of(run)
+        _, errors = run.communicate(timeout=60)
+    told = [line for line in errors.splitlines() if line.startswith("bfpp:")]
+    assert [line.startswith(f"bfpp: rank 1 (process 1) {message}") for line in told] == [True]
+    assert IN_THE_TASK in told[0]
+    assert "Root Cause" in errors
+    assert "rank      : 1" in errors.partition("Root Cause")[2]
+    assert_gone(pids, within=0)
+
+
+@pytest.mark.slow
+def test_a_killed_torchrun_leaves_no_orphans() -> None:
+    with program(TORCHRUN, ENDLESS) as run:
+        pids = pids_of(run)
+        run.kill()
+        assert_gone(pids, within=DEATH)
+        assert run.stderr
+        told = [line for line in run.stderr if line.startswith("bfpp:")]
+    assert len(told) == 1
+    assert "connection to the run's store is lost" in told[0]

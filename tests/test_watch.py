@@ -1,0 +1,244 @@
+"""What a process says of itself, and what is concluded from what all of them said."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from torch.distributed import HashStore
+
+from executor.processes.beats import Activity, Beat, Failure, LaneState, Limits, beat_from_json
+from executor.processes.observer import Observer, beat_key, publish, published
+from executor.processes.verdict import Scene, Verdict, judge, judge_exit, verdict_from_json
+from executor.processes.watch import MAIN, Watch
+
+LIMITS = Limits()
+LONG = LIMITS.hang + 1
+BACKWARD = Activity("backward of stage 3, micro-batch 1", number=7)
+RECEIVE = Activity("receive of stage 2", peers=(0,), number=5)
+SEND = Activity("send of stage 2", peers=(1,), number=4)
+
+
+def lane(activity: Activity, seconds: float = 0.1, busy: bool = True) -> LaneState:
+    return LaneState("compute", activity, busy, seconds)
+
+
+def beat(rank: int, *lanes: LaneState, quiet: float = 0.1) -> Beat:
+    return Beat(1, f"rank {rank}", 12, quiet, lanes)
+
+
+def scene(*beats: Beat | None, silent: tuple[float, ...] = (), ending: bool = False) -> Scene:
+    return Scene(beats, silent or (0.0,) * len(beats), LIMITS, ending)
+
+
+def said(scene: Scene) -> str:
+    verdict = judge(scene)
+    assert verdict is not None
+    return verdict.message
+
+
+def failure(in_communication: bool, seconds: float = 0.0) -> Failure:
+    return Failure("ValueError: no", "send of stage 2", 4, in_communication, "Traceback", seconds)
+
+
+# The rules
+
+
+def test_all_is_well() -> None:
+    assert judge(scene(beat(0, lane(BACKWARD)), beat(1, lane(RECEIVE)), None)) is None
+
+
+def test_an_exception_is_told_at_once_with_its_traceback() -> None:
+    failed = replace(beat(1, lane(SEND)), failure=failure(in_communication=False))
+    verdict = judge(scene(beat(0), failed))
+    assert verdict == Verdict(
+        1,
+        "rank 1 (process 1) failed in step 12, in send of stage 2: ValueError: no",
+        "Traceback",
+    )
+
+
+def test_a_lost_connection_waits_for_a_better_explanation() -> None:
+    victim = replace(beat(0, lane(SEND)), failure=failure(in_communication=True, seconds=1.0))
+    late = replace(victim, failure=failure(in_communication=True, seconds=3.0))
+    culprit = replace(beat(1), failure=failure(in_communication=False))
+    assert judge(scene(victim, beat(1))) is None
+    assert said(scene(late, culprit)).startswith("rank 1 (process 1) failed")
+    assert said(scene(late, beat(1), silent=(0.0, 2.5))).startswith("rank 1 (process 1) gave no")
+    assert said(scene(late, beat(1))) == (
+        "rank 0 (process 0) lost its connection in step 12, in send of stage 2: ValueError: no"
+    )
+
+
+def test_silence_is_long_unless_something_is_wrong() -> None:
+    beats = beat(0, lane(SEND)), beat(1, lane(BACKWARD))
+    assert judge(scene(*beats, silent=(0.0, 3.0))) is None
+    expected = "step 12, last seen in backward of stage 3, micro-batch 1"
+    assert said(scene(*beats, silent=(0.0, LONG))).endswith(
+        f"no sign of life for 61 s in {expected}"
+    )
+    assert said(scene(*beats, silent=(0.0, 3.0), ending=True)).endswith(f"for 3 s in {expected}")
+
+
+def test_silence_at_the_start_and_at_the_end() -> None:
+    done = replace(beat(1), done=True)
+    assert judge(scene(None, done, silent=(LONG, 1000.0))) is None
+    assert said(scene(None, done, silent=(121.0, 1000.0))) == (
+        "process 0 gave no sign of life for 121 s before it had started"
+    )
+
+
+def test_a_long_computation_is_the_culprit_and_a_long_wait_is_not() -> None:
+    victim = beat(0, lane(RECEIVE, 10 * LONG))
+    assert judge(scene(victim, beat(1, lane(BACKWARD)))) is None
+    assert said(scene(victim, beat(1, lane(BACKWARD, LONG), lane(RECEIVE, 2 * LONG)))) == (
+        "rank 1 (process 1) hangs in step 12, in backward of stage 3, micro-batch 1, for 61 s"
+    )
+
+
+def test_an_activity_may_have_a_limit_of_its_own() -> None:
+    patient = lane(replace(BACKWARD, limit=float("inf")), 10 * LONG)
+    waiting = beat(0, lane(RECEIVE, LONG), quiet=LONG)
+    assert judge(scene(waiting, beat(1, patient, quiet=LONG))) is None
+
+
+def test_where_all_wait_the_earliest_task_comes_first() -> None:
+    beats = beat(0, lane(SEND), quiet=LONG), beat(1, lane(RECEIVE), quiet=LONG)
+    assert said(scene(*beats)).splitlines() == [
+        "nothing has moved for 60 s: all processes wait for each other",
+        "  rank 0 (process 0) waits for rank 1 (process 1) in step 12, in send of stage 2",
+        "  rank 1 (process 1) waits for rank 0 (process 0) in step 12, in receive of stage 2",
+    ]
+    assert judge(scene(beats[0], replace(beats[1], quiet=1.0))) is None
+
+
+def test_who_waits_for_nobody_has_stopped_by_itself() -> None:
+    idle = beat(1, lane(BACKWARD, LONG, busy=False), quiet=LONG)
+    waiting = beat(0, lane(SEND), quiet=LONG)
+    first, second = said(scene(waiting, idle)).splitlines()
+    assert first.startswith("rank 1 (process 1) has begun no task for 61 s in step 12, last seen")
+    assert first.endswith("after backward of stage 3, micro-batch 1")
+    assert (
+        second == "  rank 0 (process 0) waits for rank 1 (process 1) in step 12, in send of stage 2"
+    )
+    assert judge(scene(waiting, replace(idle, step=None))) is None
+
+
+def test_the_first_step_may_be_long_in_coming() -> None:
+    building = replace(beat(0, quiet=LONG), step=None)
+    assert judge(scene(building, building)) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [(-9, "was killed by SIGKILL"), (-64, "was killed by SIGRTMAX"), (3, "ended with exit code 3")],
+)
+def test_how_a_process_ended(status: int, how: str) -> None:
+    verdict = judge_exit(scene(beat(0, lane(RECEIVE), lane(BACKWARD))), 0, status)
+    expected = "in step 12, last seen in backward of stage 3, micro-batch 1"
+    assert verdict.message == f"rank 0 (process 0) {how} {expected}"
+
+
+# The watch
+
+
+def test_a_beat_says_what_each_lane_does() -> None:
+    watch = Watch()
+    watch.introduce("rank 2", {5: RECEIVE, 7: BACKWARD}.__getitem__)
+    watch.step = 4
+    watch.enter("compute", 7)
+    watch.enter("receive", 5)
+    watch.leave("compute")
+    now = watch.beat()
+    assert (now.title, now.step, now.count) == ("rank 2", 4, 1)
+    assert [state.activity for state in now.waiting] == [RECEIVE]
+    assert [state.activity for state in now.ended] == [BACKWARD]
+    assert now.computing == []
+    assert 0 <= now.quiet < 1
+    assert beat_from_json(now.to_json()) == now
+
+
+def test_a_description_that_fails_does_not_stop_the_beats() -> None:
+    watch = Watch()
+    watch.introduce("rank 0", {}.__getitem__)
+    watch.enter("compute", 7)
+    assert watch.beat().computing[0].activity.words == "task 7"
+
+
+@pytest.mark.parametrize(
+    ("error", "activity", "in_communication"),
+    [
+        (ValueError("no\nmore"), BACKWARD, False),
+        (ValueError("no\nmore"), RECEIVE, True),
+        (RuntimeError("[gloo/tcp.cc:1] Connection closed by peer"), BACKWARD, True),
+    ],
+)
+def test_a_failure_is_told_with_what_its_thread_was_in(
+    error: Exception, activity: Activity, in_communication: bool
+) -> None:
+    watch = Watch()
+    told = threading.Event()
+    watch.alarm = told.set
+    watch.enter(MAIN, Activity("training"))
+
+    def work() -> None:
+        watch.enter("lane", activity)
+        watch.failed(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    assert told.wait(5)
+    found = watch.beat().failure
+    assert watch.has_failed
+    assert found is not None
+    assert (found.activity, found.in_communication) == (activity.words, in_communication)
+    assert found.error == f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def test_an_exception_leaves_the_activity_that_it_was_in() -> None:
+    watch = Watch()
+    with pytest.raises(ValueError, match="no"), watch.during(BACKWARD):
+        raise ValueError("no")
+    assert watch.beat().computing[0].activity == BACKWARD
+    with watch.during(RECEIVE):
+        pass
+    assert watch.beat().waiting == []
+
+
+def test_entering_and_leaving_cost_little() -> None:
+    watch = Watch()
+    rounds = 20_000
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        for number in range(rounds):
+            watch.enter("compute", number)
+            watch.leave("compute")
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) / rounds < 5e-6
+
+
+# The observer
+
+
+def test_silence_is_counted_in_looks() -> None:
+    store = HashStore()
+    observer = Observer(store, 2, LIMITS)
+    watch = Watch()
+    for looks in range(1, 4):
+        store.set(beat_key(0), watch.beat().to_json())
+        assert observer.look().silent == (0.0, looks * LIMITS.beat)
+    assert observer.look().silent == (LIMITS.beat, 4 * LIMITS.beat)
+
+
+def test_the_first_verdict_counts() -> None:
+    store = HashStore()
+    assert published(store) is None
+    first, second = Verdict(0, "first", alive=True), Verdict(1, "second")
+    assert publish(store, first)
+    assert not publish(store, second)
+    assert not publish(store, first)
+    assert published(store) == first
+    assert verdict_from_json(second.to_json()) == second
