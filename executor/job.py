@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from executor.model import Ends
-from executor.plan import Activations, Optimization, Plan, Precision
+from executor.plan import Plan
+from executor.settings import (
+    Activations,
+    BackendName,
+    Ends,
+    Optimization,
+    Precision,
+    Saving,
+    Sleeps,
+)
 from executor.sources import ModelSource
 from schedules import Communication, Layout, build_graph
-
-
-class BackendName(StrEnum):
-    """How ranks run: processes over gloo, processes over NCCL, or all in one process."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
-    LOCAL = "local"
-
-
-@dataclass(frozen=True)
-class Sleeps:
-    """Seconds that each stage's passes take where nothing is computed."""
-
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Saving:
-    """Checkpoints: where, after how many steps, and whether to go on from the last one."""
-
-    directory: Path
-    every: int | None = None
-    resumes: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +35,7 @@ class Job:
     precision: Precision = Precision.FLOAT32
     activations: Activations = Activations.RECOMPUTE
     ends: Ends = Ends.ATTACHED
-    optimization: Optimization = Optimization()
+    optimization: Optimization = field(default_factory=Optimization)
     seed: int = 0
     saving: Saving | None = None
     final: Path | None = None

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
+from executor.settings import Ends
 from schedules import InvalidConfiguration
 
 Layer = nn.Module | Callable[[], nn.Module]
@@ -52,13 +52,6 @@ class Shape:
     def elements(self) -> int:
         """How many numbers that is."""
         return torch.Size(self.size).numel()
-
-
-class Ends(StrEnum):
-    """Where the attached layers go: to the first and last stages, or to stages of their own."""
-
-    ATTACHED = "attached"
-    OWN = "own"
 
 
 def cut(model: Model, stages: int, ends: Ends = Ends.ATTACHED) -> list[range]:

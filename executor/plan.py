@@ -3,55 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 
-from executor.model import Ends, Model, Shape, cut, stage_shapes
+from executor.model import Model, Shape, cut, stage_shapes
+from executor.settings import Activations, Ends, Optimization, Precision
 from schedules import Sharding, TaskGraph
-
-
-class Activations(StrEnum):
-    """What is kept of a forward pass: the stage's input, or all that its backward pass needs."""
-
-    RECOMPUTE = "recompute"
-    KEEP = "keep"
-
-
-class Precision(StrEnum):
-    """The precision of weights, activations and gradients; the optimizer's is at least single."""
-
-    FLOAT64 = "float64"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-
-    @property
-    def compute(self) -> torch.dtype:
-        """Of the buffers that are computed with."""
-        return DTYPES[self]
-
-    @property
-    def state(self) -> torch.dtype:
-        """Of the weights that the optimizer updates."""
-        return torch.promote_types(self.compute, torch.float32)
-
 
 DTYPES = {
     Precision.FLOAT64: torch.float64,
     Precision.FLOAT32: torch.float32,
     Precision.BFLOAT16: torch.bfloat16,
 }
-
-
-@dataclass(frozen=True)
-class Optimization:
-    """How weights are updated: AdamW, with gradients clipped to a norm if one is given."""
-
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    clip: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +30,7 @@ class Plan:
     precision: Precision = Precision.FLOAT32
     activations: Activations = Activations.RECOMPUTE
     ends: Ends = Ends.ATTACHED
-    optimization: Optimization = Optimization()
+    optimization: Optimization = field(default_factory=Optimization)
     seed: int = 0
 
     @cached_property
@@ -76,7 +41,17 @@ class Plan:
     @cached_property
     def shapes(self) -> list[Shape]:
         """What each stage hands on for a micro-batch."""
-        return stage_shapes(self.model, self.cuts, self.microbatch_size, self.precision.compute)
+        return stage_shapes(self.model, self.cuts, self.microbatch_size, self.dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the buffers that are computed with."""
+        return DTYPES[self.precision]
+
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """Of the weights that the optimizer updates."""
+        return torch.promote_types(self.dtype, torch.float32)
 
     @property
     def is_sharded(self) -> bool:

@@ -22,7 +22,7 @@ class Reference:
 
 def train_plainly(plan: Plan, steps: range) -> Reference:
     """Train the plan's model in one piece, one micro-batch after another."""
-    dtype = plan.precision.state
+    dtype = plan.state_dtype
     model = nn.ModuleList(
         build(layer, number, plan.seed).to(dtype) for number, layer in enumerate(plan.model.layers)
     )

@@ -16,10 +16,11 @@ from executor import checkpoint
 from executor.backends.distributed import DistributedBackend
 from executor.backends.local import LocalBackend
 from executor.backends.protocol import Backend, MakeWorker
-from executor.job import BackendName, Job, Saving
+from executor.job import Job
 from executor.lanes import Device, Streams, Threads
 from executor.plan import Plan
 from executor.processes import Activity, Place, join, measure_offset
+from executor.settings import BackendName, Saving
 from executor.sleeping import SleepingWorker
 from executor.state import pieces_of
 from executor.training import Report, Trainer

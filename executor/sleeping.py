@@ -11,9 +11,9 @@ import time
 
 import torch
 
-from executor.job import Sleeps
 from executor.lanes import Device
 from executor.plan import Plan
+from executor.settings import Sleeps
 from executor.worker import Cell, Worker
 from schedules import Operation, Task
 

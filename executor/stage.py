@@ -25,7 +25,7 @@ class Stage:
         self.layers = [layer.to(device) for layer in layers.values()]
         self.places = parameters_of(layers)
         self.flat, values = flatten(self.places, plan.shares)
-        self.state = StageState(self.flat, share, values, plan.precision.state)
+        self.state = StageState(self.flat, share, values, plan.state_dtype)
         self.values: Tensor | None = values
         self.buffers: Mapping[int, Tensor] = {}
         self.leaves: dict[int, dict[str, nn.Parameter]] = {}

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from executor import checkpoint
-from executor.plan import Plan, Precision
+from executor.plan import Plan
 from executor.reference import train_plainly
+from executor.settings import Precision
 from executor.state import empty_state
 from executor.training import Report
 
@@ -58,7 +57,7 @@ def verify(plan: Plan, reports: Sequence[Report], final: Path) -> Verification:
         raise checkpoint.CheckpointError(f"{final}: no weights were saved")
     reference = train_plainly(plan, range(checkpoint.read_manifest(last).step))
     found, pieces = empty_state(
-        {name: value.shape for name, value in reference.parameters.items()}, plan.precision.state
+        {name: value.shape for name, value in reference.parameters.items()}, plan.state_dtype
     )
     checkpoint.load(last, pieces, None)
     return Verification(

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from executor.flat import StageState
 from executor.lanes import Device, Pool
-from executor.plan import Activations, Plan
+from executor.plan import Plan
+from executor.settings import Activations
 from executor.stage import Stage
 from schedules import Operation, Task
 from schedules.columns import NONE
@@ -108,13 +109,11 @@ class Worker:
         for buffer, stages in users.items():
             state = stages[0].state.weights.detach()
             is_state = column == "weight_buffer" and not self.gathered
-            if is_state and state.dtype is self.plan.precision.compute:
+            if is_state and state.dtype is self.plan.dtype:
                 found[buffer] = state
             else:
                 size = max(stage.flat.size for stage in stages)
-                found[buffer] = torch.zeros(
-                    size, dtype=self.plan.precision.compute, device=state.device
-                )
+                found[buffer] = torch.zeros(size, dtype=self.plan.dtype, device=state.device)
         return found
 
     def weights_of(self, task: Task) -> Tensor:
@@ -148,7 +147,7 @@ class Worker:
             samples = self.plan.samples(self.replica, microbatch)
             inputs, targets = self.plan.model.batch(step, samples)
             if first:
-                dtype = self.plan.precision.compute if inputs.is_floating_point() else None
+                dtype = self.plan.dtype if inputs.is_floating_point() else None
                 self.inputs[Cell(0, microbatch)] = inputs.to(device, dtype)
             if last:
                 self.targets[microbatch] = targets.to(device)

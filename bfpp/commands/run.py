@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,16 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bfpp import options as shared
-from bfpp.errors import blaming
-from bfpp.results import announce, print_json, print_table
+from bfpp.results import print_json
 from bfpp.training import add_model_arguments, add_training_arguments, job_of
-from traces.time_axis import in_words
 
 if TYPE_CHECKING:
     from executor.job import Job
     from executor.plan import Plan
-    from executor.session import Outcome
-    from executor.verification import Verification
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,6 @@ from executor.plan import Plan
 from executor.worker import Worker
 from schedules import Task
 
-
 MakeWorker = Callable[[Plan, int, int, Device], Worker]
 """Makes the worker of a pipeline rank of a replica."""
 

@@ -1,0 +1,70 @@
+"""The choices of a run, without torch: what the command line offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class BackendName(StrEnum):
+    """How ranks run: processes over gloo, processes over NCCL, or all in one process."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+    LOCAL = "local"
+
+
+class Precision(StrEnum):
+    """The precision of weights, activations and gradients; the optimizer's is at least single."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+class Activations(StrEnum):
+    """What is kept of a forward pass: the stage's input, or all that its backward pass needs."""
+
+    RECOMPUTE = "recompute"
+    KEEP = "keep"
+
+
+class Ends(StrEnum):
+    """Where the attached layers go: to the first and last stages, or to stages of their own."""
+
+    ATTACHED = "attached"
+    OWN = "own"
+
+
+class Objective(StrEnum):
+    """What a language model learns: the next byte (GPT), or those that are masked (BERT)."""
+
+    NEXT = "next"
+    MASKED = "masked"
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How weights are updated: AdamW, with gradients clipped to a norm if one is given."""
+
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    clip: float | None = None
+
+
+@dataclass(frozen=True)
+class Sleeps:
+    """Seconds that each stage's passes take where nothing is computed."""
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Checkpoints: where, after how many steps, and whether to go on from the last one."""
+
+    directory: Path
+    every: int | None = None
+    resumes: bool = False
