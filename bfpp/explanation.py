@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from bfpp.results import Result
+from bfpp.predictions import Prediction
 from schedules import Operation
 from sim.sensitivity import Sensitivity, sensitivities
 from traces.causes import Cause, Causes
@@ -17,7 +17,7 @@ from traces.metrics import compute_time
 class Explanation:
     """Where the time of a result goes."""
 
-    result: Result
+    result: Prediction
 
     @property
     def step_time(self) -> float:
@@ -32,8 +32,7 @@ class Explanation:
     @cached_property
     def idle(self) -> list[dict[Cause, float]]:
         """For each rank, its idle seconds by cause."""
-        ranks = range(self.result.scenario.layout.pipeline_parallel)
-        return [self.causes.idle_seconds(rank) for rank in ranks]
+        return self.causes.idle
 
     @cached_property
     def sensitivities(self) -> list[Sensitivity]:
@@ -79,7 +78,7 @@ class Explanation:
             record = {name: getattr(task, name) for name in fields}
             path.append({"operation": task.operation.title, **record, "start": start, "end": end})
         return {
-            "schedule": self.result.scenario.schedule.name,
+            "schedule": self.result.name,
             "step_time": self.step_time,
             "mean_rank": self.mean_seconds(),
             "ranks": [

@@ -111,10 +111,10 @@ class Causes:
 
     def idle_seconds(self, rank: int) -> dict[Cause, float]:
         """A rank's idle time by cause, without remainder."""
-        return dict(self._idle[rank])
+        return dict(self.idle[rank])
 
     @cached_property
-    def _idle(self) -> list[dict[Cause, float]]:
+    def idle(self) -> list[dict[Cause, float]]:
         """For each rank, its idle time by cause."""
         ranks = self.timeline.graph.layout.pipeline_parallel
         total = [dict.fromkeys(Cause, 0.0) for _ in range(ranks)]
