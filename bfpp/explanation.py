@@ -10,7 +10,6 @@ from bfpp.predictions import Prediction
 from schedules import Operation
 from sim.sensitivity import Sensitivity, sensitivities
 from traces.causes import Cause, Causes
-from traces.metrics import compute_time
 
 
 @dataclass(frozen=True)
@@ -51,17 +50,9 @@ class Explanation:
                 rows.append((operation.title, len(tasks), seconds))
         return rows
 
-    def mean_seconds(self) -> dict[str, float]:
-        """The step time of the mean rank: its compute, and its idle time by cause."""
-        ranks = len(self.idle)
-        seconds = {"compute": float(compute_time(self.result.timeline).mean())}
-        return seconds | {
-            str(cause): sum(idle[cause] for idle in self.idle) / ranks for cause in Cause
-        }
-
     def difference(self, other: Explanation) -> dict[str, Any]:
         """How much longer the other one takes, in seconds, cause by cause."""
-        here, there = self.mean_seconds(), other.mean_seconds()
+        here, there = self.causes.mean_rank, other.causes.mean_rank
         return {
             "step_time": other.step_time,
             "difference": other.step_time - self.step_time,
@@ -80,7 +71,7 @@ class Explanation:
         return {
             "schedule": self.result.name,
             "step_time": self.step_time,
-            "mean_rank": self.mean_seconds(),
+            "mean_rank": self.causes.mean_rank,
             "ranks": [
                 {"rank": rank, "idle": sum(idle.values()), "causes": idle}
                 for rank, idle in enumerate(self.idle)

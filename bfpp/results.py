@@ -53,6 +53,11 @@ class Result:
         return one_line(self.caption or f"{self.name}: {self.cut}")
 
     @property
+    def subtitle(self) -> str:
+        """What is said below the title of a picture, if anything."""
+        return ""
+
+    @property
     def cut(self) -> str:
         """How the model and the batch are cut, in words."""
         layout = self.timeline.graph.layout

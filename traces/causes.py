@@ -19,6 +19,7 @@ import numpy as np
 
 from schedules import Operation, TaskGraph
 from schedules.columns import NONE, Groups, Integers, Seconds, group_by
+from traces.metrics import compute_time
 from traces.timeline import Timeline
 
 
@@ -122,6 +123,14 @@ class Causes:
             for cause, seconds in wait.seconds.items():
                 total[wait.rank][cause] += seconds
         return total
+
+    @cached_property
+    def mean_rank(self) -> dict[str, float]:
+        """The step time of the mean rank: its compute, and its idle time by cause."""
+        seconds = {"compute": float(compute_time(self.timeline).mean())}
+        return seconds | {
+            str(cause): sum(idle[cause] for idle in self.idle) / len(self.idle) for cause in Cause
+        }
 
     @property
     def _last(self) -> int:

@@ -3,50 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 from bfpp import options as shared
-from bfpp.errors import one_line
 from bfpp.exports import add_export_arguments, write_exports
 from bfpp.pictures import add_picture_arguments, write_pictures
-from bfpp.results import Result, print_json
-from bfpp.saved import add_timeline_argument, load
+from bfpp.results import print_json, print_table
+from bfpp.saved import Saved, add_timeline_argument, load
 from bfpp.tables import print_idle, print_result
-from traces.causes import Cause, Causes
-
-
-@dataclass(frozen=True)
-class Saved(Result):
-    """A timeline from a file, with what its writer says of it and what its ranks wait for."""
-
-    @cached_property
-    def idle(self) -> list[dict[Cause, float]]:
-        """For each rank, its idle seconds by cause."""
-        return Causes(self.timeline).idle
-
-    @cached_property
-    def record(self) -> dict[str, Any]:
-        """The result as a JSON object; times in seconds."""
-        told = super().record
-        ranks = [
-            {**rank, "causes": causes}
-            for rank, causes in zip(told["ranks"], self.idle, strict=True)
-        ]
-        return {**told, "ranks": ranks}
-
-    def further_highlights(self) -> list[tuple[str, str]]:
-        """The source, and what its writer says."""
-        about = self.timeline.about.items()
-        told = [
-            (one_line(name.replace("_", " ")), one_line(_in_words(value))) for name, value in about
-        ]
-        return [("source", one_line(self.timeline.source)), *told]
-
-
-def _in_words(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(result.record)
     else:
+        print_table("Where it is from", ("", ""), result.origins)
         print_result(result)
         print_idle(result.idle)
     return 0
