@@ -25,12 +25,14 @@ from sim.costs import AbstractCosts, CostModel, Costs
 from sim.engines import simulate
 from sim.model import Transformer, load_model
 from sim.physical import PhysicalCosts
+from traces.difference import Difference, difference
 from traces.html import Panel, write_html
 from traces.metrics import bubble, rank_metrics
 from traces.perfetto import write_perfetto
 from traces.svg import SvgPanel, write_svg
 from traces.text import text
 from traces.timeline import Timeline
+from traces.timeline_file import load_timeline, save_timeline
 
 __version__ = "0.1.0"
 
@@ -40,6 +42,7 @@ __all__ = [
     "Communication",
     "CostModel",
     "Costs",
+    "Difference",
     "InvalidConfiguration",
     "Layout",
     "Operation",
@@ -54,10 +57,13 @@ __all__ = [
     "Violation",
     "bubble",
     "build_graph",
+    "difference",
     "load_cluster",
     "load_model",
+    "load_timeline",
     "lower",
     "rank_metrics",
+    "save_timeline",
     "schedules",
     "simulate",
     "text",

@@ -20,6 +20,8 @@ from bfpp import __version__, errors
 COMMANDS = {
     "simulate": "predict one schedule: step time, bubble, memory, timeline",
     "compare": "several schedules side by side: one table, one figure",
+    "show": "a saved timeline, simulated or measured: tables and pictures",
+    "diff": "two saved timelines of one step: what a prediction gets wrong, and where",
     "explain": "why a step takes as long as it does, and what it depends on",
     "search": "the best ways to train a model on so many GPUs",
     "tradeoff": "training time against cost, over sizes of the cluster",

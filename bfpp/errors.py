@@ -51,9 +51,11 @@ def one_line(text: str) -> str:
 
 @contextmanager
 def blaming(option: str) -> Iterator[None]:
-    """Names the option whose file cannot be read or written."""
+    """Names the option whose file cannot be read or written, or holds something else."""
     try:
         yield
+    except InvalidConfiguration as error:
+        raise ValueError(f"{option}: {error.reason if error.field == 'file' else error}") from None
     except OSError as error:
         raise ValueError(f"{option}: {_reason(error)}") from None
 

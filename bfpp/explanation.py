@@ -6,18 +6,17 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from bfpp.results import Result
+from bfpp.predictions import Prediction
 from schedules import Operation
 from sim.sensitivity import Sensitivity, sensitivities
 from traces.causes import Cause, Causes
-from traces.metrics import compute_time
 
 
 @dataclass(frozen=True)
 class Explanation:
     """Where the time of a result goes."""
 
-    result: Result
+    result: Prediction
 
     @property
     def step_time(self) -> float:
@@ -32,8 +31,7 @@ class Explanation:
     @cached_property
     def idle(self) -> list[dict[Cause, float]]:
         """For each rank, its idle seconds by cause."""
-        ranks = range(self.result.scenario.layout.pipeline_parallel)
-        return [self.causes.idle_seconds(rank) for rank in ranks]
+        return self.causes.idle
 
     @cached_property
     def sensitivities(self) -> list[Sensitivity]:
@@ -52,17 +50,9 @@ class Explanation:
                 rows.append((operation.title, len(tasks), seconds))
         return rows
 
-    def mean_seconds(self) -> dict[str, float]:
-        """The step time of the mean rank: its compute, and its idle time by cause."""
-        ranks = len(self.idle)
-        seconds = {"compute": float(compute_time(self.result.timeline).mean())}
-        return seconds | {
-            str(cause): sum(idle[cause] for idle in self.idle) / ranks for cause in Cause
-        }
-
     def difference(self, other: Explanation) -> dict[str, Any]:
         """How much longer the other one takes, in seconds, cause by cause."""
-        here, there = self.mean_seconds(), other.mean_seconds()
+        here, there = self.causes.mean_rank, other.causes.mean_rank
         return {
             "step_time": other.step_time,
             "difference": other.step_time - self.step_time,
@@ -79,9 +69,9 @@ class Explanation:
             record = {name: getattr(task, name) for name in fields}
             path.append({"operation": task.operation.title, **record, "start": start, "end": end})
         return {
-            "schedule": self.result.scenario.schedule.name,
+            "schedule": self.result.name,
             "step_time": self.step_time,
-            "mean_rank": self.mean_seconds(),
+            "mean_rank": self.causes.mean_rank,
             "ranks": [
                 {"rank": rank, "idle": sum(idle.values()), "causes": idle}
                 for rank, idle in enumerate(self.idle)

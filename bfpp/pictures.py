@@ -52,7 +52,8 @@ def write_html_of(results: Sequence[Result], path: Path, title: str) -> None:
 def _panel(result: Result) -> Panel:
     from traces.html import Panel
 
-    panel = Panel(result.title, result.timeline, summary=tuple(result.highlights()))
+    highlights = tuple(result.highlights())
+    panel = Panel(result.title, result.timeline, result.subtitle, highlights)
     if len(result.timeline.graph) > EXPLAINED_UP_TO:
         return panel
     causes = Causes(result.timeline)

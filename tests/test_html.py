@@ -298,6 +298,33 @@ def test_labels_are_drawn_where_they_fit(opened: Callable[..., Page]) -> None:
 
 
 @in_browser
+def test_the_pointer_tells_when_the_same_task_ran_elsewhere(opened: Callable[..., Page]) -> None:
+    shown = small()
+    later = shown.start + 0.001 * (shown.start > 0)
+    measured = replace(
+        shown, start=1e3 + later, end=1e3 + shown.end + 0.001, ready=1e3 + shown.start
+    )
+    other = timeline("gpipe", Layout(4, 32, 1, "contiguous"), AbstractCosts())
+    page = opened(Panel("Simulated", shown), Panel("Measured", measured), Panel("gpipe", other))
+    task = int(shown.compute_tasks(0)[5])
+    words = page.point_at(task, shown)
+    assert 'In the timeline "Measured"' in words
+    assert "1 ms later" in words
+    assert "as here" in words
+    assert "gpipe" not in words
+    assert "Ready" not in words
+    assert page.get("document.querySelectorAll('.mark.task').length") == 2
+
+
+@in_browser
+def test_a_measured_task_tells_when_it_was_ready(opened: Callable[..., Page]) -> None:
+    shown = replace(small(), posted=small().start - 2e-4, ready=small().start - 1e-4)
+    words = opened(Panel("", shown)).point_at(int(shown.compute_tasks(0)[5]), shown)
+    assert "Posted" in words
+    assert "Ready" in words
+
+
+@in_browser
 def test_channels_can_be_hidden(opened: Callable[..., Page]) -> None:
     page = opened(Panel("", small()))
     assert page.find(".channels input").is_selected()

@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -323,3 +324,21 @@ def test_a_trace_processor_finds_every_slice(
     }
     written = [(event["args"]["task"], *nanoseconds(event)) for event in slices(timeline)]
     assert sorted(map(tuple, times)) == sorted(written)
+
+
+def test_a_step_beyond_a_traces_range_is_refused(tmp_path: Path) -> None:
+    shown = example()
+    endless = replace(shown, end=shown.end * 1e12)
+    with pytest.raises(ValueError, match="has no room"):
+        write_perfetto(endless, tmp_path / "trace.json")
+    assert not (tmp_path / "trace.json").exists()
+
+
+def test_measured_moments_are_told_with_each_slice() -> None:
+    shown = measured()
+    timeline = replace(shown, posted=shown.start - 2e-3, ready=shown.start - 1e-3)
+    for event in slices(timeline):
+        told = event["args"]
+        assert told["posted (us)"] == pytest.approx(event["ts"] - 2000, abs=5)
+        assert told["ready (us)"] == pytest.approx(event["ts"] - 1000, abs=5)
+    assert "ready (us)" not in slices(shown)[0]["args"]

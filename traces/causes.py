@@ -19,6 +19,7 @@ import numpy as np
 
 from schedules import Operation, TaskGraph
 from schedules.columns import NONE, Groups, Integers, Seconds, group_by
+from traces.metrics import compute_time
 from traces.timeline import Timeline
 
 
@@ -112,10 +113,10 @@ class Causes:
 
     def idle_seconds(self, rank: int) -> dict[Cause, float]:
         """A rank's idle time by cause, without remainder."""
-        return dict(self._idle[rank])
+        return dict(self.idle[rank])
 
     @cached_property
-    def _idle(self) -> list[dict[Cause, float]]:
+    def idle(self) -> list[dict[Cause, float]]:
         """For each rank, its idle time by cause."""
         ranks = self.timeline.graph.layout.pipeline_parallel
         total = [dict.fromkeys(Cause, 0.0) for _ in range(ranks)]
@@ -123,6 +124,14 @@ class Causes:
             for cause, seconds in wait.seconds.items():
                 total[wait.rank][cause] += seconds
         return total
+
+    @cached_property
+    def mean_rank(self) -> dict[str, float]:
+        """The step time of the mean rank: its compute, and its idle time by cause."""
+        seconds = {"compute": float(compute_time(self.timeline).mean())}
+        return seconds | {
+            str(cause): sum(idle[cause] for idle in self.idle) / len(self.idle) for cause in Cause
+        }
 
     @property
     def _last(self) -> int:

@@ -125,6 +125,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "title": panel.title,
         "subtitle": panel.subtitle,
         "summary": panel.summary,
+        "graph": graph.digest,
         "ranks": graph.layout.pipeline_parallel,
         "lanes": _lanes(graph),
         "operations": [operation.title for operation in Operation],
@@ -133,7 +134,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "legend": colours.legend(timeline.duration > 0),
         "idle": IDLE,
         "ink": QUIET_INK,
-        "waits": [_wait(wait, timeline.start.min()) for wait in panel.waits],
+        "waits": [_wait(wait, timeline.first_start) for wait in panel.waits],
         "criticalPath": list(panel.critical_path),
         "columns": {name: packed(values) for name, values in _columns(timeline, colours).items()},
     }
@@ -165,16 +166,16 @@ def _lanes(graph: TaskGraph) -> list[dict[str, Any]]:
 
 
 def _columns(timeline: Timeline, colours: _Colours) -> dict[str, npt.NDArray[Any]]:
-    """What the page knows of each task; `start` counts from the step's first start.
+    """What the page knows of each task; its moments count from the step's first start.
 
     `dependency` holds, task by task, how many numbers back each dependency is,
     and `dependencies` how many of them a task has.
     """
     graph = timeline.graph
-    counts = np.diff(graph.dependencies.start)
+    origin, counts = timeline.first_start, np.diff(graph.dependencies.start)
     numbers = np.repeat(np.arange(len(graph), dtype=np.int32), counts)
     return {
-        "start": timeline.start - timeline.start.min(),
+        "start": timeline.start - origin,
         "duration": timeline.duration,
         "operation": graph.operation,
         "stage": graph.stage,
@@ -184,6 +185,8 @@ def _columns(timeline: Timeline, colours: _Colours) -> dict[str, npt.NDArray[Any
         "colour": colours.of_tasks(),
         "dependencies": counts,
         "dependency": numbers - graph.dependencies.member,
+        **({} if timeline.posted is None else {"posted": timeline.posted - origin}),
+        **({} if timeline.ready is None else {"ready": timeline.ready - origin}),
     }
 
 

@@ -19,8 +19,6 @@ Rules that keep a trace processor from losing slices without a word:
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,12 +28,15 @@ import numpy as np
 
 from schedules.columns import NONE, Integers, Offsets, Seconds
 from traces.appearance import label
+from traces.text_files import written
 from traces.timeline import Timeline
 
 Event = dict[str, object]
 
 NANOSECONDS_PER_SECOND = 1e9
 MICROSECONDS_PER_SECOND = 1e6
+LONGEST = 2.0**63 / NANOSECONDS_PER_SECOND / 2
+"""The longest step in seconds: 146 years, and room to shift its tasks."""
 NANOSECONDS_PER_MICROSECOND = 1e3
 LEAVES: Event = {"ph": "s"}
 ARRIVES: Event = {"ph": "f", "bp": "e"}
@@ -43,19 +44,13 @@ ARRIVES: Event = {"ph": "f", "bp": "e"}
 
 
 def write_perfetto(timeline: Timeline, path: Path | str) -> None:
-    """Write the trace, compressed where the name ends in `.gz`."""
-    path = Path(path)
-    if path.suffix != ".gz":
-        with path.open("w", encoding="ascii", newline="\n") as plain:
-            _write(timeline, plain)
-        return
-    with (
-        path.open("wb") as raw,
-        # Without a name and a date, equal timelines make equal files.
-        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
-        io.TextIOWrapper(packed, encoding="ascii", newline="\n") as compressed,
-    ):
-        _write(timeline, compressed)
+    """Write the trace, compressed where the name ends in `.gz`.
+
+    Raises `ValueError` for a step of more than 146 years.
+    """
+    _require_room(timeline)
+    with written(path) as file:
+        _write(timeline, file)
 
 
 def _write(timeline: Timeline, file: TextIO) -> None:
@@ -83,6 +78,11 @@ def events(timeline: Timeline) -> Iterator[Event]:
         yield from _on_lane(timeline, number, int(graph.lane[number]), sent[:, number])
         if graph.peer_lane[number] != NONE:
             yield from _on_lane(timeline, number, int(graph.peer_lane[number]), received[:, number])
+
+
+def _require_room(timeline: Timeline) -> None:
+    if timeline.step_time > LONGEST:
+        raise ValueError(f"a trace in nanoseconds has no room for {timeline.step_time:.3g} s")
 
 
 def _names(timeline: Timeline) -> Iterator[Event]:

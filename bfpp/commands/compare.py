@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from bfpp import options as shared
 from bfpp.pictures import add_picture_arguments, write_pictures
-from bfpp.results import NOISE, Result, print_json, print_shortages, print_table, run_scenario
+from bfpp.predictions import Prediction, print_shortages, run_scenario
+from bfpp.results import NOISE, Result, print_json, print_table
 from schedules import InvalidConfiguration, schedules
 
 
@@ -51,7 +53,7 @@ def _require_same_model(scenarios: list[shared.Scenario]) -> None:
         )
 
 
-def _print(results: list[Result]) -> None:
+def _print(results: Sequence[Prediction]) -> None:
     """A column for each schedule, a row for each number."""
     fastest = min(result.timeline.step_time for result in results)
 
@@ -61,10 +63,13 @@ def _print(results: list[Result]) -> None:
 
     rows = [
         ("", *(beside_the_fastest(result) for result in results)),
-        ("stages of a rank", *(str(each.scenario.layout.stages_per_rank) for each in results)),
+        (
+            "stages of a rank",
+            *(str(each.timeline.graph.layout.stages_per_rank) for each in results),
+        ),
     ]
     table = zip(*(result.highlights() for result in results), strict=True)
     rows.extend((lines[0][0], *(value for _, value in lines)) for lines in table)
-    names = [result.scenario.schedule.name for result in results]
+    names = [result.name for result in results]
     print_table(results[-1].size, ("", *names), rows)
     print_shortages(results)

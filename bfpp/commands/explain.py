@@ -9,18 +9,12 @@ from dataclasses import replace
 from bfpp import options as shared
 from bfpp.errors import one_line
 from bfpp.explanation import Explanation
-from bfpp.results import (
-    NOISE,
-    RANKS_SHOWN,
-    print_json,
-    print_shortages,
-    print_table,
-    run_scenario,
-)
+from bfpp.predictions import print_shortages, run_scenario
+from bfpp.results import NOISE, print_json, print_table
+from bfpp.tables import print_idle
 from schedules import InvalidConfiguration, find_schedule
 from sim.parameters import changed, parse_change
-from traces.causes import Cause
-from traces.time_axis import in_words, unit_of
+from traces.time_axis import in_words
 
 SENSITIVITIES_SHOWN = 12
 
@@ -100,15 +94,7 @@ def _print(explained: Explanation) -> None:
     result = explained.result
     print_table(result.title, ("", ""), result.highlights())
     print_shortages([result])
-    causes = [cause for cause in Cause if any(rank[cause] for rank in explained.idle)]
-    longest = max(sum(idle.values()) for idle in explained.idle)
-    seconds_in_unit, unit = unit_of(longest)
-    rows = [
-        (str(rank), *(f"{seconds / seconds_in_unit:.2f}" for seconds in columns))
-        for rank, idle in enumerate(explained.idle[:RANKS_SHOWN])
-        for columns in [(sum(idle.values()), *(idle[cause] for cause in causes))]
-    ]
-    print_table(f"What each rank waits for, in {unit}", ("rank", "idle", *causes), rows)
+    print_idle(explained.idle)
     if not explained.step_time:
         return
     print_table(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bfpp import options as shared
 from bfpp.found import Journal, write_table
-from bfpp.results import announce, print_json, print_table, shortage
+from bfpp.predictions import shortage
+from bfpp.results import announce, print_json, print_table
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from sim.search import Configuration, Outcome, Problem, nearest, pareto, ranked
 

@@ -2,6 +2,7 @@
 
 const NEAR = 3; // pixels by which the pointer may miss a task
 const MOST_NAMED = 6; // dependencies named
+const ROUNDING = 1e-9; // of the step: differences below it are none
 
 function timeAt(panel, event, [from, to]) {
   const x = event.clientX - panel.figure.getBoundingClientRect().left - panel.left;
@@ -35,12 +36,37 @@ function nameOf(panel, task) {
   return `${words.join(", ")}, rank ${ranksOf(panel, task)}`;
 }
 
+// The page's other timelines of the same graph.
+const counterparts = (panel) =>
+  panels.filter((other) => other !== panel && other.graph === panel.graph);
+
+// When the same task ran in those, and by how much that differs from here.
+function describeElsewhere(panel, task) {
+  const compared = (seconds, more, less) =>
+    Math.abs(seconds) > ROUNDING * step
+      ? `${inWords(Math.abs(seconds), 4)} ${seconds > 0 ? more : less}` : "as here";
+  return counterparts(panel).flatMap((other) => {
+    const longer = other.duration[task] - panel.duration[task];
+    const later = other.start[task] - panel.start[task];
+    return [
+      element("p", {}, `In the timeline "${other.title}"`),
+      element("ul", {},
+        element("li", {}, `Start ${inWords(other.start[task])}: `
+          + compared(later, "later", "earlier")),
+        element("li", {}, `Duration ${inWords(other.duration[task], 6)}: `
+          + compared(longer, "longer", "shorter"))),
+    ];
+  });
+}
+
 function describe(panel, { row, task, crowd }) {
   const facts = [
     ["Stage", panel.stage[task]],
     ["Micro-batch", panel.microbatch[task]],
     ["Rank", ranksOf(panel, task)],
     ["Lane", `${row.title}, of rank ${row.rank}`],
+    ["Posted", panel.posted ? inWords(panel.posted[task]) : -1],
+    ["Ready", panel.ready ? inWords(panel.ready[task]) : -1],
     ["Start", inWords(panel.start[task])],
     ["End", inWords(endOf(panel, task))],
     ["Duration", inWords(panel.duration[task], 6)],
@@ -52,6 +78,7 @@ function describe(panel, { row, task, crowd }) {
   const tip = [
     element("b", {}, swatch, capital(panel.operations[panel.operation[task]])),
     element("table", {}, ...table),
+    ...describeElsewhere(panel, task),
     ...describeWaits(panel, row, task),
   ];
   if (crowd > 1)
@@ -114,6 +141,8 @@ function point(panel, event, view) {
       ...others.flatMap((task) => outlines(panel, task, view, "mark dependency")),
       ...outlines(panel, found.task, view, "mark task"),
     );
+    for (const other of counterparts(panel))
+      other.figure.append(...outlines(other, found.task, view, "mark task"));
   }
   tip.replaceChildren(...describe(panel, found));
   tip.hidden = false;

@@ -1,0 +1,39 @@
+"""`bfpp diff`: two saved timelines of one step, such as a prediction and its measurement."""
+
+from __future__ import annotations
+
+import argparse
+
+from bfpp import options as shared
+from bfpp.differences import difference_record, print_difference
+from bfpp.pictures import add_picture_arguments, write_pictures
+from bfpp.results import print_json
+from bfpp.saved import Saved, add_timeline_argument, load
+from traces.difference import difference
+
+FILES = ("simulated", "measured")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bfpp diff`."""
+    for name in FILES:
+        add_timeline_argument(parser, name, name.upper())
+    add_picture_arguments(parser)
+    shared.add_json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Lay the two over one another; both may be simulated or measured, in either order."""
+    shared.refuse_text_beside_json(options)
+    found = difference(*(load(getattr(options, name), name.upper()) for name in FILES))
+    step = Saved(found.simulated).title
+    results = [
+        Saved(timeline, name[0].upper() + name[1:])
+        for timeline, name in zip((found.simulated, found.measured), found.names, strict=True)
+    ]
+    write_pictures(options, results, f"{step}: {' and '.join(found.names)}")
+    if options.json:
+        print_json(difference_record(found))
+    else:
+        print_difference(found, step)
+    return 0

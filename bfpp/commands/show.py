@@ -1,0 +1,35 @@
+"""`bfpp show`: a saved timeline, simulated or measured."""
+
+from __future__ import annotations
+
+import argparse
+
+from bfpp import options as shared
+from bfpp.exports import add_export_arguments, write_exports
+from bfpp.pictures import add_picture_arguments, write_pictures
+from bfpp.results import print_json, print_table
+from bfpp.saved import Saved, add_timeline_argument, load
+from bfpp.tables import print_idle, print_result
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bfpp show`."""
+    add_timeline_argument(parser, "file", "FILE")
+    add_picture_arguments(parser)
+    add_export_arguments(parser)
+    shared.add_json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Report, and draw."""
+    shared.refuse_text_beside_json(options)
+    result = Saved(load(options.file, "FILE"))
+    write_pictures(options, [result], result.title)
+    write_exports(options, result.timeline)
+    if options.json:
+        print_json(result.record)
+    else:
+        print_table("Where it is from", ("", ""), result.origins)
+        print_result(result)
+        print_idle(result.idle)
+    return 0

@@ -1,0 +1,111 @@
+"""Scenarios simulated: a result that knows what it was predicted from."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from bfpp.options import Scenario
+from bfpp.results import Result, output
+from sim.engines import simulate
+from sim.prediction import predict
+from traces.timeline import About
+
+SHOW_PROGRESS_FROM = 50_000
+"""Tasks from which on a replay takes long enough to show its progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction(Result):
+    """A scenario's timeline, with throughput and memory where a model was simulated."""
+
+    scenario: Scenario
+
+    def origin(self) -> dict[str, Any]:
+        """The engine and, with physical costs, throughput, and memory in gigabytes."""
+        physical, engine = self.scenario.physical, {"engine": self.timeline.source}
+        return {**engine, **predict(self.timeline, physical)} if physical else engine
+
+    def further_highlights(self) -> list[tuple[str, str]]:
+        """Throughput and memory."""
+        if not self.scenario.physical:
+            return []
+        return [
+            ("throughput of a GPU", f"{self.record['tflops_per_gpu']:.1f} Tflop/s"),
+            ("samples per second", f"{self.record['samples_per_second']:.4g}"),
+            ("memory, fullest rank", self._largest_memory()),
+            ("memory of a device", f"{self.record['device_memory_gb']:.4g} GB"),
+            ("memory, first rank", f"{self.record['memory_gb']:.1f} GB"),
+            ("same, very large cluster", f"{self.record['memory_min_gb']:.1f} GB"),
+        ]
+
+    def _largest_memory(self) -> str:
+        """The memory that decides whether the model fits, marked if it does not."""
+        mark = " (!)" if self.record["missing_gb"] else ""
+        return f"{self.record['memory_largest_gb']:.1f} GB{mark}"
+
+
+def run_scenario(scenario: Scenario, engine: str) -> Prediction:
+    """Build and replay a scenario, with a progress bar where it takes long.
+
+    Raises `OverflowError` for a step that takes longer than a number can tell.
+    """
+    graph = scenario.graph()
+    with _progress(scenario.schedule.name, len(graph)) as advance, np.errstate(all="ignore"):
+        timeline = simulate(graph, scenario.costs, engine, advance)
+    if not math.isfinite(timeline.step_time):
+        raise OverflowError("the step time is not finite")
+    return Prediction(replace(timeline, about=_about(scenario)), scenario=scenario)
+
+
+def _about(scenario: Scenario) -> About:
+    """The names and numbers of the costs: enough to simulate the scenario again."""
+    costs = vars(scenario.costs)
+    named = {name: getattr(value, "name", value) for name, value in costs.items()}
+    return {name: value for name, value in named.items() if isinstance(value, str | int | float)}
+
+
+def shortage(record: Mapping[str, Any]) -> str:
+    """Of a record that does not fit: how much of a device it needs, and most of it for what."""
+    part, size = max(record["memory_parts_gb"].items(), key=lambda each: each[1])
+    needed, device = record["memory_largest_gb"], record["device_memory_gb"]
+    return f"{needed:.1f} GB of {device:.4g} GB; largest is {part}, {size:.1f} GB"
+
+
+def print_shortages(results: Sequence[Prediction]) -> None:
+    """A line on standard output for each result that does not fit."""
+    lines = [
+        f"{result.name} does not fit: {shortage(result.record)}\n"
+        for result in results
+        if result.record.get("missing_gb")
+    ]
+    if lines:
+        output().print(Text("".join(lines)))
+
+
+@contextmanager
+def _progress(name: str, tasks: int) -> Iterator[Callable[[int], None] | None]:
+    if tasks < SHOW_PROGRESS_FROM or not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        job = bar.add_task(name, total=tasks)
+        done = 0
+
+        def advance(_: int) -> None:
+            nonlocal done
+            done += 1
+            if done % 1024 == 0:
+                bar.update(job, completed=done)
+
+        yield advance

@@ -1,0 +1,67 @@
+"""Timelines read from the files that a command names, and how they are reported."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bfpp.errors import blaming, one_line
+from bfpp.results import Result
+from traces.causes import Cause, Causes
+from traces.timeline import Timeline
+from traces.timeline_file import load_timeline
+
+
+def add_timeline_argument(parser: argparse.ArgumentParser, name: str, metavar: str) -> None:
+    """A file of a timeline, simulated or measured."""
+    parser.add_argument(
+        name,
+        type=Path,
+        metavar=metavar,
+        help="a timeline, as bfpp simulate --timeline writes it (compressed or not)",
+    )
+
+
+def load(path: Path, option: str) -> Timeline:
+    """The timeline of a file; the option is named where the file is at fault."""
+    with blaming(option):
+        return load_timeline(path)
+
+
+@dataclass(frozen=True)
+class Saved(Result):
+    """A timeline from a file: where it is from, and what its ranks wait for."""
+
+    @property
+    def origins(self) -> list[tuple[str, str]]:
+        """The source, and what the writer of the file says, in words."""
+        about = self.timeline.about.items()
+        told = [
+            ("source", self.timeline.source),
+            *((name, _in_words(each)) for name, each in about),
+        ]
+        return [(one_line(name.replace("_", " ")), one_line(value)) for name, value in told]
+
+    @property
+    def subtitle(self) -> str:
+        """The same on one line."""
+        return ", ".join(f"{name} {value}" for name, value in self.origins)
+
+    @cached_property
+    def idle(self) -> list[dict[Cause, float]]:
+        """For each rank, its idle seconds by cause."""
+        return Causes(self.timeline).idle
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The result as a JSON object; times in seconds."""
+        told = super().record
+        both = zip(told["ranks"], self.idle, strict=True)
+        return {**told, "ranks": [{**rank, "causes": causes} for rank, causes in both]}
+
+
+def _in_words(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"

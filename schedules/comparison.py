@@ -1,0 +1,34 @@
+"""In what two graphs differ, in words: for those who meant to run the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from schedules.graph import TaskGraph
+
+SETTINGS: dict[str, Callable[[TaskGraph], object]] = {
+    "schedule": lambda graph: graph.schedule,
+    "ranks": lambda graph: graph.layout.pipeline_parallel,
+    "micro-batches": lambda graph: graph.layout.microbatches,
+    "stages per rank": lambda graph: graph.layout.stages_per_rank,
+    "placement": lambda graph: graph.layout.placement,
+    "sequence": lambda graph: graph.layout.sequence,
+    "sharding": lambda graph: graph.communication.sharding,
+    "overlap of transfers": lambda graph: graph.communication.pipeline_overlap,
+    "overlap of data-parallel communication": lambda graph: graph.communication.data_overlap,
+    "tasks": len,
+}
+"""What a graph is made from, and how much of it there is."""
+
+
+def what_differs(first: TaskGraph, second: TaskGraph) -> str:
+    """The settings that differ: `ranks (2 and 4), sharding (none and full)`.
+
+    Empty if the graphs have one digest.
+    """
+    if first.digest == second.digest:
+        return ""
+    values = {name: (value(first), value(second)) for name, value in SETTINGS.items()}
+    different = [f"{name} ({one} and {other})" for name, (one, other) in values.items()
+                 if one != other]  # fmt: skip
+    return ", ".join(different) or "the order or the dependencies of the tasks"

@@ -1,0 +1,134 @@
+"""Two timelines laid over one another: by hand, and without remainder on every graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from measured import executed, measured
+from mutations import waiting_less
+from strategies import configurations
+
+from schedules import Communication, Layout, Operation, Sharding, build_graph
+from schedules.comparison import what_differs
+from sim.costs import AbstractCosts
+from sim.engines import simulate
+from traces.difference import DifferentGraphs, Pair, difference
+from traces.timeline import MEASURED
+
+SOME = settings(derandomize=True, deadline=None, max_examples=40)
+COSTS = AbstractCosts(forward=1.5, backward=2.5, transfer=0.25, gather=1, reduce=0.5)
+CLOSE = 1e-5
+
+
+@SOME
+@given(measured())
+def test_sums_are_those_of_the_two_timelines(timeline):
+    simulated = simulate(timeline.graph, COSTS)
+    found = difference(simulated, timeline)
+    assert found.names == ("simulated", "measured")
+    assert (found.simulated, found.measured) == (simulated, timeline)
+    assert found.step_time == Pair(simulated.step_time, timeline.step_time)
+    operations = found.operations.values()
+    assert sum(each.count for each in operations) == len(timeline.graph)
+    assert sum(each.total.measured for each in operations) == pytest.approx(timeline.duration.sum())
+    transfers = timeline.duration[timeline.graph.is_transfer].sum()
+    busy = sum(each.busy.measured for each in found.lanes)
+    assert busy == pytest.approx(timeline.duration.sum() + transfers)
+    for rank in found.ranks:
+        for name in ("simulated", "measured"):
+            step_time = getattr(found.step_time, name)
+            parts = getattr(rank.compute, name) + getattr(rank.idle, name)
+            assert parts == pytest.approx(step_time, abs=CLOSE)
+    differences = sum(pair.difference for pair in found.mean_rank.values())
+    assert differences == pytest.approx(found.step_time.difference, abs=CLOSE)
+
+
+@SOME
+@given(measured(clock_error=0.2), st.booleans())
+def test_either_order_says_the_same(timeline, swapped):
+    simulated = simulate(timeline.graph, COSTS)
+    pair = (timeline, simulated) if swapped else (simulated, timeline)
+    found = difference(*pair)
+    assert found.simulated is simulated
+    sizes = [abs(each.duration.difference) for each in found.worst]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[:1] == pytest.approx([np.abs(simulated.duration - timeline.duration).max()])
+    drifts = [abs(each.start.difference) for each in found.drifted]
+    assert drifts == sorted(drifts, reverse=True)
+
+
+@SOME
+@given(measured())
+def test_nothing_differs_from_itself_at_another_hour(timeline):
+    moved = replace(timeline, start=timeline.start + 8192, end=timeline.end + 8192)
+    found = difference(timeline, moved)
+    assert found.names == ("first (measured)", "second (measured)")
+    assert found.step_time.error == pytest.approx(0)
+    assert all(abs(each.start.difference) < CLOSE for each in found.drifted)
+
+
+def graph():
+    return build_graph("gpipe", Layout(2, 1, 1, "contiguous"))
+
+
+def test_an_example_by_hand():
+    """Forward passes take 1 and really 2 seconds, transfers of half a second really none."""
+    simulated = simulate(graph(), AbstractCosts(1, 2, transfer=0.5))
+    really = replace(simulate(graph(), AbstractCosts(2, 2)), source=MEASURED)
+    found = difference(simulated, really)
+    assert found.step_time == Pair(1 + 0.5 + 1 + 2 + 0.5 + 2, 2 + 2 + 2 + 2)
+    assert found.step_time.error == -1 / 8
+    forward = found.operations[Operation.FORWARD]
+    assert (forward.count, forward.mean, forward.mean.error) == (2, Pair(1, 2), -0.5)
+    assert found.operations[Operation.TRANSFER_GRADIENTS].mean == Pair(0.5, 0)
+    assert found.operations[Operation.TRANSFER_GRADIENTS].mean.error is None
+    assert [each.busy for each in found.lanes if each.lane.kind == 0] == [Pair(3, 4), Pair(3, 4)]
+    assert found.mean_rank["transfer"] == Pair(1.0, 0)
+    assert [each.task.operation for each in found.worst[:2]] == [Operation.FORWARD] * 2
+    assert found.worst[0].duration == Pair(1, 2)
+    assert found.drifted[0].start == Pair(1 + 0.5 + 1, 2 + 2)
+    assert found.drifted[0].task.operation is Operation.BACKWARD
+
+
+CHANGES = {
+    "ranks (2 and 4)": {"layout": Layout(4, 4, 2)},
+    "micro-batches (4 and 8)": {"layout": Layout(2, 8, 2)},
+    "stages per rank (2 and 3)": {"layout": Layout(2, 4, 3)},
+    "sharding (none and full)": {"communication": Communication(Sharding.FULL)},
+    "schedule (breadth-first and depth-first)": {"schedule": "depth-first"},
+    "sequence (None and 3)": {"layout": Layout(2, 4, 2, sequence=3)},
+    "overlap of transfers (True and False)": {
+        "communication": Communication(pipeline_overlap=False)
+    },
+}
+
+
+@pytest.mark.parametrize("reason", CHANGES)
+def test_timelines_of_different_steps_are_refused(reason):
+    usual = {
+        "schedule": "breadth-first", "layout": Layout(2, 4, 2), "communication": Communication(),
+    }  # fmt: skip
+    first, second = build_graph(**usual), build_graph(**{**usual, **CHANGES[reason]})
+    with pytest.raises(DifferentGraphs) as caught:
+        difference(executed(first, 0), simulate(second, COSTS))
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_graphs_of_the_same_settings_can_differ():
+    whole = graph()
+    task = next(task for task in whole.tasks() if task.dependencies)
+    other = waiting_less(whole, task.number, task.dependencies[0])
+    assert what_differs(whole, other) == "the order or the dependencies of the tasks"
+
+
+@SOME
+@given(configurations(), configurations())
+def test_what_differs_is_told_if_anything_does(first, second):
+    told = what_differs(first.graph(), second.graph())
+    assert bool(told) == (first.graph().digest != second.graph().digest)
+    assert told or first[1:] == second[1:]

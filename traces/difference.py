@@ -1,0 +1,191 @@
+"""Two timelines of one graph, laid over one another: what a prediction gets wrong, and where.
+
+Each counts from its own first start. Differences are simulated less measured,
+and errors are relative to measured. Where both timelines were simulated, or
+both measured, the first stands for the simulated one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from schedules import Lane, Operation, Task
+from schedules.columns import Seconds
+from schedules.comparison import what_differs
+from traces.causes import Causes
+from traces.metrics import lane_busy_time, rank_metrics
+from traces.timeline import Timeline
+
+WORST = 10
+"""How many tasks are named."""
+
+
+class DifferentGraphs(ValueError):
+    """Two timelines that are not of the same step; the reason says in what they differ."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One number of both timelines."""
+
+    simulated: float
+    measured: float
+
+    @property
+    def difference(self) -> float:
+        """Simulated less measured."""
+        return self.simulated - self.measured
+
+    @property
+    def error(self) -> float | None:
+        """Relative to measured; None where nothing was measured."""
+        return self.difference / self.measured if self.measured else None
+
+
+@dataclass(frozen=True)
+class OperationDifference:
+    """All tasks of one operation; seconds."""
+
+    count: int
+    total: Pair
+
+    @property
+    def mean(self) -> Pair:
+        """Seconds of one task."""
+        return Pair(self.total.simulated / self.count, self.total.measured / self.count)
+
+
+@dataclass(frozen=True)
+class LaneDifference:
+    """A lane's busy seconds."""
+
+    number: int
+    lane: Lane
+    busy: Pair
+
+
+@dataclass(frozen=True)
+class RankDifference:
+    """A rank's compute, and the rest of the step, in seconds."""
+
+    rank: int
+    compute: Pair
+    idle: Pair
+
+
+@dataclass(frozen=True)
+class TaskDifference:
+    """One task; seconds, its starts from the step's first start."""
+
+    task: Task
+    start: Pair
+    duration: Pair
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """A prediction and a measurement of one graph; see `difference` for which is which."""
+
+    simulated: Timeline
+    measured: Timeline
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What to call the two."""
+        if self.measured.is_measured and not self.simulated.is_measured:
+            return "simulated", "measured"
+        return f"first ({self.simulated.source})", f"second ({self.measured.source})"
+
+    @property
+    def step_time(self) -> Pair:
+        """Seconds of the step."""
+        return Pair(self.simulated.step_time, self.measured.step_time)
+
+    @cached_property
+    def operations(self) -> dict[Operation, OperationDifference]:
+        """For each operation of the graph, the seconds of its tasks."""
+        operation, codes = self.simulated.graph.operation, len(Operation)
+        count = np.bincount(operation, minlength=codes).tolist()
+        totals = [
+            np.bincount(operation, timeline.duration, codes).tolist()
+            for timeline in (self.simulated, self.measured)
+        ]
+        return {
+            each: OperationDifference(count[each], Pair(totals[0][each], totals[1][each]))
+            for each in Operation
+            if count[each]
+        }
+
+    @cached_property
+    def lanes(self) -> list[LaneDifference]:
+        """For each lane, how long it is busy."""
+        simulated, measured = map(lane_busy_time, (self.simulated, self.measured))
+        return [
+            LaneDifference(number, lane, Pair(float(simulated[number]), float(measured[number])))
+            for number, lane in enumerate(self.simulated.graph.lanes)
+        ]
+
+    @cached_property
+    def ranks(self) -> list[RankDifference]:
+        """For each rank, its compute and its idle time."""
+        both = zip(rank_metrics(self.simulated), rank_metrics(self.measured), strict=True)
+        return [
+            RankDifference(
+                simulated.rank,
+                Pair(simulated.compute_time, measured.compute_time),
+                Pair(simulated.idle, measured.idle),
+            )
+            for simulated, measured in both
+        ]
+
+    @cached_property
+    def mean_rank(self) -> dict[str, Pair]:
+        """What the step time of the mean rank consists of: compute, and idle time by cause."""
+        simulated, measured = (
+            Causes(timeline).mean_rank for timeline in (self.simulated, self.measured)
+        )
+        return {name: Pair(simulated[name], measured[name]) for name in simulated}
+
+    @cached_property
+    def worst(self) -> list[TaskDifference]:
+        """The tasks whose durations differ most, the worst first."""
+        return self._most(self.simulated.duration - self.measured.duration)
+
+    @cached_property
+    def drifted(self) -> list[TaskDifference]:
+        """The tasks whose starts differ most, the worst first."""
+        return self._most(_from_first(self.simulated) - _from_first(self.measured))
+
+    def _most(self, differences: Seconds) -> list[TaskDifference]:
+        size = np.abs(differences)
+        order = np.argsort(-size, kind="stable")[:WORST]
+        return [self._task(number) for number in order[size[order] > 0].tolist()]
+
+    def _task(self, number: int) -> TaskDifference:
+        both = self.simulated, self.measured
+        return TaskDifference(
+            self.simulated.graph.task(number),
+            Pair(*(float(each.start[number]) - each.first_start for each in both)),
+            Pair(*(float(each.duration[number]) for each in both)),
+        )
+
+
+def difference(first: Timeline, second: Timeline) -> Difference:
+    """The two laid over one another, in whichever order they come.
+
+    Raises `DifferentGraphs` if they are not of the same step.
+    """
+    if differs := what_differs(first.graph, second.graph):
+        raise DifferentGraphs(f"the timelines are of different steps; these differ in {differs}")
+    if first.is_measured and not second.is_measured:
+        first, second = second, first
+    return Difference(first, second)
+
+
+def _from_first(timeline: Timeline) -> Seconds:
+    """Starts since the first one."""
+    starts: Seconds = timeline.start - timeline.first_start
+    return starts

@@ -1,0 +1,149 @@
+"""Timelines as JSON: how a measurement reaches a machine that only reads it.
+
+One object: `format`, `source`, `about`, `graph` (that of `schedules.graph_file`),
+and a list of seconds for each task: `start`, `end`, and `posted` and `ready`
+where they were measured (else null). A file is compressed if its name ends in
+`.gz`, and is read either way. What is read can be drawn and counted: its tasks
+are on lanes of their ranks, and wait for tasks of smaller numbers alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from schedules import InvalidConfiguration, TaskGraph
+from schedules.columns import NONE, Integers, Seconds
+from schedules.graph_file import MalformedGraph, graph_record, recorded_graph
+from schedules.validity.structure import columns, numbering
+from traces.text_files import written
+from traces.timeline import About, Timeline
+
+FORMAT = "bfpp timeline 1"
+
+NEEDED, MEASURED_ALONE = ("start", "end"), ("posted", "ready")
+"""The columns of seconds."""
+
+COMPRESSED = b"\x1f\x8b"
+"""How gzip's files begin."""
+
+
+class MalformedTimeline(InvalidConfiguration):
+    """A text that does not hold a timeline; the reason is one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("file", reason)
+
+
+def save_timeline(timeline: Timeline, path: Path | str) -> None:
+    """Write the timeline to a file, compressed where its name ends in `.gz`."""
+    text = write_timeline(timeline)
+    with written(path) as file:
+        file.write(text)
+
+
+def load_timeline(path: Path | str) -> Timeline:
+    """The timeline of a file; raises `MalformedTimeline` with the reason, or `OSError`."""
+    return read_timeline(Path(path).read_bytes())
+
+
+def write_timeline(timeline: Timeline) -> str:
+    """The timeline as JSON text; raises `ValueError` where a time is not finite."""
+    times = {name: getattr(timeline, name) for name in NEEDED + MEASURED_ALONE}
+    record = {
+        "format": FORMAT,
+        "source": timeline.source,
+        "about": dict(timeline.about),
+        "graph": graph_record(timeline.graph),
+        **{name: None if column is None else column.tolist() for name, column in times.items()},
+    }
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def read_timeline(text: str | bytes) -> Timeline:
+    """The timeline of a JSON text, compressed or not; raises `MalformedTimeline`."""
+    try:
+        if isinstance(text, bytes) and text.startswith(COMPRESSED):
+            text = gzip.decompress(text)
+        record = json.loads(text)
+    except (OSError, EOFError, zlib.error) as error:
+        raise MalformedTimeline(f"cannot be decompressed: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise MalformedTimeline(f"is not JSON: {error}") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise MalformedTimeline(f'is not a timeline: it has no "format": "{FORMAT}"')
+    try:
+        return _timeline(record)
+    except MalformedGraph as error:
+        raise MalformedTimeline(f"graph: {error.reason}") from None
+    except (KeyError, OverflowError) as error:
+        raise MalformedTimeline(f"is not a timeline: {type(error).__name__} {error}") from None
+
+
+def _timeline(record: Mapping[str, Any]) -> Timeline:
+    if not isinstance(record["source"], str):
+        raise MalformedTimeline("source is not a name")
+    graph = recorded_graph(record["graph"])
+    _require_sound(graph)
+    times = {name: _seconds(record[name], name, len(graph)) for name in NEEDED}
+    times |= {
+        name: _seconds(record[name], name, len(graph))
+        for name in MEASURED_ALONE
+        if record[name] is not None
+    }
+    timeline = Timeline(
+        graph=graph, source=record["source"], about=_about(record["about"]), **times
+    )
+    if not math.isfinite(timeline.step_time):
+        raise MalformedTimeline("the step time is not finite")
+    return timeline
+
+
+def _seconds(values: object, name: str, tasks: int) -> Seconds:
+    if not isinstance(values, list) or any(type(value) not in (float, int) for value in values):
+        raise MalformedTimeline(f"{name} does not hold seconds")
+    if len(values) != tasks:
+        raise MalformedTimeline(f"{name} does not hold seconds for each of {tasks} tasks")
+    try:
+        column = np.array(values, dtype=np.float64)
+    except OverflowError:
+        column = np.full(1, np.inf)
+    if not np.isfinite(column).all():
+        raise MalformedTimeline(f"{name} holds a number that is not finite")
+    return column
+
+
+def _about(record: object) -> About:
+    if not isinstance(record, dict):
+        raise MalformedTimeline("about does not hold names with their values")
+    for name, value in record.items():
+        is_number = type(value) in (int, float) and -math.inf < value < math.inf
+        if not (is_number or isinstance(value, str)):
+            raise MalformedTimeline(f"about: {name!r} is neither a text nor a finite number")
+    return record
+
+
+def _require_sound(graph: TaskGraph) -> None:
+    """Refuse a graph that no tool could walk through, or whose ranks have nothing to do."""
+    for rule in (columns, numbering):
+        for message, _ in rule(graph):
+            raise MalformedTimeline(f"graph: {message}")
+    rank_of_lane = np.array([lane.rank for lane in graph.lanes], dtype=np.int32)
+    for rank, lane in ((graph.rank, graph.lane), (graph.peer, graph.peer_lane)):
+        _require_same(np.where(lane == NONE, NONE, rank_of_lane[lane]), rank)
+    computing = np.unique(graph.rank[graph.is_compute])
+    if len(computing) < graph.layout.pipeline_parallel:
+        raise MalformedTimeline("graph: there is a rank without a forward or a backward pass")
+
+
+def _require_same(of_lane: Integers, rank: Integers) -> None:
+    different = np.flatnonzero(of_lane != rank)
+    if len(different):
+        raise MalformedTimeline(f"graph: #{different[0]} is on a lane of another rank than its own")
