@@ -35,7 +35,7 @@ def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
 def empty_state(
     shapes: Mapping[str, torch.Size], dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], dict[str, Pieces]]:
-    """Tensors for all weights of a model, and all that a checkpoint holds, to be filled from one."""
+    """Tensors for all weights of a model, and all that a checkpoint is to fill."""
     found = {
         name + suffix: torch.empty(shape, dtype=dtype)
         for name, shape in shapes.items()

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import math
+import platform
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from bfpp import options as shared
-from bfpp.results import print_json
-from bfpp.training import add_model_arguments, add_training_arguments, job_of
+from bfpp.errors import blaming, one_line
+from bfpp.jobs import add_device_arguments, add_model_arguments, add_training_arguments, job_of
+from bfpp.results import announce, print_json, print_table
+from traces.time_axis import in_words
+from traces.timeline_file import save_timeline
 
 if TYPE_CHECKING:
     from executor.job import Job
     from executor.plan import Plan
+    from executor.processes import RunFailed
+    from executor.session import Outcome
+    from executor.verification import Verification
+
+FAILED = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_layout_arguments(parser)
     shared.add_communication_arguments(parser)
     add_model_arguments(parser)
+    add_device_arguments(parser)
     add_training_arguments(parser)
     group = parser.add_argument_group("what comes of it")
     group.add_argument(
@@ -53,12 +68,13 @@ def run(options: argparse.Namespace) -> int:
     job = job_of(options)
     plan = job.plan()
     tokens = tokens_of_step(plan)
-    with _final(job, wanted=options.verify) as job, _progress(options, job, tokens) as advance:
+    with _final(job, wanted=options.verify) as job:
         try:
-            outcome = launch(train, job, job.processes, Limits(hang=options.patience), advance)
+            with _progress(options, job, tokens) as advance:
+                outcome = launch(train, job, job.processes, Limits(hang=options.patience), advance)
         except RunFailed as error:
             return _report_failure(error)
-        if outcome is None:
+        if outcome is None:  # a process of torchrun's that is not the first
             return 0
         found = verify(plan, outcome.reports, job.final) if job.final else None
     _write_trace(options, job, plan, outcome)
@@ -73,8 +89,6 @@ def run(options: argparse.Namespace) -> int:
 @contextmanager
 def _final(job: Job, *, wanted: bool) -> Iterator[Job]:
     """The job, with a place for its last weights if they are wanted."""
-    from dataclasses import replace
-
     if not wanted:
         yield job
         return
@@ -95,7 +109,7 @@ def _progress(
     """A bar on standard error, with the loss and how fast it goes."""
     console = Console(stderr=True)
     if options.json or not console.is_terminal:
-        yield lambda message: None
+        yield lambda _: None
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
@@ -111,4 +125,80 @@ def _progress(
         yield advance
 
 
-def _report_failure(error: Exception) -> int: ...
+def _report_failure(error: RunFailed) -> int:
+    """One line that names the rank and the task, then what helps to find the cause."""
+    console = Console(stderr=True, highlight=False)
+    console.print(Text(f"bfpp run: {one_line(str(error))}"), soft_wrap=True)
+    console.print(Text(error.details, style="dim"), soft_wrap=True)
+    return FAILED
+
+
+def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Outcome) -> None:
+    if not options.trace:
+        return
+    from executor.measured import timeline_of
+
+    timeline = timeline_of(outcome.columns, plan.graph)
+    with blaming("--trace"):
+        save_timeline(replace(timeline, about=_about(job)), options.trace)
+    announce(options.trace)
+
+
+def _about(job: Job) -> dict[str, str | int]:
+    """Where and how it was measured."""
+    return {
+        "machine": platform.node(),
+        "system": platform.platform(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "backend": str(job.backend),
+        "replicas": job.data_parallel,
+        "precision": str(job.precision),
+        "activations": str(job.activations),
+    }
+
+
+def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None) -> dict[str, Any]:
+    """What came of it; times in seconds."""
+    seconds = [report.seconds for report in outcome.reports]
+    median = statistics.median(seconds) if seconds else math.nan
+    record = {
+        "schedule": job.schedule,
+        "backend": str(job.backend),
+        "first_step": outcome.first,
+        "losses": [report.loss for report in outcome.reports],
+        "step_times": seconds,
+        "median_step_time": median,
+        "tokens_per_second": tokens / median,
+    }
+    if found:
+        record |= {
+            "reference_losses": found.reference_losses,
+            "max_loss_error": found.max_loss_error,
+            "max_weight_error": found.max_weight_error,
+            "tolerance": vars(found.tolerance),
+            "exact": found.is_exact,
+        }
+    return record
+
+
+def _print(job: Job, record: Mapping[str, Any], found: Verification | None) -> None:
+    replicas = f", {job.data_parallel} replicas" if job.data_parallel > 1 else ""
+    layout = job.layout
+    title = (
+        f"{job.schedule}: {layout.pipeline_parallel} ranks, {layout.stages} stages, "
+        f"{layout.microbatches} micro-batches{replicas}"
+    )
+    rows = [
+        ("steps", f"{record['first_step']} to {record['first_step'] + len(record['losses']) - 1}"),
+        ("loss, first and last", f"{record['losses'][0]:.4f}, {record['losses'][-1]:.4f}"),
+        ("step time, median", in_words(record["median_step_time"])),
+        ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
+    ]
+    if found:
+        verdict = "as the plain loop" if found.is_exact else "NOT as the plain loop"
+        rows += [
+            ("trained", verdict),
+            ("largest difference of a loss", f"{found.max_loss_error:.1e}"),
+            ("largest difference of a weight", f"{found.max_weight_error:.1e}"),
+        ]
+    print_table(title, ("", ""), rows)

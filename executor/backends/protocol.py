@@ -24,8 +24,15 @@ class Backend(Protocol):
     and all go on when it is done. The operations get such a group.
     """
 
-    device: Device
-    workers: Sequence[Worker]
+    @property
+    def device(self) -> Device:
+        """Where the workers of this process are."""
+        ...
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """The workers of this process."""
+        ...
 
     def parties(self, task: Task) -> list[list[Worker]]:
         """Who does a task here."""
