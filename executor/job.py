@@ -43,11 +43,14 @@ class Job:
     checks_messages: bool = False
 
     @property
+    def workers(self) -> int:
+        """How many devices it stands for."""
+        return self.layout.pipeline_parallel * self.data_parallel
+
+    @property
     def processes(self) -> int:
         """How many processes it takes."""
-        if self.backend is BackendName.LOCAL:
-            return 1
-        return self.layout.pipeline_parallel * self.data_parallel
+        return 1 if self.backend is BackendName.LOCAL else self.workers
 
     def plan(self) -> Plan:
         """What all processes agree on; the same wherever it is made."""

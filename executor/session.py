@@ -19,7 +19,7 @@ from executor.backends.protocol import Backend, MakeWorker
 from executor.job import Job
 from executor.lanes import Device, Streams, Threads
 from executor.plan import Plan
-from executor.processes import Activity, Place, join, measure_offset
+from executor.processes import Activity, Place, join, measure_offset, use_cores
 from executor.settings import BackendName, Saving
 from executor.sleeping import SleepingWorker
 from executor.state import pieces_of
@@ -85,7 +85,7 @@ def _maker(job: Job) -> MakeWorker:
 
 def _local(plan: Plan, job: Job, place: Place) -> Backend:
     del place
-    torch.set_num_threads(1)
+    use_cores(job.workers)
     device: Device = Threads() if job.device == "cpu" else Streams(torch.device(job.device))
     return LocalBackend(plan, device, _maker(job))
 

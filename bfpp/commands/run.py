@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train, and report."""
-    from executor.processes import Limits, RunFailed, launch
+    from executor.processes import Limits, RunFailed, launch, use_cores
     from executor.session import train
     from executor.verification import verify
 
@@ -76,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
             return _report_failure(error)
         if outcome is None:  # a process of torchrun's that is not the first
             return 0
+        use_cores(job.workers)
         found = verify(plan, outcome.reports, job.final) if job.final else None
     _write_trace(options, job, plan, outcome)
     record = _record(job, outcome, tokens, found)

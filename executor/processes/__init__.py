@@ -3,7 +3,7 @@
 from executor.processes.beats import Activity, Limits
 from executor.processes.clock import ClockOffset, measure_offset
 from executor.processes.launch import RunFailed, launch
-from executor.processes.place import Message, Place, join
+from executor.processes.place import Message, Place, join, use_cores
 
 __all__ = [
     "Activity",
@@ -15,4 +15,5 @@ __all__ = [
     "join",
     "launch",
     "measure_offset",
+    "use_cores",
 ]
