@@ -145,7 +145,7 @@ def _disconnected(scene: Scene) -> Verdict | None:
     late = {
         process: beat.failure
         for process, beat in scene.known()
-        if beat.failure and beat.failure.seconds > scene.limits.grace
+        if beat.failure and beat.failure.seconds > 2 * scene.limits.grace
     }
     if not late:
         return None

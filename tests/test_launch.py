@@ -7,15 +7,17 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from threading import Timer
+from types import MappingProxyType
 
 import pytest
 
@@ -230,11 +232,13 @@ ENDLESS = Toy(steps=10**9, when=-1)
 
 
 @contextmanager
-def program(arguments: tuple[str, ...], toy: Toy) -> Iterator[subprocess.Popen[str]]:
+def program(
+    arguments: tuple[str, ...], toy: Toy, variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, *arguments, json.dumps(asdict(toy))],
         cwd=ROOT,
-        env=os.environ | {"TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(ROOT), **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -314,3 +318,40 @@ def test_a_killed_torchrun_leaves_no_orphans() -> None:
         told = [line for line in run.stderr if line.startswith("bfpp:")]
     assert len(told) == 1
     assert "connection to the run's store is lost" in told[0]
+
+
+# Processes that somebody started by hand, with torchrun's variables: the first hosts the store
+
+
+@contextmanager
+def by_hand(toy: Toy) -> Iterator[list[subprocess.Popen[str]]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    address = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with (
+        program(OWN, toy, address | {"RANK": "0"}) as first,
+        program(OWN, toy, address | {"RANK": "1"}) as second,
+    ):
+        yield [first, second]
+
+
+@pytest.mark.slow
+def test_the_host_of_the_store_stays_for_the_others() -> None:
+    with by_hand(Toy(steps=1)) as processes:
+        outputs = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert json.loads(outputs[0][0].splitlines()[-1])["outcome"]["value"] == 2.0
+    assert json.loads(outputs[1][0].splitlines()[-1])["outcome"] is None
+    assert not any("bfpp" in errors for _, errors in outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_the_one_that_is_left_says_who_is_lost(killed: int) -> None:
+    with by_hand(ENDLESS) as processes:
+        pids = pids_of(processes[0])
+        processes[killed].kill()
+        _, errors = processes[1 - killed].communicate(timeout=20)
+        assert_gone(pids, within=0)
+    (told,) = [line for line in errors.splitlines() if line.startswith("bfpp:")]
+    assert ("the run's store is lost", "rank 1 (process 1) gave no sign of life")[killed] in told

@@ -61,8 +61,8 @@ def test_an_exception_is_told_at_once_with_its_traceback() -> None:
 
 
 def test_a_lost_connection_waits_for_a_better_explanation() -> None:
-    victim = replace(beat(0, lane(SEND)), failure=failure(in_communication=True, seconds=1.0))
-    late = replace(victim, failure=failure(in_communication=True, seconds=3.0))
+    victim = replace(beat(0, lane(SEND)), failure=failure(in_communication=True, seconds=3.9))
+    late = replace(victim, failure=failure(in_communication=True, seconds=4.1))
     culprit = replace(beat(1), failure=failure(in_communication=False))
     assert judge(scene(victim, beat(1))) is None
     assert said(scene(late, culprit)).startswith("rank 1 (process 1) failed")
@@ -223,14 +223,15 @@ def test_entering_and_leaving_cost_little() -> None:
 # The observer
 
 
-def test_silence_is_counted_in_looks() -> None:
+def test_silence_adds_up_but_not_while_the_observer_was_away() -> None:
     store = HashStore()
-    observer = Observer(store, 2, LIMITS)
+    clock = iter([0.0, 0.5, 1.0, 2.0, 3600.0])
+    observer = Observer(store, 2, LIMITS, clock=lambda: next(clock))
     watch = Watch()
-    for looks in range(1, 4):
+    for silence in (0.5, 1.0, 2.0):
         store.set(beat_key(0), watch.beat().to_json())
-        assert observer.look().silent == (0.0, looks * LIMITS.beat)
-    assert observer.look().silent == (LIMITS.beat, 4 * LIMITS.beat)
+        assert observer.look().silent == (0.0, silence)
+    assert observer.look().silent == (2 * LIMITS.beat, 2.0 + 2 * LIMITS.beat)
 
 
 def test_the_first_verdict_counts() -> None:
