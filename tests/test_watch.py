@@ -75,11 +75,9 @@ def test_a_lost_connection_waits_for_a_better_explanation() -> None:
 def test_silence_is_long_unless_something_is_wrong() -> None:
     beats = beat(0, lane(SEND)), beat(1, lane(BACKWARD))
     assert judge(scene(*beats, silent=(0.0, 3.0))) is None
-    expected = "step 12, last seen in backward of stage 3, micro-batch 1"
-    assert said(scene(*beats, silent=(0.0, LONG))).endswith(
-        f"no sign of life for 61 s in {expected}"
-    )
-    assert said(scene(*beats, silent=(0.0, 3.0), ending=True)).endswith(f"for 3 s in {expected}")
+    expected = "last seen in step 12, in backward of stage 3, micro-batch 1"
+    assert said(scene(*beats, silent=(0.0, LONG))).endswith(f"no sign of life for 61 s, {expected}")
+    assert said(scene(*beats, silent=(0.0, 3.0), ending=True)).endswith(f"for 3 s, {expected}")
 
 
 def test_silence_at_the_start_and_at_the_end() -> None:
@@ -118,7 +116,7 @@ def test_who_waits_for_nobody_has_stopped_by_itself() -> None:
     idle = beat(1, lane(BACKWARD, LONG, busy=False), quiet=LONG)
     waiting = beat(0, lane(SEND), quiet=LONG)
     first, second = said(scene(waiting, idle)).splitlines()
-    assert first.startswith("rank 1 (process 1) has begun no task for 61 s in step 12, last seen")
+    assert first.startswith("rank 1 (process 1) has begun no task for 61 s, last seen in step 12")
     assert first.endswith("after backward of stage 3, micro-batch 1")
     assert (
         second == "  rank 0 (process 0) waits for rank 1 (process 1) in step 12, in send of stage 2"
@@ -133,12 +131,16 @@ def test_the_first_step_may_be_long_in_coming() -> None:
 
 @pytest.mark.parametrize(
     ("status", "how"),
-    [(-9, "was killed by SIGKILL"), (-64, "was killed by SIGRTMAX"), (3, "ended with exit code 3")],
+    [
+        (-9, "was killed by SIGKILL"),
+        (-64, "was killed by SIGRTMAX"),
+        (3, "exited with code 3"),
+    ],
 )
 def test_how_a_process_ended(status: int, how: str) -> None:
     verdict = judge_exit(scene(beat(0, lane(RECEIVE), lane(BACKWARD))), 0, status)
-    expected = "in step 12, last seen in backward of stage 3, micro-batch 1"
-    assert verdict.message == f"rank 0 (process 0) {how} {expected}"
+    expected = "last seen in step 12, in backward of stage 3, micro-batch 1"
+    assert verdict.message == f"rank 0 (process 0) {how}, {expected}"
 
 
 # The watch
