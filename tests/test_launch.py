@@ -7,15 +7,17 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from threading import Timer
+from types import MappingProxyType
 
 import pytest
 
@@ -35,6 +37,11 @@ IMPATIENT = Limits(hang=HANG)
 def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+def some_slow(cases: Iterable[object], *slow: object) -> list[object]:
+    """The cases, with those marked that are skipped by default."""
+    return [pytest.param(case, marks=pytest.mark.slow) if case in slow else case for case in cases]
 
 
 class Run:
@@ -91,27 +98,20 @@ def test_the_outcome_and_the_messages_of_the_first_process(
 IN_THE_TASK = "in forward of stage 1, micro-batch 0"
 
 
-@pytest.mark.parametrize(
-    ("misfortune", "message"),
-    [
-        ("fail", f"failed in step 3, {IN_THE_TASK}: ValueError: the weights are gone"),
-        ("die", f"was killed by SIGKILL in step 3, last seen {IN_THE_TASK}"),
-        pytest.param(
-            "crash",
-            f"was killed by SIGSEGV in step 3, last seen {IN_THE_TASK}",
-            marks=pytest.mark.slow,
-        ),
-        ("leave", f"ended with exit code 0 in step 3, last seen {IN_THE_TASK}"),
-        pytest.param(
-            "give up",
-            f"ended with exit code 7 in step 3, last seen {IN_THE_TASK}",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_a_process_that_ends_is_named_with_its_task(misfortune: str, message: str) -> None:
+LAST_SEEN = f"last seen in step 3, {IN_THE_TASK}"
+ENDS = {
+    "fail": f"failed in step 3, {IN_THE_TASK}: ValueError: the weights are gone",
+    "die": f"was killed by SIGKILL, {LAST_SEEN}",
+    "crash": f"was killed by SIGSEGV, {LAST_SEEN}",
+    "leave": f"exited with code 0, {LAST_SEEN}",
+    "give up": f"exited with code 7, {LAST_SEEN}",
+}
+
+
+@pytest.mark.parametrize("misfortune", some_slow(ENDS, "crash", "give up"))
+def test_a_process_that_ends_is_named_with_its_task(misfortune: str) -> None:
     run = Run(Toy(misfortune=misfortune, pause=1.5))
-    assert run.message == f"rank 1 (process 1) {message}"
+    assert run.message == f"rank 1 (process 1) {ENDS[misfortune]}"
     assert run.failure.process == 1
     assert run.seconds < DEATH
     assert_gone(run.pids, within=0)
@@ -127,26 +127,20 @@ def test_a_failure_shows_the_traceback_and_keeps_the_logs(tmp_path: Path) -> Non
     assert all("this belongs to the log" in log for log in logs)
 
 
-@pytest.mark.parametrize(
-    ("misfortune", "message", "place_in_code"),
-    [
-        ("loop", rf"hangs in step 3, {IN_THE_TASK}, for \d s", "in forever"),
-        ("stop", rf"gave no sign of life for \d s in step 3, last seen {IN_THE_TASK}", ""),
-        pytest.param(
-            "hold the lock",
-            rf"gave no sign of life for \d s in step 3, last seen {IN_THE_TASK}",
-            "in hold_the_lock",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_a_process_that_hangs_is_named_with_its_task(
-    misfortune: str, message: str, place_in_code: str
-) -> None:
+SILENT = rf"gave no sign of life for \d s, {LAST_SEEN}"
+HANGS = {
+    "loop": (rf"hangs in step 3, {IN_THE_TASK}, for \d s", "in forever"),
+    "stop": (SILENT, ""),
+    "hold the lock": (SILENT, "in hold_the_lock"),
+}
+
+
+@pytest.mark.parametrize("misfortune", some_slow(HANGS, "hold the lock"))
+def test_a_process_that_hangs_is_named_with_its_task(misfortune: str) -> None:
+    message, place_in_code = HANGS[misfortune]
     run = Run(Toy(misfortune=misfortune, pause=1.5), IMPATIENT)
     assert run.failure.process == 1
-    with pytest.raises(RunFailed, match=rf"^rank 1 \(process 1\) {message}$"):
-        raise run.failure
+    assert re.fullmatch(rf"rank 1 \(process 1\) {message}", run.message)
     assert place_in_code in run.failure.details
     assert run.seconds < HANG + DEATH
     assert_gone(run.pids, within=0)
@@ -161,16 +155,7 @@ def test_processes_that_wait_for_each_other() -> None:
     ]
 
 
-FEW_MOMENTS, MANY_MOMENTS = 2, 20
-
-
-@pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(seed, marks=[pytest.mark.slow] if seed >= FEW_MOMENTS else [])
-        for seed in range(MANY_MOMENTS)
-    ],
-)
+@pytest.mark.parametrize("seed", some_slow(range(20), *range(2, 20)))
 def test_a_kill_at_any_moment_is_told_as_such(seed: int) -> None:
     moment = random.Random(seed).uniform(0, 1.0)
     run = Run(Toy(steps=10**9), kill_after=moment)
@@ -179,9 +164,7 @@ def test_a_kill_at_any_moment_is_told_as_such(seed: int) -> None:
     assert_gone(run.pids, within=0)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 8))]
-)
+@pytest.mark.parametrize("seed", some_slow(range(8), *range(1, 8)))
 def test_a_kill_while_the_processes_start_is_told_as_such(seed: int) -> None:
     timer = Timer(random.Random(seed).uniform(0.1, 4.0), kill_a_child)
     timer.start()
@@ -230,11 +213,13 @@ ENDLESS = Toy(steps=10**9, when=-1)
 
 
 @contextmanager
-def program(arguments: tuple[str, ...], toy: Toy) -> Iterator[subprocess.Popen[str]]:
+def program(
+    arguments: tuple[str, ...], toy: Toy, variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, *arguments, json.dumps(asdict(toy))],
         cwd=ROOT,
-        env=os.environ | {"TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(ROOT), **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -281,18 +266,17 @@ def test_under_torchrun_the_first_process_has_the_outcome() -> None:
     assert sorted(outcomes, key=bool) == [None, {"value": 2.0, "threads": 1}]
 
 
-UNDER_TORCHRUN = [
-    ("die", "gave no sign of life for 2 s in step 3, last seen", 60.0),
-    pytest.param("fail", "failed in step 3,", 60.0, marks=pytest.mark.slow),
-    pytest.param("stop", "gave no sign of life for", HANG, marks=pytest.mark.slow),
-    pytest.param("loop", "hangs in step 3,", HANG, marks=pytest.mark.slow),
-]
+UNDER_TORCHRUN = {
+    "die": ("gave no sign of life for 2 s, last seen in step 3", 60.0),
+    "fail": ("failed in step 3,", 60.0),
+    "stop": ("gave no sign of life for", HANG),
+    "loop": ("hangs in step 3,", HANG),
+}
 
 
-@pytest.mark.parametrize(("misfortune", "message", "hang"), UNDER_TORCHRUN)
-def test_under_torchrun_the_others_name_the_culprit(
-    misfortune: str, message: str, hang: float
-) -> None:
+@pytest.mark.parametrize("misfortune", some_slow(UNDER_TORCHRUN, "fail", "stop", "loop"))
+def test_under_torchrun_the_others_name_the_culprit(misfortune: str) -> None:
+    message, hang = UNDER_TORCHRUN[misfortune]
     with program(TORCHRUN, Toy(misfortune=misfortune, pause=1.5, hang=hang)) as run:
         pids = pids_of(run)
         _, errors = run.communicate(timeout=60)
@@ -314,3 +298,40 @@ def test_a_killed_torchrun_leaves_no_orphans() -> None:
         told = [line for line in run.stderr if line.startswith("bfpp:")]
     assert len(told) == 1
     assert "connection to the run's store is lost" in told[0]
+
+
+# Processes that somebody started by hand, with torchrun's variables: the first hosts the store
+
+
+@contextmanager
+def by_hand(toy: Toy) -> Iterator[list[subprocess.Popen[str]]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    address = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with (
+        program(OWN, toy, address | {"RANK": "0"}) as first,
+        program(OWN, toy, address | {"RANK": "1"}) as second,
+    ):
+        yield [first, second]
+
+
+@pytest.mark.slow
+def test_the_host_of_the_store_stays_for_the_others() -> None:
+    with by_hand(Toy(steps=1)) as processes:
+        outputs = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert json.loads(outputs[0][0].splitlines()[-1])["outcome"]["value"] == 2.0
+    assert json.loads(outputs[1][0].splitlines()[-1])["outcome"] is None
+    assert not any("bfpp" in errors for _, errors in outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_the_one_that_is_left_says_who_is_lost(killed: int) -> None:
+    with by_hand(ENDLESS) as processes:
+        pids = pids_of(processes[0])
+        processes[killed].kill()
+        _, errors = processes[1 - killed].communicate(timeout=20)
+        assert_gone(pids, within=0)
+    (told,) = [line for line in errors.splitlines() if line.startswith("bfpp:")]
+    assert ("the run's store is lost", "rank 1 (process 1) gave no sign of life")[killed] in told

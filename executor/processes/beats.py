@@ -17,9 +17,10 @@ class Limits:
     """Seconds after which the processes are no longer waited for.
 
     `hang`: a task that computes, a process that gives no sign of life, or a
-    run in which nothing moves. `grace`: the time that a better explanation has
-    when a connection fails, since the peer that broke it knows more. `start`:
-    until a process's first beat. `beat`: between two beats.
+    run in which nothing moves. `grace`: such silence, once something is known
+    to be wrong; a connection that failed has twice as long for a better
+    explanation, since the peer that broke it knows more. `start`: until a
+    process's first beat. `beat`: between two beats.
     """
 
     hang: float = 60.0

@@ -101,7 +101,7 @@ def launch_joined(
     timeout = timedelta(seconds=limits.start)
     store, process, processes = next(iter(rendezvous("env://", timeout=timeout)))
     store.set_timeout(timedelta(hours=1))
-    local = int(os.environ.get("LOCAL_RANK", process))
+    local = int(os.environ.get("LOCAL_RANK", "0"))
     send = on_message if process == 0 else _nothing
     place = Place(process, processes, local, store, Watch(), limits, send)
     own_store = connect(timedelta(seconds=limits.hang))

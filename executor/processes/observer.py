@@ -1,10 +1,13 @@
 """Reads the beats of all processes and settles, once, who is to blame.
 
-Silence is counted in looks, not by the clock: an observer that was itself
-stopped or starved for a while does not take the others for dead.
+Silence adds up from look to look, and a long time between two counts as a short
+one: an observer that was itself stopped does not take the others for dead.
 """
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 from torch.distributed import Store
 
@@ -23,21 +26,31 @@ def beat_key(process: int) -> str:
 class Observer:
     """One reader of the beats; `look` is to be called every `limits.beat` seconds."""
 
-    def __init__(self, store: Store, processes: int, limits: Limits) -> None:
+    def __init__(
+        self,
+        store: Store,
+        processes: int,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._limits = limits
         self._beats: list[Beat | None] = [None] * processes
-        self._silent_looks = [0] * processes
+        self._silent = [0.0] * processes
+        self._clock = clock
+        self._looked = clock()
 
     def look(self, ending: bool = False) -> Scene:
         """The scene as it is now."""
+        now = self._clock()
+        elapsed = min(now - self._looked, 2 * self._limits.beat)
+        self._looked = now
         for process, before in enumerate(self._beats):
             beat = self._read(beat_key(process), first=before is None)
             heard = beat is not None and (before is None or beat.count != before.count)
-            self._silent_looks[process] = 0 if heard else self._silent_looks[process] + 1
+            self._silent[process] = 0.0 if heard else self._silent[process] + elapsed
             self._beats[process] = beat
-        silent = tuple(looks * self._limits.beat for looks in self._silent_looks)
-        return Scene(tuple(self._beats), silent, self._limits, ending)
+        return Scene(tuple(self._beats), tuple(self._silent), self._limits, ending)
 
     def _read(self, key: str, first: bool) -> Beat | None:
         # Reading a key that is not there would wait for it.

@@ -80,13 +80,13 @@ class Scene:
         beat = self.beats[process]
         return f"{beat.title} (process {process})" if beat and beat.title else f"process {process}"
 
-    def where(self, process: int, seen: str = "last seen ") -> str:
-        """` in step 12, last seen in backward of stage 3`, as far as that is known."""
+    def where(self, process: int, lead: str = ", last seen ") -> str:
+        """`, last seen in step 12, in backward of stage 3`, as far as that is known."""
         beat = self.beats[process]
         if beat is None:
             return " before it had started"
-        step = "" if beat.step is None else f" in step {beat.step}"
-        return f"{step}{',' if step or seen else ''} {seen}{_doing(beat)}"
+        step = "" if beat.step is None else f"in step {beat.step}, "
+        return f"{lead}{step}{_doing(beat)}"
 
 
 def judge(scene: Scene) -> Verdict | None:
@@ -96,10 +96,8 @@ def judge(scene: Scene) -> Verdict | None:
 
 def judge_exit(scene: Scene, process: int, status: int) -> Verdict:
     """The verdict on a process that ended, by its exit code or its signal (negative)."""
-    how = (
-        f"was killed by {_signal_name(-status)}" if status < 0 else f"ended with exit code {status}"
-    )
-    return Verdict(process, f"{scene.name(process)} {how}{scene.where(process)}")
+    end = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with code {status}"
+    return Verdict(process, f"{scene.name(process)} {end}{scene.where(process)}")
 
 
 def _raised(scene: Scene) -> Verdict | None:
@@ -137,7 +135,7 @@ def _hangs(scene: Scene) -> Verdict | None:
     if not over:
         return None
     seconds, process = max(over)
-    message = f"{scene.name(process)} hangs{scene.where(process, seen='')}"
+    message = f"{scene.name(process)} hangs{scene.where(process, lead=' ')}"
     return Verdict(process, f"{message}, for {seconds:.0f} s", alive=True)
 
 
@@ -145,7 +143,7 @@ def _disconnected(scene: Scene) -> Verdict | None:
     late = {
         process: beat.failure
         for process, beat in scene.known()
-        if beat.failure and beat.failure.seconds > scene.limits.grace
+        if beat.failure and beat.failure.seconds > 2 * scene.limits.grace
     }
     if not late:
         return None

@@ -53,6 +53,7 @@ class Watch:
     def introduce(self, title: str, describe: Callable[[int], Activity]) -> None:
         """Names the process (`rank 1`) and says how to put a task's number in words."""
         self._title, self._describe = title, describe
+        self.alarm()
 
     def enter(self, lane: str, doing: Doing) -> None:
         """The lane begins a task."""
