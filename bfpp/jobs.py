@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -190,8 +191,15 @@ def _positive(text: str) -> float:
     return value
 
 
+def require_torch() -> None:
+    """Raise `ValueError` where PyTorch, which nothing else here needs, is not installed."""
+    if find_spec("torch") is None:
+        raise ValueError("needs PyTorch, which is not installed: pip install 'bfpp[torch]'")
+
+
 def job_of(options: argparse.Namespace) -> Job:
     """The job that the options ask for; raises `InvalidConfiguration` for one that cannot be."""
+    require_torch()
     from executor.job import Job
 
     if options.tp > 1:

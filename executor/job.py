@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 from executor.plan import Plan
 from executor.settings import (
@@ -16,7 +19,7 @@ from executor.settings import (
     Sleeps,
 )
 from executor.sources import ModelSource
-from schedules import Communication, Layout, build_graph
+from schedules import Communication, InvalidConfiguration, Layout, build_graph
 
 
 @dataclass(frozen=True)
@@ -65,3 +68,28 @@ class Job:
             optimization=self.optimization,
             seed=self.seed,
         )
+
+    def require_devices(self) -> None:
+        """Raise `InvalidConfiguration` unless this machine has the devices that it asks for."""
+        gpus = torch.cuda.device_count()
+        if self.backend is BackendName.CUDA and gpus < (here := _processes_here(self.processes)):
+            raise InvalidConfiguration(
+                "backend", f"cuda takes a GPU for each of {here} ranks on this machine, not {gpus}"
+            )
+        device = self.local_device()
+        if self.backend is BackendName.LOCAL and device.type == "cuda" and device.index >= gpus:
+            raise InvalidConfiguration(
+                "device", f"{self.device} is not here: this machine has {gpus} GPUs"
+            )
+
+    def local_device(self) -> torch.device:
+        """The device of all ranks."""
+        kind, _, index = self.device.partition(":")
+        if kind not in ("cpu", "cuda") or not (index or "0").isdecimal():
+            raise InvalidConfiguration("device", f"must be cpu, cuda or cuda:N, not {self.device}")
+        return torch.device(kind, int(index or 0))
+
+
+def _processes_here(processes: int) -> int:
+    """How many of a run's processes are on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", processes))

@@ -43,6 +43,10 @@ class Plan:
         """What each stage hands on for a micro-batch."""
         return stage_shapes(self.model, self.cuts, self.microbatch_size, self.dtype)
 
+    def require(self) -> None:
+        """Raise `InvalidConfiguration` unless the model can be cut and run so."""
+        assert len(self.cuts) == len(self.shapes)  # noqa: S101
+
     @property
     def dtype(self) -> torch.dtype:
         """Of the buffers that are computed with."""

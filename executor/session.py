@@ -86,7 +86,8 @@ def _maker(job: Job) -> MakeWorker:
 def _local(plan: Plan, job: Job, place: Place) -> Backend:
     del place
     use_cores(job.workers)
-    device: Device = Threads() if job.device == "cpu" else Streams(torch.device(job.device))
+    where = job.local_device()
+    device: Device = Streams(where) if where.type == "cuda" else Threads()
     return LocalBackend(plan, device, _maker(job))
 
 

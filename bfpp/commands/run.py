@@ -61,12 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train, and report."""
+    job = job_of(options)
     from executor.processes import Limits, RunFailed, launch, use_cores
     from executor.session import train
     from executor.verification import verify
 
-    job = job_of(options)
+    job.require_devices()
     plan = job.plan()
+    plan.require()
     tokens = tokens_of_step(plan)
     with _final(job, wanted=options.verify) as job:
         try:
