@@ -16,6 +16,7 @@ SETTINGS: dict[str, Callable[[TaskGraph], object]] = {
     "sharding": lambda graph: graph.communication.sharding,
     "overlap of transfers": lambda graph: graph.communication.pipeline_overlap,
     "overlap of data-parallel communication": lambda graph: graph.communication.data_overlap,
+    "clipping": lambda graph: graph.communication.clipping,
     "tasks": len,
 }
 """What a graph is made from, and how much of it there is."""

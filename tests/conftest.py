@@ -1,10 +1,14 @@
-"""Which tests run by default."""
+"""Which tests run by default, and how: the same examples every time, however slow the machine."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.load_profile("steady")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -99,18 +99,19 @@ CHANGES = {
     "micro-batches (4 and 8)": {"layout": Layout(2, 8, 2)},
     "stages per rank (2 and 3)": {"layout": Layout(2, 4, 3)},
     "sharding (none and full)": {"communication": Communication(Sharding.FULL)},
-    "schedule (breadth-first and depth-first)": {"schedule": "depth-first"},
-    "sequence (None and 3)": {"layout": Layout(2, 4, 2, sequence=3)},
+    "schedule (depth-first and breadth-first)": {"schedule": "breadth-first"},
+    "sequence (None and 4)": {"layout": Layout(2, 4, 2, sequence=4)},
     "overlap of transfers (True and False)": {
         "communication": Communication(pipeline_overlap=False)
     },
+    "clipping (False and True)": {"communication": Communication(clipping=True)},
 }
 
 
 @pytest.mark.parametrize("reason", CHANGES)
 def test_timelines_of_different_steps_are_refused(reason):
     usual = {
-        "schedule": "breadth-first", "layout": Layout(2, 4, 2), "communication": Communication(),
+        "schedule": "depth-first", "layout": Layout(2, 4, 2), "communication": Communication(),
     }  # fmt: skip
     first, second = build_graph(**usual), build_graph(**{**usual, **CHANGES[reason]})
     with pytest.raises(DifferentGraphs) as caught:
