@@ -12,6 +12,8 @@ Rules:
   for all of them, with g shares of the network.
 - A step that receives from another rank also collects what each tensor-parallel
   device received its share of.
+- A transfer is between groups of tensor-parallel devices: what it takes besides
+  latency and bytes, until all of both have come, grows with each doubling.
 - A transfer that blocks lengthens the step that receives it and takes no time
   on its lane, so that what a rank sends and receives at one moment is under way
   together. One that is overlapped slows the compute at its two ends.
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import log2
 
 import numpy as np
 
@@ -115,7 +118,8 @@ class Links:
         """Seconds of communication before and besides its bytes."""
         seconds = np.zeros(len(graph))
         inside, between = self.cluster.intra_node, self.cluster.inter_node
-        seconds[graph.is_transfer] = self.implementation.transfer_seconds + np.where(
+        meeting = log2(PAIR * self.placement.tensor_parallel)
+        seconds[graph.is_transfer] = meeting * self.implementation.transfer_seconds + np.where(
             self._crosses(graph), between.latency + between.transfer_latency, inside.latency
         )
         collective = self._is_collective(graph)

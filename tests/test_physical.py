@@ -288,8 +288,9 @@ def test_a_blocking_transfer_lengthens_the_step_that_receives_it():
     later = replace(MEGATRON, transfer_seconds=MEGATRON.transfer_seconds + 1)
     slower = replace(costing, implementation=later).costs(graph)
     longer = slower.seconds - costs.seconds
-    assert longer.sum() == pytest.approx(graph.is_transfer.sum())
-    assert longer[graph.is_compute].max() == pytest.approx(1)
+    meeting = 4  # doublings from one device to the 2 x 8 of two groups
+    assert longer.sum() == pytest.approx(meeting * graph.is_transfer.sum())
+    assert longer[graph.is_compute].max() == pytest.approx(meeting)
     on_lanes = build_graph("depth-first", layout, Communication(pipeline_overlap=False))
     assert (costing.costs(on_lanes).seconds[on_lanes.is_transfer] > 0).all()
 
@@ -390,7 +391,7 @@ def megatron_share_of_peak(schedule, loops):
 def test_blocking_transfers_cost_about_what_the_paper_estimates():
     """43 % of the peak at one loop, 30 % at eight."""
     ratio = megatron_share_of_peak("1f1b", 1) / megatron_share_of_peak("depth-first", 8)
-    assert ratio == pytest.approx(43 / 30, rel=0.12)
+    assert ratio == pytest.approx(43 / 30, rel=0.1)
 
 
 def share_of_peak(cluster, model, tensor_parallel, data_parallel, *sizes):
