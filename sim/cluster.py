@@ -17,7 +17,7 @@ class Device:
     `memory` in bytes, `multiprocessors` a count, `launch_seconds` what each
     kernel takes besides its work. The efficiencies are shares of the peak
     (`matmul_efficiency` of a large matrix product, `sustained_efficiency` that
-    the power limit allows in the long run) and of the memory's bandwidth.
+    the power limit allows over a step) and of the memory's bandwidth.
     """
 
     peak: float
@@ -37,8 +37,8 @@ class Link:
     `transfer_efficiency` is the share of the bandwidth that transfers reach,
     one way at a time, `ring_efficiency` the share of rings, both ways at once.
     `transfer_latency` is what a transfer takes before its first byte;
-    `synchronisation` what an all-reduce within a training step takes until all
-    devices have come to it.
+    `synchronisation` what an all-reduce within a training step takes until both
+    of two devices have come to it, and as much again for each doubling of them.
     """
 
     bandwidth: float

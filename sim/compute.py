@@ -9,6 +9,7 @@ input, one for that of the weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from schedules.columns import Seconds
 from sim.cluster import Cluster
 from sim.collectives import all_reduce_seconds
-from sim.efficiency import Product, least_seconds, product_seconds, traffic_seconds
+from sim.efficiency import Product, product_seconds, traffic_seconds
 from sim.implementation import Implementation
 from sim.model import Transformer
 
@@ -73,9 +74,7 @@ class Shape(Protocol):
 class Work:
     """Seconds of the parts of one forward pass, and of its backward products.
 
-    `sustained` is what the power limit asks for, at least, for as many
-    operations as one forward pass has; `accumulation` adds one micro-batch's
-    gradients to those before.
+    `accumulation` adds one micro-batch's gradients to those before.
     """
 
     products: float
@@ -84,13 +83,12 @@ class Work:
     elementwise: float
     all_reduce: float
     accumulation: float
-    sustained: float
     checkpointed: bool
 
     @property
     def forward(self) -> float:
         """Seconds of the forward pass."""
-        return max(self.products + self.elementwise + self.all_reduce, self.sustained)
+        return self.products + self.elementwise + self.all_reduce
 
     @property
     def backward_input(self) -> float:
@@ -100,12 +98,12 @@ class Work:
         are exposed (paper, section Tensor-parallel, footnote).
         """
         recomputed = self.forward if self.checkpointed else 0.0
-        return recomputed + max(self.input_products + 2 * self.elementwise, self.sustained)
+        return recomputed + self.input_products + 2 * self.elementwise
 
     @property
     def backward_weight(self) -> float:
         """Seconds to get the gradient of the weights, and to add it to those before."""
-        return max(self.weight_products, self.sustained) + self.accumulation
+        return self.weight_products + self.accumulation
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +140,6 @@ def layer_work(shape: Shape) -> Work:
         elementwise=traffic_seconds(device, ACTIVATION_PASSES * activations, LAYER_KERNELS),
         all_reduce=2 * hidden_all_reduce_seconds(shape),
         accumulation=_accumulation_seconds(shape, model.layer_parameters(ranks)),
-        sustained=least_seconds(device, model.layer_flops(shape.microbatch_size) / ranks),
         checkpointed=True,
     )
 
@@ -155,7 +152,6 @@ def embedding_work(shape: Shape) -> Work:
         elementwise=traffic_seconds(shape.cluster.device, moved),
         all_reduce=hidden_all_reduce_seconds(shape),
         accumulation=0.0,
-        sustained=0.0,
         checkpointed=False,
     )
 
@@ -171,7 +167,6 @@ def output_work(shape: Shape) -> Work:
         elementwise=traffic_seconds(device, LOGIT_BYTES * tokens * words),
         all_reduce=0.0,
         accumulation=_accumulation_seconds(shape, model.word_parameters(ranks)),
-        sustained=least_seconds(device, 2 * tokens * model.hidden * words),
         checkpointed=False,
     )
 
@@ -192,13 +187,17 @@ def stage_seconds(shape: Shape, stages: int, layers_per_stage: int) -> StageSeco
 
 
 def hidden_all_reduce_seconds(shape: Shape) -> float:
-    """Seconds to sum the hidden state over the tensor-parallel group."""
+    """Seconds to sum the hidden state over the tensor-parallel group.
+
+    It waits until the last device has come, and of more devices one comes
+    later: the latest of n falls behind about as the logarithm of n.
+    """
     ranks = shape.tensor_parallel
     if ranks == 1:
         return 0.0
     size = shape.model.hidden_bytes(shape.microbatch_size)
     link = shape.cluster.group_link(ranks)
-    return all_reduce_seconds(size, ranks, link) + link.synchronisation
+    return all_reduce_seconds(size, ranks, link) + log2(ranks) * link.synchronisation
 
 
 def _product_seconds(shape: Shape, products: tuple[Product, ...]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Seconds of kernels on one device: matrix products, memory traffic, the power limit.
+"""Seconds of kernels on one device: matrix products and memory traffic.
 
 - A matrix product is cut into tiles, and each wave of tiles takes the device's
   multiprocessors once: a last wave that is not full takes as long as a full one.
@@ -6,8 +6,6 @@
   long as its operands take to come from memory.
 - Everything else moves bytes at the memory's speed.
 - Each kernel takes `launch_seconds` besides.
-- Over a whole pass of a layer, the device's power limit lowers the clocks until
-  no more than `sustained_efficiency` of the peak is reached.
 """
 
 from __future__ import annotations
@@ -62,8 +60,3 @@ def traffic_seconds(device: Device, size: float, kernels: int = 1) -> float:
 
 def _memory_seconds(device: Device, size: float) -> float:
     return size / (device.memory_bandwidth * device.memory_efficiency)
-
-
-def least_seconds(device: Device, flops: float) -> float:
-    """Seconds that the power limit asks for, at least, for so many operations (flop)."""
-    return flops / (device.peak * device.sustained_efficiency)

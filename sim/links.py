@@ -12,15 +12,18 @@ Rules:
   for all of them, with g shares of the network.
 - A step that receives from another rank also collects what each tensor-parallel
   device received its share of.
+- A transfer is between groups of tensor-parallel devices: what it takes besides
+  latency and bytes, until all of both have come, grows with each doubling.
 - A transfer that blocks lengthens the step that receives it and takes no time
   on its lane, so that what a rank sends and receives at one moment is under way
-  together. Communication that is overlapped slows the compute beside it.
+  together. One that is overlapped slows the compute at its two ends.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import log2
 
 import numpy as np
 
@@ -72,7 +75,7 @@ class Links:
                 bytes=np.where(graph.is_transfer, 0.0, alone.bytes),
             )
         else:
-            compute = compute + self._slowdown(graph, taken, compute)
+            compute = compute + self._slowdown(graph, taken)
         return replace(alone, seconds=alone.seconds + compute)
 
     @cached_property
@@ -115,7 +118,8 @@ class Links:
         """Seconds of communication before and besides its bytes."""
         seconds = np.zeros(len(graph))
         inside, between = self.cluster.intra_node, self.cluster.inter_node
-        seconds[graph.is_transfer] = self.implementation.transfer_seconds + np.where(
+        meeting = log2(PAIR * self.placement.tensor_parallel)
+        seconds[graph.is_transfer] = meeting * self.implementation.transfer_seconds + np.where(
             self._crosses(graph), between.latency + between.transfer_latency, inside.latency
         )
         collective = self._is_collective(graph)
@@ -177,23 +181,12 @@ class Links:
         gathering = all_reduce_seconds(size, ranks, link) / 2
         return _of_transfers(graph, np.full(len(graph), gathering))
 
-    def _slowdown(self, graph: TaskGraph, taken: Seconds, compute: Seconds) -> Seconds:
-        """Seconds by which overlapped communication lengthens the compute beside it.
-
-        A transfer slows the steps that send and receive it; gathers and
-        reductions all the steps of their rank, by no more than their time.
-        """
-        communication, steps = graph.communication, graph.is_compute
-        longer = np.zeros(len(graph))
-        if communication.pipeline_overlap:
-            longer += _of_transfers(graph, taken) + _of_transfers(graph, taken, sent=True)
-        if communication.data_overlap:
-            collective, ranks = self._is_collective(graph), self.placement.pipeline_parallel
-            busy = np.bincount(graph.rank[collective], taken[collective], ranks)
-            total = np.bincount(graph.rank[steps], compute[steps], ranks)
-            share = np.minimum(busy / total, 1.0)
-            longer[steps] += compute[steps] * share[graph.rank[steps]]
-        return self.implementation.overlap_slowdown * longer
+    def _slowdown(self, graph: TaskGraph, taken: Seconds) -> Seconds:
+        """Seconds by which overlapped transfers lengthen the steps that send and receive them."""
+        if not graph.communication.pipeline_overlap:
+            return np.zeros(len(graph))
+        ends = _of_transfers(graph, taken) + _of_transfers(graph, taken, sent=True)
+        return self.implementation.overlap_slowdown * ends
 
 
 def _passes(graph: TaskGraph) -> Seconds:

@@ -210,10 +210,12 @@ def _buffers(column: Integers) -> int:
 def _resident_stages(layout: Layout, buffers_stages: bool) -> int:
     """How many of a rank's stages are in half precision when nothing is gathered.
 
-    Of a looped rank two, if stages are buffered; a rank that does not loop is
-    one stage of the paper's, however finely it is divided here.
+    Of a looped rank two, if stages are buffered, and of a rank without others;
+    one of a pipeline that does not loop is one stage of the paper's, however
+    finely it is divided here.
     """
-    if not buffers_stages or layout.loops == 1:
+    is_one_stage = layout.pipeline_parallel > 1 and layout.loops == 1
+    if not buffers_stages or is_one_stage:
         return layout.stages_per_rank
     return min(2, layout.stages_per_rank)
 

@@ -6,6 +6,7 @@ Rules:
   tensor-parallel group alike, and longer for the communication beside it.
 - Transfers, gathers and reductions are those of `sim.links`.
 - The optimizer's update moves the rank's share of the state through memory.
+- A step does not go beyond the device's power limit.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from sim.compute import stage_seconds
 from sim.costs import Costs
 from sim.implementation import PAPER, Implementation
 from sim.links import Links
-from sim.model import Transformer
+from sim.model import Transformer, hardware_flops
 from sim.placement import DevicePlacement
+from sim.power import least_seconds, within_power
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,15 @@ class PhysicalCosts:
             self.microbatch_size,
             self.stage_parameters(graph.layout),
         )
-        return links.costs(graph, _compute_seconds(self, graph))
+        costs = links.costs(graph, _compute_seconds(self, graph))
+        return within_power(graph, costs, self._least_seconds(graph.layout))
+
+    def _least_seconds(self, layout: Layout) -> float:
+        """Seconds that the power limit asks for, at least, for a step."""
+        samples = self.data_parallel * self.microbatch_size * layout.microbatches
+        devices = self.data_parallel * self.tensor_parallel * layout.pipeline_parallel
+        flops = hardware_flops(self.model, samples) / devices
+        return least_seconds(self.cluster.device, flops)
 
 
 NORM_TRAFFIC = 4.0

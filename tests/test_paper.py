@@ -157,7 +157,7 @@ def test_markdown_keeps_to_its_cells():
 @pytest.fixture
 def one_panel(monkeypatch):
     """The searched figures, for the 52 B model at the smallest batch size alone."""
-    panel = replace(best.PANELS[0], batches=(8,))
+    panel = replace(best.PANELS[0], batches=(8, 9))
     for figure in (figure_1, figure_7, figure_8):
         monkeypatch.setattr(figure, "PANELS", (panel,))
 
@@ -167,6 +167,9 @@ def test_the_searched_figures(paper):
     record, _ = paper("figure-1", "figure-7", "figure-8")
     assert next(iter(record["figure-1"]["trainings"])) == "Breadth-first"
     assert (record["figure-7"]["same_winner"], record["figure-7"]["compared"]) == (1, 1)
+    ahead = record["figure-7"]["breadth_first_ahead"]
+    assert ahead["Non-looped"] == pytest.approx(0.53, abs=0.15)
+    assert ahead["Depth-first"] == pytest.approx(0.43, abs=0.15)
     costs = record["figure-8"]["points"]["(a) 52 B model (B_crit 6780)"]["Breadth-first"]
     days, gpu_days = zip(*costs, strict=True)
     assert list(days) == sorted(days, reverse=True)

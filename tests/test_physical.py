@@ -21,12 +21,18 @@ from schedules import (
 from schedules.steps import STEP, backward, backward_input, backward_weight, forward
 from sim.cluster import Link, load_cluster
 from sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
-from sim.compute import embedding_work, layer_products, layer_work, output_work
+from sim.compute import (
+    embedding_work,
+    hidden_all_reduce_seconds,
+    layer_products,
+    layer_work,
+    output_work,
+)
 from sim.efficiency import RAMP_DEPTH, TILE, Product, product_seconds
 from sim.engines import simulate
 from sim.implementation import MEGATRON, PAPER, find_implementation
 from sim.links import NETWORK_IN, NETWORK_OUT, NVLINK_IN, NVLINK_OUT, PORTS
-from sim.model import Transformer, load_model
+from sim.model import Transformer, hardware_flops, load_model
 from sim.physical import (
     PhysicalCosts,
     default_stages_per_rank,
@@ -188,26 +194,51 @@ def test_a_stage_costs_its_layers_and_the_outer_ones_their_embedding_and_output(
 
 
 def test_a_backward_pass_recomputes_and_then_takes_twice_the_products():
-    work = replace(layer_work(physical(tensor_parallel=8)), sustained=0.0)
+    work = layer_work(physical(tensor_parallel=8))
     assert work.forward == work.products + work.elementwise + work.all_reduce
     assert work.backward_weight == work.weight_products + work.accumulation
     of_input = work.input_products + 2 * work.elementwise
     assert work.backward_input == pytest.approx(work.forward + of_input)
     exposed, hidden = 2 * work.all_reduce, work.all_reduce
     assert exposed / (exposed + hidden) == pytest.approx(2 / 3)
-    output = replace(output_work(physical(tensor_parallel=8)), sustained=0.0)
+    output = output_work(physical(tensor_parallel=8))
     assert output.backward_input == output.input_products + 2 * output.elementwise
 
 
-def test_the_power_limit_is_the_least_that_a_layer_takes():
-    costing = physical("bert-6.6b", microbatch_size=8)
-    device = costing.cluster.device
-    flops = costing.model.layer_flops(8)
-    least = flops / (device.peak * device.sustained_efficiency)
-    assert layer_work(costing).forward == least
-    unlimited = replace(device, sustained_efficiency=1.0)
-    cluster = replace(costing.cluster, device=unlimited)
-    assert layer_work(replace(costing, cluster=cluster)).forward < least
+def with_sustained(costing, share):
+    device = replace(costing.cluster.device, sustained_efficiency=share)
+    return replace(costing, cluster=replace(costing.cluster, device=device))
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 1), (4, 16)])
+def test_the_power_limit_is_the_least_that_a_step_takes(ranks, microbatches):
+    costing = with_sustained(physical("bert-6.6b", microbatch_size=4), 0.4)
+    graph = build_graph("breadth-first", Layout(ranks, microbatches, 4))
+    free = with_sustained(costing, 1.0)
+    least = hardware_flops(costing.model, 4 * microbatches) / ranks / (0.4 * 125e12)
+    assert simulate(graph, costing).step_time == pytest.approx(least, rel=0.02)
+    assert simulate(graph, free).step_time < 0.9 * least
+    costs, fastest = (each.costs(graph).seconds[graph.is_compute] for each in (costing, free))
+    np.testing.assert_allclose(costs / fastest, costs[0] / fastest[0])
+
+
+def test_a_step_that_waits_enough_keeps_its_clocks():
+    """With one micro-batch over four ranks each computes a quarter of the time."""
+    costing = physical("bert-6.6b", microbatch_size=4)
+    graph = build_graph("gpipe", Layout(4, 1, 8, "contiguous"))
+    costs, free = (each.costs(graph) for each in (costing, with_sustained(costing, 1.0)))
+    np.testing.assert_array_equal(costs.seconds, free.seconds)
+
+
+def test_of_more_devices_the_last_comes_later():
+    """Twice as late for four as for two, three times for eight."""
+    waits = []
+    for ranks in (2, 4, 8):
+        costing = physical(tensor_parallel=ranks)
+        link = costing.cluster.group_link(ranks)
+        moving = all_reduce_seconds(costing.model.hidden_bytes(1), ranks, link)
+        waits.append((hidden_all_reduce_seconds(costing) - moving) / link.synchronisation)
+    assert waits == pytest.approx([1, 2, 3])
 
 
 def test_a_product_takes_whole_waves_of_tiles_or_the_time_of_its_operands():
@@ -237,7 +268,7 @@ def test_a_layers_products_have_the_operations_of_the_layer():
     assert 4 * flops == model.layer_flops(2)
 
 
-def test_overlapped_communication_slows_the_compute_beside_it():
+def test_an_overlapped_transfer_slows_the_steps_at_its_ends():
     layout = Layout(2, 2, 2)
     graph = build_graph("breadth-first", layout, Communication(Sharding.FULL))
     costing = physical(tensor_parallel=8, data_parallel=4)
@@ -257,8 +288,9 @@ def test_a_blocking_transfer_lengthens_the_step_that_receives_it():
     later = replace(MEGATRON, transfer_seconds=MEGATRON.transfer_seconds + 1)
     slower = replace(costing, implementation=later).costs(graph)
     longer = slower.seconds - costs.seconds
-    assert longer.sum() == pytest.approx(graph.is_transfer.sum())
-    assert longer[graph.is_compute].max() == pytest.approx(1)
+    meeting = 4  # doublings from one device to the 2 x 8 of two groups
+    assert longer.sum() == pytest.approx(meeting * graph.is_transfer.sum())
+    assert longer[graph.is_compute].max() == pytest.approx(meeting)
     on_lanes = build_graph("depth-first", layout, Communication(pipeline_overlap=False))
     assert (costing.costs(on_lanes).seconds[on_lanes.is_transfer] > 0).all()
 

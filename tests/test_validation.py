@@ -27,9 +27,9 @@ def comparisons(rows):
 def test_throughput_is_near_the_papers_measurements(comparisons):
     errors = np.array([each.error("tflops_per_gpu") for each in comparisons])
     assert len(errors) == 69
-    assert np.abs(errors).mean() < 4
-    assert (np.abs(errors) > 15).sum() <= 1
-    assert np.abs(errors).max() < 22
+    assert np.abs(errors).mean() < 3
+    assert (np.abs(errors) > 10).sum() <= 1
+    assert np.abs(errors).max() < 20
 
 
 def test_no_method_is_far_off_on_the_whole(comparisons):
@@ -38,6 +38,15 @@ def test_no_method_is_far_off_on_the_whole(comparisons):
             each.error("tflops_per_gpu") for each in comparisons if each.measured.group == group
         ]
         assert np.abs(errors).mean() < 6.5
+
+
+def test_without_a_pipeline_only_sharded_weights_make_accumulation_breadth_first(comparisons):
+    """Depth-first, two micro-batches need the memory of one (table E.3, batches 256 and 512)."""
+    alone = [each for each in comparisons if each.measured.schedule == "no-pipeline"]
+    names = {(each.measured.sharding, each.measured.schedule_name) for each in alone}
+    assert names == {("none", "1f1b"), ("full", "breadth-first")}
+    one, two = (each.predicted["memory_gb"] for each in alone if each.measured.microbatch_size > 16)
+    assert two == pytest.approx(one, rel=0.01)
 
 
 def test_configurations_that_differ_in_costs_share_a_graph(rows):

@@ -3,6 +3,7 @@
 The methods are the paper's: breadth-first and no pipeline with its own software,
 depth-first with Megatron-LM's, non-looped with either. It tried full sharding
 with the first two, and partial sharding with its own non-looped pipelines only.
+It left out what was likely to run out of memory.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
+from typing import NamedTuple
 
 from bfpp.searching import parts
 from sim.cluster import load_cluster
@@ -21,31 +23,51 @@ from sim.validation import Measurement, read_measurements
 
 GPUS = 64
 
+USABLE_GB = 30.6
+"""What tensors can take of a V100's 32 GB.
 
-@dataclass(frozen=True)
-class Method:
-    """A method of the paper: what schedules and sharding it may use."""
+CUDA shows 31.74 of them, and in a report of a run out of memory 1.1 of those are
+neither free nor PyTorch's.
+"""
 
-    name: str
-    schedules: tuple[tuple[str, str], ...]
+
+class Variant(NamedTuple):
+    """A schedule by whose code it runs, and the sharding that was tried with it."""
+
+    schedule: str
+    implementation: str
     sharding: tuple[str, ...]
-    has_pipeline: bool = True
 
     def allows(self, configuration: Configuration) -> bool:
-        """Whether a configuration is one of the method's."""
-        sequences = (None, configuration.pp)
-        return (
-            (configuration.pp > 1) == self.has_pipeline
-            and configuration.sharding in self.sharding
-            and configuration.sequence in sequences
+        """Whether a configuration is one of these; depth-first has sequences of N_PP."""
+        return configuration.sharding in self.sharding and configuration.sequence in (
+            None,
+            configuration.pp,
         )
 
 
+@dataclass(frozen=True)
+class Method:
+    """A method of the paper: how it may be run."""
+
+    name: str
+    variants: tuple[Variant, ...]
+    has_pipeline: bool = True
+
+
 METHODS = (
-    Method("Breadth-first", (("breadth-first", "paper"),), ("none", "full")),
-    Method("Depth-first", (("depth-first", "megatron"),), ("none",)),
-    Method("Non-looped", (("gpipe", "paper"), ("1f1b", "megatron")), ("none", "partial")),
-    Method("No pipeline", (("breadth-first", "paper"),), ("none", "full"), has_pipeline=False),
+    Method("Breadth-first", (Variant("breadth-first", "paper", ("none", "full")),)),
+    Method("Depth-first", (Variant("depth-first", "megatron", ("none",)),)),
+    Method(
+        "Non-looped",
+        (Variant("gpipe", "paper", ("none", "partial")), Variant("1f1b", "megatron", ("none",))),
+    ),
+    Method(
+        "No pipeline",
+        # As in `sim.validation`: unsharded, micro-batches are accumulated one by one.
+        (Variant("breadth-first", "paper", ("full",)), Variant("1f1b", "paper", ("none",))),
+        has_pipeline=False,
+    ),
 )
 METHOD_OF_SCHEDULE = {
     "breadth-first": "Breadth-first",
@@ -58,7 +80,10 @@ METHOD_OF_SCHEDULE = {
 
 @dataclass(frozen=True)
 class Panel:
-    """A model on a cluster, at the batch sizes that the paper tried."""
+    """A model on a cluster, at the batch sizes that the paper tried.
+
+    `untried` are methods with the sharding that it did not try with them.
+    """
 
     letter: str
     title: str
@@ -67,26 +92,49 @@ class Panel:
     cluster: str
     critical_batch: float
     batches: tuple[int, ...]
+    untried: tuple[tuple[str, str], ...] = ()
 
+    def tries(self, method: Method, variant: Variant, configuration: Configuration) -> bool:
+        """Whether a configuration is one that the paper may have tried."""
+        return (
+            (configuration.pp > 1) == method.has_pipeline
+            and variant.allows(configuration)
+            and (method.name, configuration.sharding) not in self.untried
+        )
+
+
+# Table E.3 prints how many configurations were tried without a pipeline: 4 at batch 64, as many
+# as there are without sharding (eight samples to divide). With it table E.2 prints 10.
+ETHERNET_UNTRIED = (("No pipeline", "full"),)
 
 LARGE = (8, 9, 12, 16, 24, 32, 48, 64, 128, 256, 512)
 SMALL = (32, 48, 64, 96, 128, 192, 256, 384, 512)
 PANELS = (
     Panel("a", "52 B model", "E.1", "bert-52b", "dgx1-v100", 6780, LARGE),
     Panel("b", "6.6 B model", "E.2", "bert-6.6b", "dgx1-v100", 3430, SMALL),
-    Panel("c", "6.6 B model, Ethernet", "E.3", "bert-6.6b", "dgx1-v100-ethernet", 3430, SMALL),
+    Panel(
+        "c",
+        "6.6 B model, Ethernet",
+        "E.3",
+        "bert-6.6b",
+        "dgx1-v100-ethernet",
+        3430,
+        SMALL,
+        ETHERNET_UNTRIED,
+    ),
 )
 
 
 @cache
 def best_outcomes(panel: Panel) -> dict[str, dict[int, Outcome]]:
-    """By method and batch size, the fastest configuration that fits."""
+    """By method and batch size, the fastest configuration that is likely to fit."""
     work, method_of = [], {}
     with executor("local") as workers:
         for method in METHODS:
-            for schedule, implementation in method.schedules:
-                problem = _problem(panel, schedule, implementation)
-                chosen = [each for each in configurations(problem) if method.allows(each)]
+            for variant in method.variants:
+                problem = _problem(panel, variant)
+                every = configurations(problem)
+                chosen = [each for each in every if panel.tries(method, variant, each)]
                 for part in parts(chosen):
                     promise = workers.submit(evaluate, problem, part)
                     method_of[promise] = method.name
@@ -97,20 +145,21 @@ def best_outcomes(panel: Panel) -> dict[str, dict[int, Outcome]]:
     return {name: _best(outcomes) for name, outcomes in found.items()}
 
 
-def _problem(panel: Panel, schedule: str, implementation: str) -> Problem:
+def _problem(panel: Panel, variant: Variant) -> Problem:
     return Problem(
         load_model(panel.model),
         load_cluster(panel.cluster),
         GPUS,
         panel.batches,
-        (schedule,),
-        implementation,
+        (variant.schedule,),
+        variant.implementation,
     )
 
 
 def _best(outcomes: Iterable[Outcome]) -> dict[int, Outcome]:
     best: dict[int, Outcome] = {}
-    for outcome in ranked(outcomes):
+    usable = (outcome for outcome in outcomes if outcome.memory_largest_gb <= USABLE_GB)
+    for outcome in ranked(usable):
         best.setdefault(outcome.configuration.batch, outcome)
     return dict(sorted(best.items()))
 

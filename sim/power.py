@@ -1,0 +1,46 @@
+"""The power limit of a device: no more than a share of the peak is sustained over a step.
+
+A device that waits, for others or for the network, draws little power and runs
+the faster afterwards. So it is the mean over a step that is limited: where a
+step would be faster, clocks fall until it is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from schedules import TaskGraph
+from sim.cluster import Device
+from sim.compiled_engine import times
+from sim.costs import Costs
+
+TOLERANCE = 0.002
+"""Share of what the limit asks for from which on what is missing is added without a replay."""
+
+
+def least_seconds(device: Device, flops: float) -> float:
+    """Seconds that the power limit asks for, at least, for so many operations (flop)."""
+    return flops / (device.peak * device.sustained_efficiency)
+
+
+def within_power(graph: TaskGraph, costs: Costs, least: float) -> Costs:
+    """The costs at clocks so low that the step takes `least` seconds, if it takes fewer.
+
+    All compute is slower by one factor. It is approached from below: what is
+    missing is added to the compute of the busiest rank, of which communication
+    may hide a part. Where that computes for long enough anyhow, nothing is
+    replayed to know.
+    """
+    steps = graph.is_compute
+    fastest = costs.seconds
+    busiest = np.bincount(graph.rank[steps], fastest[steps]).max()
+    factor = 1.0
+    missing = least
+    while busiest * factor < least and missing > TOLERANCE * least:
+        _, end = times(graph, costs)
+        missing = max(least - end.max(), 0.0)
+        factor += missing / busiest
+        costs = replace(costs, seconds=np.where(steps, fastest * factor, fastest))
+    return costs
