@@ -84,6 +84,10 @@ class Device(Protocol):
         """Wait on the host until all marks are passed; raises what an action raised."""
         ...
 
+    def settle(self) -> None:
+        """Wait on the host for what was done outside of lanes, before lanes build on it."""
+        ...
+
 
 # On a CPU: a thread for each lane
 
@@ -166,6 +170,9 @@ class Threads:
         """Nothing: an action has ended when it returns."""
 
     def after(self, mark: Mark | None) -> None:
+        """Nothing to wait for."""
+
+    def settle(self) -> None:
         """Nothing to wait for."""
 
     def fail(self, error: BaseException) -> None:
@@ -268,6 +275,10 @@ class Streams:
         for mark in marks:
             assert isinstance(mark, StreamMark)  # noqa: S101
             mark.event.synchronize()
+
+    def settle(self) -> None:
+        """Wait for all streams."""
+        torch.cuda.synchronize(self.device)
 
 
 class Pool:

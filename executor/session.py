@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,14 @@ class Disagreement(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the first process tells at the end: its reports, and when the median step's tasks ran.
+    """What the first process tells at the end.
 
-    `columns` are those of `executor.measured`; `first` is the first step.
+    `columns` say when the tasks of the median step ran (`executor.measured`),
+    if there was one; `first` is the step that the run began with.
     """
 
     reports: list[Report]
-    columns: Seconds
+    columns: Seconds | None
     first: int
 
 
@@ -62,18 +64,27 @@ def train(place: Place, job: Job) -> Outcome | None:
     trainer = Trainer(plan, backend, partial(_observed, place), ahead)
     first = _resume(job, place, backend)
     reports = []
-    for report in trainer.run(range(first, job.steps)):
-        reports.append(report)
-        place.watch.step = report.step + 1
-        place.send({"step": report.step, "loss": report.loss, "seconds": report.seconds})
-        if job.saving and job.saving.every and (report.step + 1) % job.saving.every == 0:
-            _save(job, place, backend, job.saving.directory, report.step + 1)
-    place.watch.step = None
+    for steps in _between_saves(first, job):
+        place.watch.step = steps.start
+        for report in trainer.run(steps):
+            reports.append(report)
+            place.watch.step = report.step + 1
+            place.send({"step": report.step, "loss": report.loss, "seconds": report.seconds})
+        place.watch.step = None
+        if job.saving:
+            _save(job, place, backend, job.saving.directory, steps.stop)
     if job.final:
         _save(job, place, backend, job.final, job.steps)
     columns = trainer.columns_of_median()
     trainer.close()
-    return Outcome(reports, columns, first) if columns is not None else None
+    return Outcome(reports, columns, first) if place.is_first else None
+
+
+def _between_saves(first: int, job: Job) -> list[range]:
+    """The steps that are left, up to each checkpoint in turn."""
+    every = job.saving.every if job.saving else job.steps
+    ends = [*range(first // every * every + every, job.steps, every), job.steps]
+    return [range(*pair) for pair in pairwise([first, *ends]) if first < job.steps]
 
 
 # Meeting the others
@@ -133,7 +144,6 @@ def _introduce(place: Place, plan: Plan, backend: Backend) -> None:
     replica = f", replica {worker.replica}" if plan.data_parallel > 1 else ""
     title = "the process of all ranks" if is_alone else f"rank {worker.rank}{replica}"
     place.watch.introduce(title, partial(_describe, plan, None if is_alone else worker))
-    place.watch.step = 0
 
 
 def _describe(plan: Plan, worker: Worker | None, number: int) -> Activity:

@@ -66,5 +66,5 @@ class Saving:
     """Checkpoints: where, after how many steps, and whether to go on from the last one."""
 
     directory: Path
-    every: int | None = None
+    every: int
     resumes: bool = False

@@ -51,7 +51,11 @@ class Trainer:
         self.columns: deque[tuple[float, Seconds]] = deque(maxlen=REMEMBERED)
 
     def run(self, steps: range) -> Iterator[Report]:
-        """Train, and tell of each step once it is done everywhere."""
+        """Train, and tell of each step once it is done everywhere.
+
+        After the last one nothing is under way, so that the state can be saved.
+        """
+        self.backend.device.settle()
         under_way: deque[Step] = deque()
         for number in steps:
             under_way.append(self.dispatcher.step(number))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import platform
 import statistics
 import tempfile
@@ -139,6 +138,8 @@ def _report_failure(error: RunFailed) -> int:
 def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Outcome) -> None:
     if not options.trace:
         return
+    if outcome.columns is None:
+        raise ValueError("--trace: no step was run")
     from executor.measured import timeline_of
 
     timeline = timeline_of(outcome.columns, plan.graph)
@@ -163,7 +164,7 @@ def _about(job: Job) -> dict[str, str | int]:
 def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None) -> dict[str, Any]:
     """What came of it; times in seconds."""
     seconds = [report.seconds for report in outcome.reports]
-    median = statistics.median(seconds) if seconds else math.nan
+    median = statistics.median(seconds) if seconds else None
     record = {
         "schedule": job.schedule,
         "backend": str(job.backend),
@@ -171,7 +172,7 @@ def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None)
         "losses": [report.loss for report in outcome.reports],
         "step_times": seconds,
         "median_step_time": median,
-        "tokens_per_second": tokens / median,
+        "tokens_per_second": tokens / median if median else None,
     }
     if found:
         record |= {
@@ -191,12 +192,14 @@ def _print(job: Job, record: Mapping[str, Any], found: Verification | None) -> N
         f"{job.schedule}: {layout.pipeline_parallel} ranks, {layout.stages} stages, "
         f"{layout.microbatches} micro-batches{replicas}"
     )
-    rows = [
-        ("steps", f"{record['first_step']} to {record['first_step'] + len(record['losses']) - 1}"),
-        ("loss, first and last", f"{record['losses'][0]:.4f}, {record['losses'][-1]:.4f}"),
-        ("step time, median", in_words(record["median_step_time"])),
-        ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
-    ]
+    first, losses = record["first_step"], record["losses"]
+    rows = [("steps", f"{first} to {first + len(losses) - 1}" if losses else "none left")]
+    if losses:
+        rows += [
+            ("loss, first and last", f"{losses[0]:.4f}, {losses[-1]:.4f}"),
+            ("step time, median", in_words(record["median_step_time"])),
+            ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
+        ]
     if found:
         verdict = "as the plain loop" if found.is_exact else "NOT as the plain loop"
         rows += [
