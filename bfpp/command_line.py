@@ -23,6 +23,7 @@ COMMANDS = {
     "show": "a saved timeline, simulated or measured: tables and pictures",
     "diff": "two saved timelines of one step: what a prediction gets wrong, and where",
     "explain": "why a step takes as long as it does, and what it depends on",
+    "calibrate": "measure on this machine what the simulator needs",
     "run": "train with a schedule, for real",
     "search": "the best ways to train a model on so many GPUs",
     "tradeoff": "training time against cost, over sizes of the cluster",

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import platform
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.text import Text
+
 from bfpp import options as shared
-from bfpp.errors import blaming
+from bfpp.errors import blaming, one_line
 from executor.settings import (
     Activations,
     BackendName,
@@ -17,13 +22,19 @@ from executor.settings import (
     Optimization,
     Precision,
     Saving,
+    Sleeps,
 )
-from schedules import Communication, InvalidConfiguration, Sharding, find_schedule
+from schedules import Communication, InvalidConfiguration, Layout, Sharding, find_schedule
 from sim.model import Transformer, load_model
+from sim.profile import load_profile
 
 if TYPE_CHECKING:
     from executor.job import Job
+    from executor.processes import RunFailed
     from executor.sources import ModelSource
+
+FAILED = 1
+"""The exit code of a run that failed."""
 
 SIZES = {
     "layers": (8, "transformer layers"),
@@ -173,6 +184,12 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         help="send each message's task ahead of it, and fail if another was due",
     )
     group.add_argument(
+        "--sleep",
+        metavar="PROFILE",
+        help="sleep for as long as this profile says that passes take, instead of computing: to "
+        "measure all else with more ranks than cores",
+    )
+    group.add_argument(
         "--patience",
         type=_positive,
         default=60.0,
@@ -189,6 +206,38 @@ def _positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
     return value
+
+
+def set_training_defaults(options: argparse.Namespace, schedule: str) -> argparse.Namespace:
+    """The options with what is not asked for where nothing is trained: one step of two stages."""
+    parser = argparse.ArgumentParser()
+    shared.add_layout_arguments(parser)
+    shared.add_communication_arguments(parser)
+    add_training_arguments(parser)
+    return argparse.Namespace(
+        **{**vars(parser.parse_args([])), **vars(options), "schedule": schedule}
+    )
+
+
+def about(job: Job) -> dict[str, str | int]:
+    """Where and how something was measured."""
+    return {
+        "machine": platform.node(),
+        "system": platform.platform(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "backend": str(job.backend),
+        "replicas": job.data_parallel,
+        "precision": str(job.precision),
+        "activations": str(job.activations),
+    }
+
+
+def fail(command: str, error: RunFailed) -> int:
+    """One line that names the rank and the task, then what helps to find the cause."""
+    console = Console(stderr=True, highlight=False)
+    console.print(Text(f"bfpp {command}: {one_line(str(error))}"), soft_wrap=True)
+    console.print(Text(error.details, style="dim"), soft_wrap=True)
+    return FAILED
 
 
 def require_torch() -> None:
@@ -231,6 +280,18 @@ def job_of(options: argparse.Namespace) -> Job:
         seed=options.seed,
         saving=_saving(options),
         checks_messages=options.check_messages,
+        sleeps=_sleeps(options, layout),
+    )
+
+
+def _sleeps(options: argparse.Namespace, layout: Layout) -> Sleeps | None:
+    if options.sleep is None:
+        return None
+    if options.device != "cpu" or options.backend == BackendName.CUDA:
+        raise InvalidConfiguration("sleep", "needs a CPU: a GPU does not sleep")
+    costs = load_profile(options.sleep)
+    return Sleeps(
+        *(tuple(costs.pass_seconds(layout, kind).tolist()) for kind in ("forward", "backward"))
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from schedules import (
@@ -29,6 +29,7 @@ from sim.engines import ENGINES
 from sim.implementation import IMPLEMENTATIONS
 from sim.model import load_model
 from sim.physical import PhysicalCosts, default_stages_per_rank
+from sim.profile import ProfiledCosts, load_profile
 
 ABSTRACT = {
     "forward": "forward pass of one micro-batch through one stage",
@@ -178,6 +179,9 @@ def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
         help="whose software: the paper's, which overlaps communication, or Megatron-LM's, "
         "which does not (default: paper)",
     )
+    parser.add_argument_group("measured costs").add_argument(
+        "--profile", metavar="FILE", help="a profile of a machine, as bfpp calibrate writes it"
+    )
     parser.add_argument(
         "--engine",
         choices=list(ENGINES),
@@ -265,6 +269,8 @@ def _costs(options: argparse.Namespace) -> CostModel:
     given = {
         name: getattr(options, name) for name in ABSTRACT if getattr(options, name) is not None
     }
+    if options.profile is not None:
+        return _profiled(options, given)
     if options.model is None and options.cluster is None:
         for name in PHYSICAL_ONLY:
             if getattr(options, name) is not None:
@@ -284,6 +290,19 @@ def _costs(options: argparse.Namespace) -> CostModel:
         microbatch_size=options.microbatch_size or 1,
         implementation=IMPLEMENTATIONS[options.implementation or "paper"],
     )
+
+
+def _profiled(options: argparse.Namespace, given: Mapping[str, float]) -> ProfiledCosts:
+    """The costs of a profile, which says all that other options could say of costs."""
+    for name in (*given, "model", "cluster", *PHYSICAL_ONLY):
+        if name != "dp" and getattr(options, name) is not None:
+            raise InvalidConfiguration(name, "does not go with --profile")
+    costs = load_profile(options.profile)
+    if options.dp not in (None, costs.replicas):
+        raise InvalidConfiguration(
+            "data_parallel", f"{costs.name} was measured with {costs.replicas}, not {options.dp}"
+        )
+    return costs
 
 
 def for_one_of(names: Sequence[str], options: argparse.Namespace, name: str) -> argparse.Namespace:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from executor.settings import Ends
 from schedules import InvalidConfiguration
+from schedules.cut import cut_layers
 
 Layer = nn.Module | Callable[[], nn.Module]
 
@@ -55,27 +55,8 @@ class Shape:
 
 
 def cut(model: Model, stages: int, ends: Ends = Ends.ATTACHED) -> list[range]:
-    """The layers of each stage: as equal as can be, the later stages not larger.
-
-    Raises `InvalidConfiguration` if a stage would have none.
-    """
-    before, after = model.attached
-    inner = range(before, len(model.layers) - after)
-    first, last = range(before), range(inner.stop, len(model.layers))
-    own = [bool(first) and ends is Ends.OWN, bool(last) and ends is Ends.OWN]
-    shared = stages - sum(own)
-    if shared < 1 or len(inner) < shared:
-        room = f", {sum(own)} of them for the embedding and the output" if any(own) else ""
-        raise InvalidConfiguration(
-            "layers", f"{len(inner)} layers cannot be divided over {stages} stages{room}"
-        )
-    share, larger = divmod(len(inner), shared)
-    starts = [before + number * share + min(number, larger) for number in range(shared + 1)]
-    ranges = [range(*pair) for pair in pairwise(starts)]
-    ranges = [first, *ranges] if own[0] else [range(ranges[0].stop), *ranges[1:]]
-    if own[1]:
-        return [*ranges, last]
-    return [*ranges[:-1], range(ranges[-1].start, len(model.layers))]
+    """The layers of each stage; raises `InvalidConfiguration` if one would have none."""
+    return cut_layers(len(model.layers), stages, model.attached, own_ends=ends is Ends.OWN)
 
 
 def build(layer: Layer, number: int, seed: int) -> nn.Module:

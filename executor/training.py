@@ -86,6 +86,11 @@ class Trainer:
         parts = _collect(columns)
         return merged(parts, self.plan.graph) if parts else None
 
+    def columns_of_all(self) -> list[Seconds]:
+        """When tasks ran in each of the last steps, for process 0, like that of the median."""
+        parts = [_collect(columns) for _, columns in self.columns]
+        return [merged(each, self.plan.graph) for each in parts if each]
+
     def close(self) -> None:
         """End the lanes."""
         self.dispatcher.close()

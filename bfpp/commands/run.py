@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import platform
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from bfpp import options as shared
-from bfpp.errors import blaming, one_line
-from bfpp.jobs import add_device_arguments, add_model_arguments, add_training_arguments, job_of
+from bfpp.errors import blaming
+from bfpp.jobs import (
+    about,
+    add_device_arguments,
+    add_model_arguments,
+    add_training_arguments,
+    fail,
+    job_of,
+)
 from bfpp.results import announce, print_json, print_table
 from traces.time_axis import in_words
 from traces.timeline_file import save_timeline
@@ -27,11 +31,8 @@ from traces.timeline_file import save_timeline
 if TYPE_CHECKING:
     from executor.job import Job
     from executor.plan import Plan
-    from executor.processes import RunFailed
     from executor.session import Outcome
     from executor.verification import Verification
-
-FAILED = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
             with _progress(options, job, tokens) as advance:
                 outcome = launch(train, job, job.processes, Limits(hang=options.patience), advance)
         except RunFailed as error:
-            return _report_failure(error)
+            return fail("run", error)
         if outcome is None:  # a process of torchrun's that is not the first
             return 0
         use_cores(job.workers)
@@ -127,14 +128,6 @@ def _progress(
         yield advance
 
 
-def _report_failure(error: RunFailed) -> int:
-    """One line that names the rank and the task, then what helps to find the cause."""
-    console = Console(stderr=True, highlight=False)
-    console.print(Text(f"bfpp run: {one_line(str(error))}"), soft_wrap=True)
-    console.print(Text(error.details, style="dim"), soft_wrap=True)
-    return FAILED
-
-
 def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Outcome) -> None:
     if not options.trace:
         return
@@ -144,21 +137,8 @@ def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Out
 
     timeline = timeline_of(outcome.columns, plan.graph)
     with blaming("--trace"):
-        save_timeline(replace(timeline, about=_about(job)), options.trace)
+        save_timeline(replace(timeline, about=about(job)), options.trace)
     announce(options.trace)
-
-
-def _about(job: Job) -> dict[str, str | int]:
-    """Where and how it was measured."""
-    return {
-        "machine": platform.node(),
-        "system": platform.platform(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "backend": str(job.backend),
-        "replicas": job.data_parallel,
-        "precision": str(job.precision),
-        "activations": str(job.activations),
-    }
 
 
 def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None) -> dict[str, Any]:

@@ -1,0 +1,204 @@
+"""Costs that were measured on a machine: `bfpp calibrate` writes the file, this prices tasks.
+
+A pass of a stage takes what a pass takes besides its layers, and what each of
+its layers takes. A transfer takes its channel's latency, and its bytes at its
+channel's bandwidth (a channel that was not measured is like the mean one).
+Gathers, reductions, norms and updates take a fixed time, and a time for each
+parameter. On top of it comes what the executor takes to begin a task: more if
+that waits for another lane, which has to be woken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from schedules import InvalidConfiguration, Layout, Operation, Sharding, TaskGraph
+from schedules.columns import Flags, Integers, Seconds
+from schedules.cut import cut_layers
+from sim.costs import Costs, fixed_costs
+from sim.preset_files import Table, read_settings
+
+FIELD = "profile"
+LAYER = ("count", "forward", "backward", "parameters", "bytes")
+CHANNEL = ("sender", "receiver", "latency", "bandwidth")
+LINE = ("fixed", "per_parameter")
+RUN = ("replicas", "microbatch_size", "before", "after", "own_ends")
+PARTS = ("about", "run", "layers", "passes", "channels", "data", "dispatch")
+DATA = (Operation.GATHER, Operation.REDUCE, Operation.NORM, Operation.OPTIMIZER)
+
+Numbers = dict[str, float]
+
+
+@dataclass(frozen=True)
+class ProfiledCosts:
+    """A model's costs as measured; everything in seconds, bytes, and bytes per second.
+
+    `run` has the replicas and the samples of a micro-batch that it was measured
+    with, and how many layers at the model's ends are attached to other layers
+    (`own_ends`: are stages of their own). `layers` are the model's, in order.
+    """
+
+    name: str
+    run: Numbers
+    layers: tuple[Numbers, ...]
+    passes: Numbers
+    channels: tuple[Numbers, ...]
+    data: dict[str, Numbers]
+    dispatch: Numbers
+
+    @property
+    def replicas(self) -> int:
+        """Data-parallel devices."""
+        return int(self.run["replicas"])
+
+    def cuts(self, layout: Layout) -> list[range]:
+        """The layers of each stage, as the executor cuts them."""
+        attached = int(self.run["before"]), int(self.run["after"])
+        own_ends = bool(self.run["own_ends"])
+        return cut_layers(len(self.layers), layout.stages, attached, own_ends=own_ends)
+
+    def pass_seconds(self, layout: Layout, kind: str) -> Seconds:
+        """For each stage, what its `forward` or `backward` pass of a micro-batch takes."""
+        return self.passes[kind] + self._sums(layout, kind)
+
+    def _sums(self, layout: Layout, key: str) -> Seconds:
+        """For each stage, the sum over its layers."""
+        return np.array(
+            [sum(self.layers[layer][key] for layer in layers) for layers in self.cuts(layout)]
+        )
+
+    def costs(self, graph: TaskGraph) -> Costs:
+        """The measured seconds of each task; ports are not shared."""
+        seconds = self._seconds(graph) + np.where(
+            _waits_for_another_lane(graph), self.dispatch["wake"], self.dispatch["next"]
+        )
+        return fixed_costs(seconds)
+
+    def _seconds(self, graph: TaskGraph) -> Seconds:
+        layout = graph.layout
+        by_stage = np.zeros((len(Operation), layout.stages))
+        backward = self.pass_seconds(layout, "backward")
+        by_stage[Operation.FORWARD] = self.pass_seconds(layout, "forward")
+        by_stage[Operation.BACKWARD] = backward
+        by_stage[[Operation.BACKWARD_INPUT, Operation.BACKWARD_WEIGHT]] = backward / 2
+        parameters = self._sums(layout, "parameters")
+        for operation in (Operation.GATHER, Operation.REDUCE):
+            by_stage[operation] = self._line(operation, parameters)
+        seconds: Seconds = by_stage[graph.operation, graph.stage]
+        of_rank: Seconds = np.bincount(  # type: ignore[assignment]
+            layout.rank_of_stage, parameters, layout.pipeline_parallel
+        )
+        share = 1 if graph.communication.sharding is Sharding.NONE else 1 / self.replicas
+        for operation in (Operation.NORM, Operation.OPTIMIZER):
+            tasks = graph.operation == operation
+            seconds[tasks] = self._line(operation, of_rank * share)[graph.rank[tasks]]
+        transfers = np.flatnonzero(graph.is_transfer).astype(np.int32)
+        seconds[transfers] = self._transfer_seconds(graph, transfers)
+        return seconds
+
+    def _line(self, operation: Operation, parameters: Seconds) -> Seconds:
+        line = self.data[operation.title]
+        return line["fixed"] + line["per_parameter"] * parameters
+
+    def _transfer_seconds(self, graph: TaskGraph, tasks: Integers) -> Seconds:
+        """Latency, and what the stage before hands on over the bandwidth."""
+        last_layers = [layers[-1] for layers in self.cuts(graph.layout)]
+        size = np.array([self.layers[layer]["bytes"] for layer in last_layers])
+        is_gradient = graph.operation[tasks] == Operation.TRANSFER_GRADIENTS
+        sent = size[graph.stage[tasks] - is_gradient]
+        latency, bandwidth = self._channel_tables(graph.layout.pipeline_parallel)
+        ends = graph.rank[tasks], graph.peer[tasks]
+        seconds: Seconds = latency[ends] + sent / bandwidth[ends]
+        return seconds
+
+    def _channel_tables(self, ranks: int) -> tuple[Seconds, Seconds]:
+        """Latency and bandwidth by sender and receiver; the mean where nothing was measured."""
+        if ranks > 1 and not self.channels:
+            raise InvalidConfiguration(
+                FIELD, f"{self.name} was measured on one rank, without transfers"
+            )
+        tables = []
+        for key in ("latency", "bandwidth"):
+            values = [channel[key] for channel in self.channels] or [1.0]
+            table = np.full((ranks, ranks), float(np.mean(values)))
+            for channel in self.channels:
+                sender, receiver = int(channel["sender"]), int(channel["receiver"])
+                if max(sender, receiver) < ranks:
+                    table[sender, receiver] = channel[key]
+            tables.append(table)
+        return tables[0], tables[1]
+
+
+def _waits_for_another_lane(graph: TaskGraph) -> Flags:
+    """Whether a task depends on one that is not on a lane of its own."""
+    start, member = graph.dependencies
+    task = np.repeat(np.arange(len(graph)), np.diff(start))
+    crosses = graph.lane[member] != graph.lane[task]
+    waits = np.zeros(len(graph), dtype=bool)
+    waits[task[crosses]] = True
+    return waits
+
+
+def load_profile(path: str) -> ProfiledCosts:
+    """The profile of a file; raises `InvalidConfiguration` with the reason in one line."""
+    if not path.endswith(".toml"):
+        raise InvalidConfiguration(FIELD, f"{path!r} is no path to a .toml file")
+    name, table = read_settings(FIELD, path)
+    _require(name, table, PARTS)
+    layers = [
+        numbers
+        for number, each in enumerate(_list(name, table, "layers"))
+        for numbers in [_numbers(f"{name}: layer {number}", each, LAYER)]
+        for _ in range(int(numbers["count"]))
+    ]
+    if not layers:
+        raise InvalidConfiguration(FIELD, f"{name}: layers must hold at least one")
+    _require(f"{name}: data", table["data"], [kind.title for kind in DATA])
+    return ProfiledCosts(
+        name=name,
+        run=_numbers(f"{name}: run", table["run"], RUN),
+        layers=tuple(layers),
+        passes=_numbers(f"{name}: passes", table["passes"], ("forward", "backward")),
+        channels=tuple(
+            _numbers(f"{name}: channel {number}", each, CHANNEL)
+            for number, each in enumerate(_list(name, table, "channels"))
+        ),
+        data={
+            kind.title: _numbers(f"{name}: {kind.title}", table["data"][kind.title], LINE)
+            for kind in DATA
+        },
+        dispatch=_numbers(f"{name}: dispatch", table["dispatch"], ("next", "wake")),
+    )
+
+
+def _list(name: str, table: Table, key: str) -> list[Any]:
+    if not isinstance(table[key], list):
+        raise InvalidConfiguration(FIELD, f"{name}: {key} must be a list of tables")
+    found: list[Any] = table[key]
+    return found
+
+
+def _require(where: str, table: object, keys: Sequence[str]) -> None:
+    """Raise unless it is a table with exactly these keys."""
+    if not isinstance(table, dict):
+        raise InvalidConfiguration(FIELD, f"{where}: must be a table")
+    for key in sorted(table.keys() ^ set(keys)):
+        what = "is missing" if key in keys else f"is not one of {', '.join(keys)}"
+        raise InvalidConfiguration(FIELD, f"{where}: the key {key!r} {what}")
+
+
+def _numbers(where: str, table: object, keys: Sequence[str]) -> Numbers:
+    """A table of numbers, none of them negative, and no bandwidth of nothing."""
+    _require(where, table, keys)
+    assert isinstance(table, dict)  # noqa: S101
+    for key, value in table.items():
+        if not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+            raise InvalidConfiguration(FIELD, f"{where}: {key} must be at least 0, not {value!r}")
+    if table.get("bandwidth") == 0:
+        raise InvalidConfiguration(FIELD, f"{where}: bandwidth must be more than 0")
+    return {key: float(value) for key, value in table.items()}

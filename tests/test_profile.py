@@ -1,0 +1,174 @@
+"""Measured costs: the file, and what tasks cost by it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from bfpp.commands.calibrate import as_toml, inline
+from schedules import Communication, InvalidConfiguration, Layout, Operation, Sharding, build_graph
+from sim.engines import simulate
+from sim.profile import load_profile
+from tests.strategies import configurations
+
+LINE = {"fixed": 1.0, "per_parameter": 0.01}
+PROFILE = {
+    "about": {"machine": "a bench", "replicas": 2},
+    "run": {"replicas": 2, "microbatch_size": 4, "before": 1, "after": 1, "own_ends": 0},
+    "layers": [
+        {"count": 1, "forward": 1.0, "backward": 2.0, "parameters": 10, "bytes": 100},
+        {"count": 64, "forward": 4.0, "backward": 8.0, "parameters": 20, "bytes": 200},
+        {"count": 1, "forward": 3.0, "backward": 5.0, "parameters": 30, "bytes": 300},
+    ],
+    "passes": {"forward": 0.25, "backward": 0.5},
+    "channels": [
+        {"sender": 0, "receiver": 1, "latency": 0.5, "bandwidth": 100.0},
+        {"sender": 1, "receiver": 0, "latency": 1.5, "bandwidth": 300.0},
+    ],
+    "data": dict.fromkeys(("gather", "reduce", "norm", "optimizer"), LINE),
+    "dispatch": {"next": 0.0, "wake": 0.0},
+}
+
+
+def changed(**parts):
+    return {**json.loads(json.dumps(PROFILE)), **parts}
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "bench.toml"
+    file.write_text(as_toml(PROFILE))
+    return file
+
+
+@pytest.fixture
+def costs(path):
+    return load_profile(str(path))
+
+
+def test_passes_cost_their_layers(costs):
+    layout = Layout(2, 3, 2)
+    graph = build_graph("breadth-first", layout)
+    seconds = costs.costs(graph).seconds
+    for task in graph.tasks():
+        if task.operation == Operation.FORWARD:
+            ends = {0: 1.0, 3: 3.0}
+            assert seconds[task.number] == 0.25 + 16 * 4 + ends.get(task.stage, 0)
+        if task.operation == Operation.BACKWARD:
+            ends = {0: 2.0, 3: 5.0}
+            assert seconds[task.number] == 0.5 + 16 * 8 + ends.get(task.stage, 0)
+    assert costs.pass_seconds(layout, "forward").tolist() == [65.25, 64.25, 64.25, 67.25]
+
+
+def test_transfers_cost_latency_and_bytes_of_their_channel(costs):
+    graph = build_graph("breadth-first", Layout(4, 2, 2))
+    seconds = costs.costs(graph).seconds
+    mean = 1.0 + 200 / 200
+    known = {(0, 1): 0.5 + 200 / 100, (1, 0): 1.5 + 200 / 300}
+    for task in graph.tasks():
+        if task.peer >= 0:
+            assert seconds[task.number] == pytest.approx(known.get((task.rank, task.peer), mean))
+
+
+def test_gathers_and_updates_cost_by_parameters(costs):
+    graph = build_graph(
+        "breadth-first", Layout(2, 2, 1), Communication(Sharding.FULL, clipping=True)
+    )
+    seconds = costs.costs(graph).seconds
+    parameters = [10 + 32 * 20, 30 + 32 * 20]
+    for task in graph.tasks():
+        if task.operation in (Operation.GATHER, Operation.REDUCE):
+            assert seconds[task.number] == pytest.approx(1 + 0.01 * parameters[task.stage])
+        if task.operation in (Operation.NORM, Operation.OPTIMIZER):
+            assert seconds[task.number] == pytest.approx(1 + 0.01 * parameters[task.rank] / 2)
+
+
+def test_a_lane_that_has_to_be_woken_begins_later(tmp_path):
+    file = tmp_path / "lags.toml"
+    file.write_text(as_toml(changed(dispatch={"next": 0.125, "wake": 2.0})))
+    graph = build_graph("gpipe", Layout(2, 2, placement="contiguous"))
+    late = load_profile(str(file)).costs(graph).seconds
+    file.write_text(as_toml(PROFILE))
+    lag = late - load_profile(str(file)).costs(graph).seconds
+    for task in graph.tasks():
+        others = [each for each in task.dependencies if graph.lane[each] != task.lane]
+        assert lag[task.number] == pytest.approx(2.0 if others else 0.125)
+
+
+@given(configurations(cells=24))
+def test_every_graph_has_a_price(configuration):
+    graph = configuration.graph()
+    file_costs = load_cached()
+    seconds = file_costs.costs(graph).seconds
+    assert np.isfinite(seconds).all()
+    assert (seconds > 0).all()
+    assert simulate(graph, file_costs).step_time > 0
+
+
+@cache
+def load_cached():
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "bench.toml"
+        file.write_text(as_toml(PROFILE))
+        return load_profile(str(file))
+
+
+BROKEN = [
+    ({"layers": []}, "layers"),
+    ({"passes": {"forward": 1.0}}, "passes: the key 'backward' is missing"),
+    ({"dispatch": {"next": -1.0, "wake": 0.0}}, "dispatch: next must be at least 0"),
+    ({"data": {}}, "data: the key 'gather' is missing"),
+    ({"more": 1}, "the key 'more' is not one of"),
+    ({"channels": [{"sender": 0}]}, "channel 0: the key 'bandwidth' is missing"),
+    (
+        {"channels": [{"sender": 0, "receiver": 1, "latency": 0.0, "bandwidth": 0.0}]},
+        "channel 0: bandwidth must be more than 0",
+    ),
+    ({"run": {**PROFILE["run"], "replicas": "two"}}, "run: replicas must be at least 0"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), BROKEN, ids=[reason for _, reason in BROKEN])
+def test_a_file_that_cannot_be_used_is_explained(tmp_path, change, reason):
+    file = tmp_path / "broken.toml"
+    file.write_text("\n".join(as_lines(changed(**change))))
+    with pytest.raises(InvalidConfiguration, match=reason):
+        load_profile(str(file))
+
+
+def as_lines(profile):
+    return [f"{name} = {inline(value)}" for name, value in profile.items()]
+
+
+def bfpp(*words):
+    command = [sys.executable, "-m", "bfpp.command_line", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_command_line_simulates_with_a_profile(path):
+    words = ["simulate", "1f1b", "--pp", 2, "--microbatches", 4, "--profile", path]
+    told = json.loads(bfpp(*words, "--json").stdout)
+    layout = Layout(2, 4, placement="contiguous")
+    expected = simulate(build_graph("1f1b", layout), load_profile(str(path)))
+    assert told["step_time"] == expected.step_time
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--dp", "3"], "--dp: bench was measured with 2, not 3"),
+        (["--forward", "1"], "--forward: does not go with --profile"),
+        (["--model", "bert-52b"], "--model: does not go with --profile"),
+    ],
+)
+def test_what_does_not_go_with_a_profile(path, words, error):
+    done = bfpp("simulate", "gpipe", "--pp", 2, "--profile", path, *words)
+    assert (done.returncode, done.stderr.strip()) == (2, f"bfpp simulate: {error}")
