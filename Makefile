@@ -1,4 +1,5 @@
-# make demo   set up, then simulate and draw the paper's 52 B model
+# make demo   set up, simulate and draw the paper's 52 B model; then calibrate this machine, train a
+#             small model on two ranks, and lay what was predicted over what was measured
 # make test   set up, then run the tests
 # make check  formatter, linter, strict types
 
@@ -8,12 +9,17 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 DEMO := --model bert-52b --cluster dgx1-v100 --pp 8 --tp 4 --dp 2 --microbatches 16 --loops 4
+TRAINED := breadth-first --pp 2 --loops 2 --microbatches 8
 
 .PHONY: demo test check clean
 
-demo: $(VENV)/core
+demo: $(VENV)/runtime
 	@mkdir -p out
 	$(BIN)/bfpp compare $(DEMO) --html out/report.html --svg out/schedules.svg
+	$(BIN)/bfpp calibrate --out out/profile.toml
+	$(BIN)/bfpp simulate $(TRAINED) --profile out/profile.toml --timeline out/predicted.json.gz
+	$(BIN)/bfpp run $(TRAINED) --steps 30 --verify --trace out/measured.json.gz
+	$(BIN)/bfpp diff out/predicted.json.gz out/measured.json.gz --html out/difference.html
 
 test: $(VENV)/development
 	$(BIN)/python -m pytest
@@ -29,10 +35,10 @@ clean:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/core: $(BIN)/python pyproject.toml constraints.txt
-	$(INSTALL) --editable .
+$(VENV)/runtime: $(BIN)/python pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[torch]'
 	@touch $@
 
 $(VENV)/development: $(BIN)/python pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[torch,search,dev]'
-	@touch $@ $(VENV)/core
+	@touch $@ $(VENV)/runtime
