@@ -1,0 +1,156 @@
+"""Transfers, gathers and reductions, by models that do nothing but need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from executor.backends.distributed import DistributedBackend
+from executor.backends.protocol import Backend
+from executor.calibration.fitting import fit_line
+from executor.calibration.runs import (
+    MICROBATCHES,
+    Effort,
+    Profile,
+    columns_of_steps,
+    durations,
+    tasks_of,
+)
+from executor.lanes import Threads
+from executor.measured import END, READY
+from executor.model import Model
+from executor.plan import Plan
+from executor.stage import Stage
+from schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
+from schedules.columns import NONE, Seconds
+
+
+class Scale(nn.Module):
+    """A layer that hands on as many numbers as it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(()))
+
+    def forward(self, value: Tensor) -> Tensor:
+        """The same shape."""
+        return value * self.factor
+
+
+class Weigh(nn.Module):
+    """A layer of many parameters and little work."""
+
+    def __init__(self, parameters: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.ones(parameters))
+
+    def forward(self, value: Tensor) -> Tensor:
+        """The same shape."""
+        return value * self.weights[0]
+
+
+def _idle_model(layers: int, make: Callable[[], nn.Module], width: int) -> Model:
+    def batch(step: int, samples: range) -> tuple[Tensor, Tensor]:
+        del step
+        values = torch.zeros(len(samples), width)
+        return values, values[:, :1]
+
+    def loss(output: Tensor, targets: Tensor) -> Tensor:
+        return functional.mse_loss(output[:, :1], targets)
+
+    return Model([make] * layers, loss, batch)
+
+
+def measure_transfers(plan: Plan, effort: Effort) -> Profile:
+    """Latency and bandwidth of each channel, and what passing from lane to lane takes."""
+    ranks = plan.graph.layout.pipeline_parallel
+    if ranks == 1:
+        return {"channels": [], "dispatch": {"next": 0.0, "wake": 0.0}}
+    layout = Layout(ranks, MICROBATCHES, 2)
+    graph = build_graph("breadth-first", layout)
+    samples: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    delays: dict[bool, list[float]] = {True: [], False: []}
+    for size in effort.bytes:
+        width = max(1, size // plan.dtype.itemsize)
+        small = replace(
+            plan, graph=graph, model=_idle_model(layout.stages, Scale, width), microbatch_size=1
+        )
+        columns = columns_of_steps(small, _distributed(small), effort.steps)
+        for sender, receiver, tasks in _channels(graph) if columns else ():
+            point = (float(width * plan.dtype.itemsize), durations(columns, tasks))
+            samples.setdefault((sender, receiver), []).append(point)
+        for each in columns:
+            for wakes, lag in lags(graph, each[0]):
+                delays[wakes].append(lag)
+    lines = {pair: fit_line(points) for pair, points in samples.items()}
+    channels = [
+        {"sender": sender, "receiver": receiver, "latency": line.fixed, "bandwidth": 1 / line.slope}
+        for (sender, receiver), line in lines.items()
+    ]
+    medians = {wakes: float(np.median(found)) if found else 0.0 for wakes, found in delays.items()}
+    return {"channels": channels, "dispatch": {"next": medians[False], "wake": medians[True]}}
+
+
+def _distributed(plan: Plan) -> Backend:
+    return DistributedBackend(plan, Threads(), "gloo")
+
+
+def _channels(graph: TaskGraph) -> Iterator[tuple[int, int, list[int]]]:
+    tasks = np.flatnonzero(graph.is_transfer)
+    pairs = sorted(set(zip(graph.rank[tasks].tolist(), graph.peer[tasks].tolist(), strict=True)))
+    for sender, receiver in pairs:
+        chosen = (graph.rank[tasks] == sender) & (graph.peer[tasks] == receiver)
+        yield sender, receiver, tasks[chosen].tolist()
+
+
+def lags(graph: TaskGraph, columns: Seconds) -> Iterator[tuple[bool, float]]:
+    """For compute tasks: whether another lane's task was the last they waited for; how long ago."""
+    before_on_lane: dict[int, int] = {}
+    for lane in range(len(graph.lanes)):
+        pairs = pairwise(graph.lane_tasks.of(lane).tolist())
+        before_on_lane.update({task: before for before, task in pairs})
+    for task in np.flatnonzero(graph.is_compute).tolist():
+        others = graph.dependencies.of(task).tolist()
+        own = before_on_lane.get(task, NONE)
+        if not others or own == NONE:
+            continue
+        last = max([own, *others], key=lambda each: columns[END, each])
+        yield last != own, float(columns[READY, task] - columns[END, last])
+
+
+def measure_data(plan: Plan, effort: Effort) -> Profile:
+    """Gathers, reductions, norms and updates, by how many parameters they are of."""
+    ranks = plan.graph.layout.pipeline_parallel
+    graph = build_graph(
+        "breadth-first", Layout(ranks, 1, 2), Communication(Sharding.FULL, clipping=True)
+    )
+    kinds = (Operation.GATHER, Operation.REDUCE, Operation.NORM, Operation.OPTIMIZER)
+    points: dict[Operation, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+    for size in effort.parameters:
+        model = _idle_model(2 * ranks, partial(Weigh, size), 1)
+        small = replace(
+            plan,
+            graph=graph,
+            model=model,
+            microbatch_size=1,
+            optimization=replace(plan.optimization, clip=1.0),
+        )
+        columns = columns_of_steps(small, _distributed(small), effort.steps)
+        amount = float(Stage(small, 0, 0, torch.device("cpu")).flat.size)
+        for kind in kinds if columns else ():
+            of_rank = 1 if kind in (Operation.GATHER, Operation.REDUCE) else 2 / plan.data_parallel
+            points[kind].append((amount * of_rank, durations(columns, tasks_of(graph, kind))))
+    lines = {kind: fit_line(found) for kind, found in points.items() if found}
+    return {
+        "data": {
+            kind.title: {"fixed": line.fixed, "per_parameter": line.slope}
+            for kind, line in lines.items()
+        }
+    }

@@ -1,0 +1,33 @@
+"""Seconds as sums of costs: least squares of relative errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Line:
+    """Seconds as a straight line over an amount."""
+
+    fixed: float
+    slope: float
+
+
+def least_squares(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
+    """What each column costs, if a row costs the sum of its columns; nothing costs less than 0."""
+    table, target = np.array(rows), np.array(seconds)
+    weights = 1 / np.maximum(target, 1e-9)
+    solution, *_ = np.linalg.lstsq(table * weights[:, None], target * weights)
+    costs: list[float] = np.maximum(solution, 0.0).tolist()
+    return costs
+
+
+def fit_line(points: Sequence[tuple[float, float]]) -> Line:
+    """The straight line through seconds over amounts that has the least relative errors."""
+    fixed, slope = least_squares(
+        [(1.0, amount) for amount, _ in points], [seconds for _, seconds in points]
+    )
+    return Line(fixed, max(slope, 1e-15))

@@ -1,0 +1,60 @@
+"""Small runs, and what their timelines tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from executor.backends.protocol import Backend
+from executor.measured import END, START
+from executor.plan import Plan
+from executor.training import Trainer
+from schedules import Operation, TaskGraph
+from schedules.columns import Seconds
+
+Profile = dict[str, Any]
+"""What is measured, as the profile's file holds it; seconds, bytes, bytes per second."""
+
+MICROBATCHES = 4
+
+WARM_UP = 2
+"""Steps of each small run that do not count."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: steps of each small run, and the sizes that are tried."""
+
+    steps: int = 12
+    bytes: tuple[int, ...] = (4_096, 65_536, 262_144, 1_048_576, 4_194_304)
+    parameters: tuple[int, ...] = (1_024, 16_384, 65_536, 262_144, 1_048_576)
+
+
+QUICK = Effort(4, (4_096, 262_144, 1_048_576), (1_024, 65_536, 262_144))
+
+
+def columns_of_steps(plan: Plan, backend: Backend, steps: int) -> list[Seconds]:
+    """When tasks ran in each step that counts, for process 0 alone if there are several."""
+    trainer = Trainer(plan, backend)
+    for _ in trainer.run(range(WARM_UP + steps)):
+        pass
+    found = trainer.columns_of_all()[WARM_UP:]
+    trainer.close()
+    return found
+
+
+def durations(columns: Sequence[Seconds], tasks: Sequence[int]) -> float:
+    """The median time that these tasks took."""
+    return float(np.median([(each[:, END] - each[:, START])[:, tasks] for each in columns]))
+
+
+def tasks_of(graph: TaskGraph, operation: Operation, stage: int | None = None) -> list[int]:
+    """The tasks of an operation, of all stages or of one."""
+    chosen = graph.operation == operation
+    if stage is not None:
+        chosen &= graph.stage == stage
+    tasks: list[int] = np.flatnonzero(chosen).tolist()
+    return tasks
