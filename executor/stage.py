@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ class Stage:
             layer: build(plan.model.layers[layer], layer, plan.seed) for layer in plan.cuts[number]
         }
         self.layers = [layer.to(device) for layer in layers.values()]
+        self.number = number
         self.places = parameters_of(layers)
         self.flat, values = flatten(self.places, plan.shares)
         self.state = StageState(self.flat, share, values, plan.state_dtype)
@@ -76,11 +77,9 @@ class Stage:
         """While this holds, autograd remembers where weights were, not the weights.
 
         A backward pass then finds them in the buffer that is read by that time:
-        the one they were in may hold another stage's.
+        the one they were in may hold another stage's, or may have done so.
         """
-        return (
-            saved_tensors_hooks(self._place, self._find) if len(self.buffers) > 1 else nullcontext()
-        )
+        return saved_tensors_hooks(self._place, self._find)
 
     def _place(self, tensor: Tensor) -> Tensor | tuple[torch.Size, tuple[int, ...], int]:
         start = self.buffers[self.reads].untyped_storage().data_ptr()

@@ -8,7 +8,8 @@ and buffers say it all.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,7 +57,7 @@ class Worker:
         share = replica if plan.is_sharded else 0
         numbers = plan.graph.layout.stages_of(rank)
         self.stages = {number: Stage(plan, number, share, device.device) for number in numbers}
-        self.gathered = self._stages_of_tasks(Operation.GATHER)
+        self.gathers = self._gathers()
         self.weights = self._buffers("weight_buffer")
         self.gradients = self._buffers("gradient_buffer")
         for number, stage in self.stages.items():
@@ -84,10 +85,11 @@ class Worker:
 
     # Buffers
 
-    def _stages_of_tasks(self, operation: Operation) -> set[int]:
+    def _gathers(self) -> Counter[int]:
+        """How often a step gathers each stage."""
         graph = self.plan.graph
-        own = (graph.operation == operation) & (graph.rank == self.rank)
-        return set(graph.stage[own].tolist())
+        own = (graph.operation == Operation.GATHER) & (graph.rank == self.rank)
+        return Counter(graph.stage[own].tolist())
 
     def _buffers_of(self, stage: int, column: str) -> list[int]:
         """The buffers that tasks of a stage use."""
@@ -108,7 +110,7 @@ class Worker:
         found = {}
         for buffer, stages in users.items():
             state = stages[0].state.weights.detach()
-            is_state = column == "weight_buffer" and not self.gathered
+            is_state = column == "weight_buffer" and not self.gathers
             if is_state and state.dtype is self.plan.dtype:
                 found[buffer] = state
             else:
@@ -162,7 +164,7 @@ class Worker:
         cell, stage = Cell(task.stage, task.microbatch), self.stages[task.stage]
         stage.read(task.weight_buffer)
         if self.plan.activations is Activations.KEEP:
-            with stage.remembering():
+            with self._remembering(stage):
                 result = self._record(cell).result
         else:
             with torch.no_grad():
@@ -185,7 +187,7 @@ class Worker:
         cell, stage = self._prepare(task), self.stages[task.stage]
         if not cell.stage:
             return
-        with stage.remembering() if cell not in self.passes else nullcontext():
+        with self._remembering(stage):
             made = self.passes.get(cell) or self._record(cell)
         (made.value.grad,) = torch.autograd.grad(
             made.result, made.value, self.incoming.get(cell), retain_graph=True
@@ -206,6 +208,15 @@ class Worker:
         if task.gradient_buffer != NONE:
             stage.add_to(task.gradient_buffer)
         return Cell(task.stage, task.microbatch)
+
+    def _remembering(self, stage: Stage) -> AbstractContextManager[None]:
+        """For what autograd records now and uses in a later task.
+
+        Weights that are gathered more than once a step may be elsewhere by then,
+        or have been somewhere else in between.
+        """
+        is_moved = self.gathers[stage.number] > 1
+        return stage.remembering() if is_moved else nullcontext()
 
     def _record(self, cell: Cell) -> Pass:
         value = self.inputs[cell].detach()
@@ -289,7 +300,7 @@ class Worker:
     def refresh(self) -> None:
         """Take the weights of the training state, where no gather brings them."""
         for number, stage in self.stages.items():
-            for buffer in stage.buffers.values() if number not in self.gathered else ():
+            for buffer in stage.buffers.values() if number not in self.gathers else ():
                 buffer.copy_(stage.state.weights.detach())
 
     def step_counts(self) -> list[Tensor]:
