@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,11 @@ class Disagreement(Exception):
 class Outcome:
     """What the first process tells at the end: its reports, and when the median step's tasks ran.
 
-    `columns` are those of `executor.measured`; `first` is the first step.
+    `columns` are those of `executor.measured`, if there was a step; `first` is the first one.
     """
 
     reports: list[Report]
-    columns: Seconds
+    columns: Seconds | None
     first: int
 
 
@@ -62,18 +63,31 @@ def train(place: Place, job: Job) -> Outcome | None:
     trainer = Trainer(plan, backend, partial(_observed, place), ahead)
     first = _resume(job, place, backend)
     reports = []
-    for report in trainer.run(range(first, job.steps)):
-        reports.append(report)
-        place.watch.step = report.step + 1
-        place.send({"step": report.step, "loss": report.loss, "seconds": report.seconds})
-        if job.saving and job.saving.every and (report.step + 1) % job.saving.every == 0:
-            _save(job, place, backend, job.saving.directory, report.step + 1)
+    place.watch.step = first
+    for stretch in _stretches(job, first):
+        for report in trainer.run(stretch):
+            reports.append(report)
+            place.watch.step = report.step + 1
+            place.send({"step": report.step, "loss": report.loss, "seconds": report.seconds})
+        if job.saving and job.saving.every and stretch.stop % job.saving.every == 0:
+            _save(job, place, backend, job.saving.directory, stretch.stop)
     place.watch.step = None
     if job.final:
-        _save(job, place, backend, job.final, job.steps)
+        _save(job, place, backend, job.final, max(first, job.steps))
     columns = trainer.columns_of_median()
     trainer.close()
-    return Outcome(reports, columns, first) if columns is not None else None
+    return Outcome(reports, columns, first) if place.is_first else None
+
+
+def _stretches(job: Job, first: int) -> Iterator[range]:
+    """The steps from one save to the next.
+
+    A device may be told of steps ahead of the one that is done, but not of any
+    that come after a save.
+    """
+    every = (job.saving and job.saving.every) or max(1, job.steps)
+    ends = [*range(first // every * every + every, job.steps, every), job.steps]
+    return (range(*pair) for pair in pairwise([first, *ends]) if pair[0] < pair[1])
 
 
 # Meeting the others

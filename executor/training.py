@@ -64,7 +64,9 @@ class Trainer:
         self.backend.device.finish(step.last)
         columns = columns_of(step, self.plan.graph, self.plan.data_parallel, self.ahead)
         loss, seconds = _agree(
-            float(sum(step.losses)), np.nanmin(columns[:, START]), np.nanmax(columns[:, END])
+            float(sum(step.losses[each] for each in sorted(step.losses))),
+            np.nanmin(columns[:, START]),
+            np.nanmax(columns[:, END]),
         )
         self.columns.append((seconds, columns))
         return Report(step.number, loss, seconds)

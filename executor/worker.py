@@ -54,6 +54,8 @@ class Worker:
     def __init__(self, plan: Plan, rank: int, replica: int, device: Device) -> None:
         self.plan, self.rank, self.replica = plan, rank, replica
         self.pool = Pool(device)
+        self.shapes = plan.shapes
+        self.number = 0
         share = replica if plan.is_sharded else 0
         numbers = plan.graph.layout.stages_of(rank)
         self.stages = {number: Stage(plan, number, share, device.device) for number in numbers}
@@ -140,24 +142,24 @@ class Worker:
 
     def begin(self, step: int) -> None:
         """Load what the first and the last stage need of the step's batch."""
+        self.number = step
         layout = self.plan.graph.layout
         first, last = 0 in self.stages, layout.stages - 1 in self.stages
         if not (first or last):
             return
-        device = self.square_norm.device
+        load = self.pool.device.load
         for microbatch in range(layout.microbatches):
-            samples = self.plan.samples(self.replica, microbatch)
-            inputs, targets = self.plan.model.batch(step, samples)
+            inputs, targets = self.plan.batch(step, self.replica, microbatch)
             if first:
-                dtype = self.plan.dtype if inputs.is_floating_point() else None
-                self.inputs[Cell(0, microbatch)] = inputs.to(device, dtype)
+                dtype = self.plan.dtype if inputs.is_floating_point() else inputs.dtype
+                self.inputs[Cell(0, microbatch)] = load(inputs.to(dtype))
             if last:
-                self.targets[microbatch] = targets.to(device)
+                self.targets[microbatch] = load(targets)
 
-    def finish(self, losses: list[Tensor]) -> None:
-        """Tell the part of the step's loss that is known here."""
+    def finish(self, losses: dict[int, Tensor]) -> None:
+        """Tell the part of the step's loss that is known here, by the replica."""
         if self.losses:
-            losses.append(torch.stack(list(self.losses.values())).sum())
+            losses[self.replica] = torch.stack(list(self.losses.values())).sum()
 
     def forward(self, task: Task) -> None:
         """One micro-batch through one stage; its record is kept or made again later."""
@@ -189,9 +191,14 @@ class Worker:
             return
         with self._remembering(stage):
             made = self.passes.get(cell) or self._record(cell)
-        (made.value.grad,) = torch.autograd.grad(
-            made.result, made.value, self.incoming.get(cell), retain_graph=True
-        )
+        if made.result.requires_grad:
+            (made.value.grad,) = torch.autograd.grad(
+                made.result,
+                made.value,
+                self.incoming.get(cell),
+                retain_graph=True,
+                materialize_grads=True,
+            )
         self.passes[cell] = made
         self._hand_back(cell, made)
 
@@ -228,13 +235,16 @@ class Worker:
 
     def _result(self, cell: Cell, value: Tensor) -> Tensor:
         """A stage's output; the last one's share of the step's loss."""
-        output = self.stages[cell.stage].run(value)
+        number = self.plan.number_of(self.replica, cell.microbatch)
+        output = self.stages[cell.stage].run(value, self.number, number)
         if cell.stage < self.plan.graph.layout.stages - 1:
             return output
         return self.plan.model.loss(output, self.targets[cell.microbatch]) / self.plan.microbatches
 
     def _backward(self, cell: Cell, made: Pass) -> None:
-        made.result.backward(self.incoming.get(cell))
+        """Nothing to do where nothing is trained: in a first stage without parameters."""
+        if made.result.requires_grad:
+            made.result.backward(self.incoming.get(cell))
 
     # What passes between stages
 
@@ -243,17 +253,20 @@ class Worker:
         is_forward = operation is Operation.TRANSFER_ACTIVATIONS
         target = Cell(cell.stage + (1 if is_forward else -1), cell.microbatch)
         if target.stage in self.stages:
-            (self.inputs if is_forward else self.incoming)[target] = value
+            # A layer may return its input, which is given back when this cell is done.
+            kept = value.clone() if self.pool.lends(value) else value
+            (self.inputs if is_forward else self.incoming)[target] = kept
         else:
-            shape = self.plan.shapes[min(cell.stage, target.stage)]
+            shape = self.shapes[min(cell.stage, target.stage)]
             lent = self.pool.take(shape)
             lent.copy_(value)
             self.outgoing[Payload(operation, *cell)] = lent
 
     def _hand_back(self, cell: Cell, made: Pass) -> None:
         if cell.stage:
-            assert made.value.grad is not None  # noqa: S101
-            self._hand_on(Operation.TRANSFER_GRADIENTS, cell, made.value.grad)
+            found = made.value.grad
+            gradient = torch.zeros_like(made.value) if found is None else found
+            self._hand_on(Operation.TRANSFER_GRADIENTS, cell, gradient)
             made.value.grad = None
 
     def _release(self, cell: Cell) -> None:
@@ -270,7 +283,7 @@ class Worker:
         """Where a transfer arrives, at its receiver."""
         is_forward = task.operation is Operation.TRANSFER_ACTIVATIONS
         target = Cell(task.stage + (1 if is_forward else -1), task.microbatch)
-        lent = self.pool.take(self.plan.shapes[min(task.stage, target.stage)])
+        lent = self.pool.take(self.shapes[min(task.stage, target.stage)])
         (self.inputs if is_forward else self.incoming)[target] = lent
         return lent
 
