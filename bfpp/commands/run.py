@@ -7,7 +7,7 @@ import math
 import platform
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ from bfpp import options as shared
 from bfpp.errors import blaming, one_line
 from bfpp.jobs import add_device_arguments, add_model_arguments, add_training_arguments, job_of
 from bfpp.results import announce, print_json, print_table
+from schedules import InvalidConfiguration
 from traces.time_axis import in_words
 from traces.timeline_file import save_timeline
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from executor.plan import Plan
     from executor.processes import RunFailed
     from executor.session import Outcome
+    from executor.training import Report
     from executor.verification import Verification
 
 FAILED = 1
@@ -67,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
     job = job_of(options)
     plan = job.plan()
+    plan.check()
     tokens = tokens_of_step(plan)
     with _final(job, wanted=options.verify) as job:
         try:
@@ -83,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(record)
     else:
-        _print(job, record, found)
+        _print(job, record, outcome.reports, found)
     return 0 if found is None or found.is_exact else 1
 
 
@@ -139,6 +142,8 @@ def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Out
         return
     from executor.measured import timeline_of
 
+    if outcome.columns is None:
+        raise InvalidConfiguration("trace", "there is no step left to trace")
     timeline = timeline_of(outcome.columns, plan.graph)
     with blaming("--trace"):
         save_timeline(replace(timeline, about=_about(job)), options.trace)
@@ -161,45 +166,57 @@ def _about(job: Job) -> dict[str, str | int]:
 def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None) -> dict[str, Any]:
     """What came of it; times in seconds."""
     seconds = [report.seconds for report in outcome.reports]
-    median = statistics.median(seconds) if seconds else math.nan
+    median = statistics.median(seconds) if seconds else None
     record = {
         "schedule": job.schedule,
         "backend": str(job.backend),
         "first_step": outcome.first,
-        "losses": [report.loss for report in outcome.reports],
+        "losses": [_finite(report.loss) for report in outcome.reports],
         "step_times": seconds,
         "median_step_time": median,
-        "tokens_per_second": tokens / median,
+        "tokens_per_second": median and tokens / median,
     }
     if found:
         record |= {
-            "reference_losses": found.reference_losses,
-            "max_loss_error": found.max_loss_error,
-            "max_weight_error": found.max_weight_error,
+            "reference_losses": list(map(_finite, found.reference_losses)),
+            "max_loss_error": _finite(found.max_loss_error),
+            "max_weight_error": _finite(found.max_weight_error),
+            "movement_error": _finite(found.movement_error),
             "tolerance": vars(found.tolerance),
             "exact": found.is_exact,
         }
     return record
 
 
-def _print(job: Job, record: Mapping[str, Any], found: Verification | None) -> None:
+def _finite(value: float) -> float | None:
+    """The number, if it is one that JSON has: training may diverge."""
+    return value if math.isfinite(value) else None
+
+
+def _print(
+    job: Job, record: Mapping[str, Any], reports: Sequence[Report], found: Verification | None
+) -> None:
     replicas = f", {job.data_parallel} replicas" if job.data_parallel > 1 else ""
     layout = job.layout
     title = (
         f"{job.schedule}: {layout.pipeline_parallel} ranks, {layout.stages} stages, "
         f"{layout.microbatches} micro-batches{replicas}"
     )
-    rows = [
-        ("steps", f"{record['first_step']} to {record['first_step'] + len(record['losses']) - 1}"),
-        ("loss, first and last", f"{record['losses'][0]:.4f}, {record['losses'][-1]:.4f}"),
-        ("step time, median", in_words(record["median_step_time"])),
-        ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
-    ]
+    if reports:
+        rows = [
+            ("steps", f"{reports[0].step} to {reports[-1].step}"),
+            ("loss, first and last", f"{reports[0].loss:.4f}, {reports[-1].loss:.4f}"),
+            ("step time, median", in_words(record["median_step_time"])),
+            ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
+        ]
+    else:
+        rows = [("steps", f"none left after {record['first_step']}")]
     if found:
         verdict = "as the plain loop" if found.is_exact else "NOT as the plain loop"
         rows += [
             ("trained", verdict),
             ("largest difference of a loss", f"{found.max_loss_error:.1e}"),
             ("largest difference of a weight", f"{found.max_weight_error:.1e}"),
+            ("difference of all weights, of their way", f"{found.movement_error:.1e}"),
         ]
     print_table(title, ("", ""), rows)
