@@ -29,7 +29,7 @@ class Flat:
     def offsets(self) -> dict[str, int]:
         """The first element of each parameter."""
         sizes = [shape.numel() for shape in self.shapes.values()]
-        return dict(zip(self.shapes, accumulate([0, *sizes[:-1]]), strict=True))
+        return dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))
 
     @property
     def share(self) -> int:
