@@ -90,7 +90,7 @@ class Step:
     number: int
     times: list[Times] = field(default_factory=list)
     ends: dict[tuple[int, int], Mark] = field(default_factory=dict)
-    losses: list[Tensor] = field(default_factory=list)
+    losses: dict[int, Tensor] = field(default_factory=dict)
     last: list[Mark] = field(default_factory=list)
 
 
@@ -131,8 +131,9 @@ class Dispatcher:
     def step(self, number: int) -> Step:
         """Dispatch all tasks once; what is returned is done when its last marks are passed."""
         step = Step(number)
+        outside = self.backend.device.begin()
         for worker in self.backend.workers:
-            self._begin(worker, number)
+            self._begin(worker, number, outside)
         for task, parties in self.program:
             for ends in parties:
                 self._dispatch(task, ends, step)
@@ -142,11 +143,17 @@ class Dispatcher:
         step.last.extend(lane.mark() for lane in self.lanes.values())
         return step
 
-    def _begin(self, worker: Worker, number: int) -> None:
-        """Load the batch once the last step's update is done, and hold all lanes until then."""
+    def _begin(self, worker: Worker, number: int, outside: Mark | None) -> None:
+        """Load the batch once the last step's update is done, and hold all lanes until then.
+
+        What was done outside the lanes comes before it: making the workers,
+        loading a checkpoint.
+        """
         compute, *others = (
             self.lanes[worker.replica, lane] for lane in self.graph.lanes_of(worker.rank)
         )
+        if outside is not None:
+            compute.wait(outside)
         compute.run(partial(worker.begin, number))
         loaded = compute.mark()
         for lane in others:

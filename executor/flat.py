@@ -29,7 +29,7 @@ class Flat:
     def offsets(self) -> dict[str, int]:
         """The first element of each parameter."""
         sizes = [shape.numel() for shape in self.shapes.values()]
-        return dict(zip(self.shapes, accumulate([0, *sizes[:-1]]), strict=True))
+        return dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))
 
     @property
     def share(self) -> int:
@@ -106,15 +106,14 @@ def parameters_of(layers: Mapping[int, nn.Module]) -> dict[str, list[tuple[nn.Mo
 
 
 def flatten(
-    places: Mapping[str, Sequence[tuple[nn.Module, str]]], shares: int
+    places: Mapping[str, Sequence[tuple[nn.Module, str]]], shares: int, device: torch.device
 ) -> tuple[Flat, Tensor]:
     """Where parameters lie in a flat buffer, and their values there."""
     values = {name: getattr(*uses[0]).detach() for name, uses in places.items()}
     flat = Flat({name: value.shape for name, value in values.items()}, shares)
     dtypes = {value.dtype for value in values.values()}
-    buffer = torch.zeros(
-        flat.size, dtype=max(dtypes, key=lambda each: each.itemsize, default=torch.float32)
-    )
+    largest = max(dtypes, key=lambda each: each.itemsize, default=torch.float32)
+    buffer = torch.zeros(flat.size, dtype=largest, device=device)
     for name, view in flat.views(buffer).items():
         view.copy_(values[name])
     return flat, buffer

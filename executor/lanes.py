@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Protocol
@@ -72,6 +73,17 @@ class Device(Protocol):
         """A new lane."""
         ...
 
+    def load(self, value: Tensor) -> Tensor:
+        """A tensor of the host's, for the lane whose action runs."""
+        ...
+
+    def begin(self) -> Mark | None:
+        """A step begins: set the clock, and mark what was done here outside the lanes.
+
+        None where what was done has ended.
+        """
+        ...
+
     def here(self) -> Mark | None:
         """A mark on the lane whose action runs; None where actions end before they return."""
         ...
@@ -82,10 +94,6 @@ class Device(Protocol):
 
     def finish(self, marks: list[Mark]) -> None:
         """Wait on the host until all marks are passed; raises what an action raised."""
-        ...
-
-    def settle(self) -> None:
-        """Wait on the host for what was done outside of lanes, before lanes build on it."""
         ...
 
 
@@ -166,13 +174,17 @@ class Threads:
         """A new thread."""
         return ThreadLane(name, self)
 
+    def load(self, value: Tensor) -> Tensor:
+        """The tensor itself, if it is here."""
+        return value.to(self.device)
+
+    def begin(self) -> None:
+        """The host's clock is the device's, and nothing is under way outside the lanes."""
+
     def here(self) -> None:
         """Nothing: an action has ended when it returns."""
 
     def after(self, mark: Mark | None) -> None:
-        """Nothing to wait for."""
-
-    def settle(self) -> None:
         """Nothing to wait for."""
 
     def fail(self, error: BaseException) -> None:
@@ -201,17 +213,29 @@ class Threads:
 # On a GPU: a CUDA stream for each lane
 
 
-class StreamMark:
-    """A CUDA event; times are relative to one whose time on the host's clock is known."""
+@dataclass(frozen=True)
+class Origin:
+    """A CUDA event, and when it was on the host's clock."""
 
-    def __init__(self, event: torch.cuda.Event, device: Streams) -> None:
-        self.event = event
-        self.device = device
+    event: torch.cuda.Event
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StreamMark:
+    """A CUDA event, and an earlier one that tells the time.
+
+    CUDA tells the time between events in single precision, and by a clock of
+    its own, so the origin must not be long ago.
+    """
+
+    event: torch.cuda.Event
+    origin: Origin
 
     def seconds(self) -> float:
         """When the stream was here."""
-        since_origin: float = self.device.origin.elapsed_time(self.event)
-        return self.device.origin_seconds + since_origin / 1e3
+        since_origin: float = self.origin.event.elapsed_time(self.event)
+        return self.origin.seconds + since_origin / 1e3
 
 
 class StreamLane:
@@ -228,9 +252,7 @@ class StreamLane:
 
     def mark(self) -> StreamMark:
         """An event at this point."""
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(self.stream)
-        return StreamMark(event, self.device)
+        return self.device.mark(self.stream)
 
     def run(self, action: Action) -> None:
         """Queue the kernels of an action on the stream."""
@@ -246,24 +268,45 @@ class Streams:
     """A GPU whose lanes are streams."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        torch.cuda.set_device(device)
-        self.origin = torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize(device)
-        self.origin.record(torch.cuda.current_stream(device))
-        torch.cuda.synchronize(device)
-        self.origin_seconds = time.perf_counter()
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self.device = torch.device("cuda", index)
+        torch.cuda.set_device(self.device)
+        self.clock = torch.cuda.Stream(self.device)
+        torch.cuda.synchronize(self.device)
+        self.origin = self._now()
+
+    def _now(self) -> Origin:
+        """An event on a stream with nothing else to do, so that it does not wait."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(self.clock)
+        event.synchronize()
+        return Origin(event, time.perf_counter())
+
+    def mark(self, stream: torch.cuda.Stream) -> StreamMark:
+        """An event at this point of a stream."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        return StreamMark(event, self.origin)
 
     def lane(self, name: str) -> StreamLane:
         """A new stream."""
         del name
         return StreamLane(self)
 
+    def load(self, value: Tensor) -> Tensor:
+        """A copy, which the host does not wait for: that takes memory that cannot be moved."""
+        if value.device.type == "cpu":
+            value = value.pin_memory()
+        return value.to(self.device, non_blocking=True)
+
+    def begin(self) -> StreamMark:
+        """Look at the clock, and mark the stream in use outside the lanes."""
+        self.origin = self._now()
+        return self.here()
+
     def here(self) -> StreamMark:
         """An event on the stream that is in use."""
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return StreamMark(event, self)
+        return self.mark(torch.cuda.current_stream(self.device))
 
     def after(self, mark: Mark | None) -> None:
         """Let the stream in use wait for an event."""
@@ -276,10 +319,6 @@ class Streams:
             assert isinstance(mark, StreamMark)  # noqa: S101
             mark.event.synchronize()
 
-    def settle(self) -> None:
-        """Wait for all streams."""
-        torch.cuda.synchronize(self.device)
-
 
 class Pool:
     """Tensors of a few shapes that lanes lend one another."""
@@ -287,7 +326,7 @@ class Pool:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.free: dict[Shape, deque[tuple[Tensor, Mark | None]]] = {}
-        self.lent: dict[int, Shape] = {}
+        self.lent: dict[int, tuple[Tensor, Shape]] = {}
 
     def take(self, shape: Shape) -> Tensor:
         """A tensor that nobody uses: the one that was given back the longest ago, or a new one."""
@@ -297,11 +336,20 @@ class Pool:
             tensor = torch.empty(shape.size, dtype=shape.dtype, device=self.device.device)
         else:
             self.device.after(given_back)
-        self.lent[id(tensor)] = shape
+        self.lent[_memory(tensor)] = tensor, shape
         return tensor
+
+    def lends(self, tensor: Tensor) -> bool:
+        """Whether this is in memory that is lent, under this name or another."""
+        return _memory(tensor) in self.lent
 
     def give(self, tensor: Tensor) -> None:
         """Give a tensor back, if it is the pool's: the lane whose action runs needs it no more."""
-        shape = self.lent.pop(id(tensor), None)
-        if shape is not None:
+        lent, shape = self.lent.get(_memory(tensor), (None, None))
+        if lent is tensor and shape is not None:
+            del self.lent[_memory(tensor)]
             self.free.setdefault(shape, deque()).append((tensor, self.device.here()))
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
-from executor.model import Model, Shape, cut, stage_shapes
+from executor.model import GENERATOR, Model, Shape, Traced, cut, drawing, trace
 from executor.settings import Activations, Ends, Optimization, Precision
 from schedules import Sharding, TaskGraph
 
@@ -39,13 +41,18 @@ class Plan:
         return cut(self.model, self.graph.layout.stages, self.ends)
 
     @cached_property
+    def traced(self) -> Traced:
+        """What can be known of the layers without computing."""
+        return trace(self.model, self.cuts, self.microbatch_size, self.dtype)
+
+    def check(self) -> None:
+        """Raises `InvalidConfiguration` for a model that cannot be cut, or cannot be run so."""
+        _ = self.traced
+
+    @property
     def shapes(self) -> list[Shape]:
         """What each stage hands on for a micro-batch."""
-        return stage_shapes(self.model, self.cuts, self.microbatch_size, self.dtype)
-
-    def require(self) -> None:
-        """Raise `InvalidConfiguration` unless the model can be cut and run so."""
-        assert len(self.cuts) == len(self.shapes)  # noqa: S101
+        return self.traced.shapes
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,14 +81,29 @@ class Plan:
 
     def samples(self, replica: int, microbatch: int) -> range:
         """The samples of a step's batch that are one replica's micro-batch."""
-        first = (replica * self.graph.layout.microbatches + microbatch) * self.microbatch_size
+        first = self.number_of(replica, microbatch) * self.microbatch_size
         return range(first, first + self.microbatch_size)
+
+    def number_of(self, replica: int, microbatch: int) -> int:
+        """The number of one replica's micro-batch among those of all replicas."""
+        return replica * self.graph.layout.microbatches + microbatch
+
+    def batch(self, step: int, replica: int, microbatch: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of one replica's micro-batch; they may be drawn at random."""
+        with GENERATOR:
+            return self.model.batch(step, self.samples(replica, microbatch))
+
+    def drawing(self, step: int, number: int, layer: int) -> AbstractContextManager[None]:
+        """For one layer's pass over a micro-batch of a step, numbered among those of all."""
+        if layer not in self.traced.random:
+            return nullcontext()
+        return drawing(self.seed, step, number, layer)
 
     @property
     def digest(self) -> str:
         """A hash of all that ranks must agree on for their messages to match."""
         agreed = (
-            self.graph.digest, self.cuts, self.shapes, self.data_parallel, self.precision,
-            self.activations, self.optimization, self.seed,
+            self.graph.digest, self.cuts, self.shapes, self.data_parallel,
+            self.microbatch_size, self.precision, self.activations, self.optimization, self.seed,
         )  # fmt: skip
         return hashlib.sha256(repr(agreed).encode()).hexdigest()

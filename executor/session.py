@@ -74,7 +74,7 @@ def train(place: Place, job: Job) -> Outcome | None:
         if job.saving:
             _save(job, place, backend, job.saving.directory, steps.stop)
     if job.final:
-        _save(job, place, backend, job.final, job.steps)
+        _save(job, place, backend, job.final, max(first, job.steps))
     columns = trainer.columns_of_median()
     trainer.close()
     return Outcome(reports, columns, first) if place.is_first else None

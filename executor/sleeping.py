@@ -19,7 +19,6 @@ from executor.settings import Sleeps
 from executor.worker import Cell, Worker
 from schedules import Operation, Task
 
-
 MOST_OVERSLEEP = 2e-4
 """Seconds; what is more is the work of others on a busy machine."""
 

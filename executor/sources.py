@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from executor.corpus import Text, read_text
-from executor.model import Model
+from executor.model import Model, drawing
 from executor.transformer import TransformerSizes, transformer
 from schedules import InvalidConfiguration
 
@@ -43,8 +43,18 @@ class FunctionSource:
     name: str
 
     def load(self, seed: int) -> Model:
-        """What the function returns; raises `InvalidConfiguration` if that is no model."""
-        model = self._function()(seed)
+        """What the function returns; raises `InvalidConfiguration` if that is no model.
+
+        Torch's generator is seeded: modules that the function makes are the same everywhere.
+        """
+        try:
+            with drawing(seed):
+                model = self._function()(seed)
+        except InvalidConfiguration:
+            raise
+        except Exception as error:  # whatever a user's file raises
+            words = f"{type(error).__name__}: {error}"
+            raise InvalidConfiguration("model", f"{self} fails with {words}") from error
         if not isinstance(model, Model):
             raise InvalidConfiguration(
                 "model", f"{self} returned {type(model).__name__}, not an executor.Model"

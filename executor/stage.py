@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from executor.flat import StageState, flatten, parameters_of
 from executor.model import build
 from executor.plan import Plan
+from schedules import InvalidConfiguration
 from schedules.columns import NONE
 
 
@@ -19,12 +20,15 @@ class Stage:
     """A stage of the model on one device, and the device's share of its training state."""
 
     def __init__(self, plan: Plan, number: int, share: int, device: torch.device) -> None:
-        layers = {
-            layer: build(plan.model.layers[layer], layer, plan.seed) for layer in plan.cuts[number]
+        self.plan, self.number = plan, number
+        self.layers = {
+            each: layer.to(device)
+            for each, layer in build(plan.model, plan.cuts[number], plan.seed).items()
         }
-        self.layers = [layer.to(device) for layer in layers.values()]
-        self.places = parameters_of(layers)
-        self.flat, values = flatten(self.places, plan.shares)
+        self.places = parameters_of(self.layers)
+        self.flat, values = flatten(self.places, plan.shares, device)
+        for layer in self.layers.values():
+            layer.to(plan.dtype)
         self.state = StageState(self.flat, share, values, plan.state_dtype)
         self.values: Tensor | None = values
         self.buffers: Mapping[int, Tensor] = {}
@@ -66,21 +70,30 @@ class Stage:
                     leaf.grad = self.gradients[buffer][name]
             self.adds_to = buffer
 
-    def run(self, value: Tensor) -> Tensor:
-        """All layers, one after another."""
-        for layer in self.layers:
-            value = layer(value)
-        return value
+    def run(self, value: Tensor, step: int, microbatch: int) -> Tensor:
+        """All layers, one after another; `microbatch` is numbered among those of all replicas.
+
+        Raises `InvalidConfiguration` if a layer changed the stage's input.
+        """
+        result, version = value, value._version
+        for number, layer in self.layers.items():
+            with self.plan.drawing(step, microbatch, number):
+                result = layer(result)
+        if value._version != version:
+            raise InvalidConfiguration(
+                "model",
+                f"layers {self.plan.cuts[self.number]} change the input of stage {self.number} in "
+                "place, which a backward pass still needs",
+            )
+        return result
 
     def remembering(self) -> AbstractContextManager[None]:
         """While this holds, autograd remembers where weights were, not the weights.
 
         A backward pass then finds them in the buffer that is read by that time:
-        the one they were in may hold another stage's.
+        the one they were in may hold another stage's, or may have done so.
         """
-        return (
-            saved_tensors_hooks(self._place, self._find) if len(self.buffers) > 1 else nullcontext()
-        )
+        return saved_tensors_hooks(self._place, self._find)
 
     def _place(self, tensor: Tensor) -> Tensor | tuple[torch.Size, tuple[int, ...], int]:
         start = self.buffers[self.reads].untyped_storage().data_ptr()

@@ -55,7 +55,6 @@ class Trainer:
 
         After the last one nothing is under way, so that the state can be saved.
         """
-        self.backend.device.settle()
         under_way: deque[Step] = deque()
         for number in steps:
             under_way.append(self.dispatcher.step(number))
@@ -68,7 +67,9 @@ class Trainer:
         self.backend.device.finish(step.last)
         columns = columns_of(step, self.plan.graph, self.plan.data_parallel, self.ahead)
         loss, seconds = _agree(
-            float(sum(step.losses)), np.nanmin(columns[:, START]), np.nanmax(columns[:, END])
+            float(sum(step.losses[each] for each in sorted(step.losses))),
+            np.nanmin(columns[:, START]),
+            np.nanmax(columns[:, END]),
         )
         self.columns.append((seconds, columns))
         return Report(step.number, loss, seconds)

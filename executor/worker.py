@@ -8,7 +8,8 @@ and buffers say it all.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,10 +54,12 @@ class Worker:
     def __init__(self, plan: Plan, rank: int, replica: int, device: Device) -> None:
         self.plan, self.rank, self.replica = plan, rank, replica
         self.pool = Pool(device)
+        self.shapes = plan.shapes
+        self.number = 0
         share = replica if plan.is_sharded else 0
         numbers = plan.graph.layout.stages_of(rank)
         self.stages = {number: Stage(plan, number, share, device.device) for number in numbers}
-        self.gathered = self._stages_of_tasks(Operation.GATHER)
+        self.gathers = self._gathers()
         self.weights = self._buffers("weight_buffer")
         self.gradients = self._buffers("gradient_buffer")
         for number, stage in self.stages.items():
@@ -84,10 +87,11 @@ class Worker:
 
     # Buffers
 
-    def _stages_of_tasks(self, operation: Operation) -> set[int]:
+    def _gathers(self) -> Counter[int]:
+        """How often a step gathers each stage."""
         graph = self.plan.graph
-        own = (graph.operation == operation) & (graph.rank == self.rank)
-        return set(graph.stage[own].tolist())
+        own = (graph.operation == Operation.GATHER) & (graph.rank == self.rank)
+        return Counter(graph.stage[own].tolist())
 
     def _buffers_of(self, stage: int, column: str) -> list[int]:
         """The buffers that tasks of a stage use."""
@@ -108,7 +112,7 @@ class Worker:
         found = {}
         for buffer, stages in users.items():
             state = stages[0].state.weights.detach()
-            is_state = column == "weight_buffer" and not self.gathered
+            is_state = column == "weight_buffer" and not self.gathers
             if is_state and state.dtype is self.plan.dtype:
                 found[buffer] = state
             else:
@@ -138,31 +142,31 @@ class Worker:
 
     def begin(self, step: int) -> None:
         """Load what the first and the last stage need of the step's batch."""
+        self.number = step
         layout = self.plan.graph.layout
         first, last = 0 in self.stages, layout.stages - 1 in self.stages
         if not (first or last):
             return
-        device = self.square_norm.device
+        load = self.pool.device.load
         for microbatch in range(layout.microbatches):
-            samples = self.plan.samples(self.replica, microbatch)
-            inputs, targets = self.plan.model.batch(step, samples)
+            inputs, targets = self.plan.batch(step, self.replica, microbatch)
             if first:
-                dtype = self.plan.dtype if inputs.is_floating_point() else None
-                self.inputs[Cell(0, microbatch)] = inputs.to(device, dtype)
+                dtype = self.plan.dtype if inputs.is_floating_point() else inputs.dtype
+                self.inputs[Cell(0, microbatch)] = load(inputs.to(dtype))
             if last:
-                self.targets[microbatch] = targets.to(device)
+                self.targets[microbatch] = load(targets)
 
-    def finish(self, losses: list[Tensor]) -> None:
-        """Tell the part of the step's loss that is known here."""
+    def finish(self, losses: dict[int, Tensor]) -> None:
+        """Tell the part of the step's loss that is known here, by the replica."""
         if self.losses:
-            losses.append(torch.stack(list(self.losses.values())).sum())
+            losses[self.replica] = torch.stack(list(self.losses.values())).sum()
 
     def forward(self, task: Task) -> None:
         """One micro-batch through one stage; its record is kept or made again later."""
         cell, stage = Cell(task.stage, task.microbatch), self.stages[task.stage]
         stage.read(task.weight_buffer)
         if self.plan.activations is Activations.KEEP:
-            with stage.remembering():
+            with self._remembering(stage):
                 result = self._record(cell).result
         else:
             with torch.no_grad():
@@ -185,11 +189,16 @@ class Worker:
         cell, stage = self._prepare(task), self.stages[task.stage]
         if not cell.stage:
             return
-        with stage.remembering() if cell not in self.passes else nullcontext():
+        with self._remembering(stage):
             made = self.passes.get(cell) or self._record(cell)
-        (made.value.grad,) = torch.autograd.grad(
-            made.result, made.value, self.incoming.get(cell), retain_graph=True
-        )
+        if made.result.requires_grad:
+            (made.value.grad,) = torch.autograd.grad(
+                made.result,
+                made.value,
+                self.incoming.get(cell),
+                retain_graph=True,
+                materialize_grads=True,
+            )
         self.passes[cell] = made
         self._hand_back(cell, made)
 
@@ -207,6 +216,15 @@ class Worker:
             stage.add_to(task.gradient_buffer)
         return Cell(task.stage, task.microbatch)
 
+    def _remembering(self, stage: Stage) -> AbstractContextManager[None]:
+        """For what autograd records now and uses in a later task.
+
+        Weights that are gathered more than once a step may be elsewhere by then,
+        or have been somewhere else in between.
+        """
+        is_moved = self.gathers[stage.number] > 1
+        return stage.remembering() if is_moved else nullcontext()
+
     def _record(self, cell: Cell) -> Pass:
         value = self.inputs[cell].detach()
         value.requires_grad_(cell.stage > 0)
@@ -217,13 +235,16 @@ class Worker:
 
     def _result(self, cell: Cell, value: Tensor) -> Tensor:
         """A stage's output; the last one's share of the step's loss."""
-        output = self.stages[cell.stage].run(value)
+        number = self.plan.number_of(self.replica, cell.microbatch)
+        output = self.stages[cell.stage].run(value, self.number, number)
         if cell.stage < self.plan.graph.layout.stages - 1:
             return output
         return self.plan.model.loss(output, self.targets[cell.microbatch]) / self.plan.microbatches
 
     def _backward(self, cell: Cell, made: Pass) -> None:
-        made.result.backward(self.incoming.get(cell))
+        """Nothing to do where nothing is trained: in a first stage without parameters."""
+        if made.result.requires_grad:
+            made.result.backward(self.incoming.get(cell))
 
     # What passes between stages
 
@@ -232,17 +253,20 @@ class Worker:
         is_forward = operation is Operation.TRANSFER_ACTIVATIONS
         target = Cell(cell.stage + (1 if is_forward else -1), cell.microbatch)
         if target.stage in self.stages:
-            (self.inputs if is_forward else self.incoming)[target] = value
+            # A layer may return its input, which is given back when this cell is done.
+            kept = value.clone() if self.pool.lends(value) else value
+            (self.inputs if is_forward else self.incoming)[target] = kept
         else:
-            shape = self.plan.shapes[min(cell.stage, target.stage)]
+            shape = self.shapes[min(cell.stage, target.stage)]
             lent = self.pool.take(shape)
             lent.copy_(value)
             self.outgoing[Payload(operation, *cell)] = lent
 
     def _hand_back(self, cell: Cell, made: Pass) -> None:
         if cell.stage:
-            assert made.value.grad is not None  # noqa: S101
-            self._hand_on(Operation.TRANSFER_GRADIENTS, cell, made.value.grad)
+            found = made.value.grad
+            gradient = torch.zeros_like(made.value) if found is None else found
+            self._hand_on(Operation.TRANSFER_GRADIENTS, cell, gradient)
             made.value.grad = None
 
     def _release(self, cell: Cell) -> None:
@@ -259,7 +283,7 @@ class Worker:
         """Where a transfer arrives, at its receiver."""
         is_forward = task.operation is Operation.TRANSFER_ACTIVATIONS
         target = Cell(task.stage + (1 if is_forward else -1), task.microbatch)
-        lent = self.pool.take(self.plan.shapes[min(task.stage, target.stage)])
+        lent = self.pool.take(self.shapes[min(task.stage, target.stage)])
         (self.inputs if is_forward else self.incoming)[target] = lent
         return lent
 
@@ -289,7 +313,7 @@ class Worker:
     def refresh(self) -> None:
         """Take the weights of the training state, where no gather brings them."""
         for number, stage in self.stages.items():
-            for buffer in stage.buffers.values() if number not in self.gathered else ():
+            for buffer in stage.buffers.values() if number not in self.gathers else ():
                 buffer.copy_(stage.state.weights.detach())
 
     def step_counts(self) -> list[Tensor]:

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     from executor.calibration import QUICK, Effort, calibrate
     from executor.processes import RunFailed, launch
 
-    job.plan().require()
+    job.plan().check()
     with _progress(options) as advance:
         try:
             work = (job, QUICK if options.quick else Effort())

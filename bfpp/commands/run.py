@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from bfpp.jobs import (
     job_of,
 )
 from bfpp.results import announce, print_json, print_table
+from schedules import InvalidConfiguration
 from traces.time_axis import in_words
 from traces.timeline_file import save_timeline
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from executor.job import Job
     from executor.plan import Plan
     from executor.session import Outcome
+    from executor.training import Report
     from executor.verification import Verification
 
 
@@ -68,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
     job.require_devices()
     plan = job.plan()
-    plan.require()
+    plan.check()
     tokens = tokens_of_step(plan)
     with _final(job, wanted=options.verify) as job:
         try:
@@ -85,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(record)
     else:
-        _print(job, record, found)
+        _print(job, record, outcome.reports, found)
     return 0 if found is None or found.is_exact else 1
 
 
@@ -131,10 +134,10 @@ def _progress(
 def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Outcome) -> None:
     if not options.trace:
         return
-    if outcome.columns is None:
-        raise ValueError("--trace: no step was run")
     from executor.measured import timeline_of
 
+    if outcome.columns is None:
+        raise InvalidConfiguration("trace", "there is no step left to trace")
     timeline = timeline_of(outcome.columns, plan.graph)
     with blaming("--trace"):
         save_timeline(replace(timeline, about=about(job)), options.trace)
@@ -149,42 +152,52 @@ def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None)
         "schedule": job.schedule,
         "backend": str(job.backend),
         "first_step": outcome.first,
-        "losses": [report.loss for report in outcome.reports],
+        "losses": [_finite(report.loss) for report in outcome.reports],
         "step_times": seconds,
         "median_step_time": median,
         "tokens_per_second": tokens / median if median else None,
     }
     if found:
         record |= {
-            "reference_losses": found.reference_losses,
-            "max_loss_error": found.max_loss_error,
-            "max_weight_error": found.max_weight_error,
+            "reference_losses": list(map(_finite, found.reference_losses)),
+            "max_loss_error": _finite(found.max_loss_error),
+            "max_weight_error": _finite(found.max_weight_error),
+            "movement_error": _finite(found.movement_error),
             "tolerance": vars(found.tolerance),
             "exact": found.is_exact,
         }
     return record
 
 
-def _print(job: Job, record: Mapping[str, Any], found: Verification | None) -> None:
+def _finite(value: float) -> float | None:
+    """The number, if it is one that JSON has: training may diverge."""
+    return value if math.isfinite(value) else None
+
+
+def _print(
+    job: Job, record: Mapping[str, Any], reports: Sequence[Report], found: Verification | None
+) -> None:
     replicas = f", {job.data_parallel} replicas" if job.data_parallel > 1 else ""
     layout = job.layout
     title = (
         f"{job.schedule}: {layout.pipeline_parallel} ranks, {layout.stages} stages, "
         f"{layout.microbatches} micro-batches{replicas}"
     )
-    first, losses = record["first_step"], record["losses"]
-    rows = [("steps", f"{first} to {first + len(losses) - 1}" if losses else "none left")]
-    if losses:
-        rows += [
-            ("loss, first and last", f"{losses[0]:.4f}, {losses[-1]:.4f}"),
+    if reports:
+        rows = [
+            ("steps", f"{reports[0].step} to {reports[-1].step}"),
+            ("loss, first and last", f"{reports[0].loss:.4f}, {reports[-1].loss:.4f}"),
             ("step time, median", in_words(record["median_step_time"])),
             ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
         ]
+    else:
+        rows = [("steps", f"none left after {record['first_step']}")]
     if found:
         verdict = "as the plain loop" if found.is_exact else "NOT as the plain loop"
         rows += [
             ("trained", verdict),
             ("largest difference of a loss", f"{found.max_loss_error:.1e}"),
             ("largest difference of a weight", f"{found.max_weight_error:.1e}"),
+            ("difference of all weights, of their way", f"{found.movement_error:.1e}"),
         ]
     print_table(title, ("", ""), rows)

@@ -81,9 +81,9 @@ def _kinds(plan: Plan) -> list[int]:
     """For each layer, the number of its kind: layers of a kind have the same parts and shapes."""
     numbers: dict[str, int] = {}
     found = []
-    for number, layer in enumerate(plan.model.layers):
+    for number in range(len(plan.model.layers)):
         with torch.device("meta"):
-            module = build(layer, number, plan.seed)
+            module = build(plan.model, [number], plan.seed)[number]
         shapes = [(name, tuple(value.shape)) for name, value in module.named_parameters()]
         found.append(numbers.setdefault(f"{module} {shapes}", len(numbers)))
     return found
@@ -105,7 +105,7 @@ def _sizes(plan: Plan) -> list[tuple[int, int]]:
     found = []
     for number, shape in enumerate(single.shapes):
         with torch.device("meta"):
-            module = build(plan.model.layers[number], number, plan.seed)
+            module = build(plan.model, [number], plan.seed)[number]
         parameters = sum(value.numel() for value in module.parameters())
         found.append((parameters, shape.elements * shape.dtype.itemsize))
     return found

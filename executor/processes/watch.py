@@ -86,7 +86,7 @@ class Watch:
             text.partition("\n")[0],
             activity.words,
             activity.number,
-            bool(activity.peers) or _is_broken_connection(error),
+            _is_broken_connection(error, activity),
             "".join(traceback.format_exception(error, limit=TRACEBACK_FRAMES)),
         )
         self._failure = self._failure or (failure, time.monotonic())
@@ -133,5 +133,8 @@ class Watch:
             return task_number(doing)
 
 
-def _is_broken_connection(error: BaseException) -> bool:
-    return isinstance(error, DistError) or any(word in str(error) for word in BROKEN_CONNECTION)
+def _is_broken_connection(error: BaseException, activity: Activity) -> bool:
+    """Whether it may be another's fault; of its own accord torch raises nothing but this."""
+    is_waiting = bool(activity.peers) and isinstance(error, RuntimeError)
+    words = any(word in str(error) for word in BROKEN_CONNECTION)
+    return is_waiting or isinstance(error, DistError) or words

@@ -1,0 +1,83 @@
+"""Many short runs over gloo in one group of processes, which are started once.
+
+Starting a process costs seconds, most of them to import torch. So the processes
+stay, and for each case those that it needs form a default group of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from executor.backends.distributed import DistributedBackend
+from executor.checkpoint import Pieces
+from executor.job import Job
+from executor.lanes import Threads
+from executor.model import Model
+from executor.plan import Plan
+from executor.processes import Place
+from executor.state import pieces_of
+from executor.training import Report, Trainer
+from schedules.columns import Seconds
+from tests.training_runs import chain
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A source of small layers."""
+
+    layers: int
+    width: int = 4
+
+    def load(self, seed: int) -> Model:
+        del seed
+        return chain(self.layers, self.width)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run told: its reports, all pieces of the weights, and the median step's times."""
+
+    reports: list[Report]
+    state: dict[str, Pieces]
+    columns: Seconds
+
+
+def run_all(place: Place, jobs: Sequence[Job]) -> list[Ran]:
+    """Each job in turn; `place.processes` is the most that one of them needs."""
+    torch.set_num_threads(1)
+    found = []
+    for number, job in enumerate(jobs):
+        if place.process < job.workers:
+            dist.init_process_group(
+                "gloo",
+                store=dist.PrefixStore(f"job {number}", place.store),
+                rank=place.process,
+                world_size=job.workers,
+            )
+            found.append(_run(job.plan(), job))
+            dist.destroy_process_group()
+    return [each for each in found if each is not None]
+
+
+def _run(plan: Plan, job: Job) -> Ran | None:
+    backend = DistributedBackend(plan, Threads(), "gloo", checks_messages=job.checks_messages)
+    trainer = Trainer(plan, backend)
+    reports = list(trainer.run(range(job.steps)))
+    columns = trainer.columns_of_median()
+    trainer.close()
+    own = pieces_of(backend.workers)
+    parts: list[dict[str, Pieces] | None] = [None] * job.workers
+    dist.all_gather_object(parts, own)
+    held: dict[str, list[Pieces]] = {}
+    for part in parts:
+        for name, pieces in (part or {}).items():
+            held.setdefault(name, []).append(pieces)
+    state = {
+        name: Pieces(each[0].size, [piece for pieces in each for piece in pieces.pieces])
+        for name, each in held.items()
+    }
+    return None if columns is None else Ran(reports, state, columns)

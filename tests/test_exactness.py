@@ -1,0 +1,388 @@
+"""Whatever the schedule, the cut and the sharding, training is that of a plain loop.
+
+In double precision, over the local backend: all ranks in one process, each with
+lanes of its own. `test_training_processes` does the same over gloo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from executor.backends.local import LocalBackend
+from executor.flat import StageState
+from executor.lanes import Threads
+from executor.model import Model
+from executor.plan import Plan
+from executor.settings import Activations, Ends, Optimization, Precision
+from executor.stage import Stage
+from executor.worker import Cell, Worker
+from schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Operation,
+    Sharding,
+    Task,
+    TaskGraph,
+    build_graph,
+    schedules,
+)
+from tests.strategies import configurations, order_graphs
+from tests.training_runs import (
+    EXACT,
+    Tanh,
+    chain,
+    compare,
+    errors_of,
+    mean_square,
+    numbers,
+    run_locally,
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def plan_of(
+    graph: TaskGraph, model: Model | None = None, replicas: int = 1, **settings: object
+) -> Plan:
+    """A plan in double precision, whose clipping does clip."""
+    clip = 0.05 if graph.communication.clipping else None
+    defaults: dict[str, object] = {
+        "precision": Precision.FLOAT64,
+        "optimization": Optimization(1e-2, clip=clip),
+        "microbatch_size": 2,
+    }
+    model = model or chain(graph.layout.stages)
+    return Plan(graph, model, replicas, **(defaults | settings))  # type: ignore[arg-type]
+
+
+# Every schedule, sharding and cut
+
+CUTS = [(1, 1), (2, 1), (1, 3), (3, 2), (4, 2), (2, 4)]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut[0]}x{cut[1]}")
+@pytest.mark.parametrize("sharding", Sharding)
+@pytest.mark.parametrize("name", schedules())
+def test_every_schedule_trains_as_a_plain_loop(
+    name: str, sharding: Sharding, cut: tuple[int, int]
+) -> None:
+    ranks, replicas = cut
+    layout = Layout(ranks, 2 * ranks, 2, schedules()[name].placement)
+    for activations, overlaps in zip(Activations, (True, False), strict=True):
+        communication = Communication(sharding, overlaps, overlaps, clipping=overlaps)
+        try:
+            graph = build_graph(name, layout, communication)
+        except InvalidConfiguration:
+            graph = build_graph(name, replace(layout, stages_per_rank=1), communication)
+        model = chain(graph.layout.stages + 1)  # one stage has two layers
+        plan = plan_of(graph, model, replicas, activations=activations)
+        assert errors_of(plan).worst < EXACT
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.one_of(order_graphs(3, 3), configurations(3, 3, 24).map(lambda each: each.graph())),
+    st.integers(1, 3),
+    st.sampled_from(Activations),
+    st.integers(1, 2),
+    st.integers(0, 2),
+)
+def test_any_order_that_can_run_trains_as_a_plain_loop(
+    graph: TaskGraph, replicas: int, activations: Activations, size: int, more_layers: int
+) -> None:
+    model = chain(graph.layout.stages + more_layers)
+    plan = plan_of(graph, model, replicas, activations=activations, microbatch_size=size)
+    assert errors_of(plan).worst < EXACT
+
+
+def breadth_first(
+    ranks: int = 2, loops: int = 2, microbatches: int = 4, sharding: Sharding = Sharding.FULL
+) -> TaskGraph:
+    layout = Layout(ranks, microbatches, loops)
+    return build_graph("breadth-first", layout, Communication(sharding))
+
+
+ODD = {
+    "one micro-batch": (breadth_first(microbatches=1), 4),
+    "micro-batches that ranks do not divide": (breadth_first(3, 2, 4), 6),
+    "one rank": (breadth_first(1, 4, 3), 4),
+    "one rank, stage and micro-batch": (breadth_first(1, 1, 1), 1),
+    "stages of two sizes": (breadth_first(2, 2, 2), 7),
+    "ends of their own": (breadth_first(2, 2, 2), 5),
+}
+
+
+@pytest.mark.parametrize("activations", Activations)
+@pytest.mark.parametrize("case", ODD)
+def test_odd_shapes(case: str, activations: Activations) -> None:
+    graph, layers = ODD[case]
+    apart = case == "ends of their own"
+    model = replace(chain(layers, 3), attached=(1, 1) if apart else (0, 0))
+    ends = Ends.OWN if apart else Ends.ATTACHED
+    settings = {"activations": activations, "ends": ends, "microbatch_size": 1}
+    assert errors_of(plan_of(graph, model, 2, **settings)).worst < EXACT
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_single_precision_differs_by_rounding_alone(replicas: int) -> None:
+    plan = plan_of(breadth_first(), chain(6, 16), replicas, precision=Precision.FLOAT32)
+    assert errors_of(plan).worst < 1e-5
+
+
+# Layers of all kinds
+
+
+class Shifted(Tanh):
+    """With a buffer, and a parameter that nothing uses."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.register_buffer("shift", torch.linspace(0.0, 1.0, width))
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, value: Tensor) -> Tensor:
+        return super().forward(value + self.shift)
+
+
+def modules(*layers: nn.Module) -> Model:
+    return Model(layers, mean_square, partial(numbers, 4))
+
+
+def tied() -> Model:
+    layers = [Tanh(4) for _ in range(8)]
+    layers[1].linear = layers[0].linear
+    return modules(*layers)
+
+
+def dropout(width: int) -> nn.Module:
+    return nn.Sequential(Tanh(width), nn.Dropout(0.4))
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "random numbers": lambda: chain(8, 4, dropout),
+    "modules of the caller's": lambda: modules(*(Tanh(4) for _ in range(8))),
+    "a parameter that two layers of a stage share": tied,
+    "buffers, and parameters without a use": lambda: chain(8, 4, Shifted),
+    "stages that only pass their input on": lambda: modules(
+        *(each for _ in range(4) for each in (Tanh(4), nn.Identity()))
+    ),
+    "stages without parameters": lambda: modules(*(nn.Tanh() for _ in range(7)), Tanh(4)),
+    "batch normalisation": lambda: chain(8, 4, lambda width: nn.BatchNorm1d(width)),
+}
+
+
+@pytest.mark.parametrize("sharding", Sharding)
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_of_all_kinds(name: str, sharding: Sharding) -> None:
+    torch.manual_seed(7)
+    model = MODELS[name]()
+    per_stage = 2 if "share" in name else 1
+    for activations in Activations:
+        graph = breadth_first(2, 4 // per_stage, 3, sharding)
+        plan = plan_of(graph, model, 2, activations=activations, microbatch_size=3)
+        assert errors_of(plan).worst < EXACT
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(order_graphs(2, 3), st.sampled_from(Activations), st.booleans())
+def test_stages_that_pass_on_what_they_got_in_any_order(
+    graph: TaskGraph, activations: Activations, first: bool
+) -> None:
+    layers = [nn.Identity() if (number % 2) == first else dropout(4)
+              for number in range(graph.layout.stages)]  # fmt: skip
+    if all(isinstance(layer, nn.Identity) for layer in layers):
+        layers[-1] = Tanh(4)
+    plan = plan_of(graph, modules(*layers), 2, activations=activations)
+    assert errors_of(plan).worst < EXACT
+
+
+def test_training_leaves_the_given_modules_as_they_are() -> None:
+    layers = [Tanh(4) for _ in range(4)]
+    before = [layer.linear.weight.clone() for layer in layers]
+    run_locally(plan_of(breadth_first(), modules(*layers)))
+    for layer, weight in zip(layers, before, strict=True):
+        assert layer.linear.weight.dtype is torch.float32
+        assert torch.equal(layer.linear.weight, weight)
+
+
+def test_random_numbers_depend_neither_on_the_cut_nor_on_the_schedule() -> None:
+    losses = {}
+    for name, ranks, replicas in (("gpipe", 2, 1), ("breadth-first", 1, 2), ("1f1b", 4, 1)):
+        layout = Layout(ranks, 4 // replicas, 1, schedules()[name].placement)
+        graph = build_graph(name, layout, Communication())
+        reports, _ = run_locally(plan_of(graph, chain(4, 4, dropout), replicas))
+        losses[name] = [report.loss for report in reports]
+    expected = pytest.approx(losses.pop("gpipe"), abs=EXACT, rel=0)
+    assert all(each == expected for each in losses.values())
+
+
+def test_a_run_repeats_bit_by_bit() -> None:
+    plan = plan_of(breadth_first(2, 2, 3), replicas=4, precision=Precision.FLOAT32)
+    first, second = (run_locally(plan) for _ in range(2))
+    assert [each.loss for each in first[0]] == [each.loss for each in second[0]]
+    for name, pieces in first[1].items():
+        pairs = zip(pieces.pieces, second[1][name].pieces, strict=True)
+        assert all(torch.equal(a, b) for (_, a), (_, b) in pairs)
+
+
+# On another device: on none, where tensors have shapes and a place but no values
+
+
+class Meta(Threads):
+    device = torch.device("meta")
+
+
+@pytest.mark.parametrize("sharding", Sharding)
+def test_all_tensors_are_on_the_workers_device(sharding: Sharding) -> None:
+    graph = breadth_first(sharding=sharding)
+    plan = plan_of(graph, chain(4, 4, Shifted), 2, precision=Precision.BFLOAT16)
+    device = Meta()
+    backend = LocalBackend(plan, device)
+    from executor.dispatch import Dispatcher
+
+    dispatcher = Dispatcher(graph, backend)
+    for number in range(2):
+        step = dispatcher.step(number)
+        device.finish(step.last)
+        assert {loss.device.type for loss in step.losses.values()} == {"meta"}
+    dispatcher.close()
+
+
+# The tests can fail
+
+
+def skipped(operation: Operation) -> Callable[[pytest.MonkeyPatch], None]:
+    """A backend that does not do the first micro-batch's, or the first stage's, of these."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        from executor.dispatch import KERNELS
+
+        kernel = KERNELS[operation]
+
+        def run(backend: LocalBackend, task: Task, workers: list[Worker]) -> None:
+            if task.stage:
+                kernel(backend, task, workers)
+
+        monkeypatch.setitem(KERNELS, operation, run)
+
+    return patch
+
+
+def not_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(self: Worker, task: Task) -> None:
+        state = self.state_of(task)
+        state.gradients.add_(state.part(self.gradients_of(task)))
+
+    monkeypatch.setattr(Worker, "take_gradients", take)
+
+
+def not_zeroed(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Worker.update
+
+    def keep(self: Worker, square_norm: Tensor | None) -> None:
+        before = [stage.state.gradients.clone() for stage in self.stages.values()]
+        update(self, square_norm)
+        for stage, gradients in zip(self.stages.values(), before, strict=True):
+            stage.state.gradients.copy_(gradients)
+
+    monkeypatch.setattr(Worker, "update", keep)
+
+
+def wrong_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Stage.read
+    monkeypatch.setattr(
+        Stage, "read", lambda self, buffer: read(self, min(self.buffers, default=buffer))
+    )
+
+
+def own_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reduce(self: LocalBackend, task: Task, workers: list[Worker]) -> None:
+        del self
+        for worker in workers:
+            worker.take_gradients(task)
+
+    monkeypatch.setattr(LocalBackend, "reduce", reduce)
+
+
+def shifted_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StageState, "part", lambda self, buffer: buffer[: self.flat.share])
+
+
+def other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from contextlib import nullcontext
+
+    monkeypatch.setattr(Plan, "drawing", lambda *_: nullcontext())
+
+
+def no_weight_decay(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Worker.__init__
+
+    def make(self: Worker, *arguments: object) -> None:
+        made(self, *arguments)  # type: ignore[arg-type]
+        self.optimizer.param_groups[0]["weight_decay"] = 0.0
+
+    monkeypatch.setattr(Worker, "__init__", make)
+
+
+def unclipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Worker.update
+    monkeypatch.setattr(Worker, "update", lambda self, _: update(self, None))
+
+
+def own_norm_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalBackend, "total_square_norm", lambda _, worker: worker.square_norm)
+
+
+def given_back_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An input that is lent on while a backward pass still needs it."""
+    result = Worker._result
+
+    def give(self: Worker, cell: Cell, value: Tensor) -> Tensor:
+        self.pool.give(self.inputs[cell])
+        return result(self, cell, value)
+
+    monkeypatch.setattr(Worker, "_result", give)
+
+
+MUTATIONS = [
+    skipped(Operation.REDUCE), skipped(Operation.GATHER), not_emptied, not_zeroed, wrong_buffer,
+    own_part_alone, shifted_share, other_numbers, no_weight_decay, unclipped, own_norm_alone,
+    given_back_early,
+]  # fmt: skip
+NAMES = [
+    "no reduction of a stage",
+    "no gather of a stage",
+    *(each.__name__ for each in MUTATIONS[2:]),
+]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=NAMES)
+def test_a_broken_executor_is_caught(
+    mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(2, 4, 2)
+    graph = build_graph("breadth-first", layout, Communication(Sharding.FULL, clipping=True))
+    plan = plan_of(graph, chain(5, 4, dropout), 2)
+    assert errors_of(plan).worst < EXACT
+    mutation(monkeypatch)
+    try:
+        reports, state = run_locally(plan)
+    except InvalidConfiguration:  # memory that is written to while a layer reads it
+        return
+    monkeypatch.undo()
+    assert not compare(plan, [report.loss for report in reports], state).worst < 1e-4

@@ -1,0 +1,123 @@
+"""Training over gloo, one process a rank: exact, and measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from executor.job import Job
+from executor.measured import timeline_of
+from executor.processes import launch
+from executor.settings import Activations, Optimization, Precision
+from schedules import Communication, InvalidConfiguration, Layout, Sharding, schedules
+from schedules.columns import NONE
+from schedules.steps import DATA
+from tests.gloo_runs import Chain, Ran, run_all
+from tests.training_runs import EXACT, STEPS, compare
+
+PROCESSES = 4
+CUTS = [(4, 1), (2, 2), (1, 4), (3, 1), (2, 1), (1, 2), (1, 1)]
+
+
+def job_of(name: str, sharding: Sharding, ranks: int, replicas: int) -> Job:
+    """Settings that differ from case to case, so that each is met with each schedule."""
+    clips = (ranks + replicas + len(name)) % 2 == 0
+    overlaps = sharding is not Sharding.PARTIAL
+    layout = Layout(ranks, 2 * ranks, 2, schedules()[name].placement)
+    try:
+        schedules()[name].require(layout)
+    except InvalidConfiguration:
+        layout = replace(layout, stages_per_rank=1)
+    return Job(
+        schedule=name,
+        layout=layout,
+        communication=Communication(sharding, overlaps, overlaps, clips),
+        model=Chain(layout.stages + 1),
+        steps=STEPS,
+        data_parallel=replicas,
+        microbatch_size=1 + ranks % 2,
+        precision=Precision.FLOAT64,
+        activations=list(Activations)[(ranks + overlaps) % 2],
+        optimization=Optimization(1e-2, clip=0.05 if clips else None),
+        checks_messages=ranks == 2,
+    )
+
+
+JOBS = {
+    f"{name} {sharding} {ranks}x{replicas}": job_of(name, sharding, ranks, replicas)
+    for ranks, replicas in CUTS
+    for name in schedules()
+    for sharding in Sharding
+}
+SINGLE = "breadth-first full 2x2"
+JOBS["single precision"] = replace(JOBS[SINGLE], precision=Precision.FLOAT32)
+
+
+@pytest.fixture(scope="module")
+def ran() -> dict[str, Ran]:
+    found = launch(run_all, list(JOBS.values()), PROCESSES)
+    assert found is not None
+    return dict(zip(JOBS, found, strict=True))
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_training_over_gloo_is_that_of_a_plain_loop(case: str, ran: dict[str, Ran]) -> None:
+    losses = [report.loss for report in ran[case].reports]
+    errors = compare(JOBS[case].plan(), losses, ran[case].state)
+    assert errors.worst < (1e-5 if case == "single precision" else EXACT)
+
+
+CLOCK_ERROR = 1e-3
+"""Seconds by which the processes of a machine may read its clock differently: none."""
+
+
+@pytest.mark.parametrize("case", [case for case in JOBS if "4x1" in case or "2x2" in case])
+def test_what_is_measured_is_an_execution_of_the_graph(case: str, ran: dict[str, Ran]) -> None:
+    graph, columns = JOBS[case].plan().graph, ran[case].columns
+    for replica in range(JOBS[case].data_parallel):
+        timeline = timeline_of(columns, graph, replica)
+        assert timeline.posted is not None
+        assert timeline.ready is not None
+        times = (timeline.posted, timeline.ready, timeline.start, timeline.end)
+        assert all(np.isfinite(each).all() for each in times)
+        for earlier, later in pairwise(times):
+            assert (earlier <= later + CLOCK_ERROR).all()
+        for task in graph.tasks():
+            for dependency in task.dependencies:
+                assert timeline.end[dependency] <= timeline.start[task.number] + CLOCK_ERROR
+        for lane in range(len(graph.lanes)):
+            tasks = graph.lane_tasks.of(lane)
+            assert (timeline.end[tasks[:-1]] <= timeline.start[tasks[1:]] + CLOCK_ERROR).all()
+
+
+def test_replicas_begin_together_what_they_do_together(ran: dict[str, Ran]) -> None:
+    case = "breadth-first full 2x2"
+    graph, columns = JOBS[case].plan().graph, ran[case].columns
+    start, end = columns[:, 2], columns[:, 3]
+    together = np.isin(graph.operation, DATA)
+    assert together.any()
+    assert (start[0, together] == start[1, together]).all()
+    assert (start[0, ~together] != start[1, ~together]).any()
+    assert (end >= start).all()
+
+
+def test_the_step_time_is_that_of_the_timeline(ran: dict[str, Ran]) -> None:
+    for case in ("breadth-first none 4x1", "depth-first full 2x1"):
+        job, told = JOBS[case], ran[case]
+        seconds = sorted(report.seconds for report in told.reports)
+        timeline = timeline_of(told.columns, job.plan().graph)
+        assert seconds[len(seconds) // 2] == pytest.approx(timeline.end.max(), abs=1e-9)
+
+
+def test_a_transfer_takes_two(ran: dict[str, Ran]) -> None:
+    """It starts when both ends are ready, and never before its sender is."""
+    case = "gpipe none 4x1"
+    graph, columns = JOBS[case].plan().graph, ran[case].columns[0]
+    transfers = np.flatnonzero(graph.peer != NONE)
+    posted, ready, start, _ = columns[:, transfers]
+    assert (posted <= ready + CLOCK_ERROR).all()
+    assert (ready <= start).all()
+    assert (ready < start).any()
