@@ -7,11 +7,12 @@ stay, and for each case those that it needs form a default group of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 
+from executor.backends import distributed
 from executor.backends.distributed import DistributedBackend
 from executor.checkpoint import Pieces
 from executor.job import Job
@@ -19,8 +20,11 @@ from executor.lanes import Threads
 from executor.model import Model
 from executor.plan import Plan
 from executor.processes import Place
+from executor.session import train
 from executor.state import pieces_of
 from executor.training import Report, Trainer
+from executor.worker import Worker
+from schedules import Operation, Task
 from schedules.columns import Seconds
 from tests.training_runs import chain
 
@@ -81,3 +85,48 @@ def _run(plan: Plan, job: Job) -> Ran | None:
         for name, each in held.items()
     }
     return None if columns is None else Ran(reports, state, columns)
+
+
+def disagree(place: Place, job: Job) -> object:
+    """The last process has another number of micro-batches in mind."""
+    if place.process == place.processes - 1:
+        layout = replace(job.layout, microbatches=2 * job.layout.microbatches)
+        job = replace(job, layout=layout)
+    return train(place, job)
+
+
+class _Untagged:
+    """Messages without tags, as NCCL's: they match by their order alone."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(dist, name)
+
+    @staticmethod
+    def send(
+        tensor: torch.Tensor, receiver: int, group: dist.ProcessGroup | None = None, _: int = 0
+    ) -> None:
+        dist.send(tensor, receiver, group)
+
+    @staticmethod
+    def recv(
+        tensor: torch.Tensor, sender: int, group: dist.ProcessGroup | None = None, _: int = 0
+    ) -> None:
+        dist.recv(tensor, sender, group)
+
+
+def swap_receives(place: Place, job: Job) -> object:
+    """The last rank takes its first two micro-batches in the wrong order."""
+    distributed.dist = _Untagged()  # type: ignore[assignment]
+    transfer = distributed.DistributedBackend.transfer
+
+    def swapped(self: distributed.DistributedBackend, task: Task, workers: list[Worker]) -> None:
+        if self.worker.rank == task.peer and task.operation is Operation.TRANSFER_ACTIVATIONS:
+            graph = self.plan.graph
+            arriving = (graph.operation == task.operation) & (graph.peer == task.peer)
+            first, second = arriving.nonzero()[0][:2].tolist()
+            other = {first: second, second: first}.get(task.number, task.number)
+            task = graph.task(other)
+        transfer(self, task, workers)
+
+    distributed.DistributedBackend.transfer = swapped  # type: ignore[assignment]
+    return train(place, job)
