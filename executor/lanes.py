@@ -72,6 +72,10 @@ class Device(Protocol):
         """A new lane."""
         ...
 
+    def load(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """What is in the host's memory, on the lane whose action runs, without waiting for it."""
+        ...
+
     def here(self) -> Mark | None:
         """A mark on the lane whose action runs; None where actions end before they return."""
         ...
@@ -166,6 +170,10 @@ class Threads:
         """A new thread."""
         return ThreadLane(name, self)
 
+    def load(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """It is there."""
+        return tensor.to(dtype)
+
     def here(self) -> None:
         """Nothing: an action has ended when it returns."""
 
@@ -243,21 +251,25 @@ class StreamLane:
 
 
 class Streams:
-    """A GPU whose lanes are streams."""
+    """A GPU whose lanes are streams.
+
+    Times are told from an event not long ago, the origin: CUDA tells the time
+    between two events in single precision, which after an hour is too coarse.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         torch.cuda.set_device(device)
-        self.origin = torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize(device)
-        self.origin.record(torch.cuda.current_stream(device))
-        torch.cuda.synchronize(device)
-        self.origin_seconds = time.perf_counter()
+        self.settle()
 
     def lane(self, name: str) -> StreamLane:
         """A new stream."""
         del name
         return StreamLane(self)
+
+    def load(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """A copy from pinned memory: from any other, the host would wait for the whole stream."""
+        return tensor.to(dtype).pin_memory().to(self.device, non_blocking=True)
 
     def here(self) -> StreamMark:
         """An event on the stream that is in use."""
@@ -271,14 +283,19 @@ class Streams:
             torch.cuda.current_stream(self.device).wait_event(mark.event)
 
     def finish(self, marks: list[Mark]) -> None:
-        """Synchronise with the events."""
-        for mark in marks:
-            assert isinstance(mark, StreamMark)  # noqa: S101
+        """Synchronise with the events; the first is the next origin."""
+        passed = [mark for mark in marks if isinstance(mark, StreamMark)]
+        for mark in passed:
             mark.event.synchronize()
+        self.origin_seconds, self.origin = passed[0].seconds(), passed[0].event
 
     def settle(self) -> None:
-        """Wait for all streams."""
+        """Wait for all streams, and read both clocks."""
         torch.cuda.synchronize(self.device)
+        self.origin = torch.cuda.Event(enable_timing=True)
+        self.origin.record(torch.cuda.current_stream(self.device))
+        self.origin.synchronize()
+        self.origin_seconds = time.perf_counter()
 
 
 class Pool:

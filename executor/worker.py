@@ -51,7 +51,7 @@ class Worker:
     """One pipeline rank of one replica: its stages, its buffers, what is under way."""
 
     def __init__(self, plan: Plan, rank: int, replica: int, device: Device) -> None:
-        self.plan, self.rank, self.replica = plan, rank, replica
+        self.plan, self.rank, self.replica, self.device = plan, rank, replica, device
         self.pool = Pool(device)
         share = replica if plan.is_sharded else 0
         numbers = plan.graph.layout.stages_of(rank)
@@ -142,15 +142,14 @@ class Worker:
         first, last = 0 in self.stages, layout.stages - 1 in self.stages
         if not (first or last):
             return
-        device = self.square_norm.device
         for microbatch in range(layout.microbatches):
             samples = self.plan.samples(self.replica, microbatch)
             inputs, targets = self.plan.model.batch(step, samples)
             if first:
-                dtype = self.plan.dtype if inputs.is_floating_point() else None
-                self.inputs[Cell(0, microbatch)] = inputs.to(device, dtype)
+                dtype = self.plan.dtype if inputs.is_floating_point() else inputs.dtype
+                self.inputs[Cell(0, microbatch)] = self.device.load(inputs, dtype)
             if last:
-                self.targets[microbatch] = targets.to(device)
+                self.targets[microbatch] = self.device.load(targets, targets.dtype)
 
     def finish(self, losses: list[Tensor]) -> None:
         """Tell the part of the step's loss that is known here."""

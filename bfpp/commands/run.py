@@ -68,6 +68,8 @@ def run(options: argparse.Namespace) -> int:
     job.require_devices()
     plan = job.plan()
     plan.require()
+    if options.verify and options.resume:
+        _require_same_training(plan, options.checkpoint)
     tokens = tokens_of_step(plan)
     with _final(job, wanted=options.verify) as job:
         try:
@@ -86,6 +88,17 @@ def run(options: argparse.Namespace) -> int:
     else:
         _print(job, record, found)
     return 0 if found is None or found.is_exact else 1
+
+
+def _require_same_training(plan: Plan, directory: Path) -> None:
+    """Raise `ValueError` if a plain loop cannot have trained what is resumed."""
+    from executor.checkpoint import CheckpointError
+    from executor.history import require_same_training
+
+    try:
+        require_same_training(plan, directory)
+    except CheckpointError as error:
+        raise ValueError(f"--resume: {error}") from None
 
 
 @contextmanager
@@ -128,10 +141,11 @@ def _progress(
 
 
 def _report_failure(error: RunFailed) -> int:
-    """One line that names the rank and the task, then what helps to find the cause."""
+    """One line that names the rank and the task, then what helps to find the cause, if any."""
     console = Console(stderr=True, highlight=False)
     console.print(Text(f"bfpp run: {one_line(str(error))}"), soft_wrap=True)
-    console.print(Text(error.details, style="dim"), soft_wrap=True)
+    if error.details:
+        console.print(Text(error.details, style="dim"), soft_wrap=True)
     return FAILED
 
 

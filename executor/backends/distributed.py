@@ -9,6 +9,7 @@ messages carry the task's number as their tag besides.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -37,23 +38,24 @@ class DistributedBackend:
         kind: str,
         make: MakeWorker = Worker,
         checks_messages: bool = False,
+        timeout: timedelta = timedelta(hours=1),
     ) -> None:
         self.plan, self.device, self.checks_messages = plan, device, checks_messages
+        self.kind, self.timeout = kind, timeout
         rank, replica = divmod(dist.get_rank(), plan.data_parallel)
         self.worker = make(plan, rank, replica, device)
         self.workers = [self.worker]
         replicas = range(plan.data_parallel)
         ranks = range(plan.graph.layout.pipeline_parallel)
         self.data = self._group_of_each(
-            [[self._process(rank, replica) for replica in replicas] for rank in ranks], kind
+            [[self._process(rank, replica) for replica in replicas] for rank in ranks]
         )
         self.pipeline = self._group_of_each(
-            [[self._process(rank, replica) for rank in ranks] for replica in replicas], kind
+            [[self._process(rank, replica) for rank in ranks] for replica in replicas]
         )
         self.channels = {
             channel: self._group_of_each(
-                [[self._process(end, replica) for end in channel[1:]] for replica in replicas],
-                kind,
+                [[self._process(end, replica) for end in channel[1:]] for replica in replicas]
             )
             for channel in _channels(plan)
         }
@@ -62,10 +64,9 @@ class DistributedBackend:
     def _process(self, rank: int, replica: int) -> int:
         return rank * self.plan.data_parallel + replica
 
-    @staticmethod
-    def _group_of_each(members: list[list[int]], kind: str) -> dist.ProcessGroup | None:
+    def _group_of_each(self, members: list[list[int]]) -> dist.ProcessGroup | None:
         """Make a group of each of these lists; the one that this process is in."""
-        groups = [dist.new_group(each, backend=kind) for each in members]
+        groups = [dist.new_group(each, self.timeout, self.kind) for each in members]
         own = dist.get_rank()
         return next(
             (group for each, group in zip(members, groups, strict=True) if own in each), None
