@@ -41,6 +41,10 @@ FORESEEN = (CheckpointError, Disagreement, InvalidConfiguration, WrongMessage)
 """Errors whose message says it all."""
 
 
+LONGER = 10
+"""How many times as long as a task it may take to build, to save and to load a model."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What the first process tells at the end.
@@ -57,9 +61,8 @@ class Outcome:
 def train(place: Place, job: Job) -> Outcome | None:
     """Run a job's part in this process; what it tells counts in the first one."""
     place.watch.foreseen = FORESEEN
-    place.watch.enter("main", Activity("building the model"))
-    plan = job.plan()
-    place.watch.leave("main")
+    with place.watch.during(_slow(place, "building the model")):
+        plan = job.plan()
     ahead = 0.0
     if job.backend is not BackendName.LOCAL:
         join(place)
@@ -149,6 +152,11 @@ def _others(place: Place) -> tuple[int, ...]:
 # Being watched
 
 
+def _slow(place: Place, words: str) -> Activity:
+    """What may take longer than a task."""
+    return Activity(words, limit=LONGER * place.limits.hang)
+
+
 def _introduce(place: Place, plan: Plan, backend: Backend) -> None:
     """Tell the watch who is here, and what the numbers of tasks stand for."""
     worker = backend.workers[0]
@@ -209,7 +217,7 @@ class Saved:
 
 
 def _save(job: Job, place: Place, backend: Backend, saved: Saved) -> None:
-    with place.watch.during(Activity(f"saving step {saved.step}")):
+    with place.watch.during(_slow(place, f"saving step {saved.step}")):
         pieces = pieces_of(backend.workers)
         checkpoint.save(saved.directory, saved.step, pieces, saved.settings, _group(job))
 
@@ -220,11 +228,11 @@ def _resume(job: Job, place: Place, backend: Backend) -> tuple[int, Mapping[str,
         return 0, {}
     directory = job.saving.directory
     processes = Processes(_group(job), directory)
-    with place.watch.during(Activity("looking for a checkpoint")):
+    with place.watch.during(_slow(place, "looking for a checkpoint")):
         last = processes.first(lambda: checkpoint.latest(directory))
     if last is None:
         return 0, {}
-    with place.watch.during(Activity(f"loading {last.name}")):
+    with place.watch.during(_slow(place, f"loading {last.name}")):
         checkpoint.load(last, pieces_of(backend.workers), processes.group)
         for worker in backend.workers:
             worker.refresh()

@@ -3,7 +3,8 @@
 The processes are numbered with replicas innermost, then pipeline ranks. Every
 directed channel has a process group of its own, since NCCL matches messages by
 their order in a group; all processes make all groups, in the same order. Gloo's
-messages carry the task's number as their tag besides.
+messages carry the task's number as their tag besides. What is announced has none, so that the next
+announcement is received, whatever it says.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class DistributedBackend:
         if worker.rank == task.rank:
             sent, receiver = worker.sent(task), self._process(task.peer, worker.replica)
             if self.checks_messages:
-                dist.send(self._identity(task, sent), receiver, group, task.number)
+                dist.send(self._identity(task, sent), receiver, group)
             dist.send(sent, receiver, group, task.number)
             worker.pool.give(sent)
         else:
@@ -113,7 +114,7 @@ class DistributedBackend:
         """Raise `WrongMessage` unless what comes next is what this task receives."""
         due, announced = self._identity(task, space), torch.empty(2, dtype=torch.int64)
         announced = announced.to(space.device)
-        dist.recv(announced, sender, group, task.number)
+        dist.recv(announced, sender, group)
         number, elements = announced.tolist()
         if not torch.equal(due, announced):
             raise WrongMessage(
