@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from executor import checkpoint
 from executor.backends.distributed import DistributedBackend, WrongMessage
@@ -25,8 +26,8 @@ from executor.plan import Plan
 from executor.processes import Activity, Place, join, measure_offset, use_cores
 from executor.settings import BackendName
 from executor.sleeping import SleepingWorker
-from executor.state import pieces_of
-from executor.training import Report, Trainer
+from executor.state import pieces_of, weights_of, whole
+from executor.training import Report, Trainer, collect
 from executor.worker import Worker
 from schedules import InvalidConfiguration, Task
 from schedules.columns import NONE, Seconds
@@ -50,12 +51,14 @@ class Outcome:
     """What the first process tells at the end.
 
     `columns` say when the tasks of the median step ran (`executor.measured`),
-    if there was one; `first` is the step that the run began with.
+    if there was one; `first` is the step that the run began with; `weights` are
+    the last ones, by name and flat, if they are wanted.
     """
 
     reports: list[Report]
     columns: Seconds | None
     first: int
+    weights: Mapping[str, Tensor]
 
 
 def train(place: Place, job: Job) -> Outcome | None:
@@ -84,11 +87,10 @@ def train(place: Place, job: Job) -> Outcome | None:
         place.watch.step = None
         if job.saving:
             _save(job, place, backend, Saved(job.saving.directory, steps.stop, settings))
-    if job.final:
-        _save(job, place, backend, Saved(job.final, max(first, job.steps), settings))
+    weights = collect(weights_of(backend.workers)) if job.tells_weights else None
     columns = trainer.columns_of_median()
     trainer.close()
-    return Outcome(reports, columns, first) if place.is_first else None
+    return Outcome(reports, columns, first, whole(weights or [])) if place.is_first else None
 
 
 def _between_saves(first: int, job: Job) -> list[range]:

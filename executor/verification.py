@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from executor import checkpoint
 from executor.plan import Plan
 from executor.reference import train_plainly
+from executor.session import Outcome
 from executor.settings import Precision
-from executor.state import empty_state
-from executor.training import Report
 
 
 @dataclass(frozen=True)
@@ -50,21 +46,16 @@ class Verification:
         return within_loss and self.max_weight_error <= self.tolerance.weight
 
 
-def verify(plan: Plan, reports: Sequence[Report], final: Path) -> Verification:
-    """Train plainly from the first step of all, and compare losses and saved weights."""
-    last = checkpoint.latest(final)
-    if last is None:
-        raise checkpoint.CheckpointError(f"{final}: no weights were saved")
-    reference = train_plainly(plan, range(checkpoint.read_manifest(last).step))
-    found, pieces = empty_state(
-        {name: value.shape for name, value in reference.parameters.items()}, plan.state_dtype
-    )
-    checkpoint.load(last, pieces, None)
+def verify(plan: Plan, outcome: Outcome) -> Verification:
+    """Train plainly from the first step of all, and compare losses and weights."""
+    reports = outcome.reports
+    reference = train_plainly(plan, range(outcome.first + len(reports)))
     return Verification(
-        reference.losses[reports[0].step :] if reports else [],
+        reference.losses[outcome.first :],
         max((abs(each.loss - reference.losses[each.step]) for each in reports), default=0.0),
         max(
-            float((found[name] - value).abs().max()) for name, value in reference.parameters.items()
+            float((outcome.weights[name] - value.flatten()).abs().max())
+            for name, value in reference.parameters.items()
         ),
         TOLERANCES[plan.precision],
     )

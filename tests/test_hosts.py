@@ -85,7 +85,9 @@ def train(hosts: list[str], *options: object) -> Mapping[str, object]:
         for host, name in enumerate(hosts)
     ]
     ends = [process.communicate(timeout=240) for process in started]
-    assert [process.returncode for process in started] == [0] * HOSTS, ends[0][1]
+    assert [process.returncode for process in started] == [0] * HOSTS, [
+        line for _, errors in ends for line in errors.splitlines() if "bfpp" in line
+    ]
     (line,) = (line for line in ends[0][0].splitlines() if line.startswith("{"))
     return dict(json.loads(line))
 
