@@ -253,6 +253,8 @@ def job_of(options: argparse.Namespace) -> Job:
 
     if options.tp > 1:
         raise InvalidConfiguration("tensor_parallel", "only 1 can be run; more can be simulated")
+    if options.clipping and options.clip is None:
+        raise InvalidConfiguration("clipping", "needs the norm to clip to: --clip NORM")
     if (options.resume or options.save_every) and not options.checkpoint:
         raise InvalidConfiguration("checkpoint", "is needed by --resume and --save-every")
     schedule = find_schedule(options.schedule)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
@@ -41,7 +40,7 @@ class Job:
     optimization: Optimization = field(default_factory=Optimization)
     seed: int = 0
     saving: Saving | None = None
-    final: Path | None = None
+    tells_weights: bool = False
     sleeps: Sleeps | None = None
     checks_messages: bool = False
 

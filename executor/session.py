@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,21 +12,24 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from executor import checkpoint
-from executor.backends.distributed import DistributedBackend
+from executor.backends.distributed import DistributedBackend, WrongMessage
 from executor.backends.local import LocalBackend
 from executor.backends.protocol import Backend, MakeWorker
+from executor.checkpoint import CheckpointError, Processes
+from executor.history import KEY, continued
 from executor.job import Job
 from executor.lanes import Device, Streams, Threads
 from executor.plan import Plan
 from executor.processes import Activity, Place, join, measure_offset, use_cores
-from executor.settings import BackendName, Saving
+from executor.settings import BackendName
 from executor.sleeping import SleepingWorker
-from executor.state import pieces_of
-from executor.training import Report, Trainer
+from executor.state import pieces_of, weights_of, whole
+from executor.training import Report, Trainer, collect
 from executor.worker import Worker
-from schedules import Task
+from schedules import InvalidConfiguration, Task
 from schedules.columns import NONE, Seconds
 from schedules.steps import COMPUTE_STEPS, TRANSFERS, Operation
 
@@ -35,24 +38,34 @@ class Disagreement(Exception):
     """Processes that were started to do different things."""
 
 
+FORESEEN = (CheckpointError, Disagreement, InvalidConfiguration, WrongMessage)
+"""Errors whose message says it all."""
+
+
+LONGER = 10
+"""How many times as long as a task it may take to build, to save and to load a model."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What the first process tells at the end.
 
     `columns` say when the tasks of the median step ran (`executor.measured`),
-    if there was one; `first` is the step that the run began with.
+    if there was one; `first` is the step that the run began with; `weights` are
+    the last ones, by name and flat, if they are wanted.
     """
 
     reports: list[Report]
     columns: Seconds | None
     first: int
+    weights: Mapping[str, Tensor]
 
 
 def train(place: Place, job: Job) -> Outcome | None:
     """Run a job's part in this process; what it tells counts in the first one."""
-    place.watch.enter("main", Activity("building the model"))
-    plan = job.plan()
-    place.watch.leave("main")
+    place.watch.foreseen = FORESEEN
+    with place.watch.during(_slow(place, "building the model")):
+        plan = job.plan()
     ahead = 0.0
     if job.backend is not BackendName.LOCAL:
         join(place)
@@ -62,7 +75,8 @@ def train(place: Place, job: Job) -> Outcome | None:
         backend = BACKENDS[job.backend](plan, job, place)
     _introduce(place, plan, backend)
     trainer = Trainer(plan, backend, partial(_observed, place), ahead)
-    first = _resume(job, place, backend)
+    first, settings = _resume(job, place, backend)
+    settings = {"schedule": job.schedule, KEY: continued(settings, plan)}
     reports = []
     for steps in _between_saves(first, job):
         place.watch.step = steps.start
@@ -72,12 +86,11 @@ def train(place: Place, job: Job) -> Outcome | None:
             place.send({"step": report.step, "loss": report.loss, "seconds": report.seconds})
         place.watch.step = None
         if job.saving:
-            _save(job, place, backend, job.saving.directory, steps.stop)
-    if job.final:
-        _save(job, place, backend, job.final, max(first, job.steps))
+            _save(job, place, backend, Saved(job.saving.directory, steps.stop, settings))
+    weights = collect(weights_of(backend.workers)) if job.tells_weights else None
     columns = trainer.columns_of_median()
     trainer.close()
-    return Outcome(reports, columns, first) if place.is_first else None
+    return Outcome(reports, columns, first, whole(weights or [])) if place.is_first else None
 
 
 def _between_saves(first: int, job: Job) -> list[range]:
@@ -103,13 +116,17 @@ def _local(plan: Plan, job: Job, place: Place) -> Backend:
 
 
 def _cpu(plan: Plan, job: Job, place: Place) -> Backend:
-    del place
-    return DistributedBackend(plan, Threads(), "gloo", _maker(job), job.checks_messages)
+    return _distributed(plan, job, place, Threads(), "gloo")
 
 
 def _cuda(plan: Plan, job: Job, place: Place) -> Backend:
     device = Streams(torch.device("cuda", place.local))
-    return DistributedBackend(plan, device, "nccl", _maker(job), job.checks_messages)
+    return _distributed(plan, job, place, device, "nccl")
+
+
+def _distributed(plan: Plan, job: Job, place: Place, device: Device, kind: str) -> Backend:
+    checks = job.checks_messages
+    return DistributedBackend(plan, device, kind, _maker(job), checks, place.timeout)
 
 
 BACKENDS: dict[BackendName, Callable[[Plan, Job, Place], Backend]] = {
@@ -135,6 +152,11 @@ def _others(place: Place) -> tuple[int, ...]:
 
 
 # Being watched
+
+
+def _slow(place: Place, words: str) -> Activity:
+    """What may take longer than a task."""
+    return Activity(words, limit=LONGER * place.limits.hang)
 
 
 def _introduce(place: Place, plan: Plan, backend: Backend) -> None:
@@ -187,23 +209,34 @@ def _group(job: Job) -> dist.ProcessGroup | None:
     return None if job.backend is BackendName.LOCAL else dist.group.WORLD
 
 
-def _save(job: Job, place: Place, backend: Backend, directory: Path, step: int) -> None:
-    settings: dict[str, Any] = {
-        "schedule": job.schedule,
-        "precision": str(job.precision),
-        "seed": job.seed,
-    }
-    with place.watch.during(Activity(f"saving step {step}")):
-        checkpoint.save(directory, step, pieces_of(backend.workers), settings, _group(job))
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that is to be: where, after which step, and what it tells of itself."""
+
+    directory: Path
+    step: int
+    settings: Mapping[str, Any]
 
 
-def _resume(job: Job, place: Place, backend: Backend) -> int:
-    """Load the last checkpoint, if one is wanted and there; the step to go on with."""
-    match job.saving:
-        case Saving(directory, resumes=True) if last := checkpoint.latest(directory):
-            with place.watch.during(Activity(f"loading {last.name}")):
-                checkpoint.load(last, pieces_of(backend.workers), _group(job))
-                for worker in backend.workers:
-                    worker.refresh()
-            return checkpoint.read_manifest(last).step
-    return 0
+def _save(job: Job, place: Place, backend: Backend, saved: Saved) -> None:
+    with place.watch.during(_slow(place, f"saving step {saved.step}")):
+        pieces = pieces_of(backend.workers)
+        checkpoint.save(saved.directory, saved.step, pieces, saved.settings, _group(job))
+
+
+def _resume(job: Job, place: Place, backend: Backend) -> tuple[int, Mapping[str, Any]]:
+    """Load the last checkpoint, if one is wanted and there; its step and its settings."""
+    if job.saving is None or not job.saving.resumes:
+        return 0, {}
+    directory = job.saving.directory
+    processes = Processes(_group(job), directory)
+    with place.watch.during(_slow(place, "looking for a checkpoint")):
+        last = processes.first(lambda: checkpoint.latest(directory))
+    if last is None:
+        return 0, {}
+    with place.watch.during(_slow(place, f"loading {last.name}")):
+        checkpoint.load(last, pieces_of(backend.workers), processes.group)
+        for worker in backend.workers:
+            worker.refresh()
+        manifest = checkpoint.read_manifest(last)
+    return manifest.step, manifest.settings

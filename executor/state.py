@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -32,14 +32,25 @@ def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
     return {**found, STEP: Pieces(1, counts)}
 
 
-def empty_state(
-    shapes: Mapping[str, torch.Size], dtype: torch.dtype
-) -> tuple[dict[str, Tensor], dict[str, Pieces]]:
-    """Tensors for all weights of a model, and all that a checkpoint is to fill."""
-    found = {
-        name + suffix: torch.empty(shape, dtype=dtype)
-        for name, shape in shapes.items()
-        for suffix in MOMENTS
+Part = dict[str, tuple[int, list[tuple[int, Tensor]]]]
+"""Of each parameter the size, and the values that a process holds, by their offset."""
+
+
+def weights_of(workers: Sequence[Worker]) -> Part:
+    """What these workers hold of every parameter, to be sent."""
+    return {
+        name: (found.size, [(offset, piece.cpu()) for offset, piece in found.pieces])
+        for name, found in pieces_of(workers).items()
+        if name != STEP and not name.endswith(tuple(filter(None, MOMENTS)))
     }
-    pieces = {name: Pieces(value.numel(), [(0, value.view(-1))]) for name, value in found.items()}
-    return found, {**pieces, STEP: Pieces(1, [(0, torch.empty(1))])}
+
+
+def whole(parts: Sequence[Part]) -> dict[str, Tensor]:
+    """All parameters, each flat, from what all processes hold."""
+    found: dict[str, Tensor] = {}
+    for part in parts:
+        for name, (size, pieces) in part.items():
+            for offset, piece in pieces:
+                values = found.setdefault(name, torch.empty(size, dtype=piece.dtype))
+                values[offset : offset + len(piece)] = piece
+    return found

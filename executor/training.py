@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from executor.dispatch import Dispatcher, Observer, Step, ignore
 from executor.measured import END, START, columns_of, merged
 from executor.plan import Plan
 from schedules.columns import Seconds
+
+T = TypeVar("T")
 
 AHEAD = {"cpu": 0, "cuda": 2}
 """Steps that may be queued on a device beyond the one that is waited for.
@@ -84,12 +87,12 @@ class Trainer:
             return None
         by_time = sorted(range(len(self.columns)), key=lambda each: self.columns[each][0])
         _, columns = self.columns[by_time[len(by_time) // 2]]
-        parts = _collect(columns)
+        parts = collect(columns)
         return merged(parts, self.plan.graph) if parts else None
 
     def columns_of_all(self) -> list[Seconds]:
         """When tasks ran in each of the last steps, for process 0, like that of the median."""
-        parts = [_collect(columns) for _, columns in self.columns]
+        parts = [collect(columns) for _, columns in self.columns]
         return [merged(each, self.plan.graph) for each in parts if each]
 
     def close(self) -> None:
@@ -108,11 +111,11 @@ def _agree(loss: float, start: float, end: float) -> tuple[float, float]:
     return float(losses.sum()), float(ends.max() - starts.min())
 
 
-def _collect(columns: Seconds) -> list[Seconds]:
+def collect(own: T) -> list[T]:
     """What all processes know, on process 0; nothing on the others."""
     if not dist.is_initialized():
-        return [columns]
+        return [own]
     is_first = dist.get_rank() == 0
-    found: list[Seconds | None] | None = [None] * dist.get_world_size() if is_first else None
-    dist.gather_object(columns, found)
+    found: list[T | None] | None = [None] * dist.get_world_size() if is_first else None
+    dist.gather_object(own, found)
     return [each for each in found or [] if each is not None]

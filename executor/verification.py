@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from executor import checkpoint
 from executor.plan import Plan
 from executor.reference import train_plainly
+from executor.session import Outcome
 from executor.settings import Precision
-from executor.state import empty_state
-from executor.training import Report
 
 
 @dataclass(frozen=True)
@@ -65,20 +62,16 @@ class Verification:
         )
 
 
-def verify(plan: Plan, reports: Sequence[Report], final: Path) -> Verification:
-    """Train plainly from the first step of all, and compare losses and saved weights."""
-    last = checkpoint.latest(final)
-    if last is None:
-        raise checkpoint.CheckpointError(f"{final}: no weights were saved")
-    reference = train_plainly(plan, range(checkpoint.read_manifest(last).step))
-    found, pieces = empty_state(
-        {name: value.shape for name, value in reference.parameters.items()}, plan.state_dtype
-    )
-    checkpoint.load(last, pieces, None)
-    differences = [found[name] - value for name, value in reference.parameters.items()]
+def verify(plan: Plan, outcome: Outcome) -> Verification:
+    """Train plainly from the first step of all, and compare losses and weights."""
+    reports = outcome.reports
+    reference = train_plainly(plan, range(outcome.first + len(reports)))
+    differences = [
+        outcome.weights[name] - value.flatten() for name, value in reference.parameters.items()
+    ]
     moved = [value - reference.first[name] for name, value in reference.parameters.items()]
     return Verification(
-        reference.losses[reports[0].step :] if reports else [],
+        reference.losses[outcome.first :],
         _largest([each.loss - reference.losses[each.step] for each in reports]),
         _largest([float(each.abs().max()) for each in differences]),
         _norm(differences) / max(_norm(moved), 1e-300) if any(map(torch.any, differences)) else 0.0,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -72,17 +71,19 @@ def run(options: argparse.Namespace) -> int:
     job.require_devices()
     plan = job.plan()
     plan.check()
+    if options.verify and options.resume:
+        _require_same_training(plan, options.checkpoint)
     tokens = tokens_of_step(plan)
-    with _final(job, wanted=options.verify) as job:
-        try:
-            with _progress(options, job, tokens) as advance:
-                outcome = launch(train, job, job.processes, Limits(hang=options.patience), advance)
-        except RunFailed as error:
-            return fail("run", error)
-        if outcome is None:  # a process of torchrun's that is not the first
-            return 0
-        use_cores(job.workers)
-        found = verify(plan, outcome.reports, job.final) if job.final else None
+    job = replace(job, tells_weights=options.verify)
+    try:
+        with _progress(options, job, tokens) as advance:
+            outcome = launch(train, job, job.processes, Limits(hang=options.patience), advance)
+    except RunFailed as error:
+        return fail("run", error)
+    if outcome is None:  # a process of torchrun's that is not the first
+        return 0
+    use_cores(job.workers)
+    found = verify(plan, outcome) if options.verify else None
     _write_trace(options, job, plan, outcome)
     record = _record(job, outcome, tokens, found)
     if options.json:
@@ -92,14 +93,15 @@ def run(options: argparse.Namespace) -> int:
     return 0 if found is None or found.is_exact else 1
 
 
-@contextmanager
-def _final(job: Job, *, wanted: bool) -> Iterator[Job]:
-    """The job, with a place for its last weights if they are wanted."""
-    if not wanted:
-        yield job
-        return
-    with tempfile.TemporaryDirectory(prefix="bfpp-") as directory:
-        yield replace(job, final=Path(directory))
+def _require_same_training(plan: Plan, directory: Path) -> None:
+    """Raise `ValueError` if a plain loop cannot have trained what is resumed."""
+    from executor.checkpoint import CheckpointError
+    from executor.history import require_same_training
+
+    try:
+        require_same_training(plan, directory)
+    except CheckpointError as error:
+        raise ValueError(f"--resume: {error}") from None
 
 
 def tokens_of_step(plan: Plan) -> int:

@@ -3,12 +3,14 @@
 The processes are numbered with replicas innermost, then pipeline ranks. Every
 directed channel has a process group of its own, since NCCL matches messages by
 their order in a group; all processes make all groups, in the same order. Gloo's
-messages carry the task's number as their tag besides.
+messages carry the task's number as their tag besides. What is announced has none, so that the next
+announcement is received, whatever it says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -37,23 +39,24 @@ class DistributedBackend:
         kind: str,
         make: MakeWorker = Worker,
         checks_messages: bool = False,
+        timeout: timedelta = timedelta(hours=1),
     ) -> None:
         self.plan, self.device, self.checks_messages = plan, device, checks_messages
+        self.kind, self.timeout = kind, timeout
         rank, replica = divmod(dist.get_rank(), plan.data_parallel)
         self.worker = make(plan, rank, replica, device)
         self.workers = [self.worker]
         replicas = range(plan.data_parallel)
         ranks = range(plan.graph.layout.pipeline_parallel)
         self.data = self._group_of_each(
-            [[self._process(rank, replica) for replica in replicas] for rank in ranks], kind
+            [[self._process(rank, replica) for replica in replicas] for rank in ranks]
         )
         self.pipeline = self._group_of_each(
-            [[self._process(rank, replica) for rank in ranks] for replica in replicas], kind
+            [[self._process(rank, replica) for rank in ranks] for replica in replicas]
         )
         self.channels = {
             channel: self._group_of_each(
-                [[self._process(end, replica) for end in channel[1:]] for replica in replicas],
-                kind,
+                [[self._process(end, replica) for end in channel[1:]] for replica in replicas]
             )
             for channel in _channels(plan)
         }
@@ -62,10 +65,9 @@ class DistributedBackend:
     def _process(self, rank: int, replica: int) -> int:
         return rank * self.plan.data_parallel + replica
 
-    @staticmethod
-    def _group_of_each(members: list[list[int]], kind: str) -> dist.ProcessGroup | None:
+    def _group_of_each(self, members: list[list[int]]) -> dist.ProcessGroup | None:
         """Make a group of each of these lists; the one that this process is in."""
-        groups = [dist.new_group(each, backend=kind) for each in members]
+        groups = [dist.new_group(each, self.timeout, self.kind) for each in members]
         own = dist.get_rank()
         return next(
             (group for each, group in zip(members, groups, strict=True) if own in each), None
@@ -94,7 +96,7 @@ class DistributedBackend:
         if worker.rank == task.rank:
             sent, receiver = worker.sent(task), self._process(task.peer, worker.replica)
             if self.checks_messages:
-                dist.send(self._identity(task, sent), receiver, group, task.number)
+                dist.send(self._identity(task, sent), receiver, group)
             dist.send(sent, receiver, group, task.number)
             worker.pool.give(sent)
         else:
@@ -112,7 +114,7 @@ class DistributedBackend:
         """Raise `WrongMessage` unless what comes next is what this task receives."""
         due, announced = self._identity(task, space), torch.empty(2, dtype=torch.int64)
         announced = announced.to(space.device)
-        dist.recv(announced, sender, group, task.number)
+        dist.recv(announced, sender, group)
         number, elements = announced.tolist()
         if not torch.equal(due, announced):
             raise WrongMessage(

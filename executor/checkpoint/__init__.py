@@ -23,13 +23,14 @@ from executor.checkpoint.directory import complete, latest
 from executor.checkpoint.loading import load
 from executor.checkpoint.manifest import Manifest, read_manifest, read_settings
 from executor.checkpoint.pieces import Pieces
-from executor.checkpoint.processes import CheckpointError
+from executor.checkpoint.processes import CheckpointError, Processes
 from executor.checkpoint.saving import save
 
 __all__ = [
     "CheckpointError",
     "Manifest",
     "Pieces",
+    "Processes",
     "complete",
     "latest",
     "load",

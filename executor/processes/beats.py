@@ -56,7 +56,10 @@ class LaneState:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception, where it was raised, and for how many seconds it is known."""
+    """An exception, where it was raised, and for how many seconds it is known.
+
+    One that was `foreseen` says all that there is to say: it has no traceback.
+    """
 
     error: str
     activity: str
@@ -64,6 +67,7 @@ class Failure:
     in_communication: bool
     traceback: str
     seconds: float = 0.0
+    foreseen: bool = False
 
 
 @dataclass(frozen=True)

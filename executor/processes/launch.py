@@ -40,7 +40,8 @@ class RunFailed(Exception):
     """A run ended by one of its processes, in words that name it and its task.
 
     `details` are for whoever looks for the cause: the traceback or the end of
-    the process's log, and where the logs are.
+    the process's log, and where the logs are. There are none where the message
+    says it all.
     """
 
     def __init__(self, process: int, message: str, details: str) -> None:
@@ -104,8 +105,8 @@ def _directory() -> Iterator[Path]:
     keep = False
     try:
         yield directory
-    except RunFailed:
-        keep = True
+    except RunFailed as error:
+        keep = bool(error.details)
         raise
     finally:
         if not keep:
@@ -148,6 +149,8 @@ def _judge_ends(scene: Scene, ended: dict[int, int]) -> Verdict | None:
 
 
 def _failure(children: Children, verdict: Verdict, directory: Path) -> RunFailed:
+    if verdict.foreseen:
+        return RunFailed(verdict.process, verdict.message, "")
     if verdict.alive:
         children.ask_where(verdict.process)
         time.sleep(TO_ANSWER)

@@ -44,6 +44,11 @@ class Place:
         """Whether it is the process whose outcome is the run's."""
         return self.process == 0
 
+    @property
+    def timeout(self) -> timedelta:
+        """What a communication may take: long, as the watch sees a hang earlier and knows whose."""
+        return timedelta(seconds=max(3600.0, 10 * self.limits.hang))
+
 
 def connect(timeout: timedelta) -> distributed.TCPStore:
     """A connection of its own to the store that the environment names.
@@ -61,10 +66,7 @@ def connect(timeout: timedelta) -> distributed.TCPStore:
 
 
 def join(place: Place, backend: str = "gloo", device: torch.device | None = None) -> None:
-    """Makes the default process group; with NCCL, `device` is this process's GPU.
-
-    Its timeout is long: the watch sees a hang earlier, and knows whose it is.
-    """
+    """Makes the default process group; with NCCL, `device` is this process's GPU."""
     others = tuple(peer for peer in range(place.processes) if peer != place.process)
     with place.watch.during(Activity("joining the process group", others)):
         distributed.init_process_group(
@@ -72,7 +74,7 @@ def join(place: Place, backend: str = "gloo", device: torch.device | None = None
             store=distributed.PrefixStore("group", place.store),
             rank=place.process,
             world_size=place.processes,
-            timeout=timedelta(seconds=max(3600.0, 10 * place.limits.hang)),
+            timeout=place.timeout,
             device_id=device,
         )
 

@@ -30,13 +30,15 @@ MOST_WAITS = 6  # lines of a message that says who waits for whom
 class Verdict:
     """The process to blame, and why in a sentence; `traceback` where there is one.
 
-    `alive`: it may still be asked where it hangs.
+    `alive`: it may still be asked where it hangs. `foreseen`: nothing is to be
+    added to the message.
     """
 
     process: int
     message: str
     traceback: str = ""
     alive: bool = False
+    foreseen: bool = False
 
     def __str__(self) -> str:
         return "\n".join(filter(None, (self.message, self.traceback.rstrip())))
@@ -112,7 +114,8 @@ def _failed(scene: Scene, process: int, how: str, failure: Failure) -> Verdict:
     step = f"step {beat.step}" if beat and beat.step is not None else ""
     where = ", ".join(f"in {part}" for part in (step, failure.activity) if part)
     message = " ".join(filter(None, (scene.name(process), how, where)))
-    return Verdict(process, f"{message}: {failure.error}", failure.traceback)
+    message = f"{message}: {failure.error}"
+    return Verdict(process, message, failure.traceback, foreseen=failure.foreseen)
 
 
 def _silent(scene: Scene) -> Verdict | None:

@@ -37,11 +37,13 @@ class Watch:
 
     Whoever runs the steps sets `step`, and sets it to None after the last: in
     a step, a process that begins nothing for long has stopped, and outside it
-    may take its time.
+    may take its time. `foreseen` are the errors that explain themselves, in
+    communication too.
     """
 
     def __init__(self) -> None:
         self.step: int | None = None
+        self.foreseen: tuple[type[BaseException], ...] = ()
         self.alarm: Callable[[], None] = lambda: None  # sends the beat at once
         self._title = ""
         self._describe: Callable[[int], Activity] = task_number
@@ -81,13 +83,17 @@ class Watch:
         culprit where it is the victim of another. The first call counts.
         """
         activity = self._activity(self._own_doing())
-        text = f"{type(error).__name__}: {error}".strip()
+        foreseen = isinstance(error, self.foreseen)
+        text = str(error) if foreseen else f"{type(error).__name__}: {error}".strip()
+        broken = _is_broken_connection(error, activity)
+        frames = traceback.format_exception(error, limit=TRACEBACK_FRAMES)
         failure = Failure(
             text.partition("\n")[0],
             activity.words,
             activity.number,
-            _is_broken_connection(error, activity),
-            "".join(traceback.format_exception(error, limit=TRACEBACK_FRAMES)),
+            in_communication=broken and not foreseen,
+            traceback="" if foreseen else "".join(frames),
+            foreseen=foreseen,
         )
         self._failure = self._failure or (failure, time.monotonic())
         self.alarm()

@@ -1,0 +1,54 @@
+"""How a training state came about: all that decides its numbers, but for model and data.
+
+A checkpoint's settings keep it, so that a run that went on with other settings
+is not compared with one that always had the last ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from executor import checkpoint
+from executor.plan import Plan
+from schedules import InvalidConfiguration
+
+KEY = "trained with"
+
+Training = dict[str, Any]
+
+
+def training_of(plan: Plan) -> Training:
+    """What decides the numbers of a step, in words; rounding does not count."""
+    options = plan.optimization
+    return {
+        "samples in a step": plan.microbatches * plan.microbatch_size,
+        "seed": plan.seed,
+        "precision": str(plan.precision),
+        "learning rate": options.learning_rate,
+        "weight decay": options.weight_decay,
+        "clipping to": options.clip,
+    }
+
+
+def continued(settings: Mapping[str, Any], plan: Plan) -> list[Training]:
+    """All that the state in a checkpoint was trained with, once this plan has gone on with it."""
+    own, earlier = training_of(plan), list(settings.get(KEY, []))
+    return earlier if own in earlier else [*earlier, own]
+
+
+def require_same_training(plan: Plan, directory: Path) -> None:
+    """Raise `InvalidConfiguration` if the last checkpoint was trained in another way."""
+    last = checkpoint.latest(directory)
+    if last is None:
+        return
+    own = training_of(plan)
+    for other in continued(checkpoint.read_settings(last), plan):
+        for name, value in own.items():
+            if name in other and other[name] != value:
+                raise InvalidConfiguration(
+                    "verify",
+                    f"{last} was trained with {name} {other[name]}, not {value}: "
+                    "no plain loop would train so",
+                )

@@ -1,0 +1,232 @@
+"""Training that goes on from a checkpoint: as if it had never stopped, however the model is cut."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import Configuration, configurations
+from trained import WIDTH, Ended, regression, run, run_here, same, training
+
+from executor import checkpoint
+from executor.plan import Plan
+from executor.reference import train_plainly
+from executor.settings import Activations, Optimization, Precision
+
+SOME = settings(max_examples=15)
+CLOSE = 1e-10
+NORM = 0.1
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[Configuration, int]:
+    """A schedule with all that goes with it, and the number of replicas."""
+    return draw(configurations(ranks=3, stages_per_rank=2, cells=6)), draw(st.integers(1, 2))
+
+
+def plan_of(
+    drawn: tuple[Configuration, int],
+    microbatch_size: int = 2,
+    precision: Precision = Precision.FLOAT64,
+    activations: Activations = Activations.RECOMPUTE,
+    clip: float | None = None,
+) -> Plan:
+    configuration, replicas = drawn
+    is_clipped = configuration.communication.clipping
+    return Plan(
+        configuration.graph(), regression(0), replicas, microbatch_size, precision, activations,
+        optimization=Optimization(clip=(clip or NORM) if is_clipped else None),
+    )  # fmt: skip
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A directory of an example's own."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@SOME
+@given(layouts(), st.sampled_from(Precision), st.sampled_from(Activations))
+def test_a_resumed_run_is_the_same_to_the_last_bit(
+    drawn: tuple[Configuration, int], precision: Precision, activations: Activations
+) -> None:
+    plan = plan_of(drawn, 2, precision, activations)
+    with folder() as directory:
+        with training(plan) as straight:
+            losses = straight.run(range(6))
+            expected = straight.values()
+        with training(plan) as before:
+            assert before.run(range(3)) == losses[:3]
+            saved = before.save(directory, 3)
+        with training(plan) as after:
+            after.load(saved)
+            assert after.run(range(3, 6)) == losses[3:]
+            assert same(after.values(), expected)
+
+
+@SOME
+@given(layouts(), layouts(), st.sampled_from(Activations))
+def test_a_checkpoint_goes_on_in_any_other_layout(
+    one: tuple[Configuration, int], other: tuple[Configuration, int], activations: Activations
+) -> None:
+    first = plan_of(one, samples_per_replica(other))
+    second = plan_of(other, samples_per_replica(one), activations=activations)
+    with folder() as directory, training(first) as before, training(second) as after:
+        before.run(range(2))
+        after.load(before.save(directory, 2))
+        assert same(after.values(), before.values())
+        losses = after.run(range(2, 4))
+        if first.optimization == second.optimization:
+            reference = train_plainly(second, range(4))
+            assert losses == pytest.approx(reference.losses[2:], abs=CLOSE)
+            values = after.values()
+            for name, value in reference.parameters.items():
+                assert torch.allclose(values[name], value.flatten(), rtol=0, atol=CLOSE)
+
+
+def samples_per_replica(drawn: tuple[Configuration, int]) -> int:
+    """A micro-batch's size in another layout, so that both have as many samples in a step."""
+    configuration, replicas = drawn
+    return configuration.layout.microbatches * replicas
+
+
+# As a command
+
+SCHEDULE = ("breadth-first", "--pp", 2, "--loops", 2, "--microbatches", 4)
+LOCAL = ("--backend", "local", "--json")
+
+
+def saved_values(directory: Path) -> dict[str, torch.Tensor]:
+    """All that the last checkpoint holds."""
+    last = checkpoint.latest(directory)
+    assert last
+    stored = checkpoint.read_manifest(last).tensors
+    found = {name: torch.empty(each.size, dtype=each.dtype) for name, each in stored.items()}
+    pieces = {name: checkpoint.Pieces(len(each), [(0, each)]) for name, each in found.items()}
+    checkpoint.load(last, pieces, None)
+    return found
+
+
+@pytest.fixture(scope="module")
+def three_steps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    """A directory with a checkpoint after three steps, and what the command said."""
+    directory = tmp_path_factory.mktemp("three") / "saved"
+    saving = ("--checkpoint", directory, "--resume")
+    ended = run(*SCHEDULE, "--steps", 3, *saving, "--json")
+    return directory, ended
+
+
+@pytest.fixture
+def copied(three_steps: tuple[Path, Ended], tmp_path: Path) -> Path:
+    """A copy of the checkpoint, to be gone on with."""
+    return Path(shutil.copytree(three_steps[0], tmp_path / "copied"))
+
+
+def test_nothing_to_resume_is_a_fresh_start(three_steps: tuple[Path, Ended]) -> None:
+    record = three_steps[1].record
+    assert record["first_step"] == 0
+    assert len(record["losses"]) == 3
+
+
+def test_a_command_goes_on_to_the_last_bit(
+    three_steps: tuple[Path, Ended],
+    copied: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save = ("--checkpoint", tmp_path / "straight")
+    straight = run_here(capsys, *SCHEDULE, "--steps", 6, *save, "--json").record
+    after = run_here(
+        capsys, *SCHEDULE, "--steps", 6, "--checkpoint", copied, "--resume", "--json", "--verify"
+    ).record
+    assert three_steps[1].record["losses"] + after["losses"] == straight["losses"]
+    assert (after["first_step"], after["exact"]) == (3, True)
+    assert same(saved_values(copied), saved_values(tmp_path / "straight"))
+
+
+@pytest.mark.parametrize("steps", [3, 2])
+def test_nothing_left_to_do_ends_well(
+    steps: int, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resume = ("--checkpoint", copied, "--resume", "--verify")
+    record = run_here(capsys, *SCHEDULE, "--steps", steps, *resume, *LOCAL).record
+    assert (record["first_step"], record["losses"]) == (3, [])
+    assert record["median_step_time"] is None
+    assert record["exact"]
+    last = checkpoint.latest(copied)
+    assert last
+    assert last.name.endswith("-step-3")
+
+
+def test_a_checkpoint_of_another_model_is_one_clear_line(
+    copied: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    resume = ("--checkpoint", copied, "--resume", "--precision", "float64")
+    ended = run_here(capsys, *SCHEDULE, *resume, *LOCAL)
+    last = checkpoint.latest(copied)
+    assert last
+    assert ended.code == 1
+    assert ended.line == (
+        f"bfpp run: the process of all ranks (process 0) failed in loading {last.name}: {last}: "
+        f"0.0.bias has {WIDTH} values of torch.float32, but {WIDTH} of torch.float64 in the model"
+    )
+    assert list(temporary.iterdir()) == []
+
+
+OTHER_TRAININGS = [
+    (("--microbatch-size", 2), "samples in a step 16, not 8"),
+    (("--seed", 1), "seed 0, not 1"),
+    (("--learning-rate", 0.5), "learning rate 0.001, not 0.5"),
+    (("--clip", 1), "clipping to None, not 1.0"),
+]
+
+
+@pytest.mark.parametrize(("options", "reason"), OTHER_TRAININGS)
+def test_what_was_trained_otherwise_is_not_verified(
+    options: tuple[object, ...], reason: str, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resume = ("--checkpoint", copied, "--resume", "--verify")
+    ended = run_here(capsys, *SCHEDULE, *resume, *options, *LOCAL)
+    assert ended.code == 2
+    assert ended.line == (
+        f"bfpp run: --verify: {checkpoint.latest(copied)} was trained with {reason}: "
+        "no plain loop would train so"
+    )
+
+
+def test_a_checkpoint_remembers_all_its_trainings(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = ("--microbatch-size", 2, "--checkpoint", copied, "--resume", *LOCAL)
+    assert run_here(capsys, *SCHEDULE, *other, "--steps", 4).record["first_step"] == 3
+    ended = run_here(capsys, *SCHEDULE, *other, "--steps", 5, "--verify")
+    assert "was trained with samples in a step 16, not 8" in ended.line
+
+
+def test_a_damaged_checkpoint_is_one_clear_line(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = checkpoint.latest(copied)
+    assert last
+    (last / "manifest.json").write_text("{}")
+    resume = ("--checkpoint", copied, "--resume")
+    ended = run_here(capsys, *SCHEDULE, *resume, "--verify", *LOCAL)
+    assert ended.code == 2
+    assert ended.line.startswith(f"bfpp run: --resume: {last / 'manifest.json'}: damaged")
+    ended = run_here(capsys, *SCHEDULE, *resume, *LOCAL)
+    assert ended.code == 1
+    assert f"{last / 'manifest.json'}: damaged" in ended.line

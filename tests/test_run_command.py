@@ -1,0 +1,102 @@
+"""`bfpp run`: its options, its one-line errors, and what it tells."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from trained import MODEL, run_here
+
+LOCAL = ("--backend", "local")
+SMALL = ("breadth-first", "--pp", 2, "--loops", 2, "--microbatches", 4, "--steps", 3)
+
+KEYS = {
+    "schedule", "backend", "first_step", "losses", "step_times", "median_step_time",
+    "tokens_per_second",
+}  # fmt: skip
+VERIFIED = {"reference_losses", "max_loss_error", "max_weight_error", "tolerance", "exact"}
+
+BAD = {
+    "--tp 2": "--tp: only 1 can be run; more can be simulated",
+    "--resume": "--checkpoint: is needed by --resume and --save-every",
+    "--save-every 2": "--checkpoint: is needed by --resume and --save-every",
+    "--clipping": "--clipping: needs the norm to clip to: --clip NORM",
+    "--clip 0": "argument --clip: must be a positive number, not '0'",
+    "--patience never": "argument --patience: must be a positive number, not 'never'",
+    "--steps 0": "argument --steps: must be a whole number of at least 1, not '0'",
+    "--precision float16": "argument --precision: invalid choice: 'float16'",
+    "--backend tpu": "argument --backend: invalid choice: 'tpu'",
+    "--device mps": "--device: must be cpu, cuda or cuda:N, not mps",
+    "--hidden 8": f"--hidden: is decided by {MODEL}",
+    "--loops 3 --stages-per-rank 1": "",
+    "--loops 5": "--layers: 8 layers cannot be divided over 10 stages",
+    "--sequence 4": "",
+    "--model nothing.py:model": "--model: there is no Python file nothing.py",
+    f"--model {MODEL}_": f"--model: {MODEL.rpartition(':')[0]} has no function regression_",
+    "--model unheard-of": "unheard-of",
+    "--layers 2 --hidden 30 --heads 4": "4 heads do not divide 30",
+    "--layers 4 --text missing": "--text: missing: No such file or directory",
+    "--checkpoint": "argument --checkpoint: expected one argument",
+}
+
+
+@pytest.mark.parametrize("options", BAD)
+def test_bad_input_is_one_line(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = run_here(capsys, *SMALL, *LOCAL, *options.split())
+    assert ended.code == 2
+    assert ended.line.startswith("bfpp run: ")
+    assert BAD[options] in ended.line
+
+
+def test_devices_that_are_not_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    gpus = run_here(capsys, *SMALL, "--backend", "cuda").line
+    assert (
+        gpus == "bfpp run: --backend: cuda takes a GPU for each of 2 ranks on this machine, not 1"
+    )
+    third = run_here(capsys, *SMALL, *LOCAL, "--device", "cuda:3").line
+    assert third == "bfpp run: --device: cuda:3 is not here: this machine has 1 GPUs"
+
+
+def test_json_tells_all(capsys: pytest.CaptureFixture[str]) -> None:
+    record = run_here(capsys, *SMALL, *LOCAL, "--verify", "--json").record
+    assert record.keys() == KEYS | VERIFIED
+    assert (record["schedule"], record["backend"]) == ("breadth-first", "local")
+    assert len(record["losses"]) == len(record["step_times"]) == 3
+    assert record["median_step_time"] == sorted(record["step_times"])[1]
+    assert record["tokens_per_second"] == 16 / record["median_step_time"]
+    assert record["reference_losses"] == pytest.approx(record["losses"], abs=1e-4)
+    assert 0 <= record["max_weight_error"] <= record["tolerance"]["weight"]
+    assert record["exact"] is True
+
+
+def test_the_table_and_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "measured.json"
+    ended = run_here(capsys, *SMALL, *LOCAL, "--trace", trace)
+    assert ended.code == 0
+    assert ended.errors == f"wrote {trace}\n"
+    assert ended.output.startswith("breadth-first: 2 ranks, 4 stages, 4 micro-batches\n")
+    assert "0 to 2" in ended.output
+    assert trace.stat().st_size
+
+
+def test_a_trace_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "missing" / "measured.json"
+    ended = run_here(capsys, *SMALL, *LOCAL, "--trace", trace)
+    assert ended.code == 2
+    assert ended.line.startswith(f"bfpp run: --trace: {trace}: No such file")
+
+
+def test_the_same_command_gives_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("1f1b", "--pp", 2, "--microbatches", 4, "--steps", 3, "--json")
+    transformer = ("--layers", 4, "--hidden", 16, "--heads", 2, "--context", 8, "--seed", 7)
+    losses = [
+        run_here(capsys, *options, *transformer, *more).record["losses"]
+        for more in ((), (), ("--seed", 8))
+    ]
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+    assert os.environ.get("MASTER_PORT") is None

@@ -1,0 +1,207 @@
+"""Runs that are killed, hang, raise or disagree: one message, nothing left, nothing lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trained
+from trained import WIDTH, alive, program, ranks_of, run, run_here, wait_for
+
+from executor import checkpoint
+from executor.backends.distributed import DistributedBackend
+from executor.job import Job
+from executor.processes import Message, Place, RunFailed, launch
+from executor.session import train
+from executor.sources import FunctionSource
+from executor.worker import Worker
+from schedules import Communication, Layout, Operation, Task, build_graph
+
+STEPS = 40
+SOON = 6.0
+"""Seconds from a death to the end of the run, on a busy machine."""
+
+LOCAL = ("--backend", "local")
+LAYOUT = ("breadth-first", "--pp", 2, "--dp", 2, "--loops", 2, "--microbatches", 4)
+OPTIONS = (*LAYOUT, "--sharding", "full", "--precision", "float64", "--steps", STEPS)
+NAMED = r"(rank (?P<rank>\d)(, replica (?P<replica>\d))? \(process \d\)|process (?P<process>\d))"
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> list[float]:
+    """The losses of a run that nothing happens to; its ranks share a process."""
+    record = run(*OPTIONS, *LOCAL, "--json").record
+    return [float(loss) for loss in record["losses"]]
+
+
+@pytest.fixture(autouse=True)
+def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+
+
+# A kill at a random moment
+
+
+def kill_at_random(
+    process: subprocess.Popen[str], directory: Path, chance: random.Random
+) -> tuple[int, dict[int, int]]:
+    """Which rank was killed, while it started or once some checkpoints were there."""
+    wait_for(lambda: len(ranks_of(process)) == 4)
+    pids = ranks_of(process)
+    if chance.random() < 0.25:
+        time.sleep(chance.uniform(0, 6))
+    else:
+        due = chance.randrange(1, STEPS - 8)
+        wait_for(lambda: (last := checkpoint.latest(directory)) and step_of(last) >= due)
+        time.sleep(chance.uniform(0, 0.2))
+    rank = chance.randrange(4)
+    assert alive([process.pid]), "the run was too short"
+    os.kill(pids[rank], signal.SIGKILL)
+    return rank, pids
+
+
+def step_of(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
+
+
+def some_fast(seeds: range, fast: int) -> list[object]:
+    slow = [pytest.param(seed, marks=pytest.mark.slow) for seed in seeds[fast:]]
+    return [*seeds[:fast], *slow]
+
+
+@pytest.mark.parametrize("seed", some_fast(range(20), 2))
+def test_a_killed_rank_is_named_and_nothing_is_lost(
+    seed: int, tmp_path: Path, undisturbed: list[float]
+) -> None:
+    saved = tmp_path / "saved"
+    saving = ("--checkpoint", saved, "--save-every", 1)
+    with program(*OPTIONS, *saving) as process:
+        killed, pids = kill_at_random(process, saved, random.Random(seed))
+        since = time.monotonic()
+        _, errors = process.communicate(timeout=60)
+        seconds = time.monotonic() - since
+    assert process.returncode == 1
+    assert seconds < SOON
+    assert alive(list(pids.values())) == []
+    message = errors.splitlines()[0]
+    named = re.match(rf"bfpp run: {NAMED} was killed by SIGKILL[, ]", message)
+    assert named, errors
+    if named["process"] is None:
+        assert 2 * int(named["rank"]) + int(named["replica"]) == killed
+        assert re.search(r"last seen (in|after|before)", message)
+    else:
+        assert int(named["process"]) == killed
+    last = checkpoint.latest(saved)
+    first = step_of(last) if last else 0
+    print(f"seed {seed}: resumes at {first}, {seconds:.1f} s: {message}")  # noqa: T201
+    same_ranks = () if seed % 2 else LOCAL
+    after = run(*OPTIONS, *saving, "--resume", "--json", *same_ranks).record
+    assert after["first_step"] == first
+    assert after["losses"] == undisturbed[first:]
+
+
+# A layer of the user's that hangs or raises
+
+TWO = ("gpipe", "--pp", 2, "--microbatches", 4)
+NAMED_TASK = "in step 2, in #3 forward of stage 1 micro-batch 0 on rank 1"
+
+
+def test_a_rank_that_hangs_in_a_layer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ("--model", f"{trained.__file__}:hanging")
+    ended = run_here(capsys, *TWO, *model, "--patience", 5)
+    assert ended.code == 1
+    told, *details = ended.errors.splitlines()
+    assert re.fullmatch(rf"bfpp run: rank 1 \(process 1\) hangs {NAMED_TASK}, for \d s", told)
+    assert any("in loop" in line for line in details)
+
+
+def test_a_rank_whose_layer_raises_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = run_here(capsys, *TWO, "--model", f"{trained.__file__}:raising")
+    assert ended.code == 1
+    told, *details = ended.errors.splitlines()
+    failed = f"rank 1 (process 1) failed {NAMED_TASK}: ValueError: the layer broke"
+    assert told == f"bfpp run: {failed}"
+    assert any('raise ValueError("the layer broke")' in line for line in details)
+    assert details[-1].startswith("The logs of all processes are in ")
+
+
+def test_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
+    saving = ("--checkpoint", tmp_path / "saved", "--save-every", 1)
+    with program(*TWO, "--steps", 10**6, *saving) as process:
+        wait_for(lambda: checkpoint.latest(tmp_path / "saved"))
+        pids = list(ranks_of(process).values())
+        assert len(alive(pids)) == 2
+        process.kill()
+    wait_for(lambda: not alive(pids), SOON)
+
+
+# Processes that do not do the same
+
+JOB = Job(
+    "gpipe",
+    Layout(2, 4, placement="contiguous"),
+    Communication(),
+    FunctionSource(Path(trained.__file__), "regression"),
+    3,
+)
+
+
+def swapping(place: Place, job: Job) -> None:
+    """An entry whose first rank sends its second message before its first."""
+    transfer, held = DistributedBackend.transfer, list[Task]()
+
+    def swapped(self: DistributedBackend, task: Task, workers: Sequence[Worker]) -> None:
+        if self.worker.rank == task.rank == 0 and task.microbatch == 0:
+            held.append(task)
+            return
+        transfer(self, task, workers)
+        if held:
+            transfer(self, held.pop(), workers)
+
+    DistributedBackend.transfer = swapped  # type: ignore[method-assign]
+    train(place, job)
+
+
+def is_swapped(task: Task) -> bool:
+    return task.operation is Operation.TRANSFER_ACTIVATIONS and task.microbatch < 2
+
+
+def test_messages_in_the_wrong_order_are_told_by_name() -> None:
+    with pytest.raises(RunFailed) as failure:
+        launch(swapping, replace(JOB, checks_messages=True), 2)
+    tasks = build_graph(JOB.schedule, JOB.layout, JOB.communication).tasks()
+    first, second = (task for task in tasks if is_swapped(task))
+    assert str(failure.value) == (
+        f"rank 1 (process 1) failed in step 0, in {first}: "
+        f"{first} was due, with {WIDTH} elements; process 0 sent {second}, with {WIDTH}"
+    )
+    assert failure.value.details == ""
+
+
+def disagreeing(place: Place, job: Job) -> None:
+    """An entry whose second process was told something else."""
+    train(place, replace(job, **OTHER) if place.process == 1 else job)
+
+
+OTHER: dict[str, Any] = {"schedule": "1f1b"}
+
+
+def test_different_graphs_end_before_the_first_step() -> None:
+    messages: list[Message] = []
+    with pytest.raises(RunFailed) as failure:
+        launch(disagreeing, JOB, 2, on_message=messages.append)
+    assert str(failure.value) == (
+        "process 0 failed: process 1 has another task graph, model or setting than process 0"
+    )
+    assert failure.value.details == ""
+    assert messages == []
