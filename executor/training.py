@@ -15,7 +15,8 @@ from executor.backends.protocol import Backend
 from executor.dispatch import Dispatcher, Observer, Step, ignore
 from executor.measured import END, START, columns_of, merged
 from executor.plan import Plan
-from schedules.columns import Seconds
+from schedules.columns import Seconds, among
+from schedules.steps import DATA
 
 T = TypeVar("T")
 
@@ -69,13 +70,32 @@ class Trainer:
     def _finish(self, step: Step) -> Report:
         self.backend.device.finish(step.last)
         columns = columns_of(step, self.plan.graph, self.plan.data_parallel, self.ahead)
-        loss, seconds = _agree(
-            float(sum(step.losses[each] for each in sorted(step.losses))),
-            np.nanmin(columns[:, START]),
-            np.nanmax(columns[:, END]),
-        )
+        own = sum(step.losses[each] for each in sorted(step.losses))
+        loss, seconds = self._agree(float(own), columns)
         self.columns.append((seconds, columns))
         return Report(step.number, loss, seconds)
+
+    def _agree(self, loss: float, columns: Seconds) -> tuple[float, float]:
+        """The sum of all processes' losses, and the time from the first start to the last end.
+
+        No transfer is first. A gather starts once all replicas of its rank are ready.
+        """
+        graph = self.plan.graph
+        if not dist.is_initialized():
+            whole = merged([columns], graph)
+            return loss, float(whole[:, END].max() - whole[:, START].min())
+        ready = np.fmin.reduce(np.where(graph.is_transfer, np.inf, columns[:, START]))
+        first = int(np.nanargmin(ready))
+        is_shared = bool(among(graph.operation[[first]], DATA)[0])
+        own = torch.tensor(
+            [loss, ready[first], np.nanmax(columns[:, END]), is_shared], dtype=torch.float64
+        )
+        table = torch.empty(dist.get_world_size() * len(own), dtype=torch.float64)
+        dist.all_gather_single(table, own)
+        by_rank = table.view(-1, self.plan.data_parallel, len(own))
+        losses, starts, ends, shared = by_rank.unbind(dim=2)
+        begun = torch.where(shared[:, 0] > 0, starts.amax(dim=1), starts.amin(dim=1))
+        return float(losses.sum()), float(ends.max() - begun.min())
 
     def columns_of_median(self) -> Seconds | None:
         """When tasks ran in the step whose time is the median.
@@ -98,17 +118,6 @@ class Trainer:
     def close(self) -> None:
         """End the lanes."""
         self.dispatcher.close()
-
-
-def _agree(loss: float, start: float, end: float) -> tuple[float, float]:
-    """The sum of all processes' losses, and the time from the first start to the last end."""
-    if not dist.is_initialized():
-        return loss, end - start
-    own = torch.tensor([loss, start, end], dtype=torch.float64)
-    table = torch.empty(dist.get_world_size() * len(own), dtype=torch.float64)
-    dist.all_gather_single(table, own)
-    losses, starts, ends = table.view(-1, len(own)).unbind(dim=1)
-    return float(losses.sum()), float(ends.max() - starts.min())
 
 
 def collect(own: T) -> list[T]:

@@ -112,9 +112,9 @@ class Training:
         for name, whole in pieces_of(self.backend.workers).items():
             values = torch.full((whole.size,), torch.nan, dtype=torch.float64)
             for start, piece in whole.pieces:
-                own = values[start : start + len(piece)]
+                own, piece = values[start : start + len(piece)], piece.detach().cpu()
                 assert ((own == piece) | own.isnan()).all(), name
-                own.copy_(piece.detach())
+                own.copy_(piece)
             assert not values.isnan().any(), name
             found[name] = values
         return found

@@ -1,0 +1,100 @@
+"""The same training on CUDA streams: nothing is read or reused too soon."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+import torch
+from trained import ROOT, regression, run, training
+
+from executor.lanes import Streams
+from executor.plan import Plan
+from executor.reference import train_plainly
+from executor.settings import Activations, Optimization, Precision
+from schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Sharding,
+    build_graph,
+    find_schedule,
+    schedules,
+)
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+CLOSE = 1e-10
+STEPS = 5
+"""More than may be under way at once."""
+
+
+def layout_of(schedule: str) -> Layout:
+    """Two ranks, and two stages on each where the schedule can have them."""
+    found = find_schedule(schedule)
+    sequence = 2 if found.uses_sequence else None
+    for stages in (2, 1):
+        layout = Layout(2, 4, stages, found.placement, sequence)
+        try:
+            found.require(layout)
+        except InvalidConfiguration:
+            continue
+        return layout
+    raise AssertionError(schedule)
+
+
+def plan_of(schedule: str, sharding: Sharding, activations: Activations, clip: bool) -> Plan:
+    graph = build_graph(schedule, layout_of(schedule), Communication(sharding, True, True, clip))
+    return Plan(
+        graph, regression(0), 2, 2, Precision.FLOAT64, activations,
+        optimization=Optimization(clip=0.1 if clip else None),
+    )  # fmt: skip
+
+
+CASES = list(product(schedules(), Sharding, Activations, (False, True)))
+
+
+@pytest.mark.parametrize(("schedule", "sharding", "activations", "clip"), CASES)
+def test_streams_compute_what_a_plain_loop_does(
+    schedule: str, sharding: Sharding, activations: Activations, clip: bool
+) -> None:
+    plan = plan_of(schedule, sharding, activations, clip)
+    reference = train_plainly(plan, range(STEPS))
+    with training(plan, Streams(torch.device("cuda", 0))) as found:
+        losses = found.run(range(STEPS))
+        assert losses == pytest.approx(reference.losses, abs=CLOSE)
+        values = found.values()
+        for name, value in reference.parameters.items():
+            assert torch.allclose(values[name], value.flatten(), rtol=0, atol=CLOSE)
+        columns = found.trainer.columns_of_median()
+        assert columns is not None
+        assert bool((columns[:, 3] >= columns[:, 2]).all())
+
+
+def test_the_sanitizer_finds_no_race() -> None:
+    chosen = "streams and (full or none) and breadth-first or streams and 1f1b and full"
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", __file__, "-k", chosen],
+        cwd=ROOT,
+        env={**os.environ, "TORCH_CUDA_SANITIZER": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("sharding", list(Sharding))
+def test_a_process_for_each_gpu(sharding: Sharding) -> None:
+    gpus = torch.cuda.device_count()
+    size = ("--pp", 2, "--dp", gpus // 2, "--loops", 2, "--microbatches", 4, "--steps", STEPS)
+    how = ("--sharding", sharding, "--precision", "float64", "--clip", 0.1, "--check-messages")
+    ended = run("breadth-first", *size, *how, "--backend", "cuda", "--verify", "--json")
+    assert ended.record["exact"] is True
