@@ -3,7 +3,8 @@
 Each worker tells of its own part in each task. Of all parts of a task, the
 first that was ready says when it was ready, the last one when it could start: a
 transfer starts when both ends are ready, a gather or a reduction when all
-replicas are. A transfer ends when it has arrived.
+replicas are, an update with clipping when all ranks' norms are known. A
+transfer ends when it has arrived.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from executor.dispatch import Step
-from schedules import TaskGraph
+from schedules import Operation, TaskGraph
 from schedules.columns import Seconds, among
 from schedules.steps import DATA
 from traces.timeline import Timeline
@@ -48,6 +49,10 @@ def merged(parts: Sequence[Seconds], graph: TaskGraph) -> Seconds:
     whole[:, START] = np.fmax.reduce(joined)[:, START]
     together = among(graph.operation, DATA)
     whole[:, START, together] = whole[:, START, together].max(axis=0)
+    norms, updates = (graph.operation == each for each in (Operation.NORM, Operation.OPTIMIZER))
+    if norms.any():
+        known = whole[:, END, norms].max(axis=1, keepdims=True)
+        whole[:, START, updates] = np.maximum(whole[:, START, updates], known)
     return whole
 
 
