@@ -3,8 +3,8 @@
 Each worker tells of its own part in each task. Of all parts of a task, the
 first that was ready says when it was ready, the last one when it could start: a
 transfer starts when both ends are ready, a gather or a reduction when all
-replicas are. A transfer ends when it has arrived. An update that clips waits for
-the norms of all ranks in itself, and starts when the last of them is known.
+replicas are, an update with clipping when all ranks' norms are known. A
+transfer ends when it has arrived.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def merged(parts: Sequence[Seconds], graph: TaskGraph) -> Seconds:
     whole[:, START] = np.fmax.reduce(joined)[:, START]
     together = among(graph.operation, DATA)
     whole[:, START, together] = whole[:, START, together].max(axis=0)
-    updates, norms = graph.operation == Operation.OPTIMIZER, graph.operation == Operation.NORM
+    norms, updates = (graph.operation == each for each in (Operation.NORM, Operation.OPTIMIZER))
     if norms.any():
         known = whole[:, END, norms].max(axis=1, keepdims=True)
         whole[:, START, updates] = np.maximum(whole[:, START, updates], known)

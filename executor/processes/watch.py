@@ -53,8 +53,12 @@ class Watch:
         self._begun = time.monotonic()
 
     def introduce(self, title: str, describe: Callable[[int], Activity]) -> None:
-        """Names the process (`rank 1`) and says how to put a task's number in words."""
+        """Names the process (`rank 1`) and says how to put a task's number in words.
+
+        The others hear of it at once: it may end before its next beat.
+        """
         self._title, self._describe = title, describe
+        self.alarm()
         self.alarm()
 
     def enter(self, lane: str, doing: Doing) -> None:
