@@ -33,11 +33,13 @@ def ignore(task: Task, worker: Worker) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _compute(step: Callable[[Worker, Task], None]) -> Kernel:
+def _compute(step_of: Callable[[Worker], Callable[[Task], None]]) -> Kernel:
+    """A step of whatever worker it is: one that sleeps has its own."""
+
     def run(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
         del backend
         (worker,) = workers
-        step(worker, task)
+        step_of(worker)(task)
 
     return run
 
@@ -50,10 +52,10 @@ def _update(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
 
 
 KERNELS: dict[Operation, Kernel] = {
-    Operation.FORWARD: _compute(Worker.forward),
-    Operation.BACKWARD: _compute(Worker.backward),
-    Operation.BACKWARD_INPUT: _compute(Worker.backward_input),
-    Operation.BACKWARD_WEIGHT: _compute(Worker.backward_weight),
+    Operation.FORWARD: _compute(lambda worker: worker.forward),
+    Operation.BACKWARD: _compute(lambda worker: worker.backward),
+    Operation.BACKWARD_INPUT: _compute(lambda worker: worker.backward_input),
+    Operation.BACKWARD_WEIGHT: _compute(lambda worker: worker.backward_weight),
     Operation.TRANSFER_ACTIVATIONS: lambda backend, *what: backend.transfer(*what),
     Operation.TRANSFER_GRADIENTS: lambda backend, *what: backend.transfer(*what),
     Operation.GATHER: lambda backend, *what: backend.gather(*what),
