@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.measure import Results
 
-NAMES = ("scale", "engines", "lowering", "small", "startup", "batch")
+NAMES = ("scale", "engines", "lowering", "small", "startup", "batch", "prediction")
 
 
 def show(console: Console, results: Results) -> None:
