@@ -22,7 +22,7 @@ demo: $(VENV)/runtime
 	$(BIN)/bfpp diff out/predicted.json.gz out/measured.json.gz --html out/difference.html
 
 test: $(VENV)/development
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2
 
 check: $(VENV)/development
 	$(BIN)/ruff format --check .

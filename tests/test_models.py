@@ -16,12 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bfpp.command_line import main
-from executor import checkpoint
+from executor.checkpoint import Pieces
 from executor.corpus import IGNORED, MASK, Text, default_text
 from executor.model import Layer, Model, cut, trace
 from executor.plan import Plan
+from executor.session import Outcome
 from executor.settings import Ends, Optimization, Precision
 from executor.sources import FunctionSource
+from executor.state import whole
+from executor.training import Report
 from executor.transformer import (
     Attention,
     Perceptron,
@@ -338,31 +341,32 @@ class Forgets(Worker):
         super()._backward(cell, made)  # type: ignore[arg-type]
 
 
+def outcome(reports: list[Report], state: dict[str, Pieces]) -> Outcome:
+    """What a run in this process would have told."""
+    parts = {name: (held.size, list(held.pieces)) for name, held in state.items()}
+    return Outcome(reports, None, 0, whole([parts]))
+
+
 @pytest.mark.parametrize("precision", Precision)
 @pytest.mark.parametrize("rate", [1e-3, 1e-5])
-def test_a_lost_micro_batch_is_told_from_rounding(
-    precision: Precision, rate: float, tmp_path: Path
-) -> None:
+def test_a_lost_micro_batch_is_told_from_rounding(precision: Precision, rate: float) -> None:
     made = transformer(sizes(), text(context=8))
     graph = build_graph("breadth-first", Layout(2, 4, 1), Communication(Sharding.FULL))
     plan = Plan(graph, made, 1, 2, precision, optimization=Optimization(rate))
     for worker, is_exact in ((Worker, True), (Forgets, False)):
-        reports, state = run_locally(plan, range(5), worker)
-        checkpoint.save(tmp_path / worker.__name__, 5, state, {}, None)
-        found = verify(plan, reports, tmp_path / worker.__name__)
+        found = verify(plan, outcome(*run_locally(plan, range(5), worker)))
         assert found.is_exact is is_exact, found
 
 
-def test_not_a_number_is_never_exact(tmp_path: Path) -> None:
+def test_not_a_number_is_never_exact() -> None:
     plan = Plan(build_graph("gpipe", Layout(2, 2, 1, "contiguous"), Communication()), chain(2))
     reports, state = run_locally(plan)
-    reports[-1] = replace(reports[-1], loss=math.nan)
-    checkpoint.save(tmp_path / "losses", 3, state, {}, None)
-    found = verify(plan, reports, tmp_path / "losses")
+    assert verify(plan, outcome(reports, state)).is_exact
+    wrong = [*reports[:-1], replace(reports[-1], loss=math.nan)]
+    found = verify(plan, outcome(wrong, state))
     assert math.isnan(found.max_loss_error)
     assert not found.is_exact
     state["1.linear.bias"].pieces[0][1][0] = math.nan
-    checkpoint.save(tmp_path / "weights", 3, state, {}, None)
-    found = verify(plan, reports[:-1], tmp_path / "weights")
+    found = verify(plan, outcome(reports, state))
     assert math.isnan(found.max_weight_error)
     assert not found.is_exact

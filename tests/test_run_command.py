@@ -15,7 +15,10 @@ KEYS = {
     "schedule", "backend", "first_step", "losses", "step_times", "median_step_time",
     "tokens_per_second",
 }  # fmt: skip
-VERIFIED = {"reference_losses", "max_loss_error", "max_weight_error", "tolerance", "exact"}
+VERIFIED = {
+    "reference_losses", "max_loss_error", "max_weight_error", "movement_error", "tolerance",
+    "exact",
+}  # fmt: skip
 
 BAD = {
     "--tp 2": "--tp: only 1 can be run; more can be simulated",

@@ -173,7 +173,8 @@ def test_a_description_that_fails_does_not_stop_the_beats() -> None:
     ("error", "activity", "in_communication"),
     [
         (ValueError("no\nmore"), BACKWARD, False),
-        (ValueError("no\nmore"), RECEIVE, True),
+        (ValueError("no\nmore"), RECEIVE, False),
+        (RuntimeError("no\nmore"), RECEIVE, True),
         (RuntimeError("[gloo/tcp.cc:1] Connection closed by peer"), BACKWARD, True),
     ],
 )

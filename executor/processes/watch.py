@@ -59,7 +59,6 @@ class Watch:
         """
         self._title, self._describe = title, describe
         self.alarm()
-        self.alarm()
 
     def enter(self, lane: str, doing: Doing) -> None:
         """The lane begins a task."""
