@@ -4,15 +4,11 @@ A lane is an in-order queue. What is put on it (waits, marks, actions) runs in
 that order, some time after it was put there, beside the other lanes. On a CPU
 a lane is a worker thread; on a GPU it is a CUDA stream, and an action is run at
 once by the host, which queues its kernels on the stream.
-
-Memory that passes from lane to lane is lent by a `Pool`: a tensor that is given
-back is lent again only to lanes that wait for what was still done with it.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -22,11 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from executor.model import Shape
-
 Action = Callable[[], None]
-NOTHING_RUNS = -1
-"""In place of a task's number."""
 
 
 class Stopped(Exception):
@@ -318,38 +310,3 @@ class Streams:
         for mark in marks:
             assert isinstance(mark, StreamMark)  # noqa: S101
             mark.event.synchronize()
-
-
-class Pool:
-    """Tensors of a few shapes that lanes lend one another."""
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.free: dict[Shape, deque[tuple[Tensor, Mark | None]]] = {}
-        self.lent: dict[int, tuple[Tensor, Shape]] = {}
-
-    def take(self, shape: Shape) -> Tensor:
-        """A tensor that nobody uses: the one that was given back the longest ago, or a new one."""
-        try:
-            tensor, given_back = self.free[shape].popleft()
-        except (KeyError, IndexError):
-            tensor = torch.empty(shape.size, dtype=shape.dtype, device=self.device.device)
-        else:
-            self.device.after(given_back)
-        self.lent[_memory(tensor)] = tensor, shape
-        return tensor
-
-    def lends(self, tensor: Tensor) -> bool:
-        """Whether this is in memory that is lent, under this name or another."""
-        return _memory(tensor) in self.lent
-
-    def give(self, tensor: Tensor) -> None:
-        """Give a tensor back, if it is the pool's: the lane whose action runs needs it no more."""
-        lent, shape = self.lent.get(_memory(tensor), (None, None))
-        if lent is tensor and shape is not None:
-            del self.lent[_memory(tensor)]
-            self.free.setdefault(shape, deque()).append((tensor, self.device.here()))
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

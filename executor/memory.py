@@ -1,0 +1,134 @@
+"""What one device keeps of the model: stages, buffers, and the optimizer's state.
+
+Weights and gradients lie in the buffers that the task graph numbers: a stage's
+own, or some that stages take turns in. Nothing here asks for the sharding: the
+graph's gathers, reductions and buffers say it all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import Tensor
+
+from executor.flat import StageState
+from executor.plan import Plan
+from executor.stage import Stage
+from schedules import Operation, Task
+from schedules.columns import NONE
+
+
+class Memory:
+    """The stages of one pipeline rank of one replica, and all buffers that they use."""
+
+    def __init__(self, plan: Plan, rank: int, replica: int, device: torch.device) -> None:
+        self.plan, self.rank, self.replica = plan, rank, replica
+        share = replica if plan.is_sharded else 0
+        numbers = plan.graph.layout.stages_of(rank)
+        self.stages = {number: Stage(plan, number, share, device) for number in numbers}
+        self.gathers = self._gathers()
+        self.weights = self._buffers("weight_buffer")
+        self.gradients = self._buffers("gradient_buffer")
+        for number, stage in self.stages.items():
+            stage.attach(
+                {each: self.weights[each] for each in self._buffers_of(number, "weight_buffer")},
+                {
+                    each: self.gradients[each]
+                    for each in self._buffers_of(number, "gradient_buffer")
+                },
+            )
+        self.optimizer = torch.optim.AdamW(
+            [stage.state.weights for stage in self.stages.values()],
+            lr=plan.optimization.learning_rate,
+            weight_decay=plan.optimization.weight_decay,
+        )
+        for stage in self.stages.values():
+            self.optimizer.state[stage.state.weights] = stage.state.moments()
+        self.square_norm = torch.zeros((), dtype=torch.float64, device=device)
+
+    # Buffers
+
+    def _gathers(self) -> Counter[int]:
+        """How often a step gathers each stage."""
+        graph = self.plan.graph
+        own = (graph.operation == Operation.GATHER) & (graph.rank == self.rank)
+        return Counter(graph.stage[own].tolist())
+
+    def _buffers_of(self, stage: int, column: str) -> list[int]:
+        """The buffers that tasks of a stage use."""
+        graph = self.plan.graph
+        used = getattr(graph, column)[graph.stage == stage]
+        return sorted(set(used.tolist()) - {NONE})
+
+    def _buffers(self, column: str) -> dict[int, Tensor]:
+        """The buffers of a column, each large enough for all stages that use it.
+
+        Weights that are never gathered are all in the training state; they are
+        computed with in place if the precision is the same.
+        """
+        users: dict[int, list[Stage]] = {}
+        for number, stage in self.stages.items():
+            for buffer in self._buffers_of(number, column):
+                users.setdefault(buffer, []).append(stage)
+        found = {}
+        for buffer, stages in users.items():
+            state = stages[0].state.weights.detach()
+            is_state = column == "weight_buffer" and not self.gathers
+            if is_state and state.dtype is self.plan.dtype:
+                found[buffer] = state
+            else:
+                size = max(stage.flat.size for stage in stages)
+                found[buffer] = torch.zeros(size, dtype=self.plan.dtype, device=state.device)
+        return found
+
+    def weights_of(self, task: Task) -> Tensor:
+        """The buffer that a gather fills, as large as its stage."""
+        return self.weights[task.weight_buffer][: self.stages[task.stage].flat.size]
+
+    def gradients_of(self, task: Task) -> Tensor:
+        """The buffer that a reduction empties, as large as its stage."""
+        return self.gradients[task.gradient_buffer][: self.stages[task.stage].flat.size]
+
+    def state_of(self, task: Task) -> StageState:
+        """The share of a stage's training state."""
+        return self.stages[task.stage].state
+
+    def take_gradients(self, task: Task) -> None:
+        """Add this share's part of what was reduced to the state, and empty the buffer."""
+        buffer, state = self.gradients_of(task), self.state_of(task)
+        state.gradients.add_(state.part(buffer))
+        buffer.zero_()
+
+    # The update
+
+    def measure(self) -> Tensor:
+        """The square of the norm of this share's gradients."""
+        norms = [
+            torch.linalg.vector_norm(stage.state.gradients, dtype=torch.float64)
+            for stage in self.stages.values()
+        ]
+        return torch.stack(norms).square().sum()
+
+    def update(self, square_norm: Tensor | None) -> None:
+        """The optimizer's step, with gradients clipped if their norm is given."""
+        clip = self.plan.optimization.clip
+        states = [stage.state for stage in self.stages.values()]
+        if clip is not None and square_norm is not None:
+            scale = (clip / (square_norm.sqrt() + 1e-6)).clamp(max=1)
+            for state in states:
+                state.gradients.mul_(scale)
+        self.optimizer.step()
+        for state in states:
+            state.gradients.zero_()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take the weights of the training state, where no gather brings them."""
+        for number, stage in self.stages.items():
+            for buffer in stage.buffers.values() if number not in self.gathers else ():
+                buffer.copy_(stage.state.weights.detach())
+
+    def step_counts(self) -> list[Tensor]:
+        """How many steps the optimizer has made, as it counts them for each stage."""
+        return [self.optimizer.state[stage.state.weights]["step"] for stage in self.stages.values()]
