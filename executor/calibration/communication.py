@@ -12,18 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from executor.backends.distributed import DistributedBackend
-from executor.backends.protocol import Backend
 from executor.calibration.fitting import fit_line
 from executor.calibration.runs import (
     MICROBATCHES,
     Effort,
     Profile,
     columns_of_steps,
+    distributed,
     durations,
     tasks_of,
 )
-from executor.lanes import Threads
 from executor.measured import END, READY
 from executor.model import Model
 from executor.plan import Plan
@@ -82,7 +80,7 @@ def measure_transfers(plan: Plan, effort: Effort) -> Profile:
         small = replace(
             plan, graph=graph, model=_idle_model(layout.stages, Scale, width), microbatch_size=1
         )
-        columns = columns_of_steps(small, _distributed(small), effort.steps)
+        columns = columns_of_steps(small, distributed(small), effort.steps)
         for sender, receiver, tasks in _channels(graph) if columns else ():
             point = (float(width * plan.dtype.itemsize), durations(columns, tasks))
             samples.setdefault((sender, receiver), []).append(point)
@@ -96,10 +94,6 @@ def measure_transfers(plan: Plan, effort: Effort) -> Profile:
     ]
     medians = {wakes: float(np.median(found)) if found else 0.0 for wakes, found in delays.items()}
     return {"channels": channels, "dispatch": {"next": medians[False], "wake": medians[True]}}
-
-
-def _distributed(plan: Plan) -> Backend:
-    return DistributedBackend(plan, Threads(), "gloo")
 
 
 def _channels(graph: TaskGraph) -> Iterator[tuple[int, int, list[int]]]:
@@ -142,7 +136,7 @@ def measure_data(plan: Plan, effort: Effort) -> Profile:
             microbatch_size=1,
             optimization=replace(plan.optimization, clip=1.0),
         )
-        columns = columns_of_steps(small, _distributed(small), effort.steps)
+        columns = columns_of_steps(small, distributed(small), effort.steps)
         amount = float(Stage(small, 0, 0, torch.device("cpu")).flat.size)
         for kind in kinds if columns else ():
             of_rank = 1 if kind in (Operation.GATHER, Operation.REDUCE) else 2 / plan.data_parallel

@@ -1,4 +1,8 @@
-"""Seconds of a forward and a backward pass of each layer, and of a stage besides."""
+"""Seconds of a forward and a backward pass of each layer, and of a stage besides.
+
+All ranks compute at the same time and transfer to one another, as in a run:
+where cores are shared, a pass beside transfers takes longer than one alone.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,20 @@ from dataclasses import replace
 from itertools import groupby
 
 import torch
-import torch.distributed as dist
 
-from executor.backends.local import LocalBackend
 from executor.calibration.fitting import least_squares
-from executor.calibration.runs import MICROBATCHES, WARM_UP, Effort, Profile, durations, tasks_of
-from executor.lanes import Threads
+from executor.calibration.runs import (
+    MICROBATCHES,
+    Effort,
+    Profile,
+    columns_of_steps,
+    distributed,
+    durations,
+    tasks_of,
+)
 from executor.model import build
 from executor.plan import Plan
-from executor.training import Trainer
 from schedules import Layout, Operation, build_graph
-from schedules.columns import Seconds
 
 ALIKE = 3
 """Layers of a kind that are run: to know what one more takes."""
@@ -28,30 +35,32 @@ COARSE = 3
 
 def measure_compute(plan: Plan, effort: Effort) -> Profile:
     """Seconds of a forward and a backward pass of each layer, and of a stage besides."""
+    ranks = plan.graph.layout.pipeline_parallel
     kinds = _kinds(plan)
     runs = [(number, count) for number, group in groupby(kinds) for count in [len(list(group))]]
     chosen = [
         layer
         for (kind, count), first in zip(runs, _firsts(runs), strict=True)
-        for layer in range(first, first + min(count, ALIKE))
+        for layer in range(first, first + min(count, ALIKE * ranks))
     ]
     model = replace(
         plan.model, layers=[plan.model.layers[each] for each in chosen], attached=(0, 0)
     )
     rows: list[list[float]] = []
     seconds: dict[Operation, list[float]] = {Operation.FORWARD: [], Operation.BACKWARD: []}
-    for stages in (len(chosen), max(1, len(chosen) // COARSE)):
-        layout = Layout(1, MICROBATCHES, stages)
-        small = replace(
-            plan, graph=build_graph("breadth-first", layout), model=model, data_parallel=1
-        )
-        columns = _own_columns(small, effort.steps)
-        for stage, layers in enumerate(small.cuts):
+    finest = len(chosen) // ranks
+    for stages in (finest, max(1, finest // COARSE)):
+        graph = build_graph("breadth-first", Layout(ranks, MICROBATCHES, stages))
+        small = replace(plan, graph=graph, model=model)
+        columns = columns_of_steps(small, distributed(small), effort.steps)
+        for stage, layers in enumerate(small.cuts if columns else ()):
             here = [kinds[chosen[layer]] for layer in layers]
             rows.append([1.0, *(float(here.count(kind)) for kind in range(max(kinds) + 1))])
             for operation, found in seconds.items():
                 found.append(durations(columns, tasks_of(small.graph, operation, stage)))
-    known = {operation: _shared(least_squares(rows, found)) for operation, found in seconds.items()}
+    if not rows:  # only the first process knows the times of all
+        return {}
+    known = {operation: least_squares(rows, found) for operation, found in seconds.items()}
     sizes = _sizes(plan)
     measured = [
         {
@@ -65,16 +74,6 @@ def measure_compute(plan: Plan, effort: Effort) -> Profile:
     ]
     passes = {"forward": known[Operation.FORWARD][0], "backward": known[Operation.BACKWARD][0]}
     return {"layers": measured, "passes": passes}
-
-
-def _own_columns(plan: Plan, steps: int) -> list[Seconds]:
-    """A run of all stages in this process, beside those of the other processes."""
-    backend = LocalBackend(plan, Threads())
-    trainer = Trainer(plan, backend)
-    for _ in trainer.run(range(WARM_UP + steps)):
-        pass
-    trainer.close()
-    return [columns for _, columns in trainer.columns][WARM_UP:]
 
 
 def _kinds(plan: Plan) -> list[int]:
@@ -109,11 +108,3 @@ def _sizes(plan: Plan) -> list[tuple[int, int]]:
         parameters = sum(value.numel() for value in module.parameters())
         found.append((parameters, shape.elements * shape.dtype.itemsize))
     return found
-
-
-def _shared(values: Sequence[float]) -> list[float]:
-    """The mean over all processes."""
-    own = torch.tensor(values, dtype=torch.float64)
-    dist.all_reduce(own)
-    shared: list[float] = (own / dist.get_world_size()).tolist()
-    return shared

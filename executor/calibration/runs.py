@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from executor.backends.distributed import DistributedBackend
 from executor.backends.protocol import Backend
+from executor.lanes import Threads
 from executor.measured import END, START
 from executor.plan import Plan
 from executor.training import Trainer
@@ -18,7 +20,7 @@ from schedules.columns import Seconds
 Profile = dict[str, Any]
 """What is measured, as the profile's file holds it; seconds, bytes, bytes per second."""
 
-MICROBATCHES = 4
+MICROBATCHES = 6
 
 WARM_UP = 2
 """Steps of each small run that do not count."""
@@ -34,6 +36,11 @@ class Effort:
 
 
 QUICK = Effort(4, (4_096, 262_144, 1_048_576), (1_024, 65_536, 262_144))
+
+
+def distributed(plan: Plan) -> Backend:
+    """A process's part of a small run, over gloo."""
+    return DistributedBackend(plan, Threads(), "gloo")
 
 
 def columns_of_steps(plan: Plan, backend: Backend, steps: int) -> list[Seconds]:
