@@ -47,7 +47,7 @@ class Guard:
     def start(self) -> None:
         """Sends the first beat and goes on by itself."""
         self._watch.alarm = self._ring
-        self._send()
+        self._send(done=False)
         self._thread.start()
 
     def finish(self) -> None:
@@ -65,9 +65,11 @@ class Guard:
 
     def _run(self) -> None:
         try:
-            while not self._done:
+            done = False
+            while not done:
                 signal = self._sleep()
-                self._send()
+                done = self._done  # read once: the last beat must be the one that says so
+                self._send(done)
                 self._look(signal)
         except DistError:
             # The store is gone, and with it whoever hosts it.
@@ -78,5 +80,5 @@ class Guard:
         heard, _, _ = select.select([self._heard], [], [], self._limits.beat)
         return max(self._heard.recv(64)) if heard else 0
 
-    def _send(self) -> None:
-        self._store.set(self._key, self._watch.beat(self._done).to_json())
+    def _send(self, done: bool) -> None:
+        self._store.set(self._key, self._watch.beat(done).to_json())
