@@ -72,7 +72,7 @@ def test_training_over_gloo_is_that_of_a_plain_loop(case: str, ran: dict[str, Ra
 
 
 CLOCK_ERROR = 2e-2
-"""Seconds by which the processes of a machine may read its clock differently: none."""
+"""Seconds by which moments may seem out of order where a busy machine reads clocks late."""
 
 
 @pytest.mark.parametrize("case", [case for case in JOBS if "4x1" in case or "2x2" in case])
