@@ -16,7 +16,6 @@ import numpy as np
 from executor.dispatch import Step
 from schedules import Operation, TaskGraph
 from schedules.columns import Seconds, among
-from schedules.steps import DATA
 from traces.timeline import Timeline
 
 POSTED, READY, START, END = range(4)
@@ -47,7 +46,7 @@ def merged(parts: Sequence[Seconds], graph: TaskGraph) -> Seconds:
     joined = np.array(parts)
     whole: Seconds = np.fmin.reduce(joined)
     whole[:, START] = np.fmax.reduce(joined)[:, START]
-    together = among(graph.operation, DATA)
+    together = among(graph.operation, graph.communication.collectives)
     whole[:, START, together] = whole[:, START, together].max(axis=0)
     norms, updates = (graph.operation == each for each in (Operation.NORM, Operation.OPTIMIZER))
     if norms.any():

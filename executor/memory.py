@@ -94,11 +94,11 @@ class Memory:
         """The share of a stage's training state."""
         return self.stages[task.stage].state
 
-    def take_gradients(self, task: Task) -> None:
+    def take_gradients(self, task: Task, total: Tensor) -> None:
         """Add this share's part of what was reduced to the state, and empty the buffer."""
-        buffer, state = self.gradients_of(task), self.state_of(task)
-        state.gradients.add_(state.part(buffer))
-        buffer.zero_()
+        state = self.state_of(task)
+        state.gradients.add_(state.part(total))
+        self.gradients_of(task).zero_()
 
     # The update
 

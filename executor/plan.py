@@ -74,6 +74,10 @@ class Plan:
         """In how many shares replicas keep the training state."""
         return self.data_parallel if self.is_sharded else 1
 
+    def process(self, rank: int, replica: int) -> int:
+        """The number of the process of a pipeline rank of a replica, where each has one."""
+        return rank * self.data_parallel + replica
+
     @property
     def microbatches(self) -> int:
         """Micro-batches of a step over all replicas."""

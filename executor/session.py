@@ -31,7 +31,7 @@ from executor.training import Report, Trainer, collect
 from executor.worker import Worker
 from schedules import InvalidConfiguration, Task
 from schedules.columns import NONE, Seconds
-from schedules.steps import COMPUTE_STEPS, TRANSFERS, Operation
+from schedules.steps import TRANSFERS, Operation
 
 
 class Disagreement(Exception):
@@ -176,18 +176,17 @@ def _describe(plan: Plan, worker: Worker | None, number: int) -> Activity:
 
 
 def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:
-    replicas = plan.data_parallel
+    """The other processes that a task is done with."""
+    communication = plan.graph.communication
+    ranks, replicas = [worker.rank], [worker.replica]
     if task.operation in TRANSFERS:
-        other = task.peer if worker.rank == task.rank else task.rank
-        return (other * replicas + worker.replica,)
-    if task.operation in COMPUTE_STEPS:
-        return ()
-    if task.operation is Operation.OPTIMIZER:
-        ranks = range(plan.graph.layout.pipeline_parallel)
-        others = [rank * replicas + worker.replica for rank in ranks if rank != worker.rank]
-        return tuple(others) if plan.graph.communication.clipping else ()
-    group = range(worker.rank * replicas, (worker.rank + 1) * replicas)
-    return tuple(each for each in group if each != worker.rank * replicas + worker.replica)
+        ranks = [task.rank, task.peer]
+    elif task.operation in communication.collectives:
+        replicas = [*range(plan.data_parallel)]
+    elif task.operation is Operation.OPTIMIZER and communication.clipping:
+        ranks = [*range(plan.graph.layout.pipeline_parallel)]
+    group = {plan.process(rank, replica) for rank in ranks for replica in replicas}
+    return tuple(sorted(group - {plan.process(worker.rank, worker.replica)}))
 
 
 @contextmanager

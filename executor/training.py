@@ -16,7 +16,6 @@ from executor.dispatch import Dispatcher, Observer, Step, ignore
 from executor.measured import END, START, columns_of, merged
 from executor.plan import Plan
 from schedules.columns import Seconds, among
-from schedules.steps import DATA
 
 T = TypeVar("T")
 
@@ -86,7 +85,7 @@ class Trainer:
             return loss, float(whole[:, END].max() - whole[:, START].min())
         ready = np.fmin.reduce(np.where(graph.is_transfer, np.inf, columns[:, START]))
         first = int(np.nanargmin(ready))
-        is_shared = bool(among(graph.operation[[first]], DATA)[0])
+        is_shared = bool(among(graph.operation[[first]], graph.communication.collectives)[0])
         own = torch.tensor(
             [loss, ready[first], np.nanmax(columns[:, END]), is_shared], dtype=torch.float64
         )

@@ -60,6 +60,16 @@ class Communication:
     data_overlap: bool = True
     clipping: bool = False
 
+    @property
+    def collectives(self) -> tuple[Operation, ...]:
+        """What all replicas of a rank do together.
+
+        The norm of gradients is one of them only if they are sharded: otherwise
+        each replica knows it.
+        """
+        shared = (Operation.GATHER, Operation.REDUCE)
+        return shared if self.sharding is Sharding.NONE else (*shared, Operation.NORM)
+
 
 class LaneKind(IntEnum):
     """What a lane carries."""

@@ -284,9 +284,9 @@ def skipped(operation: Operation) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def not_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(self: Worker, task: Task) -> None:
+    def take(self: Worker, task: Task, total: Tensor) -> None:
         state = self.state_of(task)
-        state.gradients.add_(state.part(self.gradients_of(task)))
+        state.gradients.add_(state.part(total))
 
     monkeypatch.setattr(Worker, "take_gradients", take)
 
@@ -314,7 +314,7 @@ def own_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def reduce(self: LocalBackend, task: Task, workers: list[Worker]) -> None:
         del self
         for worker in workers:
-            worker.take_gradients(task)
+            worker.take_gradients(task, worker.gradients_of(task))
 
     monkeypatch.setattr(LocalBackend, "reduce", reduce)
 

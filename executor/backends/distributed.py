@@ -1,10 +1,9 @@
 """One worker a process, over torch.distributed: gloo between CPUs, NCCL between GPUs.
 
-The processes are numbered with replicas innermost, then pipeline ranks. Every
-directed channel has a process group of its own, since NCCL matches messages by
-their order in a group; all processes make all groups, in the same order. Gloo's
-messages carry the task's number as their tag besides. What is announced has none, so that the next
-announcement is received, whatever it says.
+Every directed channel has a process group of its own, since NCCL matches
+messages by their order in a group; all processes make all groups, in the same
+order. Gloo's messages carry the task's number as their tag besides. What is
+announced has none, so that the next announcement is received, whatever it says.
 """
 
 from __future__ import annotations
@@ -49,21 +48,18 @@ class DistributedBackend:
         replicas = range(plan.data_parallel)
         ranks = range(plan.graph.layout.pipeline_parallel)
         self.data = self._group_of_each(
-            [[self._process(rank, replica) for replica in replicas] for rank in ranks]
+            [[plan.process(rank, replica) for replica in replicas] for rank in ranks]
         )
         self.pipeline = self._group_of_each(
-            [[self._process(rank, replica) for rank in ranks] for replica in replicas]
+            [[plan.process(rank, replica) for rank in ranks] for replica in replicas]
         )
         self.channels = {
             channel: self._group_of_each(
-                [[self._process(end, replica) for end in channel[1:]] for replica in replicas]
+                [[plan.process(end, replica) for end in channel[1:]] for replica in replicas]
             )
             for channel in _channels(plan)
         }
         self._warm_up()
-
-    def _process(self, rank: int, replica: int) -> int:
-        return rank * self.plan.data_parallel + replica
 
     def _group_of_each(self, members: list[list[int]]) -> dist.ProcessGroup | None:
         """Make a group of each of these lists; the one that this process is in."""
@@ -78,9 +74,9 @@ class DistributedBackend:
         value = torch.zeros(1, device=self.device.device)
         for (_, sender, receiver), group in self.channels.items():
             if self.worker.rank == sender:
-                dist.send(value, self._process(receiver, self.worker.replica), group)
+                dist.send(value, self.plan.process(receiver, self.worker.replica), group)
             elif self.worker.rank == receiver:
-                dist.recv(value, self._process(sender, self.worker.replica), group)
+                dist.recv(value, self.plan.process(sender, self.worker.replica), group)
         for group in (self.data, self.pipeline):
             dist.all_reduce(value, group=group)
         dist.barrier()
@@ -94,13 +90,13 @@ class DistributedBackend:
         (worker,) = workers
         group = self.channels[task.operation, task.rank, task.peer]
         if worker.rank == task.rank:
-            sent, receiver = worker.sent(task), self._process(task.peer, worker.replica)
+            sent, receiver = worker.sent(task), self.plan.process(task.peer, worker.replica)
             if self.checks_messages:
                 dist.send(self._identity(task, sent), receiver, group)
             dist.send(sent, receiver, group, task.number)
             worker.pool.give(sent)
         else:
-            space, sender = worker.space(task), self._process(task.rank, worker.replica)
+            space, sender = worker.space(task), self.plan.process(task.rank, worker.replica)
             if self.checks_messages:
                 self._require(task, space, sender, group)
             dist.recv(space, sender, group, task.number)
@@ -140,7 +136,7 @@ class DistributedBackend:
                 dist.reduce_scatter_single(state.part(buffer), buffer, group=self.data)
             else:
                 dist.all_reduce(buffer, group=self.data)
-        worker.take_gradients(task)
+        worker.take_gradients(task, buffer)
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:
         """The sum over the shares."""

@@ -12,7 +12,7 @@ from executor.lanes import Device
 from executor.plan import Plan
 from executor.worker import Worker
 from schedules import Task
-from schedules.steps import DATA, TRANSFERS
+from schedules.steps import TRANSFERS
 
 
 class LocalBackend:
@@ -32,7 +32,9 @@ class LocalBackend:
         if task.operation in TRANSFERS:
             return [[replica[task.rank], replica[task.peer]] for replica in self.replicas]
         own = [replica[task.rank] for replica in self.replicas]
-        return [own] if task.operation in DATA else [[worker] for worker in own]
+        if task.operation in self.plan.graph.communication.collectives:
+            return [own]
+        return [[worker] for worker in own]
 
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """A copy."""
@@ -51,20 +53,18 @@ class LocalBackend:
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """A sum in one replica's buffer, in the order of the replicas."""
-        first, *others = (worker.gradients_of(task) for worker in workers)
+        total, *others = (worker.gradients_of(task) for worker in workers)
         for other in others:
-            first.add_(other)
-        for other in others:
-            other.copy_(first)
-        for worker in workers:
-            worker.take_gradients(task)
+            total.add_(other)
+        for worker in reversed(workers):  # the first one's buffer is emptied last
+            worker.take_gradients(task, total)
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:
         """The sum over the shares."""
         del task
-        parts = [worker.measure() for worker in workers]
-        for worker, own in zip(workers, parts, strict=True):
-            worker.square_norm = torch.stack(parts).sum() if self.plan.is_sharded else own
+        total = torch.stack([worker.measure() for worker in workers]).sum()
+        for worker in workers:
+            worker.square_norm = total
 
     def total_square_norm(self, worker: Worker) -> Tensor:
         """The sum over the pipeline's ranks."""
