@@ -1,114 +1,148 @@
 """Predicted and measured step times of the four schedules, on this machine.
 
-Two ranks that compute, then eight that sleep as long as they would compute. All
-take turns, calibration included, so that all see the same noise of the machine;
-what is compared are medians over the turns' steps.
+Two ranks that compute, then eight that sleep as long as they would compute. The
+speed of a shared machine changes from minute to minute, so all take turns, in
+processes that stay: each turn calibrates, and runs a few steps of every
+schedule. A prediction is compared with what was measured in its turn.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
-from pathlib import Path
 from statistics import median
-from typing import Any
 
-from benchmarks.measure import ROOT, Results
+import torch.distributed as dist
 
-TURNS, STEPS, WARM_UP = 2, 12, 2
-TIE = 0.03
+from benchmarks.measure import Results
+from bfpp.commands.calibrate import profile_of
+from bfpp.jobs import sleeps_of
+from executor.backends.distributed import DistributedBackend
+from executor.calibration import QUICK, measure
+from executor.job import Job
+from executor.lanes import Threads
+from executor.plan import Plan
+from executor.processes import Place, join, launch, use_cores
+from executor.sleeping import SleepingWorker
+from executor.sources import TransformerSource
+from executor.training import Trainer
+from executor.transformer import TransformerSizes
+from executor.worker import Worker
+from schedules import Communication, Layout, find_schedule
+from sim.engines import simulate
+from sim.profile import ProfiledCosts, read_profile
+
+STEPS, WARM_UP = 3, 1
+TIE = 0.05
 """Predictions nearer to each other than this share are no ranking."""
 
-MODEL = ("--layers", "16", "--hidden", "128")
-"""Stages of four to eight layers take milliseconds."""
+SCHEDULES = ("breadth-first", "depth-first", "1f1b", "gpipe")
 
 
 @dataclass(frozen=True)
-class Case:
-    """A schedule, and how it is run."""
+class Group:
+    """The four schedules on one layout; looped ones have a stage for each layer."""
 
-    schedule: str
     ranks: int
-    sleeps: bool
+    layers: int
+    microbatches: int
+    turns: int
+    sleeps: bool = False
 
-    def words(self) -> list[str]:
-        """The layout: 16 layers in stages of 4 (2 ranks) or 1 (8 ranks), or twice that."""
-        looped = self.schedule in ("breadth-first", "depth-first")
-        loops = ["--loops", "2"] if looped else []
-        return [self.schedule, "--pp", str(self.ranks), "--microbatches", "8", *loops]
+    @property
+    def title(self) -> str:
+        how = "sleeping" if self.sleeps else "computing"
+        return f"{self.ranks} ranks, {self.microbatches} micro-batches, {how}"
+
+    def jobs(self) -> dict[str, Job]:
+        sizes = TransformerSizes(
+            layers=self.layers, hidden=128, heads=4, kv_heads=4, context=128, vocabulary=257,
+            mlp=512,
+        )  # fmt: skip
+        found = {}
+        for name in SCHEDULES:
+            placement = find_schedule(name).placement
+            loops = self.layers // self.ranks if placement == "looped" else 1
+            layout = Layout(self.ranks, self.microbatches, loops, placement)
+            source = TransformerSource(sizes, None)
+            found[name] = Job(name, layout, Communication(), source, 1, microbatch_size=4)
+        return found
 
 
-SCHEDULES = ("breadth-first", "depth-first", "1f1b", "gpipe")
-GROUPS = {
-    "2 ranks, computing": [Case(name, 2, sleeps=False) for name in SCHEDULES],
-    "8 ranks, sleeping": [Case(name, 8, sleeps=True) for name in SCHEDULES],
-}
+GROUPS = (Group(2, 8, 2, 8), Group(2, 8, 8, 8), Group(8, 16, 8, 2, sleeps=True))
+
+Turn = dict[str, tuple[float, float]]
+"""Predicted and measured seconds of each schedule."""
 
 
-def bfpp(*words: str) -> Any:
-    """What a command answers a program."""
-    command = [sys.executable, "-m", "bfpp.command_line", *words, "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"bfpp {' '.join(words)} failed:\n{done.stderr}")
-    return json.loads(done.stdout)
-
-
-def turn(folder: str) -> dict[Case, tuple[float, list[float]]]:
-    """Calibrate once, and run everything once: predicted seconds and measured ones."""
-    profile = str(Path(folder) / "profile.toml")
-    bfpp("calibrate", "--out", profile, *MODEL)
-    found = {}
-    for case in (case for cases in GROUPS.values() for case in cases):
-        sleep = ["--sleep", profile] if case.sleeps else []
-        predicted = bfpp("simulate", *case.words(), "--profile", profile)["step_time"]
-        run = bfpp("run", *case.words(), *MODEL, "--steps", str(STEPS), *sleep)
-        found[case] = predicted, run["step_times"][WARM_UP:]
+def take_turns(place: Place, group: Group) -> list[Turn]:
+    """Calibrate and run in turn, in each of a group's processes; the first one's count."""
+    join(place)
+    use_cores(place.processes)
+    jobs = group.jobs()
+    plans = {name: job.plan() for name, job in jobs.items()}
+    first = SCHEDULES[0]
+    found = []
+    for _ in range(group.turns):
+        told = [measure(place, plans[first], QUICK)]
+        dist.broadcast_object_list(told)
+        costs = read_profile("profile", profile_of(jobs[first], told[0] or {}))
+        found.append(
+            {
+                name: (simulate(plan.graph, costs).step_time, seconds(plan, costs, group.sleeps))
+                for name, plan in plans.items()
+            }
+        )
     return found
 
 
-def reversed_pairs(predicted: dict[str, float], measured: dict[str, float]) -> list[str]:
+def seconds(plan: Plan, costs: ProfiledCosts, sleeps: bool) -> float:
+    """The median of a few steps, on which the processes agree."""
+    make = partial(SleepingWorker, sleeps=sleeps_of(costs, plan)) if sleeps else Worker
+    backend = DistributedBackend(plan, Threads(), "gloo", make)
+    trainer = Trainer(plan, backend)
+    taken = [report.seconds for report in trainer.run(range(WARM_UP + STEPS))]
+    trainer.close()
+    backend.close()
+    return median(taken[WARM_UP:])
+
+
+def reversed_pairs(times: dict[str, tuple[float, float]]) -> Iterable[str]:
     """Pairs of which the one that was predicted to be faster, by more than a tie, was not."""
-    return [
-        f"{one} and {other}"
-        for one, other in combinations(predicted, 2)
-        if abs(predicted[one] / predicted[other] - 1) > TIE
-        and (predicted[one] < predicted[other]) != (measured[one] < measured[other])
-    ]
+    for (one, (predicted, measured)), (other, (also_predicted, also_measured)) in combinations(
+        times.items(), 2
+    ):
+        differs = abs(predicted / also_predicted - 1) > TIE
+        if differs and (predicted < also_predicted) != (measured < also_measured):
+            yield f"{one} and {other}"
 
 
 def run() -> Results:
-    with tempfile.TemporaryDirectory() as folder:
-        turns = [turn(folder) for _ in range(TURNS)]
     rows, remarks = [], []
-    for title, cases in GROUPS.items():
-        predicted = {case.schedule: median(each[case][0] for each in turns) for case in cases}
-        measured = {
-            case.schedule: median(step for each in turns for step in each[case][1])
-            for case in cases
-        }
-        rows += [
-            {
-                "how": title,
-                "schedule": name,
-                "predicted (ms)": f"{1e3 * predicted[name]:.1f}",
-                "measured (ms)": f"{1e3 * measured[name]:.1f}",
-                "error (%)": f"{100 * (predicted[name] / measured[name] - 1):+.1f}",
-            }
-            for name in SCHEDULES
-        ]
-        for what, seconds in (("predicted", predicted), ("measured", measured)):
-            remarks.append(
-                f"{title}, {what}: {' < '.join(sorted(seconds, key=seconds.__getitem__))}."
+    for group in GROUPS:
+        turns = launch(take_turns, group, group.ranks) or []
+        times = {}
+        for name in SCHEDULES:
+            predicted, measured = zip(*(turn[name] for turn in turns), strict=True)
+            errors = sorted(100 * (p / m - 1) for p, m in zip(predicted, measured, strict=True))
+            times[name] = median(predicted), median(measured)
+            rows.append(
+                {
+                    "how": group.title,
+                    "schedule": name,
+                    "turns": len(turns),
+                    "predicted (ms)": f"{1e3 * times[name][0]:.1f}",
+                    "measured (ms)": f"{1e3 * times[name][1]:.1f}",
+                    "error (%)": f"{median(errors):+.1f}",
+                    "of the turns (%)": f"{errors[0]:+.1f} to {errors[-1]:+.1f}",
+                }
             )
-        wrong = reversed_pairs(predicted, measured)
-        remarks.append(f"{title}, pairs the wrong way round: {', '.join(wrong) or 'none'}.")
+        wrong = ", ".join(reversed_pairs(times)) or "none"
+        remarks.append(f"{group.title}: pairs the wrong way round: {wrong}.")
     return Results(
-        f"Predicted and measured: {TURNS} turns of {STEPS - WARM_UP} steps, in milliseconds",
+        "Predicted and measured step times: medians over turns",
         f"errors below 10 %, and the ranking of all that differ by more than {TIE:.0%}",
         rows,
         remarks,

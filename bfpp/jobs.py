@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,12 +25,13 @@ from executor.settings import (
     Saving,
     Sleeps,
 )
-from schedules import Communication, InvalidConfiguration, Layout, Sharding, find_schedule
+from schedules import Communication, InvalidConfiguration, Layout, find_schedule
 from sim.model import Transformer, load_model
-from sim.profile import load_profile
+from sim.profile import ProfiledCosts
 
 if TYPE_CHECKING:
     from executor.job import Job
+    from executor.plan import Plan
     from executor.processes import RunFailed
     from executor.sources import ModelSource
 
@@ -208,17 +210,6 @@ def _positive(text: str) -> float:
     return value
 
 
-def set_training_defaults(options: argparse.Namespace, schedule: str) -> argparse.Namespace:
-    """The options with what is not asked for where nothing is trained: one step of two stages."""
-    parser = argparse.ArgumentParser()
-    shared.add_layout_arguments(parser)
-    shared.add_communication_arguments(parser)
-    add_training_arguments(parser)
-    return argparse.Namespace(
-        **{**vars(parser.parse_args([])), **vars(options), "schedule": schedule}
-    )
-
-
 def about(job: Job) -> dict[str, str | int]:
     """Where and how something was measured."""
     return {
@@ -247,31 +238,19 @@ def require_torch() -> None:
         raise ValueError("needs PyTorch, which is not installed: pip install 'bfpp[torch]'")
 
 
-def job_of(options: argparse.Namespace) -> Job:
-    """The job that the options ask for; raises `InvalidConfiguration` for one that cannot be."""
+def device_job_of(options: argparse.Namespace, schedule: str, layout: Layout) -> Job:
+    """One step of a schedule, with what the options say of the model and of the devices."""
     require_torch()
     from executor.job import Job
 
     if options.tp > 1:
         raise InvalidConfiguration("tensor_parallel", "only 1 can be run; more can be simulated")
-    if options.clipping and options.clip is None:
-        raise InvalidConfiguration("clipping", "needs the norm to clip to: --clip NORM")
-    if (options.resume or options.save_every) and not options.checkpoint:
-        raise InvalidConfiguration("checkpoint", "is needed by --resume and --save-every")
-    schedule = find_schedule(options.schedule)
-    layout = shared.layout(options, schedule)
-    schedule.require(layout)
     return Job(
-        schedule=schedule.name,
+        schedule=schedule,
         layout=layout,
-        communication=Communication(
-            Sharding(options.sharding),
-            not options.no_overlap,
-            not options.no_data_overlap,
-            options.clip is not None,
-        ),
+        communication=Communication(),
         model=_source(options),
-        steps=options.steps,
+        steps=1,
         backend=BackendName(options.backend),
         device=options.device,
         data_parallel=options.dp,
@@ -279,20 +258,42 @@ def job_of(options: argparse.Namespace) -> Job:
         precision=Precision(options.precision),
         activations=Activations(options.activations),
         ends=Ends(options.ends),
+    )
+
+
+def job_of(options: argparse.Namespace) -> Job:
+    """The job that the options ask for; raises `InvalidConfiguration` for one that cannot be."""
+    if options.clipping and options.clip is None:
+        raise InvalidConfiguration("clipping", "needs the norm to clip to: --clip NORM")
+    if (options.resume or options.save_every) and not options.checkpoint:
+        raise InvalidConfiguration("checkpoint", "is needed by --resume and --save-every")
+    if options.sleep and (options.device != "cpu" or options.backend == BackendName.CUDA):
+        raise InvalidConfiguration("sleep", "needs a CPU: a GPU does not sleep")
+    if options.sleep and options.verify:
+        raise InvalidConfiguration("sleep", "computes nothing that --verify could compare")
+    schedule = find_schedule(options.schedule)
+    layout = shared.layout(options, schedule)
+    schedule.require(layout)
+    return replace(
+        device_job_of(options, schedule.name, layout),
+        communication=replace(shared.communication(options), clipping=options.clip is not None),
+        steps=options.steps,
         optimization=Optimization(options.learning_rate, options.weight_decay, options.clip),
         seed=options.seed,
         saving=_saving(options),
         checks_messages=options.check_messages,
-        sleeps=_sleeps(options, layout),
     )
 
 
-def _sleeps(options: argparse.Namespace, layout: Layout) -> Sleeps | None:
-    if options.sleep is None:
-        return None
-    if options.device != "cpu" or options.backend == BackendName.CUDA:
-        raise InvalidConfiguration("sleep", "needs a CPU: a GPU does not sleep")
-    costs = load_profile(options.sleep)
+def sleeps_of(costs: ProfiledCosts, plan: Plan) -> Sleeps:
+    """How long passes sleep instead of computing, by a profile of this very model."""
+    layout, samples = plan.graph.layout, int(costs.run["microbatch_size"])
+    if costs.cuts(layout) != plan.cuts or samples != plan.microbatch_size:
+        raise InvalidConfiguration(
+            "sleep",
+            f"{costs.name} is of {len(costs.layers)} layers and micro-batches of {samples}, "
+            f"not {len(plan.model.layers)} and {plan.microbatch_size}, or has its ends elsewhere",
+        )
     return Sleeps(
         *(tuple(costs.pass_seconds(layout, kind).tolist()) for kind in ("forward", "backward"))
     )
@@ -334,8 +335,6 @@ def _source(options: argparse.Namespace) -> ModelSource:
 
 def _transformer(options: argparse.Namespace) -> Transformer:
     """The model that is named, or a small one; with the sizes that are given."""
-    from dataclasses import replace
-
     sizes = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
     if "context" in sizes:
         sizes["sequence"] = sizes.pop("context")

@@ -214,7 +214,7 @@ def scenario(options: argparse.Namespace, name: str) -> Scenario:
     schedule = find_schedule(name)
     costs = _costs(options)
     return Scenario(
-        schedule, layout(options, schedule, costs), _communication(options, costs), costs
+        schedule, layout(options, schedule, costs), communication(options, costs), costs
     )
 
 
@@ -255,7 +255,8 @@ def layout(
     )
 
 
-def _communication(options: argparse.Namespace, costs: CostModel) -> Communication:
+def communication(options: argparse.Namespace, costs: CostModel | None = None) -> Communication:
+    """What the options, and a cluster's software, say of communication."""
     pipeline_overlap, data_overlap = not options.no_overlap, not options.no_data_overlap
     if isinstance(costs, PhysicalCosts):
         pipeline_overlap &= costs.implementation.pipeline_overlap

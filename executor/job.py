@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 
 import torch
 
 from executor.plan import Plan
-from executor.settings import (
-    Activations,
-    BackendName,
-    Ends,
-    Optimization,
-    Precision,
-    Saving,
-    Sleeps,
-)
+from executor.settings import BackendName, Saving, Sleeps, Training
 from executor.sources import ModelSource
 from schedules import Communication, InvalidConfiguration, Layout, build_graph
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(Training):
     """A schedule, a model to train with it, and how it is run."""
 
     schedule: str
@@ -32,13 +24,6 @@ class Job:
     steps: int
     backend: BackendName = BackendName.CPU
     device: str = "cpu"
-    data_parallel: int = 1
-    microbatch_size: int = 1
-    precision: Precision = Precision.FLOAT32
-    activations: Activations = Activations.RECOMPUTE
-    ends: Ends = Ends.ATTACHED
-    optimization: Optimization = field(default_factory=Optimization)
-    seed: int = 0
     saving: Saving | None = None
     tells_weights: bool = False
     sleeps: Sleeps | None = None
@@ -56,17 +41,9 @@ class Job:
 
     def plan(self) -> Plan:
         """What all processes agree on; the same wherever it is made."""
-        return Plan(
-            graph=build_graph(self.schedule, self.layout, self.communication),
-            model=self.model.load(self.seed),
-            data_parallel=self.data_parallel,
-            microbatch_size=self.microbatch_size,
-            precision=self.precision,
-            activations=self.activations,
-            ends=self.ends,
-            optimization=self.optimization,
-            seed=self.seed,
-        )
+        graph = build_graph(self.schedule, self.layout, self.communication)
+        training = {each.name: getattr(self, each.name) for each in fields(Training)}
+        return Plan(graph, self.model.load(self.seed), **training)
 
     def require_devices(self) -> None:
         """Raise `InvalidConfiguration` unless this machine has the devices that it asks for."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from executor.model import GENERATOR, Model, Shape, Traced, cut, drawing, trace
-from executor.settings import Activations, Ends, Optimization, Precision
+from executor.settings import Precision, Training
 from schedules import Sharding, TaskGraph
 
 DTYPES = {
@@ -22,18 +22,11 @@ DTYPES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(Training):
     """A step's graph, the model it trains, and how."""
 
     graph: TaskGraph
     model: Model
-    data_parallel: int = 1
-    microbatch_size: int = 1
-    precision: Precision = Precision.FLOAT32
-    activations: Activations = Activations.RECOMPUTE
-    ends: Ends = Ends.ATTACHED
-    optimization: Optimization = field(default_factory=Optimization)
-    seed: int = 0
 
     @cached_property
     def cuts(self) -> list[range]:

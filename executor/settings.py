@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -51,6 +51,23 @@ class Optimization:
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
     clip: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a model is trained, whatever the schedule and wherever it runs.
+
+    `data_parallel` replicas of the pipeline; `microbatch_size` samples in a
+    micro-batch; `seed` of the first weights and of the order of the data.
+    """
+
+    data_parallel: int = 1
+    microbatch_size: int = 1
+    precision: Precision = Precision.FLOAT32
+    activations: Activations = Activations.RECOMPUTE
+    ends: Ends = Ends.ATTACHED
+    optimization: Optimization = field(default_factory=Optimization)
+    seed: int = 0
 
 
 @dataclass(frozen=True)

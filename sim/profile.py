@@ -148,7 +148,11 @@ def load_profile(path: str) -> ProfiledCosts:
     """The profile of a file; raises `InvalidConfiguration` with the reason in one line."""
     if not path.endswith(".toml"):
         raise InvalidConfiguration(FIELD, f"{path!r} is no path to a .toml file")
-    name, table = read_settings(FIELD, path)
+    return read_profile(*read_settings(FIELD, path))
+
+
+def read_profile(name: str, table: Table) -> ProfiledCosts:
+    """The profile of what its file holds; raises like `load_profile`."""
     _require(name, table, PARTS)
     layers = [
         numbers

@@ -67,7 +67,7 @@ def plan_of(
         "microbatch_size": 2,
     }
     model = model or chain(graph.layout.stages)
-    return Plan(graph, model, replicas, **(defaults | settings))  # type: ignore[arg-type]
+    return Plan(graph, model, data_parallel=replicas, **(defaults | settings))  # type: ignore[arg-type]
 
 
 # Every schedule, sharding and cut

@@ -52,9 +52,14 @@ def layout_of(schedule: str) -> Layout:
 def plan_of(schedule: str, sharding: Sharding, activations: Activations, clip: bool) -> Plan:
     graph = build_graph(schedule, layout_of(schedule), Communication(sharding, True, True, clip))
     return Plan(
-        graph, regression(0), 2, 2, Precision.FLOAT64, activations,
+        graph,
+        regression(0),
+        data_parallel=2,
+        microbatch_size=2,
+        precision=Precision.FLOAT64,
+        activations=activations,
         optimization=Optimization(clip=0.1 if clip else None),
-    )  # fmt: skip
+    )
 
 
 CASES = list(product(schedules(), Sharding, Activations, (False, True)))

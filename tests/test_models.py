@@ -352,7 +352,9 @@ def outcome(reports: list[Report], state: dict[str, Pieces]) -> Outcome:
 def test_a_lost_micro_batch_is_told_from_rounding(precision: Precision, rate: float) -> None:
     made = transformer(sizes(), text(context=8))
     graph = build_graph("breadth-first", Layout(2, 4, 1), Communication(Sharding.FULL))
-    plan = Plan(graph, made, 1, 2, precision, optimization=Optimization(rate))
+    plan = Plan(
+        graph, made, microbatch_size=2, precision=precision, optimization=Optimization(rate)
+    )
     for worker, is_exact in ((Worker, True), (Forgets, False)):
         found = verify(plan, outcome(*run_locally(plan, range(5), worker)))
         assert found.is_exact is is_exact, found

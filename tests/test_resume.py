@@ -41,9 +41,14 @@ def plan_of(
     configuration, replicas = drawn
     is_clipped = configuration.communication.clipping
     return Plan(
-        configuration.graph(), regression(0), replicas, microbatch_size, precision, activations,
+        configuration.graph(),
+        regression(0),
+        data_parallel=replicas,
+        microbatch_size=microbatch_size,
+        precision=precision,
+        activations=activations,
         optimization=Optimization(clip=(clip or NORM) if is_clipped else None),
-    )  # fmt: skip
+    )
 
 
 @contextmanager

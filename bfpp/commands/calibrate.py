@@ -17,13 +17,12 @@ from bfpp.jobs import (
     about,
     add_device_arguments,
     add_model_arguments,
+    device_job_of,
     fail,
-    job_of,
-    set_training_defaults,
 )
 from bfpp.results import announce, print_json, print_table
 from executor.settings import BackendName, Ends
-from schedules import InvalidConfiguration
+from schedules import InvalidConfiguration, Layout
 from traces.time_axis import in_words
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, and write."""
-    job = job_of(set_training_defaults(options, "breadth-first"))
+    job = device_job_of(options, "breadth-first", Layout(options.pp, 1))
     if job.backend is not BackendName.CPU:
         raise InvalidConfiguration("backend", "only cpu can be calibrated")
     from executor.calibration import QUICK, Effort, calibrate
@@ -78,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
             return fail("calibrate", error)
     if measured is None:  # a process of torchrun's that is not the first
         return 0
-    record = {"about": about(job), "run": _run(job), **measured}
+    record = profile_of(job, measured)
     with blaming("--out"):
         options.out.write_text(as_toml(record), encoding="utf-8")
     announce(options.out)
@@ -99,15 +98,17 @@ def _progress(options: argparse.Namespace) -> Iterator[Callable[[Mapping[str, An
         yield lambda message: status.update(f"measuring {message['what']}")
 
 
-def _run(job: Job) -> dict[str, float]:
+def profile_of(job: Job, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a profile's file holds: what was measured, and what it holds for."""
     before, after = job.plan().model.attached
-    return {
+    run = {
         "replicas": job.data_parallel,
         "microbatch_size": job.microbatch_size,
         "before": before,
         "after": after,
         "own_ends": int(job.ends is Ends.OWN),
     }
+    return {"about": about(job), "run": run, **measured}
 
 
 def as_toml(record: Mapping[str, Any]) -> str:

@@ -23,9 +23,11 @@ from bfpp.jobs import (
     add_training_arguments,
     fail,
     job_of,
+    sleeps_of,
 )
 from bfpp.results import announce, print_json, print_table
 from schedules import InvalidConfiguration
+from sim.profile import load_profile
 from traces.time_axis import in_words
 from traces.timeline_file import save_timeline
 
@@ -74,7 +76,8 @@ def run(options: argparse.Namespace) -> int:
     if options.verify and options.resume:
         _require_same_training(plan, options.checkpoint)
     tokens = tokens_of_step(plan)
-    job = replace(job, tells_weights=options.verify)
+    sleeps = sleeps_of(load_profile(options.sleep), plan) if options.sleep else None
+    job = replace(job, tells_weights=options.verify, sleeps=sleeps)
     try:
         with _progress(options, job, tokens) as advance:
             outcome = launch(train, job, job.processes, Limits(hang=options.patience), advance)

@@ -152,6 +152,12 @@ class DistributedBackend:
         dist.all_reduce(total, group=self.pipeline)
         return total
 
+    def close(self) -> None:
+        """Leave the groups, once nothing is under way in them; all processes do."""
+        for group in (self.data, self.pipeline, *self.channels.values()):
+            if group is not None:
+                dist.destroy_process_group(group)
+
 
 def _channels(plan: Plan) -> list[Channel]:
     """What is transferred from where to where, in the same order on every process."""

@@ -14,16 +14,21 @@ from executor.calibration.communication import measure_data, measure_transfers
 from executor.calibration.compute import measure_compute
 from executor.calibration.runs import QUICK, Effort, Profile
 from executor.job import Job
+from executor.plan import Plan
 from executor.processes import Activity, Place, join
 
-__all__ = ["QUICK", "Effort", "Profile", "calibrate"]
+__all__ = ["QUICK", "Effort", "Profile", "calibrate", "measure"]
 
 
 def calibrate(place: Place, work: tuple[Job, Effort]) -> Profile | None:
     """Measure in all processes of a job; the first one tells."""
     job, effort = work
     join(place)
-    plan = job.plan()
+    return measure(place, job.plan(), effort)
+
+
+def measure(place: Place, plan: Plan, effort: Effort) -> Profile | None:
+    """Measure in all processes, which have met; the first one tells."""
     place.send({"what": "compute"})
     with place.watch.during(Activity("measuring compute")):
         compute = measure_compute(plan, effort)

@@ -18,7 +18,6 @@ from executor.calibration.runs import (
     Effort,
     Profile,
     columns_of_steps,
-    distributed,
     durations,
     tasks_of,
 )
@@ -80,7 +79,7 @@ def measure_transfers(plan: Plan, effort: Effort) -> Profile:
         small = replace(
             plan, graph=graph, model=_idle_model(layout.stages, Scale, width), microbatch_size=1
         )
-        columns = columns_of_steps(small, distributed(small), effort.steps)
+        columns = columns_of_steps(small, effort.steps)
         for sender, receiver, tasks in _channels(graph) if columns else ():
             point = (float(width * plan.dtype.itemsize), durations(columns, tasks))
             samples.setdefault((sender, receiver), []).append(point)
@@ -136,7 +135,7 @@ def measure_data(plan: Plan, effort: Effort) -> Profile:
             microbatch_size=1,
             optimization=replace(plan.optimization, clip=1.0),
         )
-        columns = columns_of_steps(small, distributed(small), effort.steps)
+        columns = columns_of_steps(small, effort.steps)
         amount = float(Stage(small, 0, 0, torch.device("cpu")).flat.size)
         for kind in kinds if columns else ():
             of_rank = 1 if kind in (Operation.GATHER, Operation.REDUCE) else 2 / plan.data_parallel

@@ -18,7 +18,6 @@ from executor.calibration.runs import (
     Effort,
     Profile,
     columns_of_steps,
-    distributed,
     durations,
     tasks_of,
 )
@@ -52,7 +51,7 @@ def measure_compute(plan: Plan, effort: Effort) -> Profile:
     for stages in (finest, max(1, finest // COARSE)):
         graph = build_graph("breadth-first", Layout(ranks, MICROBATCHES, stages))
         small = replace(plan, graph=graph, model=model)
-        columns = columns_of_steps(small, distributed(small), effort.steps)
+        columns = columns_of_steps(small, effort.steps)
         for stage, layers in enumerate(small.cuts if columns else ()):
             here = [kinds[chosen[layer]] for layer in layers]
             rows.append([1.0, *(float(here.count(kind)) for kind in range(max(kinds) + 1))])

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from executor.backends.distributed import DistributedBackend
-from executor.backends.protocol import Backend
 from executor.lanes import Threads
 from executor.measured import END, START
 from executor.plan import Plan
@@ -38,24 +37,22 @@ class Effort:
 QUICK = Effort(4, (4_096, 262_144, 1_048_576), (1_024, 65_536, 262_144))
 
 
-def distributed(plan: Plan) -> Backend:
-    """A process's part of a small run, over gloo."""
-    return DistributedBackend(plan, Threads(), "gloo")
-
-
-def columns_of_steps(plan: Plan, backend: Backend, steps: int) -> list[Seconds]:
-    """When tasks ran in each step that counts, for process 0 alone if there are several."""
+def columns_of_steps(plan: Plan, steps: int) -> list[Seconds]:
+    """When tasks ran in each step of a small run over gloo; for process 0 alone."""
+    backend = DistributedBackend(plan, Threads(), "gloo")
     trainer = Trainer(plan, backend)
     for _ in trainer.run(range(WARM_UP + steps)):
         pass
-    found = trainer.columns_of_all()[WARM_UP:]
+    found = trainer.columns_of_all()[-steps:]
     trainer.close()
+    backend.close()
     return found
 
 
 def durations(columns: Sequence[Seconds], tasks: Sequence[int]) -> float:
-    """The median time that these tasks took."""
-    return float(np.median([(each[:, END] - each[:, START])[:, tasks] for each in columns]))
+    """What one of these tasks took: the mean in a step, which adds them up; the median step's."""
+    means = [(each[:, END] - each[:, START])[:, tasks].mean() for each in columns]
+    return float(np.median(means))
 
 
 def tasks_of(graph: TaskGraph, operation: Operation, stage: int | None = None) -> list[int]:
