@@ -9,8 +9,7 @@ schedule. A prediction is compared with what was measured in its turn.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
 
@@ -19,20 +18,16 @@ import torch.distributed as dist
 from benchmarks.measure import Results
 from bfpp.commands.calibrate import profile_of
 from bfpp.jobs import sleeps_of
-from executor.backends.distributed import DistributedBackend
-from executor.calibration import QUICK, measure
+from executor.backends.making import make_backend, meet
+from executor.calibration import QUICK, Bench, measure
 from executor.job import Job
-from executor.lanes import Threads
-from executor.plan import Plan
-from executor.processes import Place, join, launch, use_cores
-from executor.sleeping import SleepingWorker
+from executor.processes import Place, launch, use_cores
 from executor.sources import TransformerSource
 from executor.training import Trainer
 from executor.transformer import TransformerSizes
-from executor.worker import Worker
 from schedules import Communication, Layout, find_schedule
 from sim.engines import simulate
-from sim.profile import ProfiledCosts, read_profile
+from sim.profile import read_profile
 
 STEPS, WARM_UP = 3, 1
 TIE = 0.05
@@ -79,33 +74,30 @@ Turn = dict[str, tuple[float, float]]
 
 def take_turns(place: Place, group: Group) -> list[Turn]:
     """Calibrate and run in turn, in each of a group's processes; the first one's count."""
-    join(place)
     use_cores(place.processes)
     jobs = group.jobs()
     plans = {name: job.plan() for name, job in jobs.items()}
-    first = SCHEDULES[0]
+    first = jobs[SCHEDULES[0]]
+    bench = Bench(place, first, QUICK, meet(place, first))
     found = []
     for _ in range(group.turns):
-        told = [measure(place, plans[first], QUICK)]
+        told = [measure(bench)]
         dist.broadcast_object_list(told)
-        costs = read_profile("profile", profile_of(jobs[first], told[0] or {}))
-        found.append(
-            {
-                name: (simulate(plan.graph, costs).step_time, seconds(plan, costs, group.sleeps))
-                for name, plan in plans.items()
-            }
-        )
+        costs = read_profile("profile", profile_of(first, told[0] or {}))
+        turn = {}
+        for name, plan in plans.items():
+            sleeps = sleeps_of(costs, plan) if group.sleeps else None
+            backend = make_backend(plan, replace(jobs[name], sleeps=sleeps), place)
+            turn[name] = simulate(plan.graph, costs).step_time, seconds(Trainer(plan, backend))
+            backend.close()
+        found.append(turn)
     return found
 
 
-def seconds(plan: Plan, costs: ProfiledCosts, sleeps: bool) -> float:
+def seconds(trainer: Trainer) -> float:
     """The median of a few steps, on which the processes agree."""
-    make = partial(SleepingWorker, sleeps=sleeps_of(costs, plan)) if sleeps else Worker
-    backend = DistributedBackend(plan, Threads(), "gloo", make)
-    trainer = Trainer(plan, backend)
     taken = [report.seconds for report in trainer.run(range(WARM_UP + STEPS))]
     trainer.close()
-    backend.close()
     return median(taken[WARM_UP:])
 
 

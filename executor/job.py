@@ -58,6 +58,11 @@ class Job(Training):
                 "device", f"{self.device} is not here: this machine has {gpus} GPUs"
             )
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether it computes on GPUs."""
+        return self.backend is BackendName.CUDA or self.local_device().type == "cuda"
+
     def local_device(self) -> torch.device:
         """The device of all ranks."""
         kind, _, index = self.device.partition(":")

@@ -21,8 +21,8 @@ from bfpp.jobs import (
     fail,
 )
 from bfpp.results import announce, print_json, print_table
-from executor.settings import BackendName, Ends
-from schedules import InvalidConfiguration, Layout
+from executor.settings import Ends
+from schedules import Layout
 from traces.time_axis import in_words
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, and write."""
     job = device_job_of(options, "breadth-first", Layout(options.pp, 1))
-    if job.backend is not BackendName.CPU:
-        raise InvalidConfiguration("backend", "only cpu can be calibrated")
+    job.require_devices()
     from executor.calibration import QUICK, Effort, calibrate
     from executor.processes import RunFailed, launch
 

@@ -153,7 +153,7 @@ class DistributedBackend:
         return total
 
     def close(self) -> None:
-        """Leave the groups, once nothing is under way in them; all processes do."""
+        """Leave all groups."""
         for group in (self.data, self.pipeline, *self.channels.values()):
             if group is not None:
                 dist.destroy_process_group(group)

@@ -27,6 +27,9 @@ class LocalBackend:
         ]
         self.workers = [worker for replica in self.replicas for worker in replica]
 
+    def close(self) -> None:
+        """Nobody is elsewhere."""
+
     def parties(self, task: Task) -> list[list[Worker]]:
         """Sender and receiver of each replica; or all replicas; or each on its own."""
         if task.operation in TRANSFERS:

@@ -34,6 +34,10 @@ class Backend(Protocol):
         """The workers of this process."""
         ...
 
+    def close(self) -> None:
+        """Leave the others, once nothing is under way; all processes do."""
+        ...
+
     def parties(self, task: Task) -> list[list[Worker]]:
         """Who does a task here."""
         ...

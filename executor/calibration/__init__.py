@@ -10,32 +10,37 @@ be then.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from executor.backends.making import meet
 from executor.calibration.communication import measure_data, measure_transfers
 from executor.calibration.compute import measure_compute
-from executor.calibration.runs import QUICK, Effort, Profile
+from executor.calibration.runs import QUICK, Bench, Effort, Profile
 from executor.job import Job
 from executor.plan import Plan
-from executor.processes import Activity, Place, join
+from executor.processes import Place
 
-__all__ = ["QUICK", "Effort", "Profile", "calibrate", "measure"]
+__all__ = ["QUICK", "Bench", "Effort", "Profile", "calibrate", "measure"]
 
 
 def calibrate(place: Place, work: tuple[Job, Effort]) -> Profile | None:
     """Measure in all processes of a job; the first one tells."""
     job, effort = work
-    join(place)
-    return measure(place, job.plan(), effort)
+    return measure(Bench(place, job, effort, meet(place, job)))
 
 
-def measure(place: Place, plan: Plan, effort: Effort) -> Profile | None:
+def measure(bench: Bench) -> Profile | None:
     """Measure in all processes, which have met; the first one tells."""
-    place.send({"what": "compute"})
-    with place.watch.during(Activity("measuring compute")):
-        compute = measure_compute(plan, effort)
-    place.send({"what": "transfers"})
-    with place.watch.during(Activity("measuring transfers")):
-        transfers = measure_transfers(plan, effort)
-    place.send({"what": "gathers and reductions"})
-    with place.watch.during(Activity("measuring gathers and reductions")):
-        data = measure_data(plan, effort)
-    return {**compute, **transfers, **data} if place.is_first else None
+    plan = bench.job.plan()
+    found: Profile = {}
+    for what, part in PARTS.items():
+        bench.place.send({"what": what})
+        found |= part(plan, bench)
+    return found if bench.place.is_first else None
+
+
+PARTS: dict[str, Callable[[Plan, Bench], Profile]] = {
+    "compute": measure_compute,
+    "transfers": measure_transfers,
+    "gathers and reductions": measure_data,
+}

@@ -15,9 +15,8 @@ from torch.nn import functional
 from executor.calibration.fitting import fit_line
 from executor.calibration.runs import (
     MICROBATCHES,
-    Effort,
+    Bench,
     Profile,
-    columns_of_steps,
     durations,
     tasks_of,
 )
@@ -65,7 +64,7 @@ def _idle_model(layers: int, make: Callable[[], nn.Module], width: int) -> Model
     return Model([make] * layers, loss, batch)
 
 
-def measure_transfers(plan: Plan, effort: Effort) -> Profile:
+def measure_transfers(plan: Plan, bench: Bench) -> Profile:
     """Latency and bandwidth of each channel, and what passing from lane to lane takes."""
     ranks = plan.graph.layout.pipeline_parallel
     if ranks == 1:
@@ -74,12 +73,12 @@ def measure_transfers(plan: Plan, effort: Effort) -> Profile:
     graph = build_graph("breadth-first", layout)
     samples: dict[tuple[int, int], list[tuple[float, float]]] = {}
     delays: dict[bool, list[float]] = {True: [], False: []}
-    for size in effort.bytes:
+    for size in bench.bytes:
         width = max(1, size // plan.dtype.itemsize)
         small = replace(
             plan, graph=graph, model=_idle_model(layout.stages, Scale, width), microbatch_size=1
         )
-        columns = columns_of_steps(small, effort.steps)
+        columns = bench.run(small)
         for sender, receiver, tasks in _channels(graph) if columns else ():
             point = (float(width * plan.dtype.itemsize), durations(columns, tasks))
             samples.setdefault((sender, receiver), []).append(point)
@@ -118,7 +117,7 @@ def lags(graph: TaskGraph, columns: Seconds) -> Iterator[tuple[bool, float]]:
         yield last != own, float(columns[READY, task] - columns[END, last])
 
 
-def measure_data(plan: Plan, effort: Effort) -> Profile:
+def measure_data(plan: Plan, bench: Bench) -> Profile:
     """Gathers, reductions, norms and updates, by how many parameters they are of."""
     ranks = plan.graph.layout.pipeline_parallel
     graph = build_graph(
@@ -126,7 +125,7 @@ def measure_data(plan: Plan, effort: Effort) -> Profile:
     )
     kinds = (Operation.GATHER, Operation.REDUCE, Operation.NORM, Operation.OPTIMIZER)
     points: dict[Operation, list[tuple[float, float]]] = {kind: [] for kind in kinds}
-    for size in effort.parameters:
+    for size in bench.parameters:
         model = _idle_model(2 * ranks, partial(Weigh, size), 1)
         small = replace(
             plan,
@@ -135,7 +134,7 @@ def measure_data(plan: Plan, effort: Effort) -> Profile:
             microbatch_size=1,
             optimization=replace(plan.optimization, clip=1.0),
         )
-        columns = columns_of_steps(small, effort.steps)
+        columns = bench.run(small)
         amount = float(Stage(small, 0, 0, torch.device("cpu")).flat.size)
         for kind in kinds if columns else ():
             of_rank = 1 if kind in (Operation.GATHER, Operation.REDUCE) else 2 / plan.data_parallel

@@ -15,9 +15,8 @@ import torch
 from executor.calibration.fitting import least_squares
 from executor.calibration.runs import (
     MICROBATCHES,
-    Effort,
+    Bench,
     Profile,
-    columns_of_steps,
     durations,
     tasks_of,
 )
@@ -32,7 +31,7 @@ COARSE = 3
 """Layers of a stage where stages have several."""
 
 
-def measure_compute(plan: Plan, effort: Effort) -> Profile:
+def measure_compute(plan: Plan, bench: Bench) -> Profile:
     """Seconds of a forward and a backward pass of each layer, and of a stage besides."""
     ranks = plan.graph.layout.pipeline_parallel
     kinds = _kinds(plan)
@@ -51,7 +50,7 @@ def measure_compute(plan: Plan, effort: Effort) -> Profile:
     for stages in (finest, max(1, finest // COARSE)):
         graph = build_graph("breadth-first", Layout(ranks, MICROBATCHES, stages))
         small = replace(plan, graph=graph, model=model)
-        columns = columns_of_steps(small, effort.steps)
+        columns = bench.run(small)
         for stage, layers in enumerate(small.cuts if columns else ()):
             here = [kinds[chosen[layer]] for layer in layers]
             rows.append([1.0, *(float(here.count(kind)) for kind in range(max(kinds) + 1))])

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from executor.backends.distributed import DistributedBackend
-from executor.lanes import Threads
+from executor.backends.making import make_backend
+from executor.job import Job
 from executor.measured import END, START
 from executor.plan import Plan
+from executor.processes import Place
 from executor.training import Trainer
+from executor.watching import introduce, observed, slow, watched
 from schedules import Operation, TaskGraph
 from schedules.columns import Seconds
 
@@ -36,17 +39,47 @@ class Effort:
 
 QUICK = Effort(4, (4_096, 262_144, 1_048_576), (1_024, 65_536, 262_144))
 
+ON_GPU = 16
+"""How many times as large a GPU's transfers, gathers and reductions are."""
 
-def columns_of_steps(plan: Plan, steps: int) -> list[Seconds]:
-    """When tasks ran in each step of a small run over gloo; for process 0 alone."""
-    backend = DistributedBackend(plan, Threads(), "gloo")
-    trainer = Trainer(plan, backend)
-    for _ in trainer.run(range(WARM_UP + steps)):
-        pass
-    found = trainer.columns_of_all()[-steps:]
-    trainer.close()
-    backend.close()
-    return found
+
+@dataclass(frozen=True)
+class Bench:
+    """Where small runs are made: a process of a job, all of whose processes have met.
+
+    `ahead` is by how many seconds its clock is ahead of the first process's.
+    """
+
+    place: Place
+    job: Job
+    effort: Effort
+    ahead: float
+
+    @property
+    def bytes(self) -> list[int]:
+        """The sizes of transfers that are tried."""
+        return self._scaled(self.effort.bytes)
+
+    @property
+    def parameters(self) -> list[int]:
+        """The sizes of gathers, reductions and updates that are tried."""
+        return self._scaled(self.effort.parameters)
+
+    def _scaled(self, sizes: Sequence[int]) -> list[int]:
+        return [size * (ON_GPU if self.job.uses_gpu else 1) for size in sizes]
+
+    def run(self, plan: Plan) -> list[Seconds]:
+        """When tasks ran in each step of a small run; for process 0 alone."""
+        with self.place.watch.during(slow(self.place, "connecting", self.place.others)):
+            backend = make_backend(plan, self.job, self.place)
+        introduce(self.place, plan, backend)
+        trainer = Trainer(plan, backend, partial(observed, self.place), self.ahead)
+        for _ in watched(self.place, trainer, range(WARM_UP + self.effort.steps)):
+            pass
+        found = trainer.columns_of_all()[-self.effort.steps :]
+        trainer.close()
+        backend.close()
+        return found
 
 
 def durations(columns: Sequence[Seconds], tasks: Sequence[int]) -> float:

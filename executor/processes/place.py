@@ -45,6 +45,11 @@ class Place:
         return self.process == 0
 
     @property
+    def others(self) -> tuple[int, ...]:
+        """The numbers of all other processes."""
+        return tuple(each for each in range(self.processes) if each != self.process)
+
+    @property
     def timeout(self) -> timedelta:
         """What a communication may take: long, as the watch sees a hang earlier and knows whose."""
         return timedelta(seconds=max(3600.0, 10 * self.limits.hang))
@@ -65,17 +70,15 @@ def connect(timeout: timedelta) -> distributed.TCPStore:
     )
 
 
-def join(place: Place, backend: str = "gloo", device: torch.device | None = None) -> None:
-    """Makes the default process group; with NCCL, `device` is this process's GPU."""
-    others = tuple(peer for peer in range(place.processes) if peer != place.process)
-    with place.watch.during(Activity("joining the process group", others)):
+def join(place: Place) -> None:
+    """Make the default process group: over gloo, whatever the devices."""
+    with place.watch.during(Activity("joining the process group", place.others)):
         distributed.init_process_group(
-            backend,
+            "gloo",
             store=distributed.PrefixStore("group", place.store),
             rank=place.process,
             world_size=place.processes,
             timeout=place.timeout,
-            device_id=device,
         )
 
 

@@ -1,0 +1,67 @@
+"""The backend that a job asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from executor.backends.distributed import DistributedBackend
+from executor.backends.local import LocalBackend
+from executor.backends.protocol import Backend, MakeWorker
+from executor.job import Job
+from executor.lanes import Device, Streams, Threads
+from executor.plan import Plan
+from executor.processes import Place, join, measure_offset, use_cores
+from executor.settings import BackendName
+from executor.sleeping import SleepingWorker
+from executor.worker import Worker
+
+
+def meet(place: Place, job: Job) -> float:
+    """Join the other processes, if there can be any; by how many seconds this clock is ahead.
+
+    Of the first process's clock, that is.
+    """
+    if job.backend is BackendName.LOCAL:
+        return 0.0
+    join(place)
+    return measure_offset().nanoseconds / 1e9
+
+
+def make_backend(plan: Plan, job: Job, place: Place) -> Backend:
+    """A plan's workers in this process, as a job runs them; all processes that have met do so."""
+    return BACKENDS[job.backend](plan, job, place)
+
+
+def _maker(job: Job) -> MakeWorker:
+    return partial(SleepingWorker, sleeps=job.sleeps) if job.sleeps else Worker
+
+
+def _local(plan: Plan, job: Job, place: Place) -> Backend:
+    del place
+    use_cores(job.workers)
+    device: Device = Streams(job.local_device()) if job.uses_gpu else Threads()
+    return LocalBackend(plan, device, _maker(job))
+
+
+def _cpu(plan: Plan, job: Job, place: Place) -> Backend:
+    return _distributed(plan, job, place, Threads(), "gloo")
+
+
+def _cuda(plan: Plan, job: Job, place: Place) -> Backend:
+    device = Streams(torch.device("cuda", place.local))
+    return _distributed(plan, job, place, device, "nccl")
+
+
+def _distributed(plan: Plan, job: Job, place: Place, device: Device, kind: str) -> Backend:
+    checks = job.checks_messages
+    return DistributedBackend(plan, device, kind, _maker(job), checks, place.timeout)
+
+
+BACKENDS: dict[BackendName, Callable[[Plan, Job, Place], Backend]] = {
+    BackendName.LOCAL: _local,
+    BackendName.CPU: _cpu,
+    BackendName.CUDA: _cuda,
+}

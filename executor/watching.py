@@ -1,0 +1,76 @@
+"""What the watch is told of a run: who is here, and what each task waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from executor.backends.protocol import Backend
+from executor.plan import Plan
+from executor.processes import Activity, Place
+from executor.training import Report, Trainer
+from executor.worker import Worker
+from schedules import Operation, Task
+from schedules.columns import NONE
+from schedules.steps import TRANSFERS
+
+LONGER = 10
+"""How many times as long as a task it may take to build, to save and to load a model."""
+
+
+def slow(place: Place, words: str, peers: tuple[int, ...] = ()) -> Activity:
+    """What may take longer than a task."""
+    return Activity(words, peers, limit=LONGER * place.limits.hang)
+
+
+def introduce(place: Place, plan: Plan, backend: Backend) -> None:
+    """Tell the watch who is here, and what the numbers of tasks stand for."""
+    worker = backend.workers[0]
+    is_alone = len(backend.workers) > 1
+    replica = f", replica {worker.replica}" if plan.data_parallel > 1 else ""
+    title = "the process of all ranks" if is_alone else f"rank {worker.rank}{replica}"
+    place.watch.introduce(title, partial(_describe, plan, None if is_alone else worker))
+
+
+def _describe(plan: Plan, worker: Worker | None, number: int) -> Activity:
+    """A task in words, with the processes that it waits for."""
+    task = plan.graph.task(number)
+    peers = () if worker is None else _peers(plan, worker, task)
+    return Activity(str(task), peers, number)
+
+
+def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:
+    """The other processes that a task is done with."""
+    communication = plan.graph.communication
+    ranks, replicas = [worker.rank], [worker.replica]
+    if task.operation in TRANSFERS:
+        ranks = [task.rank, task.peer]
+    elif task.operation in communication.collectives:
+        replicas = [*range(plan.data_parallel)]
+    elif task.operation is Operation.OPTIMIZER and communication.clipping:
+        ranks = [*range(plan.graph.layout.pipeline_parallel)]
+    group = {plan.process(rank, replica) for rank in ranks for replica in replicas}
+    return tuple(sorted(group - {plan.process(worker.rank, worker.replica)}))
+
+
+@contextmanager
+def observed(place: Place, task: Task, worker: Worker) -> Iterator[None]:
+    """Tell the watch of a task, for as long as a worker is busy with it."""
+    is_receiver = task.peer == worker.rank and task.peer != NONE
+    lane = f"{worker.rank}.{worker.replica}.{task.peer_lane if is_receiver else task.lane}"
+    place.watch.enter(lane, task.number)
+    try:
+        yield
+    except BaseException as error:
+        place.watch.failed(error)
+    place.watch.leave(lane)
+
+
+def watched(place: Place, trainer: Trainer, steps: range) -> Iterator[Report]:
+    """Train, while the watch knows in which step."""
+    place.watch.step = steps.start
+    for report in trainer.run(steps):
+        place.watch.step = report.step + 1
+        yield report
+    place.watch.step = None
