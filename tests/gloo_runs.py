@@ -26,7 +26,7 @@ from executor.training import Report, Trainer
 from executor.worker import Worker
 from schedules import Operation, Task
 from schedules.columns import Seconds
-from tests.training_runs import chain
+from tests.small_models import chain
 
 
 @dataclass(frozen=True)

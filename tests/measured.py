@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
-from strategies import graphs, order_graphs
 
 from schedules import TaskGraph
 from schedules.columns import NONE
+from tests.strategies import graphs, order_graphs
 from traces.timeline import MEASURED, Timeline
 
 OFFSET = 1.7e9

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import graphs, order_graphs
 
 from schedules import Communication, Layout, Operation, Sharding, build_graph
 from schedules.columns import NONE
 from sim.compiled_engine import simulate
 from sim.costs import AbstractCosts
 from sim.parameters import Scaled
+from tests.strategies import graphs, order_graphs
 from traces.causes import Cause, Causes
 from traces.metrics import rank_metrics
 from traces.timeline import Timeline

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measured import executed, measured
-from mutations import waiting_less
-from strategies import configurations
 
 from schedules import Communication, Layout, Operation, Sharding, build_graph
 from schedules.comparison import what_differs
 from sim.costs import AbstractCosts
 from sim.engines import simulate
+from tests.measured import executed, measured
+from tests.mutations import waiting_less
+from tests.strategies import configurations
 from traces.difference import DifferentGraphs, Pair, difference
 from traces.timeline import MEASURED
 

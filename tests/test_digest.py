@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from mutations import MUTATIONS, rebuilt
-from strategies import configurations, graphs, order_graphs
 
 from schedules import Communication, Layout, Sharding, build_graph
 from schedules.columns import Groups
 from schedules.graph import COLUMNS
 from schedules.graph_file import read_graph, write_graph
+from tests.mutations import MUTATIONS, rebuilt
+from tests.strategies import configurations, graphs, order_graphs
 
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -35,17 +35,9 @@ from schedules import (
     build_graph,
     schedules,
 )
+from tests.small_models import Tanh, chain, mean_square, numbers
 from tests.strategies import configurations, order_graphs
-from tests.training_runs import (
-    EXACT,
-    Tanh,
-    chain,
-    compare,
-    errors_of,
-    mean_square,
-    numbers,
-    run_locally,
-)
+from tests.training_runs import EXACT, compare, errors_of, run_locally
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ from itertools import product
 
 import pytest
 import torch
-from trained import ROOT, regression, run, training
 
 from executor.lanes import Streams
 from executor.plan import Plan
@@ -24,6 +23,9 @@ from schedules import (
     find_schedule,
     schedules,
 )
+from tests.run_program import ROOT, run
+from tests.small_models import regression
+from tests.training_runs import training
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import graphs, order_graphs
 
 from schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
 from schedules.graph_file import COLUMNS, FORMAT, MalformedGraph, read_graph, write_graph
 from schedules.validity import violations
+from tests.strategies import graphs, order_graphs
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trained import program
 
 from schedules import Operation
+from tests.run_program import program
 from traces.timeline_file import load_timeline
 
 CAN_HOLD_HOSTS = os.geteuid() == 0 and shutil.which("ip") and shutil.which("tc")

@@ -8,13 +8,13 @@ import json
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from measured import executed, measured, predecessors
 
 from schedules import Communication, Layout, Operation, Sharding, build_graph
 from schedules.columns import NONE
 from sim.compiled_engine import simulate
 from sim.costs import AbstractCosts
 from sim.gains import waits_with_gains
+from tests.measured import executed, measured, predecessors
 from traces.causes import Cause, Causes
 from traces.html import Panel, page
 from traces.metrics import (

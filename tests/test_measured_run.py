@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from measured import predecessors
-from trained import run, run_here
 
 from bfpp.command_line import main
 from executor.dispatch import Step, Times
 from executor.measured import END, POSTED, READY, START, columns_of, merged, timeline_of
 from executor.worker import Worker
 from schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
+from tests.measured import predecessors
+from tests.run_program import run, run_here
 from traces.timeline import Timeline
 from traces.timeline_file import load_timeline
 

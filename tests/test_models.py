@@ -35,7 +35,8 @@ from executor.transformer import (
 from executor.verification import verify
 from executor.worker import Cell, Worker
 from schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
-from tests.training_runs import chain, mean_square, numbers, run_locally
+from tests.small_models import chain, mean_square, numbers
+from tests.training_runs import run_locally
 
 SIZES = {"layers": 3, "hidden": 16, "heads": 4, "context": 8, "vocabulary": 257, "mlp": 24}
 

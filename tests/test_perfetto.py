@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from strategies import graphs
 
 from schedules import Communication, Layout, Sharding, TaskGraph, build_graph
 from schedules.columns import NONE
 from sim.costs import AbstractCosts
 from sim.simpy_engine import simulate
+from tests.strategies import graphs
 from traces.perfetto import events, write_perfetto
 from traces.timeline import Timeline
 

@@ -12,13 +12,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import Configuration, configurations
-from trained import WIDTH, Ended, regression, run, run_here, same, training
 
 from executor import checkpoint
 from executor.plan import Plan
 from executor.reference import train_plainly
 from executor.settings import Activations, Optimization, Precision
+from tests.run_program import Ended, run, run_here
+from tests.small_models import WIDTH, regression
+from tests.strategies import Configuration, configurations
+from tests.training_runs import same, training
 
 SOME = settings(max_examples=15)
 CLOSE = 1e-10

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from trained import MODEL, run_here
+
+from tests.run_program import MODEL, run_here
 
 LOCAL = ("--backend", "local")
 SMALL = ("breadth-first", "--pp", 2, "--loops", 2, "--microbatches", 4, "--steps", 3)

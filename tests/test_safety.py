@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trained
-from trained import WIDTH, alive, program, ranks_of, run, run_here, wait_for
 
 from executor import checkpoint
 from executor.backends.distributed import DistributedBackend
@@ -25,6 +23,9 @@ from executor.session import train
 from executor.sources import FunctionSource
 from executor.worker import Worker
 from schedules import Communication, Layout, Operation, Task, build_graph
+from tests import small_models
+from tests.run_program import alive, program, ranks_of, run, run_here, wait_for
+from tests.small_models import WIDTH
 
 STEPS = 40
 SOON = 10.0
@@ -117,7 +118,7 @@ NAMED_TASK = "in step 2, in #3 forward of stage 1 micro-batch 0 on rank 1"
 
 
 def test_a_rank_that_hangs_in_a_layer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    model = ("--model", f"{trained.__file__}:hanging")
+    model = ("--model", f"{small_models.__file__}:hanging")
     ended = run_here(capsys, *TWO, *model, "--patience", 5)
     assert ended.code == 1
     told, *details = ended.errors.splitlines()
@@ -126,7 +127,7 @@ def test_a_rank_that_hangs_in_a_layer_is_named(capsys: pytest.CaptureFixture[str
 
 
 def test_a_rank_whose_layer_raises_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = run_here(capsys, *TWO, "--model", f"{trained.__file__}:raising")
+    ended = run_here(capsys, *TWO, "--model", f"{small_models.__file__}:raising")
     assert ended.code == 1
     told, *details = ended.errors.splitlines()
     failed = f"rank 1 (process 1) failed {NAMED_TASK}: ValueError: the layer broke"
@@ -151,7 +152,7 @@ JOB = Job(
     "gpipe",
     Layout(2, 4, placement="contiguous"),
     Communication(),
-    FunctionSource(Path(trained.__file__), "regression"),
+    FunctionSource(Path(small_models.__file__), "regression"),
     3,
 )
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from measured import executed
 
 from bfpp.command_line import main
 from schedules import Layout, build_graph
+from tests.measured import executed
 from traces.timeline_file import load_timeline, save_timeline
 
 HOSTILE = "[red]x[/red]<script>\x1b[31m\n"

@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from hypothesis import given
-from strategies import graphs
 
 from schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
 from schedules.columns import NONE
 from sim.costs import AbstractCosts
 from sim.simpy_engine import simulate
+from tests.strategies import graphs
 from traces.appearance import ALL_LANES, IDLE, drawn_rows, fill
 from traces.bars import FINEST, Bar, bars
 from traces.svg import SvgPanel, svg, svg_placements, write_svg

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measured import executed, measured
-from strategies import graphs, order_graphs
 
 from schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
 from sim.costs import AbstractCosts
 from sim.engines import simulate
+from tests.measured import executed, measured
+from tests.strategies import graphs, order_graphs
 from traces.causes import Causes
 from traces.html import Panel, page
 from traces.metrics import rank_metrics

@@ -1,4 +1,4 @@
-"""Small models, runs of them on the local backend or in processes, and what must come out.
+"""Training in this process, all ranks on one device, and what must come out of it.
 
 `compare` takes the losses and the pieces of the training state that a run ended
 with to the plain loop over the same model and batches.
@@ -6,22 +6,21 @@ with to the plain loop over the same model and batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
+from executor import checkpoint
 from executor.backends.local import LocalBackend
 from executor.backends.protocol import MakeWorker
 from executor.checkpoint import Pieces
-from executor.lanes import Threads
-from executor.model import Model
+from executor.lanes import Device, Threads
 from executor.plan import Plan
 from executor.reference import train_plainly
-from executor.settings import Precision
 from executor.state import pieces_of
 from executor.training import Report, Trainer
 from executor.worker import Worker
@@ -30,35 +29,56 @@ EXACT = 1e-10
 STEPS = 3
 
 
-class Tanh(nn.Module):
-    """A layer with two parameters and no more than it needs."""
+class Training:
+    """A plan that is trained in this process, one device for all ranks."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, width)
+    def __init__(self, plan: Plan, device: Device | None, make: MakeWorker) -> None:
+        self.backend = LocalBackend(plan, device or Threads(), make)
+        self.trainer = Trainer(plan, self.backend)
 
-    def forward(self, value: Tensor) -> Tensor:
-        result: Tensor = torch.tanh(self.linear(value))
-        return result
+    def run(self, steps: range) -> list[float]:
+        """The losses of these steps."""
+        return [report.loss for report in self.trainer.run(steps)]
+
+    def save(self, directory: Path, step: int) -> Path:
+        return checkpoint.save(directory, step, pieces_of(self.backend.workers), {}, None)
+
+    def load(self, path: Path) -> None:
+        checkpoint.load(path, pieces_of(self.backend.workers), None)
+        for worker in self.backend.workers:
+            worker.refresh()
+
+    def values(self) -> dict[str, torch.Tensor]:
+        """Every parameter and its moments, whole; all who hold a value agree on it."""
+        found = {}
+        for name, whole in pieces_of(self.backend.workers).items():
+            values = torch.full((whole.size,), torch.nan, dtype=torch.float64)
+            for start, piece in whole.pieces:
+                own, piece = values[start : start + len(piece)], piece.detach().cpu()
+                assert ((own == piece) | own.isnan()).all(), name
+                own.copy_(piece)
+            assert not values.isnan().any(), name
+            found[name] = values
+        return found
+
+    def close(self) -> None:
+        self.trainer.close()
 
 
-def numbers(width: int, step: int, samples: range) -> tuple[Tensor, Tensor]:
-    """Random inputs and targets of these samples, by the step and the sample alone."""
-    rows = []
-    for sample in samples:
-        chance = torch.Generator().manual_seed(1000 * step + sample)
-        rows.append(torch.randn(2, width, generator=chance, dtype=torch.float64))
-    inputs, targets = torch.stack(rows).unbind(dim=1)
-    return inputs, targets
+@contextmanager
+def training(
+    plan: Plan, device: Device | None = None, make: MakeWorker = Worker
+) -> Iterator[Training]:
+    found = Training(plan, device, make)
+    try:
+        yield found
+    finally:
+        found.close()
 
 
-def mean_square(output: Tensor, targets: Tensor) -> Tensor:
-    return functional.mse_loss(output, targets.to(output.dtype))
-
-
-def chain(layers: int, width: int = 4, make: Callable[[int], nn.Module] = Tanh) -> Model:
-    """The same small layer again and again."""
-    return Model([partial(make, width)] * layers, mean_square, partial(numbers, width))
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    """Whether all values are the same to the last bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @dataclass(frozen=True)
@@ -82,16 +102,12 @@ def run_locally(
     plan: Plan,
     steps: range = range(STEPS),
     make: MakeWorker = Worker,
-    device: Threads | None = None,
+    device: Device | None = None,
 ) -> tuple[list[Report], dict[str, Pieces]]:
     """All ranks in this process; the reports, and what the workers hold at the end."""
-    backend = LocalBackend(plan, device or Threads(), make)
-    trainer = Trainer(plan, backend)
-    try:
-        reports = list(trainer.run(steps))
-    finally:
-        trainer.close()
-    return reports, pieces_of(backend.workers)
+    with training(plan, device, make) as found:
+        reports = list(found.trainer.run(steps))
+    return reports, pieces_of(found.backend.workers)
 
 
 def compare(plan: Plan, losses: Sequence[float], state: dict[str, Pieces]) -> Errors:
@@ -122,8 +138,3 @@ def errors_of(plan: Plan) -> Errors:
     """The errors of some steps on the local backend."""
     reports, state = run_locally(plan)
     return compare(plan, [report.loss for report in reports], state)
-
-
-def double(plan_of: Callable[..., Plan] = Plan, **settings: object) -> Plan:
-    """A plan in double precision."""
-    return plan_of(precision=Precision.FLOAT64, **settings)  # type: ignore[arg-type]
