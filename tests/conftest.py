@@ -1,11 +1,17 @@
-"""Which tests run by default, and how: the same examples every time, however slow the machine."""
+"""Which tests run by default, and how: the same examples every time, however slow the machine.
+
+And the command line, as fixtures.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 from hypothesis import settings
+
+from bfpp.command_line import main
 
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
@@ -18,3 +24,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(skip)
+
+
+@pytest.fixture
+def bfpp(capsys):
+    """Runs a command, one line or its words: exit code, standard output, standard error."""
+    capsys.readouterr()
+
+    def run(*words):
+        words = words[0].split() if len(words) == 1 else map(str, words)
+        try:
+            code = main([*words])
+        except SystemExit as exited:
+            code = exited.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def answer(bfpp):
+    """Runs a command with --json, and reads the one object that it prints."""
+
+    def run(*words):
+        words = words[0].split() if len(words) == 1 else words
+        code, out, err = bfpp(*words, "--json")
+        assert (code, err, out.count("\n")) == (0, "", 1)
+        record = json.loads(out)
+        assert isinstance(record, dict)
+        return record
+
+    return run

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -18,6 +14,7 @@ from executor.measured import END, READY  # noqa: E402
 from schedules import Layout, build_graph  # noqa: E402
 from sim.costs import AbstractCosts  # noqa: E402
 from sim.engines import simulate  # noqa: E402
+from sim.profile import load_profile  # noqa: E402
 
 
 def test_a_line_is_found_whatever_the_scale():
@@ -48,17 +45,10 @@ def test_lags_are_told_by_the_task_that_ended_last():
     assert {wakes for wakes, _ in found} == {True, False}
 
 
-def bfpp(*words):
-    command = [sys.executable, "-m", "bfpp.command_line", *map(str, words), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_a_run_that_sleeps_takes_as_long_as_predicted(tmp_path):
+def test_a_run_that_sleeps_takes_as_long_as_predicted(tmp_path, bfpp, answer):
     """With sleeps so long that a busy machine does not matter much."""
     measured, profile = tmp_path / "measured.toml", tmp_path / "profile.toml"
-    bfpp("calibrate", "--quick", "--out", measured)
+    assert bfpp("calibrate", "--quick", "--out", measured)[0] == 0
     lines = measured.read_text().splitlines()
     layers = next(number for number, line in enumerate(lines) if line == "layers = [")
     sizes = {"parameters": 50_000, "bytes": 65_536}
@@ -67,7 +57,40 @@ def test_a_run_that_sleeps_takes_as_long_as_predicted(tmp_path):
     lines[layers + 1 : layers + 4] = [f"{inline(each)}," for each in (nothing, layer, nothing)]
     profile.write_text("\n".join(lines))
     words = ["breadth-first", "--pp", 4, "--loops", 2, "--microbatches", 4]
-    predicted = bfpp("simulate", *words, "--profile", profile)["step_time"]
-    runs = bfpp("run", *words, "--sleep", profile, "--steps", 5)["step_times"]
+    predicted = answer("simulate", *words, "--profile", profile)["step_time"]
+    runs = answer("run", *words, "--sleep", profile, "--steps", 5)["step_times"]
     assert predicted > 8 * (0.01 + 0.03)
     assert 0.8 * predicted < min(runs) < 1.5 * predicted
+
+
+@pytest.fixture
+def profile(tmp_path, bfpp):
+    """What is measured with all ranks in one process."""
+    path = tmp_path / "profile.toml"
+    size = ("--layers", 3, "--hidden", 16, "--context", 8)
+    assert bfpp("calibrate", "--quick", "--backend", "local", *size, "--out", path)[0] == 0
+    return path
+
+
+def test_all_ranks_in_one_process_are_measured(profile, answer):
+    costs = load_profile(str(profile))
+    assert len(costs.layers) == 5
+    assert len(costs.channels) == 2
+    assert all(line["fixed"] + line["per_parameter"] > 0 for line in costs.data.values())
+    assert answer("simulate", "gpipe", "--pp", 2, "--profile", profile)["step_time"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--layers", 4), "profile is of 5 layers and micro-batches of 4, not 6 and 4, or "),
+        (("--layers", 3, "--microbatch-size", 2), "profile is of 5 layers and micro-batches of 4,"),
+        (("--layers", 3, "--ends", "own", "--pp", 3), "profile is of 5 layers"),
+        (("--layers", 3, "--verify"), "computes nothing that --verify could compare"),
+    ],
+)
+def test_sleeps_are_those_of_the_same_model(profile, bfpp, words, error):
+    code, out, err = bfpp("run", "gpipe", "--pp", 2, "--sleep", profile, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"bfpp run: --sleep: {error}")
+    assert err.count("\n") == 1

@@ -55,36 +55,6 @@ inter_node = { bandwidth_per_node = 1e-300, latency = 1e300 }
 """
 
 
-@pytest.fixture
-def bfpp(capsys):
-    """Runs a command: exit code, standard output, standard error."""
-
-    def run(*words):
-        words = words[0].split() if len(words) == 1 else words
-        try:
-            code = main(words)
-        except SystemExit as exited:
-            code = exited.code
-        return code, *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
-def answer(bfpp):
-    """Runs a command with --json, and reads the one object that it prints."""
-
-    def run(*words):
-        words = words[0].split() if len(words) == 1 else words
-        code, out, err = bfpp(*words, "--json")
-        assert (code, err, out.count("\n")) == (0, "", 1)
-        record = json.loads(out)
-        assert isinstance(record, dict)
-        return record
-
-    return run
-
-
 # What programs read
 
 

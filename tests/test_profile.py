@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -148,14 +146,9 @@ def as_lines(profile):
     return [f"{name} = {inline(value)}" for name, value in profile.items()]
 
 
-def bfpp(*words):
-    command = [sys.executable, "-m", "bfpp.command_line", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_the_command_line_simulates_with_a_profile(path):
+def test_the_command_line_simulates_with_a_profile(path, answer):
     words = ["simulate", "1f1b", "--pp", 2, "--microbatches", 4, "--profile", path]
-    told = json.loads(bfpp(*words, "--json").stdout)
+    told = answer(*words)
     layout = Layout(2, 4, placement="contiguous")
     expected = simulate(build_graph("1f1b", layout), load_profile(str(path)))
     assert told["step_time"] == expected.step_time
@@ -169,6 +162,6 @@ def test_the_command_line_simulates_with_a_profile(path):
         (["--model", "bert-52b"], "--model: does not go with --profile"),
     ],
 )
-def test_what_does_not_go_with_a_profile(path, words, error):
-    done = bfpp("simulate", "gpipe", "--pp", 2, "--profile", path, *words)
-    assert (done.returncode, done.stderr.strip()) == (2, f"bfpp simulate: {error}")
+def test_what_does_not_go_with_a_profile(path, bfpp, words, error):
+    words = "simulate", "gpipe", "--pp", 2, "--profile", path, *words
+    assert bfpp(*words) == (2, "", f"bfpp simulate: {error}\n")

@@ -30,33 +30,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def bfpp(capsys):
-    """Runs a command: exit code, standard output, standard error."""
-    capsys.readouterr()
-
-    def run(line):
-        try:
-            code = main(line.split())
-        except SystemExit as exited:
-            code = exited.code
-        return code, *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
-def answer(bfpp):
-    """Runs a command with --json, and reads the one object that it prints."""
-
-    def run(line):
-        code, out, err = bfpp(f"{line} --json")
-        assert (code, err, out.count("\n")) == (0, "", 1)
-        return json.loads(out)
-
-    return run
-
-
 def test_a_simulated_timeline_is_shown_as_it_was_simulated(answer):
     simulated, shown = answer(SIMULATE.removesuffix("--json")), answer("show simulated.json")
     for name in ("schedule", "step_time", "bubble", "tasks"):
