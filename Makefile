@@ -22,7 +22,7 @@ demo: $(VENV)/runtime
 	$(BIN)/bfpp diff out/predicted.json.gz out/measured.json.gz --html out/difference.html
 
 test: $(VENV)/development
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 check: $(VENV)/development
 	$(BIN)/ruff format --check .

@@ -180,7 +180,9 @@ def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
         "which does not (default: paper)",
     )
     parser.add_argument_group("measured costs").add_argument(
-        "--profile", metavar="FILE", help="a profile of a machine, as bfpp calibrate writes it"
+        "--profile",
+        metavar="FILE",
+        help="a profile of a machine, as bfpp calibrate writes it, best for as many ranks",
     )
     parser.add_argument(
         "--engine",

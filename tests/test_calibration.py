@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from bfpp.command_line import main  # noqa: E402
 from bfpp.commands.calibrate import inline  # noqa: E402
 from executor.calibration.communication import lags  # noqa: E402
 from executor.calibration.fitting import fit_line, least_squares  # noqa: E402
@@ -63,17 +64,17 @@ def test_a_run_that_sleeps_takes_as_long_as_predicted(tmp_path, bfpp, answer):
     assert 0.8 * predicted < min(runs) < 1.5 * predicted
 
 
-@pytest.fixture
-def profile(tmp_path, bfpp):
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
     """What is measured with all ranks in one process."""
-    path = tmp_path / "profile.toml"
-    size = ("--layers", 3, "--hidden", 16, "--context", 8)
-    assert bfpp("calibrate", "--quick", "--backend", "local", *size, "--out", path)[0] == 0
+    path = str(tmp_path_factory.mktemp("measured") / "profile.toml")
+    size = ("--layers", "3", "--hidden", "16", "--context", "8")
+    assert main(["calibrate", "--quick", "--backend", "local", *size, "--out", path]) == 0
     return path
 
 
 def test_all_ranks_in_one_process_are_measured(profile, answer):
-    costs = load_profile(str(profile))
+    costs = load_profile(profile)
     assert len(costs.layers) == 5
     assert len(costs.channels) == 2
     assert all(line["fixed"] + line["per_parameter"] > 0 for line in costs.data.values())

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=shared.whole_number,
         default=2,
         metavar="N",
-        help="ranks, a process each, that transfer to one another (default: 2)",
+        help="ranks that compute and transfer at the same time; as many as will run (default: 2)",
     )
     add_model_arguments(parser)
     add_device_arguments(parser)
