@@ -21,7 +21,7 @@ from bfpp.jobs import sleeps_of
 from executor.backends.making import make_backend, meet
 from executor.calibration import QUICK, Bench, measure
 from executor.job import Job
-from executor.processes import Place, launch, use_cores
+from executor.processes import Place, launch
 from executor.sources import TransformerSource
 from executor.training import Trainer
 from executor.transformer import TransformerSizes
@@ -74,7 +74,6 @@ Turn = dict[str, tuple[float, float]]
 
 def take_turns(place: Place, group: Group) -> list[Turn]:
     """Calibrate and run in turn, in each of a group's processes; the first one's count."""
-    use_cores(place.processes)
     jobs = group.jobs()
     plans = {name: job.plan() for name, job in jobs.items()}
     first = jobs[SCHEDULES[0]]

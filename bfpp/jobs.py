@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import platform
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -151,7 +152,11 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         help="of AdamW (default: 1e-3)",
     )
     group.add_argument(
-        "--weight-decay", type=_positive, default=0.01, metavar="X", help="of AdamW (default: 0.01)"
+        "--weight-decay",
+        type=_not_negative,
+        default=0.01,
+        metavar="X",
+        help="of AdamW (default: 0.01)",
     )
     group.add_argument(
         "--clip",
@@ -200,14 +205,22 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _positive(text: str) -> float:
+def _number(text: str) -> float:
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
+        return math.nan
+
+
+def _positive(text: str) -> float:
+    value = _number(text)
+    if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
     return value
+
+
+def _not_negative(text: str) -> float:
+    return _positive(text) if _number(text) else 0.0
 
 
 def about(job: Job) -> dict[str, str | int]:
@@ -243,6 +256,8 @@ def device_job_of(options: argparse.Namespace, schedule: str, layout: Layout) ->
     require_torch()
     from executor.job import Job
 
+    if options.device != "cpu" and options.backend != BackendName.LOCAL:
+        raise InvalidConfiguration("device", "goes with --backend local; cuda takes all GPUs")
     if options.tp > 1:
         raise InvalidConfiguration("tensor_parallel", "only 1 can be run; more can be simulated")
     return Job(
@@ -269,8 +284,9 @@ def job_of(options: argparse.Namespace) -> Job:
         raise InvalidConfiguration("checkpoint", "is needed by --resume and --save-every")
     if options.sleep and (options.device != "cpu" or options.backend == BackendName.CUDA):
         raise InvalidConfiguration("sleep", "needs a CPU: a GPU does not sleep")
-    if options.sleep and options.verify:
-        raise InvalidConfiguration("sleep", "computes nothing that --verify could compare")
+    for name in ("verify", "checkpoint"):
+        if options.sleep and getattr(options, name):
+            raise InvalidConfiguration("sleep", f"computes nothing that is worth a --{name}")
     schedule = find_schedule(options.schedule)
     layout = shared.layout(options, schedule)
     schedule.require(layout)

@@ -23,11 +23,13 @@ from schedules import Operation, Task, TaskGraph
 from schedules.columns import NONE
 
 Kernel = Callable[[Backend, Task, Sequence[Worker]], None]
-Observer = Callable[[Task, Worker], AbstractContextManager[None]]
-"""Told of each task, for as long as a worker is busy with it."""
+LOADING = "loading the batch"
+
+Observe = Callable[[Task | str, Worker], AbstractContextManager[None]]
+"""Told of each task, and of what else is done, for as long as a worker is busy with it."""
 
 
-def ignore(task: Task, worker: Worker) -> AbstractContextManager[None]:
+def ignore(task: Task | str, worker: Worker) -> AbstractContextManager[None]:
     """Observe nothing."""
     del task, worker
     return nullcontext()
@@ -99,7 +101,7 @@ class Step:
 class Dispatcher:
     """The tasks of this process's workers on their lanes, to be dispatched step after step."""
 
-    def __init__(self, graph: TaskGraph, backend: Backend, observe: Observer = ignore) -> None:
+    def __init__(self, graph: TaskGraph, backend: Backend, observe: Observe = ignore) -> None:
         self.graph, self.backend, self.observe = graph, backend, observe
         self.lanes: dict[tuple[int, int], Lane] = {
             (worker.replica, lane): backend.device.lane(
@@ -156,10 +158,14 @@ class Dispatcher:
         )
         if outside is not None:
             compute.wait(outside)
-        compute.run(partial(worker.begin, number))
+        compute.run(partial(self._load, worker, number))
         loaded = compute.mark()
         for lane in others:
             lane.wait(loaded)
+
+    def _load(self, worker: Worker, number: int) -> None:
+        with self.observe(LOADING, worker):
+            worker.begin(number)
 
     def _dispatch(self, task: Task, ends: Sequence[End], step: Step) -> None:
         """Put a task on the lanes of those who act as one; the last one acts."""

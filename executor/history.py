@@ -16,10 +16,11 @@ from schedules import InvalidConfiguration
 
 KEY = "trained with"
 
-Training = dict[str, Any]
+History = dict[str, Any]
+"""What one part of a training was done with."""
 
 
-def training_of(plan: Plan) -> Training:
+def training_of(plan: Plan) -> History:
     """What decides the numbers of a step, in words; rounding does not count."""
     options = plan.optimization
     return {
@@ -32,7 +33,7 @@ def training_of(plan: Plan) -> Training:
     }
 
 
-def continued(settings: Mapping[str, Any], plan: Plan) -> list[Training]:
+def continued(settings: Mapping[str, Any], plan: Plan) -> list[History]:
     """All that the state in a checkpoint was trained with, once this plan has gone on with it."""
     own, earlier = training_of(plan), list(settings.get(KEY, []))
     return earlier if own in earlier else [*earlier, own]

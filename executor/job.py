@@ -61,7 +61,8 @@ class Job(Training):
     @property
     def uses_gpu(self) -> bool:
         """Whether it computes on GPUs."""
-        return self.backend is BackendName.CUDA or self.local_device().type == "cuda"
+        is_local = self.backend is BackendName.LOCAL
+        return self.local_device().type == "cuda" if is_local else self.backend is BackendName.CUDA
 
     def local_device(self) -> torch.device:
         """The device of all ranks."""

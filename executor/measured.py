@@ -15,37 +15,43 @@ import numpy as np
 
 from executor.dispatch import Step
 from schedules import Operation, TaskGraph
-from schedules.columns import Seconds, among
+from schedules.columns import NONE, Seconds, among
 from traces.timeline import Timeline
 
 POSTED, READY, START, END = range(4)
 
 UNKNOWN = np.nan
 
+Columns = dict[int, Seconds]
+"""What a process knows of a step, by the replica."""
 
-def columns_of(step: Step, graph: TaskGraph, replicas: int, ahead: float) -> Seconds:
-    """What this process knows of a step, in (replica, POSTED to END, task).
+
+def columns_of(step: Step, graph: TaskGraph, ahead: float) -> Columns:
+    """What this process knows of a step: for each replica that it has, (POSTED to END, task).
 
     Times are on the clock of process 0, which this one is `ahead` of. What the
     process does not know is not-a-number.
     """
-    columns = np.full((replicas, 4, len(graph)), UNKNOWN)
+    found: Columns = {}
     peer = graph.peer
     for part in step.times:
-        own, ready = columns[part.worker.replica, :, part.task], part.ready.seconds()
-        own[POSTED] = np.fmin(own[POSTED], part.posted)
+        if (replica := part.worker.replica) not in found:
+            found[replica] = np.full((4, len(graph)), UNKNOWN)
+        own, ready = found[replica][:, part.task], part.ready.seconds() - ahead
+        own[POSTED] = np.fmin(own[POSTED], part.posted - ahead)
         own[READY] = np.fmin(own[READY], ready)
         own[START] = np.fmax(own[START], ready)
-        if peer[part.task] in (-1, part.worker.rank):
-            own[END] = part.end.seconds()
-    return columns - ahead
+        if peer[part.task] in (NONE, part.worker.rank):
+            own[END] = part.end.seconds() - ahead
+    return found
 
 
-def merged(parts: Sequence[Seconds], graph: TaskGraph) -> Seconds:
-    """What all processes know together."""
-    joined = np.array(parts)
-    whole: Seconds = np.fmin.reduce(joined)
-    whole[:, START] = np.fmax.reduce(joined)[:, START]
+def merged(parts: Sequence[Columns], graph: TaskGraph) -> Seconds:
+    """What all processes know together, in (replica, POSTED to END, task)."""
+    replicas = sorted({replica for part in parts for replica in part})
+    known = [[part[replica] for part in parts if replica in part] for replica in replicas]
+    whole: Seconds = np.array([np.fmin.reduce(each) for each in known])
+    whole[:, START] = [np.fmax.reduce(each)[START] for each in known]
     together = among(graph.operation, graph.communication.collectives)
     whole[:, START, together] = whole[:, START, together].max(axis=0)
     norms, updates = (graph.operation == each for each in (Operation.NORM, Operation.OPTIMIZER))

@@ -82,6 +82,11 @@ class Memory:
                 found[buffer] = torch.zeros(size, dtype=self.plan.dtype, device=state.device)
         return found
 
+    def keeps(self, tensor: Tensor) -> bool:
+        """Whether this is in a buffer of weights."""
+        place = tensor.untyped_storage().data_ptr()
+        return any(place == each.untyped_storage().data_ptr() for each in self.weights.values())
+
     def weights_of(self, task: Task) -> Tensor:
         """The buffer that a gather fills, as large as its stage."""
         return self.weights[task.weight_buffer][: self.stages[task.stage].flat.size]

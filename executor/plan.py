@@ -86,9 +86,13 @@ class Plan(Training):
         return replica * self.graph.layout.microbatches + microbatch
 
     def batch(self, step: int, replica: int, microbatch: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of one replica's micro-batch; they may be drawn at random."""
+        """Inputs and targets of one replica's micro-batch.
+
+        They may be drawn at random, and the next ones may be filled into the same tensors.
+        """
         with GENERATOR:
-            return self.model.batch(step, self.samples(replica, microbatch))
+            inputs, targets = self.model.batch(step, self.samples(replica, microbatch))
+            return inputs.clone(), targets.clone()
 
     def drawing(self, step: int, number: int, layer: int) -> AbstractContextManager[None]:
         """For one layer's pass over a micro-batch of a step, numbered among those of all."""
@@ -98,9 +102,11 @@ class Plan(Training):
 
     @property
     def digest(self) -> str:
-        """A hash of all that ranks must agree on for their messages to match."""
+        """A hash of all that ranks must agree on: for their messages to match, and their data."""
+        data = [part.flatten().contiguous().view(torch.uint8) for part in self.batch(0, 0, 0)]
         agreed = (
             self.graph.digest, self.cuts, self.shapes, self.data_parallel,
             self.microbatch_size, self.precision, self.activations, self.optimization, self.seed,
+            [part.numpy().tobytes() for part in data],
         )  # fmt: skip
         return hashlib.sha256(repr(agreed).encode()).hexdigest()

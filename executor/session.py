@@ -15,7 +15,6 @@ from executor.backends.making import make_backend, meet
 from executor.checkpoint import CheckpointError
 from executor.history import KEY, continued
 from executor.job import Job
-from executor.plan import Plan
 from executor.processes import Place
 from executor.saving import Saved, resume, save
 from executor.state import weights_of, whole
@@ -54,7 +53,7 @@ def train(place: Place, job: Job) -> Outcome | None:
     with place.watch.during(slow(place, "building the model")):
         plan = job.plan()
     ahead = meet(place, job)
-    _require_agreement(plan)
+    _require_agreement(f"{plan.digest} {job.checks_messages}")
     with place.watch.during(slow(place, "connecting", place.others)):
         backend = make_backend(plan, job, place)
     introduce(place, plan, backend)
@@ -65,7 +64,7 @@ def train(place: Place, job: Job) -> Outcome | None:
     for steps in _between_saves(first, job):
         for report in watched(place, trainer, steps):
             reports.append(report)
-            place.send({"step": report.step, "loss": report.loss, "seconds": report.seconds})
+            place.send({"step": report.step, "loss": report.loss, "elapsed": report.elapsed})
         if job.saving:
             save(job, place, backend, Saved(job.saving.directory, steps.stop, settings))
     weights = collect(weights_of(backend.workers)) if job.tells_weights else None
@@ -81,14 +80,14 @@ def _between_saves(first: int, job: Job) -> list[range]:
     return [range(*pair) for pair in pairwise([first, *ends]) if first < job.steps]
 
 
-def _require_agreement(plan: Plan) -> None:
-    """Raise `Disagreement` unless all processes were made from the same plan."""
+def _require_agreement(own: str) -> None:
+    """Raise `Disagreement` unless all processes say the same."""
     if not dist.is_initialized():
         return
     digests: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(digests, plan.digest)
+    dist.all_gather_object(digests, own)
     others = [process for process, digest in enumerate(digests) if digest != digests[0]]
     if others:
         raise Disagreement(
-            f"process {others[0]} has another task graph, model or setting than process 0"
+            f"process {others[0]} has another task graph, model, text or setting than process 0"
         )

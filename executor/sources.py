@@ -57,7 +57,7 @@ class FunctionSource:
             raise InvalidConfiguration("model", f"{self} fails with {words}") from error
         if not isinstance(model, Model):
             raise InvalidConfiguration(
-                "model", f"{self} returned {type(model).__name__}, not an executor.Model"
+                "model", f"{self} returned {type(model).__name__}, not an executor.model.Model"
             )
         return model
 

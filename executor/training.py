@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from executor.backends.protocol import Backend
-from executor.dispatch import Dispatcher, Observer, Step, ignore
-from executor.measured import END, START, columns_of, merged
+from executor.dispatch import Dispatcher, Observe, Step, ignore
+from executor.measured import END, START, Columns, columns_of, merged
 from executor.plan import Plan
 from schedules.columns import Seconds, among
 
@@ -33,11 +34,17 @@ REMEMBERED = 64
 
 @dataclass(frozen=True)
 class Report:
-    """A step that is done: its mean loss, and the seconds from its first start to its last end."""
+    """A step that is done, and its mean loss.
+
+    `seconds` are those of its tasks, from the first start to the last end;
+    `elapsed` are those since the step before it was done, so that they hold
+    what is no task: loading the batch.
+    """
 
     step: int
     loss: float
     seconds: float
+    elapsed: float
 
 
 class Trainer:
@@ -47,17 +54,19 @@ class Trainer:
     """
 
     def __init__(
-        self, plan: Plan, backend: Backend, observe: Observer = ignore, ahead: float = 0.0
+        self, plan: Plan, backend: Backend, observe: Observe = ignore, ahead: float = 0.0
     ) -> None:
         self.plan, self.backend, self.ahead = plan, backend, ahead
         self.dispatcher = Dispatcher(plan.graph, backend, observe)
-        self.columns: deque[tuple[float, Seconds]] = deque(maxlen=REMEMBERED)
+        self.told = 0.0
+        self.columns: deque[tuple[float, Columns]] = deque(maxlen=REMEMBERED)
 
     def run(self, steps: range) -> Iterator[Report]:
         """Train, and tell of each step once it is done everywhere.
 
         After the last one nothing is under way, so that the state can be saved.
         """
+        self.told = time.perf_counter()
         under_way: deque[Step] = deque()
         for number in steps:
             under_way.append(self.dispatcher.step(number))
@@ -68,13 +77,14 @@ class Trainer:
 
     def _finish(self, step: Step) -> Report:
         self.backend.device.finish(step.last)
-        columns = columns_of(step, self.plan.graph, self.plan.data_parallel, self.ahead)
+        columns = columns_of(step, self.plan.graph, self.ahead)
         own = sum(step.losses[each] for each in sorted(step.losses))
         loss, seconds = self._agree(float(own), columns)
         self.columns.append((seconds, columns))
-        return Report(step.number, loss, seconds)
+        before, self.told = self.told, time.perf_counter()
+        return Report(step.number, loss, seconds, self.told - before)
 
-    def _agree(self, loss: float, columns: Seconds) -> tuple[float, float]:
+    def _agree(self, loss: float, columns: Columns) -> tuple[float, float]:
         """The sum of all processes' losses, and the time from the first start to the last end.
 
         No transfer is first. A gather starts once all replicas of its rank are ready.
@@ -83,11 +93,12 @@ class Trainer:
         if not dist.is_initialized():
             whole = merged([columns], graph)
             return loss, float(whole[:, END].max() - whole[:, START].min())
-        ready = np.fmin.reduce(np.where(graph.is_transfer, np.inf, columns[:, START]))
+        (here,) = columns.values()
+        ready = np.where(graph.is_transfer, np.inf, here[START])
         first = int(np.nanargmin(ready))
         is_shared = bool(among(graph.operation[[first]], graph.communication.collectives)[0])
         own = torch.tensor(
-            [loss, ready[first], np.nanmax(columns[:, END]), is_shared], dtype=torch.float64
+            [loss, ready[first], np.nanmax(here[END]), is_shared], dtype=torch.float64
         )
         table = torch.empty(dist.get_world_size() * len(own), dtype=torch.float64)
         dist.all_gather_single(table, own)

@@ -9,6 +9,7 @@ from functools import partial
 from executor.backends.protocol import Backend
 from executor.plan import Plan
 from executor.processes import Activity, Place
+from executor.processes.watch import Doing
 from executor.training import Report, Trainer
 from executor.worker import Worker
 from schedules import Operation, Task
@@ -55,16 +56,20 @@ def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:
 
 
 @contextmanager
-def observed(place: Place, task: Task, worker: Worker) -> Iterator[None]:
-    """Tell the watch of a task, for as long as a worker is busy with it."""
-    is_receiver = task.peer == worker.rank and task.peer != NONE
-    lane = f"{worker.rank}.{worker.replica}.{task.peer_lane if is_receiver else task.lane}"
-    place.watch.enter(lane, task.number)
+def observed(place: Place, task: Task | str, worker: Worker) -> Iterator[None]:
+    """Tell the watch of a task, or of what else a worker does, for as long as it does."""
+    doing: Doing
+    if isinstance(task, str):
+        doing, lane = slow(place, task), NONE
+    else:
+        doing, lane = task.number, task.peer_lane if task.peer == worker.rank else task.lane
+    name = f"{worker.rank}.{worker.replica}.{lane}"
+    place.watch.enter(name, doing)
     try:
         yield
     except BaseException as error:
         place.watch.failed(error)
-    place.watch.leave(lane)
+    place.watch.leave(name)
 
 
 def watched(place: Place, trainer: Trainer, steps: range) -> Iterator[Report]:

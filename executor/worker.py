@@ -172,8 +172,9 @@ class Worker(Memory):
         is_forward = operation is Operation.TRANSFER_ACTIVATIONS
         target = Cell(cell.stage + (1 if is_forward else -1), cell.microbatch)
         if target.stage in self.stages:
-            # A layer may return its input, which is given back when this cell is done.
-            kept = value.clone() if self.pool.lends(value) else value
+            # A layer may return its input, which is given back when this cell is done, or
+            # a view of its weights, whose place others take.
+            kept = value.clone() if self.pool.lends(value) or self.keeps(value) else value
             (self.inputs if is_forward else self.incoming)[target] = kept
         else:
             shape = self.shapes[min(cell.stage, target.stage)]

@@ -87,7 +87,7 @@ def test_all_ranks_in_one_process_are_measured(profile, answer):
         (("--layers", 4), "profile is of 5 layers and micro-batches of 4, not 6 and 4, or "),
         (("--layers", 3, "--microbatch-size", 2), "profile is of 5 layers and micro-batches of 4,"),
         (("--layers", 3, "--ends", "own", "--pp", 3), "profile is of 5 layers"),
-        (("--layers", 3, "--verify"), "computes nothing that --verify could compare"),
+        (("--layers", 3, "--verify"), "computes nothing that is worth a --verify"),
     ],
 )
 def test_sleeps_are_those_of_the_same_model(profile, bfpp, words, error):

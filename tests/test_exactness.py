@@ -6,6 +6,7 @@ lanes of its own. `test_training_processes` does the same over gloo.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -188,6 +189,60 @@ def test_layers_of_all_kinds(name: str, sharding: Sharding) -> None:
         graph = breadth_first(2, 4 // per_stage, 3, sharding)
         plan = plan_of(graph, model, 2, activations=activations, microbatch_size=3)
         assert errors_of(plan).worst < EXACT
+
+
+class Queries(nn.Module):
+    """A layer that hands on a view of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(4))
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.table.expand_as(value)
+
+
+@pytest.mark.parametrize("activations", Activations)
+@pytest.mark.parametrize("sharding", Sharding)
+def test_weights_that_are_handed_on_to_the_same_rank(
+    sharding: Sharding, activations: Activations
+) -> None:
+    torch.manual_seed(7)
+    model = modules(Tanh(4), Queries(), *(Tanh(4) for _ in range(4)))
+    plan = plan_of(breadth_first(1, 6, 3, sharding), model, 2, activations=activations)
+    assert errors_of(plan).worst < EXACT
+
+
+def test_batches_that_are_filled_into_one_tensor() -> None:
+    room = torch.empty(2, 1, 4, dtype=torch.float64)
+
+    def batch(step: int, samples: range) -> tuple[Tensor, Tensor]:
+        for part, values in zip(room, numbers(4, step, samples), strict=True):
+            part.copy_(values)
+        return room[0], room[1]
+
+    model = replace(chain(4), batch=batch)
+    assert errors_of(plan_of(breadth_first(), model, 2, microbatch_size=1)).worst < EXACT
+
+
+def test_a_batch_that_takes_long_counts_from_step_to_step() -> None:
+    def batch(step: int, samples: range) -> tuple[Tensor, Tensor]:
+        time.sleep(0.03)
+        return numbers(4, step, samples)
+
+    reports, _ = run_locally(plan_of(breadth_first(), replace(chain(4), batch=batch)))
+    for report in reports:
+        assert report.elapsed > max(report.seconds, 0.03)
+
+
+def test_processes_with_other_data_have_another_digest() -> None:
+    def batch(step: int, samples: range) -> tuple[Tensor, Tensor]:
+        inputs, targets = numbers(4, step, samples)
+        return inputs, targets + 1
+
+    models = chain(4), chain(4), replace(chain(4), batch=batch)
+    one, same, other = (plan_of(breadth_first(), model).digest for model in models)
+    assert one == same != other
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)

@@ -133,7 +133,7 @@ def test_a_transfer_starts_when_both_ends_are_ready() -> None:
     sent, arrived = Step(0), Step(0)
     sent.times.append(times_of(TRANSFER, sender, 0, 1.0, 2.0, 3.0))
     arrived.times.append(times_of(TRANSFER, receiver, 0, 10.5, 14.0, 15.0))
-    parts = [columns_of(sent, GRAPH, 1, 0.0), columns_of(arrived, GRAPH, 1, 10.0)]
+    parts = [columns_of(sent, GRAPH, 0.0), columns_of(arrived, GRAPH, 10.0)]
     found = merged(parts, GRAPH)[0, :, TRANSFER]
     assert (found[POSTED], found[READY], found[START], found[END]) == (0.5, 2.0, 4.0, 5.0)
 
@@ -143,16 +143,20 @@ def test_a_gather_starts_when_all_replicas_are_ready() -> None:
     step = Step(0)
     step.times.append(times_of(GATHER, rank, 0, 0.0, 1.0, 7.0))
     step.times.append(times_of(GATHER, rank, 1, 0.0, 5.0, 8.0))
-    found = merged([columns_of(step, GRAPH, 2, 0.0)], GRAPH)[:, :, GATHER]
+    found = merged([columns_of(step, GRAPH, 0.0)], GRAPH)[:, :, GATHER]
     assert found[:, READY].tolist() == [1.0, 5.0]
     assert found[:, START].tolist() == [5.0, 5.0]
     assert found[:, END].tolist() == [7.0, 8.0]
 
 
 def test_what_no_process_knows_is_unknown() -> None:
-    columns = columns_of(Step(0), GRAPH, 2, 0.0)
-    assert columns.shape == (2, 4, len(GRAPH))
-    assert np.isnan(columns).all()
+    step = Step(0)
+    step.times.append(times_of(GATHER, GRAPH.task(GATHER).rank, 1, 0.0, 1.0, 7.0))
+    columns = columns_of(step, GRAPH, 0.0)
+    assert columns.keys() == {1}
+    assert columns[1].shape == (4, len(GRAPH))
+    assert np.isfinite(columns[1][:, GATHER]).all()
+    assert np.isnan(np.delete(columns[1], GATHER, axis=1)).all()
 
 
 def test_a_timeline_begins_with_its_first_start() -> None:
@@ -171,5 +175,5 @@ def test_replicas_are_together_only_for_the_norm_of_gradients_that_they_share() 
         step = Step(0)
         step.times.append(times_of(norm, 0, 0, 0.0, 1.0, 2.0))
         step.times.append(times_of(norm, 0, 1, 0.0, 5.0, 6.0))
-        found = merged([columns_of(step, graph, 2, 0.0)], graph)
+        found = merged([columns_of(step, graph, 0.0)], graph)
         assert found[:, START, norm].tolist() == starts

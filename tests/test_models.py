@@ -303,7 +303,7 @@ def test_a_model_from_a_file(own: Path, capfd: pytest.CaptureFixture[str]) -> No
     ("name", "message"),
     [
         ("nothing", "has no function nothing"),
-        ("no_model", "returned int, not an executor.Model"),
+        ("no_model", "returned int, not an executor.model.Model"),
         ("broken", "fails with NameError: name 'undefined' is not defined"),
         ("misfit", "layer 1 (Linear) does not take what the layer before returns"),
     ],

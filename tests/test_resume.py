@@ -143,6 +143,15 @@ def test_nothing_to_resume_is_a_fresh_start(three_steps: tuple[Path, Ended]) -> 
     assert len(record["losses"]) == 3
 
 
+def test_a_new_run_does_not_replace_another(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = run_here(capsys, *SCHEDULE, "--steps", 6, "--checkpoint", copied)
+    assert ended.code == 2
+    assert f"--checkpoint: {copied}" in ended.line
+    assert "is there already: --resume goes on from it" in ended.line
+
+
 def test_a_command_goes_on_to_the_last_bit(
     three_steps: tuple[Path, Ended],
     copied: Path,

@@ -202,7 +202,7 @@ def test_different_graphs_end_before_the_first_step() -> None:
     with pytest.raises(RunFailed) as failure:
         launch(disagreeing, JOB, 2, on_message=messages.append)
     assert str(failure.value) == (
-        "process 0 failed: process 1 has another task graph, model or setting than process 0"
+        "process 0 failed: process 1 has another task graph, model, text or setting than process 0"
     )
     assert failure.value.details == ""
     assert messages == []

@@ -140,7 +140,7 @@ def test_processes_that_were_told_different_things() -> None:
     with pytest.raises(RunFailed) as failure:
         launch(disagree, PAIR, 2)
     assert re.fullmatch(
-        r"process \d failed: process 1 has another task graph, model or setting "
+        r"process \d failed: process 1 has another task graph, model, text or setting "
         r"than process 0",
         str(failure.value),
     )

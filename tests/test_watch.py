@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 from torch.distributed import HashStore
 
 from executor.processes.beats import Activity, Beat, Failure, LaneState, Limits, beat_from_json
@@ -175,6 +176,7 @@ def test_a_description_that_fails_does_not_stop_the_beats() -> None:
         (ValueError("no\nmore"), BACKWARD, False),
         (ValueError("no\nmore"), RECEIVE, False),
         (RuntimeError("no\nmore"), RECEIVE, True),
+        (torch.OutOfMemoryError("no\nmore"), RECEIVE, False),
         (RuntimeError("[gloo/tcp.cc:1] Connection closed by peer"), BACKWARD, True),
     ],
 )

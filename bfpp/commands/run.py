@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace",
         type=Path,
         metavar="FILE",
-        help="write the timeline of the step whose time is the median, for bfpp show and bfpp diff",
+        help="write the timeline of the median step of the last 64, for bfpp show and bfpp diff",
     )
     shared.add_json_argument(parser)
 
@@ -73,6 +73,8 @@ def run(options: argparse.Namespace) -> int:
     job.require_devices()
     plan = job.plan()
     plan.check()
+    if options.checkpoint and not options.resume:
+        _require_no_checkpoint(options.checkpoint)
     if options.verify and options.resume:
         _require_same_training(plan, options.checkpoint)
     tokens = tokens_of_step(plan)
@@ -96,6 +98,17 @@ def run(options: argparse.Namespace) -> int:
     return 0 if found is None or found.is_exact else 1
 
 
+def _require_no_checkpoint(directory: Path) -> None:
+    """Raise `ValueError` where a new run would in time discard another's checkpoints."""
+    from executor import checkpoint
+
+    if last := checkpoint.latest(directory):
+        raise ValueError(
+            f"--checkpoint: {last} is there already: --resume goes on from it; a run of its own "
+            "takes another directory"
+        )
+
+
 def _require_same_training(plan: Plan, directory: Path) -> None:
     """Raise `ValueError` if a plain loop cannot have trained what is resumed."""
     from executor.checkpoint import CheckpointError
@@ -108,7 +121,7 @@ def _require_same_training(plan: Plan, directory: Path) -> None:
 
 
 def tokens_of_step(plan: Plan) -> int:
-    """What a step predicts: tokens of a language model, else samples."""
+    """What a step takes in: tokens of a language model, else samples."""
     _, targets = plan.model.batch(0, range(1))
     return int(targets.numel()) * plan.microbatches * plan.microbatch_size
 
@@ -130,7 +143,7 @@ def _progress(
         task = bar.add_task(job.schedule, total=job.steps, told="starting")
 
         def advance(message: Mapping[str, Any]) -> None:
-            told = f"loss {message['loss']:.4f}, {tokens / message['seconds']:,.0f} tokens/s"
+            told = f"loss {message['loss']:.4f}, {tokens / message['elapsed']:,.0f} tokens/s"
             bar.update(task, completed=message["step"] + 1, told=told)
 
         yield advance
@@ -152,15 +165,16 @@ def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Out
 def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None) -> dict[str, Any]:
     """What came of it; times in seconds."""
     seconds = [report.seconds for report in outcome.reports]
-    median = statistics.median(seconds) if seconds else None
+    elapsed = [report.elapsed for report in outcome.reports]
     record = {
         "schedule": job.schedule,
         "backend": str(job.backend),
         "first_step": outcome.first,
         "losses": [_finite(report.loss) for report in outcome.reports],
         "step_times": seconds,
-        "median_step_time": median,
-        "tokens_per_second": tokens / median if median else None,
+        "median_step_time": statistics.median(seconds) if seconds else None,
+        "elapsed_times": elapsed,
+        "tokens_per_second": tokens / statistics.median(elapsed) if elapsed else None,
     }
     if found:
         record |= {
@@ -193,6 +207,7 @@ def _print(
             ("steps", f"{reports[0].step} to {reports[-1].step}"),
             ("loss, first and last", f"{reports[0].loss:.4f}, {reports[-1].loss:.4f}"),
             ("step time, median", in_words(record["median_step_time"])),
+            ("from step to step, median", in_words(statistics.median(record["elapsed_times"]))),
             ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
         ]
     else:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import nnls
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ def least_squares(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> 
     """What each column costs, if a row costs the sum of its columns; nothing costs less than 0."""
     table, target = np.array(rows), np.array(seconds)
     weights = 1 / np.maximum(target, 1e-9)
-    solution, *_ = np.linalg.lstsq(table * weights[:, None], target * weights)
-    costs: list[float] = np.maximum(solution, 0.0).tolist()
+    solution, _ = nnls(table * weights[:, None], target * weights)
+    costs: list[float] = solution.tolist()
     return costs
 
 

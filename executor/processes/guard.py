@@ -74,6 +74,9 @@ class Guard:
         except DistError:
             # The store is gone, and with it whoever hosts it.
             self._look(LOST)
+        except BaseException as error:
+            self._watch.record(error)
+            self._send(done=False)
 
     def _sleep(self) -> int:
         """Until the next beat is due or the bell rings; the signal that rang it, or 0."""

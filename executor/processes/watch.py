@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import NoReturn
 
+from torch import OutOfMemoryError
 from torch.distributed import DistError
 
 from executor.processes.beats import Activity, Beat, Failure, LaneState
@@ -83,8 +84,15 @@ class Watch:
         """Reports an exception in the thread that raised it, and waits to be ended.
 
         It never returns: a process that left at once would look like the
-        culprit where it is the victim of another. The first call counts.
+        culprit where it is the victim of another.
         """
+        self.record(error)
+        self.alarm()
+        while True:
+            time.sleep(3600)
+
+    def record(self, error: BaseException) -> None:
+        """Keeps an exception for the next beat; the first call counts."""
         activity = self._activity(self._own_doing())
         foreseen = isinstance(error, self.foreseen)
         text = str(error) if foreseen else f"{type(error).__name__}: {error}".strip()
@@ -99,9 +107,6 @@ class Watch:
             foreseen=foreseen,
         )
         self._failure = self._failure or (failure, time.monotonic())
-        self.alarm()
-        while True:
-            time.sleep(3600)
 
     @property
     def has_failed(self) -> bool:
@@ -144,6 +149,8 @@ class Watch:
 
 def _is_broken_connection(error: BaseException, activity: Activity) -> bool:
     """Whether it may be another's fault; of its own accord torch raises nothing but this."""
+    if isinstance(error, OutOfMemoryError):
+        return False
     is_waiting = bool(activity.peers) and isinstance(error, RuntimeError)
     words = any(word in str(error) for word in BROKEN_CONNECTION)
     return is_waiting or isinstance(error, DistError) or words
