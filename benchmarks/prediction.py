@@ -18,13 +18,13 @@ import torch.distributed as dist
 from benchmarks.measure import Results
 from bfpp.commands.calibrate import profile_of
 from bfpp.jobs import sleeps_of
-from executor.backends.making import make_backend, meet
+from executor.backends.making import meet
 from executor.calibration import QUICK, Bench, measure
 from executor.job import Job
 from executor.processes import Place, launch
 from executor.sources import TransformerSource
-from executor.training import Trainer
 from executor.transformer import TransformerSizes
+from executor.watching import connected, watched
 from schedules import Communication, Layout, find_schedule
 from sim.engines import simulate
 from sim.profile import read_profile
@@ -86,18 +86,12 @@ def take_turns(place: Place, group: Group) -> list[Turn]:
         turn = {}
         for name, plan in plans.items():
             sleeps = sleeps_of(costs, plan) if group.sleeps else None
-            backend = make_backend(plan, replace(jobs[name], sleeps=sleeps), place)
-            turn[name] = simulate(plan.graph, costs).step_time, seconds(Trainer(plan, backend))
-            backend.close()
+            with connected(place, plan, replace(jobs[name], sleeps=sleeps), bench.ahead) as trainer:
+                reports = list(watched(place, trainer, range(WARM_UP + STEPS)))
+            measured = median(report.seconds for report in reports[WARM_UP:])
+            turn[name] = simulate(plan.graph, costs).step_time, measured
         found.append(turn)
     return found
-
-
-def seconds(trainer: Trainer) -> float:
-    """The median of a few steps, on which the processes agree."""
-    taken = [report.seconds for report in trainer.run(range(WARM_UP + STEPS))]
-    trainer.close()
-    return median(taken[WARM_UP:])
 
 
 def reversed_pairs(times: dict[str, tuple[float, float]]) -> Iterable[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 import torch.distributed as dist
 from torch import Tensor
 
 from executor.backends.distributed import WrongMessage
-from executor.backends.making import make_backend, meet
+from executor.backends.making import meet
 from executor.checkpoint import CheckpointError
 from executor.history import KEY, continued
 from executor.job import Job
@@ -19,7 +18,7 @@ from executor.processes import Place
 from executor.saving import Saved, resume, save
 from executor.state import weights_of, whole
 from executor.training import Report, Trainer, collect
-from executor.watching import introduce, observed, slow, watched
+from executor.watching import connected, slow, watched
 from schedules import InvalidConfiguration
 from schedules.columns import Seconds
 
@@ -54,10 +53,12 @@ def train(place: Place, job: Job) -> Outcome | None:
         plan = job.plan()
     ahead = meet(place, job)
     _require_agreement(f"{plan.digest} {job.checks_messages}")
-    with place.watch.during(slow(place, "connecting", place.others)):
-        backend = make_backend(plan, job, place)
-    introduce(place, plan, backend)
-    trainer = Trainer(plan, backend, partial(observed, place), ahead)
+    with connected(place, plan, job, ahead) as trainer:
+        return _run(place, job, trainer)
+
+
+def _run(place: Place, job: Job, trainer: Trainer) -> Outcome | None:
+    plan, backend = trainer.plan, trainer.backend
     first, settings = resume(job, place, backend)
     settings = {"schedule": job.schedule, KEY: continued(settings, plan)}
     reports = []
@@ -69,7 +70,6 @@ def train(place: Place, job: Job) -> Outcome | None:
             save(job, place, backend, Saved(job.saving.directory, steps.stop, settings))
     weights = collect(weights_of(backend.workers)) if job.tells_weights else None
     columns = trainer.columns_of_median()
-    trainer.close()
     return Outcome(reports, columns, first, whole(weights or [])) if place.is_first else None
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from executor.backends.making import make_backend
 from executor.backends.protocol import Backend
+from executor.job import Job
 from executor.plan import Plan
 from executor.processes import Activity, Place
 from executor.processes.watch import Doing
@@ -25,7 +27,19 @@ def slow(place: Place, words: str, peers: tuple[int, ...] = ()) -> Activity:
     return Activity(words, peers, limit=LONGER * place.limits.hang)
 
 
-def introduce(place: Place, plan: Plan, backend: Backend) -> None:
+@contextmanager
+def connected(place: Place, plan: Plan, job: Job, ahead: float) -> Iterator[Trainer]:
+    """Who trains a plan in this process, as a job runs it, once all processes are connected."""
+    with place.watch.during(slow(place, "connecting", place.others)):
+        backend = make_backend(plan, job, place)
+    _introduce(place, plan, backend)
+    trainer = Trainer(plan, backend, partial(_observed, place), ahead)
+    yield trainer
+    trainer.close()
+    backend.close()
+
+
+def _introduce(place: Place, plan: Plan, backend: Backend) -> None:
     """Tell the watch who is here, and what the numbers of tasks stand for."""
     worker = backend.workers[0]
     is_alone = len(backend.workers) > 1
@@ -56,7 +70,7 @@ def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:
 
 
 @contextmanager
-def observed(place: Place, task: Task | str, worker: Worker) -> Iterator[None]:
+def _observed(place: Place, task: Task | str, worker: Worker) -> Iterator[None]:
     """Tell the watch of a task, or of what else a worker does, for as long as it does."""
     doing: Doing
     if isinstance(task, str):

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from executor.backends.making import make_backend
 from executor.job import Job
 from executor.measured import END, START
 from executor.plan import Plan
 from executor.processes import Place
-from executor.training import Trainer
-from executor.watching import introduce, observed, slow, watched
+from executor.watching import connected, watched
 from schedules import Operation, TaskGraph
 from schedules.columns import Seconds
 
@@ -70,16 +67,11 @@ class Bench:
 
     def run(self, plan: Plan) -> list[Seconds]:
         """When tasks ran in each step of a small run; for process 0 alone."""
-        with self.place.watch.during(slow(self.place, "connecting", self.place.others)):
-            backend = make_backend(plan, self.job, self.place)
-        introduce(self.place, plan, backend)
-        trainer = Trainer(plan, backend, partial(observed, self.place), self.ahead)
-        for _ in watched(self.place, trainer, range(WARM_UP + self.effort.steps)):
-            pass
-        found = trainer.columns_of_all()[-self.effort.steps :]
-        trainer.close()
-        backend.close()
-        return found
+        steps = range(WARM_UP + self.effort.steps)
+        with connected(self.place, plan, self.job, self.ahead) as trainer:
+            for _ in watched(self.place, trainer, steps):
+                pass
+            return trainer.columns_of_all()[-self.effort.steps :]
 
 
 def durations(columns: Sequence[Seconds], tasks: Sequence[int]) -> float:
