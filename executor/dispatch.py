@@ -132,12 +132,11 @@ class Dispatcher:
         )
         return End(worker, self.lanes[worker.replica, lane], waits)
 
-    def step(self, number: int) -> Step:
-        """Dispatch all tasks once; what is returned is done when its last marks are passed."""
-        step = Step(number)
+    def dispatch(self, step: Step) -> None:
+        """Dispatch all tasks once; the step is done when its last marks are passed."""
         outside = self.backend.device.begin()
         for worker in self.backend.workers:
-            self._begin(worker, number, outside)
+            self._begin(worker, step.number, outside)
         for task, parties in self.program:
             for ends in parties:
                 self._dispatch(task, ends, step)
@@ -145,7 +144,6 @@ class Dispatcher:
             compute = self.lanes[worker.replica, self.graph.lanes_of(worker.rank)[0]]
             compute.run(partial(worker.finish, step.losses))
         step.last.extend(lane.mark() for lane in self.lanes.values())
-        return step
 
     def _begin(self, worker: Worker, number: int, outside: Mark | None) -> None:
         """Load the batch once the last step's update is done, and hold all lanes until then.

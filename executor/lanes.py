@@ -28,6 +28,10 @@ class Stopped(Exception):
 class Mark(Protocol):
     """A point that a lane comes to."""
 
+    def passed(self) -> bool:
+        """Whether the lane was here."""
+        ...
+
     def seconds(self) -> float:
         """When it was passed, on this process's clock; once it was."""
         ...
@@ -59,6 +63,11 @@ class Device(Protocol):
     @property
     def device(self) -> torch.device:
         """Torch's name for it."""
+        ...
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether actions end after they return."""
         ...
 
     def lane(self, name: str) -> Lane:
@@ -95,16 +104,20 @@ class Device(Protocol):
 class ThreadMark:
     """A point that a worker thread comes to."""
 
-    __slots__ = ("passed", "when")
+    __slots__ = ("event", "when")
 
     def __init__(self) -> None:
-        self.passed = Event()
+        self.event = Event()
         self.when = 0.0
 
     def set(self) -> None:
         """The lane is here."""
         self.when = time.perf_counter()
-        self.passed.set()
+        self.event.set()
+
+    def passed(self) -> bool:
+        """Whether the lane was here."""
+        return self.event.is_set()
 
     def seconds(self) -> float:
         """When the lane was here."""
@@ -155,6 +168,7 @@ class Threads:
     """A CPU whose lanes are threads."""
 
     device = torch.device("cpu")
+    is_asynchronous = False
     patience = 0.05
     """Seconds between two looks at whether another lane has failed."""
 
@@ -187,7 +201,7 @@ class Threads:
 
     def wait(self, mark: ThreadMark) -> None:
         """Wait for a mark; raises `Stopped` if it will not be passed."""
-        while not mark.passed.wait(self.patience):
+        while not mark.event.wait(self.patience):
             if self.failed.is_set():
                 raise Stopped
 
@@ -224,6 +238,11 @@ class StreamMark:
     event: torch.cuda.Event
     origin: Origin
 
+    def passed(self) -> bool:
+        """Whether the stream was here."""
+        done: bool = self.event.query()
+        return done
+
     def seconds(self) -> float:
         """When the stream was here."""
         since_origin: float = self.origin.event.elapsed_time(self.event)
@@ -258,6 +277,8 @@ class StreamLane:
 
 class Streams:
     """A GPU whose lanes are streams."""
+
+    is_asynchronous = True
 
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index

@@ -20,7 +20,7 @@ from schedules.columns import Seconds, among
 
 T = TypeVar("T")
 
-AHEAD = {"cpu": 0, "cuda": 2}
+QUEUED = 2
 """Steps that may be queued on a device beyond the one that is waited for.
 
 On a GPU the host need not wait for each step; but it must not run far ahead,
@@ -59,6 +59,7 @@ class Trainer:
         self.plan, self.backend, self.ahead = plan, backend, ahead
         self.dispatcher = Dispatcher(plan.graph, backend, observe)
         self.told = 0.0
+        self.under_way: deque[Step] = deque()
         self.columns: deque[tuple[float, Columns]] = deque(maxlen=REMEMBERED)
 
     def run(self, steps: range) -> Iterator[Report]:
@@ -67,16 +68,19 @@ class Trainer:
         After the last one nothing is under way, so that the state can be saved.
         """
         self.told = time.perf_counter()
-        under_way: deque[Step] = deque()
+        ahead = QUEUED if self.backend.device.is_asynchronous else 0
         for number in steps:
-            under_way.append(self.dispatcher.step(number))
-            if len(under_way) > AHEAD[self.backend.device.device.type]:
-                yield self._finish(under_way.popleft())
-        while under_way:
-            yield self._finish(under_way.popleft())
+            self.under_way.append(step := Step(number))
+            self.dispatcher.dispatch(step)
+            if len(self.under_way) > ahead:
+                yield self._finish()
+        while self.under_way:
+            yield self._finish()
 
-    def _finish(self, step: Step) -> Report:
+    def _finish(self) -> Report:
+        step = self.under_way[0]
         self.backend.device.finish(step.last)
+        self.under_way.popleft()
         columns = columns_of(step, self.plan.graph, self.ahead)
         own = sum(step.losses[each] for each in sorted(step.losses))
         loss, seconds = self._agree(float(own), columns)

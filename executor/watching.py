@@ -11,11 +11,10 @@ from executor.backends.protocol import Backend
 from executor.job import Job
 from executor.plan import Plan
 from executor.processes import Activity, Place
-from executor.processes.watch import Doing
+from executor.processes.watch import Doing, Watch
 from executor.training import Report, Trainer
 from executor.worker import Worker
 from schedules import Operation, Task
-from schedules.columns import NONE
 from schedules.steps import TRANSFERS
 
 LONGER = 10
@@ -34,6 +33,8 @@ def connected(place: Place, plan: Plan, job: Job, ahead: float) -> Iterator[Trai
         backend = make_backend(plan, job, place)
     _introduce(place, plan, backend)
     trainer = Trainer(plan, backend, partial(_observed, place), ahead)
+    if backend.device.is_asynchronous:
+        place.watch.look = Queued(trainer, place.watch).look
     yield trainer
     trainer.close()
     backend.close()
@@ -42,10 +43,10 @@ def connected(place: Place, plan: Plan, job: Job, ahead: float) -> Iterator[Trai
 def _introduce(place: Place, plan: Plan, backend: Backend) -> None:
     """Tell the watch who is here, and what the numbers of tasks stand for."""
     worker = backend.workers[0]
-    is_alone = len(backend.workers) > 1
+    has_all = len(backend.workers) > 1
     replica = f", replica {worker.replica}" if plan.data_parallel > 1 else ""
-    title = "the process of all ranks" if is_alone else f"rank {worker.rank}{replica}"
-    place.watch.introduce(title, partial(_describe, plan, None if is_alone else worker))
+    title = "the process of all ranks" if has_all else f"rank {worker.rank}{replica}"
+    place.watch.introduce(title, partial(_describe, plan, None if has_all else worker))
 
 
 def _describe(plan: Plan, worker: Worker | None, number: int) -> Activity:
@@ -74,16 +75,55 @@ def _observed(place: Place, task: Task | str, worker: Worker) -> Iterator[None]:
     """Tell the watch of a task, or of what else a worker does, for as long as it does."""
     doing: Doing
     if isinstance(task, str):
-        doing, lane = slow(place, task), NONE
+        doing, lane = slow(place, task), _lane(worker)
     else:
-        doing, lane = task.number, task.peer_lane if task.peer == worker.rank else task.lane
-    name = f"{worker.rank}.{worker.replica}.{lane}"
-    place.watch.enter(name, doing)
+        doing, lane = task.number, _lane(worker, task)
+    place.watch.enter(lane, doing)
     try:
         yield
     except BaseException as error:
         place.watch.failed(error)
-    place.watch.leave(name)
+    place.watch.leave(lane)
+
+
+def _lane(worker: Worker, task: Task | None = None) -> str:
+    """The name of a worker's lane, by the task that is on it."""
+    number = "" if task is None else task.peer_lane if task.peer == worker.rank else task.lane
+    return f"{worker.rank}.{worker.replica}.{number}"
+
+
+class Queued:
+    """What a device does, of all that was queued on it: found by the marks that it has passed."""
+
+    def __init__(self, trainer: Trainer, watch: Watch) -> None:
+        self.trainer, self.watch = trainer, watch
+        self.doing: dict[str, tuple[int, int]] = {}
+
+    def look(self) -> None:
+        """Tell the watch which task each lane is in."""
+        now = self._doing()
+        for lane in self.doing.keys() - now.keys():
+            self.watch.leave(lane)
+        for lane, (step, task) in now.items():
+            if self.doing.get(lane) != (step, task):
+                self.watch.enter(lane, task)
+        self.doing = now
+
+    def _doing(self) -> dict[str, tuple[int, int]]:
+        """By lane, the step and the number of the task that has begun and not ended."""
+        found: dict[str, tuple[int, int]] = {}
+        waiting: set[str] = set()
+        for step in tuple(self.trainer.under_way):
+            left = [part for part in step.times if not part.end.passed()]
+            held = {id(part.end) for part in left if not part.ready.passed()}
+            for part in left:
+                task = self.trainer.plan.graph.task(part.task)
+                lane = f"queued {_lane(part.worker, task)}"
+                if id(part.end) in held:  # and so are all behind it
+                    waiting.add(lane)
+                elif lane not in waiting:
+                    found.setdefault(lane, (step.number, part.task))
+        return found
 
 
 def watched(place: Place, trainer: Trainer, steps: range) -> Iterator[Report]:

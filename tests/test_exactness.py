@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from executor.backends.local import LocalBackend
+from executor.dispatch import Dispatcher, Step
 from executor.flat import StageState
 from executor.lanes import Threads
 from executor.model import Model
@@ -300,11 +301,9 @@ def test_all_tensors_are_on_the_workers_device(sharding: Sharding) -> None:
     plan = plan_of(graph, chain(4, 4, Shifted), 2, precision=Precision.BFLOAT16)
     device = Meta()
     backend = LocalBackend(plan, device)
-    from executor.dispatch import Dispatcher
-
     dispatcher = Dispatcher(graph, backend)
     for number in range(2):
-        step = dispatcher.step(number)
+        dispatcher.dispatch(step := Step(number))
         device.finish(step.last)
         assert {loss.device.type for loss in step.losses.values()} == {"meta"}
     dispatcher.close()

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -46,6 +46,7 @@ class Watch:
         self.step: int | None = None
         self.foreseen: tuple[type[BaseException], ...] = ()
         self.alarm: Callable[[], None] = lambda: None  # sends the beat at once
+        self.look: Callable[[], None] = lambda: None  # before a beat: what cannot tell by itself
         self._title = ""
         self._describe: Callable[[int], Activity] = task_number
         self._lanes: dict[str, LaneRecord] = {}
@@ -115,6 +116,8 @@ class Watch:
 
     def beat(self, done: bool = False) -> Beat:
         """The state of the process now."""
+        with suppress(Exception):  # whoever uses the device will raise it too
+            self.look()
         self._count += 1
         now = time.monotonic()
         lanes = list(self._lanes.items())  # lanes may come while this thread reads
