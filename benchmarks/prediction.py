@@ -16,8 +16,8 @@ from statistics import median
 import torch.distributed as dist
 
 from benchmarks.measure import Results
-from bfpp.commands.calibrate import profile_of
 from bfpp.jobs import sleeps_of
+from bfpp.profiles import profile_of
 from executor.backends.making import meet
 from executor.calibration import QUICK, Bench, measure
 from executor.job import Job

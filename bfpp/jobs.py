@@ -1,9 +1,8 @@
-"""Options of what is trained and how, and the job that they stand for."""
+"""The job that the options of a run stand for, and how it is told of."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import platform
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from rich.text import Text
 
 from bfpp import options as shared
 from bfpp.errors import blaming, one_line
+from bfpp.run_options import SIZES
 from executor.settings import (
     Activations,
     BackendName,
@@ -39,188 +39,8 @@ if TYPE_CHECKING:
 FAILED = 1
 """The exit code of a run that failed."""
 
-SIZES = {
-    "layers": (8, "transformer layers"),
-    "hidden": (64, "width of a layer"),
-    "heads": (4, "attention heads"),
-    "context": (64, "bytes in a sample"),
-}
-"""The small transformer that is trained if no other is named: sizes, and what they are."""
-
 VOCABULARY = 257
 """All bytes, and a mask."""
-
-
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is trained, and on what."""
-    group = parser.add_argument_group("model and data")
-    group.add_argument(
-        "--model",
-        metavar="NAME|FILE",
-        help="a preset, a TOML file or a config.json of a transformer; or FILE.py:FUNCTION, which "
-        "takes a seed and returns an executor.model.Model (default: a small transformer)",
-    )
-    for name, (size, what) in SIZES.items():
-        group.add_argument(
-            f"--{name}", type=shared.whole_number, metavar="N", help=f"{what} (default: {size})"
-        )
-    group.add_argument(
-        "--objective",
-        choices=[str(each) for each in Objective],
-        default=str(Objective.NEXT),
-        help="what is learned: the next byte (as GPT), or masked ones (as BERT) (default: next)",
-    )
-    group.add_argument(
-        "--text",
-        type=Path,
-        metavar="FILE",
-        help="learn the bytes of this file (default: the documentation that Python carries)",
-    )
-    group.add_argument(
-        "--ends",
-        choices=[str(each) for each in Ends],
-        default=str(Ends.ATTACHED),
-        help="where embedding and output layer go: to the first and the last stage, or to stages "
-        "of their own (default: attached)",
-    )
-    group.add_argument(
-        "--microbatch-size",
-        type=shared.whole_number,
-        default=4,
-        metavar="N",
-        help="samples in a micro-batch (default: 4)",
-    )
-
-
-def add_device_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where it runs, and in which precision."""
-    group = parser.add_argument_group("devices")
-    group.add_argument(
-        "--backend",
-        choices=[str(each) for each in BackendName],
-        default=str(BackendName.CPU),
-        help="a process for each rank, over gloo (cpu) or NCCL (cuda: one GPU each); or all ranks "
-        "in one process (local) (default: cpu)",
-    )
-    group.add_argument(
-        "--device",
-        default="cpu",
-        metavar="NAME",
-        help="with --backend local: torch's name of the device (default: cpu)",
-    )
-    group.add_argument(
-        "--dp", type=shared.whole_number, default=1, metavar="N", help="replicas (default: 1)"
-    )
-    group.add_argument(
-        "--tp",
-        type=shared.whole_number,
-        default=1,
-        metavar="N",
-        help="tensor-parallel devices; 1 is all that can be run, more can be simulated",
-    )
-    group.add_argument(
-        "--precision",
-        choices=[str(each) for each in Precision],
-        default=str(Precision.FLOAT32),
-        help="of weights, activations and gradients; the optimizer's is at least float32 "
-        "(default: float32)",
-    )
-    group.add_argument(
-        "--activations",
-        choices=[str(each) for each in Activations],
-        default=str(Activations.RECOMPUTE),
-        help="keep each stage's input and run it again in the backward pass, or keep all that "
-        "this needs (default: recompute)",
-    )
-
-
-def add_training_arguments(parser: argparse.ArgumentParser) -> None:
-    """How long and how fast it learns, and what is saved of it."""
-    group = parser.add_argument_group("training")
-    group.add_argument(
-        "--steps",
-        type=shared.whole_number,
-        default=20,
-        metavar="N",
-        help="steps, those of a resumed run included (default: 20)",
-    )
-    group.add_argument(
-        "--learning-rate",
-        type=_positive,
-        default=1e-3,
-        metavar="X",
-        help="of AdamW (default: 1e-3)",
-    )
-    group.add_argument(
-        "--weight-decay",
-        type=_not_negative,
-        default=0.01,
-        metavar="X",
-        help="of AdamW (default: 0.01)",
-    )
-    group.add_argument(
-        "--clip",
-        type=_positive,
-        metavar="NORM",
-        help="clip gradients to this norm over all ranks (default: not at all)",
-    )
-    group.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="of the first weights and of the order of the data (default: 0)",
-    )
-    group.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="save the training state in this directory"
-    )
-    group.add_argument(
-        "--save-every",
-        type=shared.whole_number,
-        metavar="N",
-        help="steps from one checkpoint to the next (default: one at the end)",
-    )
-    group.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on from the last checkpoint in --checkpoint, whatever layout it was saved from",
-    )
-    group.add_argument(
-        "--check-messages",
-        action="store_true",
-        help="send each message's task ahead of it, and fail if another was due",
-    )
-    group.add_argument(
-        "--sleep",
-        metavar="PROFILE",
-        help="sleep for as long as this profile says that passes take, instead of computing: to "
-        "measure all else with more ranks than cores",
-    )
-    group.add_argument(
-        "--patience",
-        type=_positive,
-        default=60.0,
-        metavar="S",
-        help="seconds that a task may take before the run is ended as stuck (default: 60)",
-    )
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _positive(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
-    return value
-
-
-def _not_negative(text: str) -> float:
-    return _positive(text) if _number(text) else 0.0
 
 
 def about(job: Job) -> dict[str, str | int]:
@@ -230,6 +50,7 @@ def about(job: Job) -> dict[str, str | int]:
         "system": platform.platform(),
         "date": datetime.now(UTC).date().isoformat(),
         "backend": str(job.backend),
+        "ranks": job.layout.pipeline_parallel,
         "replicas": job.data_parallel,
         "precision": str(job.precision),
         "activations": str(job.activations),

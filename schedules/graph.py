@@ -70,6 +70,16 @@ class Communication:
         shared = (Operation.GATHER, Operation.REDUCE)
         return shared if self.sharding is Sharding.NONE else (*shared, Operation.NORM)
 
+    def way(self, operation: Operation) -> str:
+        """How an operation is done here, in words: a reduction as `reduce-scatter`."""
+        if operation is Operation.REDUCE:
+            return "all-reduce" if self.sharding is Sharding.NONE else "reduce-scatter"
+        if operation is Operation.NORM and self.sharding is not Sharding.NONE:
+            return "norm-of-shares"
+        if operation is Operation.OPTIMIZER and self.clipping:
+            return "clipped-optimizer"
+        return operation.title
+
 
 class LaneKind(IntEnum):
     """What a lane carries."""

@@ -29,7 +29,11 @@ CHANNEL = ("sender", "receiver", "latency", "bandwidth")
 LINE = ("fixed", "per_parameter")
 RUN = ("replicas", "microbatch_size", "before", "after", "own_ends")
 PARTS = ("about", "run", "layers", "passes", "channels", "data", "dispatch")
-DATA = (Operation.GATHER, Operation.REDUCE, Operation.NORM, Operation.OPTIMIZER)
+DATA = (
+    "gather", "all-reduce", "reduce-scatter", "norm", "norm-of-shares", "optimizer",
+    "clipped-optimizer",
+)  # fmt: skip
+"""The ways of `Communication.way`: an optimizer that clips waits for all ranks, say."""
 
 Numbers = dict[str, float]
 
@@ -88,7 +92,7 @@ class ProfiledCosts:
         by_stage[[Operation.BACKWARD_INPUT, Operation.BACKWARD_WEIGHT]] = backward / 2
         parameters = self._sums(layout, "parameters")
         for operation in (Operation.GATHER, Operation.REDUCE):
-            by_stage[operation] = self._line(operation, parameters)
+            by_stage[operation] = self._line(graph.communication.way(operation), parameters)
         seconds: Seconds = by_stage[graph.operation, graph.stage]
         of_rank: Seconds = np.bincount(  # type: ignore[assignment]
             layout.rank_of_stage, parameters, layout.pipeline_parallel
@@ -96,13 +100,14 @@ class ProfiledCosts:
         share = 1 if graph.communication.sharding is Sharding.NONE else 1 / self.replicas
         for operation in (Operation.NORM, Operation.OPTIMIZER):
             tasks = graph.operation == operation
-            seconds[tasks] = self._line(operation, of_rank * share)[graph.rank[tasks]]
+            line = self._line(graph.communication.way(operation), of_rank * share)
+            seconds[tasks] = line[graph.rank[tasks]]
         transfers = np.flatnonzero(graph.is_transfer).astype(np.int32)
         seconds[transfers] = self._transfer_seconds(graph, transfers)
         return seconds
 
-    def _line(self, operation: Operation, parameters: Seconds) -> Seconds:
-        line = self.data[operation.title]
+    def _line(self, way: str, parameters: Seconds) -> Seconds:
+        line = self.data[way]
         return line["fixed"] + line["per_parameter"] * parameters
 
     def _transfer_seconds(self, graph: TaskGraph, tasks: Integers) -> Seconds:
@@ -162,7 +167,7 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
     ]
     if not layers:
         raise InvalidConfiguration(FIELD, f"{name}: layers must hold at least one")
-    _require(f"{name}: data", table["data"], [kind.title for kind in DATA])
+    _require(f"{name}: data", table["data"], DATA)
     return ProfiledCosts(
         name=name,
         run=_numbers(f"{name}: run", table["run"], RUN),
@@ -172,10 +177,7 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
             _numbers(f"{name}: channel {number}", each, CHANNEL)
             for number, each in enumerate(_list(name, table, "channels"))
         ),
-        data={
-            kind.title: _numbers(f"{name}: {kind.title}", table["data"][kind.title], LINE)
-            for kind in DATA
-        },
+        data={way: _numbers(f"{name}: {way}", table["data"][way], LINE) for way in DATA},
         dispatch=_numbers(f"{name}: dispatch", table["dispatch"], ("next", "wake")),
     )
 

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bfpp.command_line import main  # noqa: E402
-from bfpp.commands.calibrate import inline  # noqa: E402
+from bfpp.profiles import inline  # noqa: E402
 from executor.calibration.communication import lags  # noqa: E402
 from executor.calibration.fitting import fit_line, least_squares  # noqa: E402
 from executor.measured import END, READY  # noqa: E402

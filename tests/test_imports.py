@@ -29,6 +29,7 @@ ALLOWED_WITHIN = {
     "schedules/validity": {"networkx"},
     "sim/executors": {"distributed", "submitit"},
     "sim/fit": {"scipy"},
+    "executor/calibration/fitting": {"scipy"},
     "bfpp/found": {"pyarrow"},
 }
 

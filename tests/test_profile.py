@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from bfpp.commands.calibrate import as_toml, inline
+from bfpp.profiles import as_toml, inline
 from schedules import Communication, InvalidConfiguration, Layout, Operation, Sharding, build_graph
 from sim.engines import simulate
-from sim.profile import load_profile
+from sim.profile import DATA, load_profile
 from tests.strategies import configurations
 
 LINE = {"fixed": 1.0, "per_parameter": 0.01}
@@ -31,7 +31,7 @@ PROFILE = {
         {"sender": 0, "receiver": 1, "latency": 0.5, "bandwidth": 100.0},
         {"sender": 1, "receiver": 0, "latency": 1.5, "bandwidth": 300.0},
     ],
-    "data": dict.fromkeys(("gather", "reduce", "norm", "optimizer"), LINE),
+    "data": dict.fromkeys(DATA, LINE),
     "dispatch": {"next": 0.0, "wake": 0.0},
 }
 
@@ -89,6 +89,25 @@ def test_gathers_and_updates_cost_by_parameters(costs):
             assert seconds[task.number] == pytest.approx(1 + 0.01 * parameters[task.rank] / 2)
 
 
+@pytest.mark.parametrize("clipping", [False, True])
+@pytest.mark.parametrize("sharding", Sharding)
+def test_each_way_has_a_price_of_its_own(tmp_path, sharding, clipping):
+    prices = {way: 2.0**number for number, way in enumerate(DATA)}
+    lines = {way: {"fixed": price, "per_parameter": 0.0} for way, price in prices.items()}
+    file = tmp_path / "ways.toml"
+    file.write_text(as_toml(changed(data=lines)))
+    graph = build_graph("breadth-first", Layout(2, 2), Communication(sharding, clipping=clipping))
+    seconds = load_profile(str(file)).costs(graph).seconds
+    ways = {
+        Operation.GATHER: "gather",
+        Operation.REDUCE: "all-reduce" if sharding is Sharding.NONE else "reduce-scatter",
+        Operation.NORM: "norm" if sharding is Sharding.NONE else "norm-of-shares",
+        Operation.OPTIMIZER: "clipped-optimizer" if clipping else "optimizer",
+    }
+    for operation, way in ways.items():
+        assert set(seconds[graph.operation == operation]) <= {prices[way]}
+
+
 def test_a_lane_that_has_to_be_woken_begins_later(tmp_path):
     file = tmp_path / "lags.toml"
     file.write_text(as_toml(changed(dispatch={"next": 0.125, "wake": 2.0})))
@@ -123,7 +142,7 @@ BROKEN = [
     ({"layers": []}, "layers"),
     ({"passes": {"forward": 1.0}}, "passes: the key 'backward' is missing"),
     ({"dispatch": {"next": -1.0, "wake": 0.0}}, "dispatch: next must be at least 0"),
-    ({"data": {}}, "data: the key 'gather' is missing"),
+    ({"data": {}}, "data: the key 'all-reduce' is missing"),
     ({"more": 1}, "the key 'more' is not one of"),
     ({"channels": [{"sender": 0}]}, "channel 0: the key 'bandwidth' is missing"),
     (

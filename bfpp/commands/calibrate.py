@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from bfpp import options as shared
 from bfpp.errors import blaming
-from bfpp.jobs import (
-    about,
-    add_device_arguments,
-    add_model_arguments,
-    device_job_of,
-    fail,
-)
+from bfpp.jobs import device_job_of, fail
+from bfpp.profiles import as_toml, profile_of
 from bfpp.results import announce, print_json, print_table
-from executor.settings import Ends
+from bfpp.run_options import add_device_arguments, add_model_arguments
 from schedules import Layout
 from traces.time_axis import in_words
-
-if TYPE_CHECKING:
-    from executor.job import Job
-
-UNITS = {
-    "about": "where and how it was measured",
-    "run": "what it holds for; of the model's layers, how many at its ends are attached",
-    "layers": "in order, so many alike: seconds of a pass; parameters; bytes handed on",
-    "passes": "seconds of a pass besides its layers",
-    "channels": "from rank to rank: seconds, and bytes per second",
-    "data": "seconds, and seconds for each parameter",
-    "dispatch": "seconds from one task to the next on its lane, or on one that has to be woken",
-}
-"""What stands in each part of a profile."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,41 +75,6 @@ def _progress(options: argparse.Namespace) -> Iterator[Callable[[Mapping[str, An
         return
     with console.status("starting") as status:
         yield lambda message: status.update(f"measuring {message['what']}")
-
-
-def profile_of(job: Job, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a profile's file holds: what was measured, and what it holds for."""
-    before, after = job.plan().model.attached
-    run = {
-        "replicas": job.data_parallel,
-        "microbatch_size": job.microbatch_size,
-        "before": before,
-        "after": after,
-        "own_ends": int(job.ends is Ends.OWN),
-    }
-    return {"about": about(job), "run": run, **measured}
-
-
-def as_toml(record: Mapping[str, Any]) -> str:
-    """A profile as a file, which says what its numbers are."""
-    lines = ["# A machine's costs, measured by bfpp calibrate."]
-    for part, content in record.items():
-        lines += ["", f"# {UNITS[part]}"]
-        if isinstance(content, list):
-            lines += [f"{part} = [", *(f"    {inline(each)}," for each in content), "]"]
-        else:
-            lines.append(f"{part} = {inline(content)}")
-    return "\n".join(lines) + "\n"
-
-
-def inline(value: object) -> str:
-    """A value on one line of TOML."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(inline, value))}]"
-    if isinstance(value, dict):
-        pairs = ", ".join(f"{key} = {inline(each)}" for key, each in value.items())
-        return f"{{ {pairs} }}"
-    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
 
 
 def _print(record: Mapping[str, Any]) -> None:

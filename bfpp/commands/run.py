@@ -16,16 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bfpp import options as shared
 from bfpp.errors import blaming
-from bfpp.jobs import (
-    about,
-    add_device_arguments,
-    add_model_arguments,
-    add_training_arguments,
-    fail,
-    job_of,
-    sleeps_of,
-)
+from bfpp.jobs import about, fail, job_of, sleeps_of
 from bfpp.results import announce, print_json, print_table
+from bfpp.run_options import add_device_arguments, add_model_arguments, add_training_arguments
 from schedules import InvalidConfiguration
 from sim.profile import load_profile
 from traces.time_axis import in_words

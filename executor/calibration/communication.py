@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from executor.calibration.runs import (
 from executor.measured import END, READY
 from executor.model import Model
 from executor.plan import Plan
-from executor.stage import Stage
 from schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
 from schedules.columns import NONE, Seconds
 
@@ -117,32 +116,46 @@ def lags(graph: TaskGraph, columns: Seconds) -> Iterator[tuple[bool, float]]:
         yield last != own, float(columns[READY, task] - columns[END, last])
 
 
+KINDS = (Operation.GATHER, Operation.REDUCE, Operation.NORM, Operation.OPTIMIZER)
+
+WAYS = (
+    Communication(Sharding.FULL, clipping=True),
+    Communication(Sharding.NONE, clipping=True),
+    Communication(Sharding.NONE),
+)
+"""With these, each of the kinds is done in all its ways."""
+
+
 def measure_data(plan: Plan, bench: Bench) -> Profile:
     """Gathers, reductions, norms and updates, by how many parameters they are of."""
-    ranks = plan.graph.layout.pipeline_parallel
-    graph = build_graph(
-        "breadth-first", Layout(ranks, 1, 2), Communication(Sharding.FULL, clipping=True)
-    )
-    kinds = (Operation.GATHER, Operation.REDUCE, Operation.NORM, Operation.OPTIMIZER)
-    points: dict[Operation, list[tuple[float, float]]] = {kind: [] for kind in kinds}
-    for size in bench.parameters:
-        model = _idle_model(2 * ranks, partial(Weigh, size), 1)
-        small = replace(
-            plan,
-            graph=graph,
-            model=model,
-            microbatch_size=1,
-            optimization=replace(plan.optimization, clip=1.0),
-        )
+    points: dict[str, list[tuple[float, float]]] = {}
+    for communication, size in product(WAYS, bench.parameters):
+        small = _weighing(plan, communication, size)
         columns = bench.run(small)
-        amount = float(Stage(small, 0, 0, torch.device("cpu")).flat.size)
-        for kind in kinds if columns else ():
-            of_rank = 1 if kind in (Operation.GATHER, Operation.REDUCE) else 2 / plan.data_parallel
-            points[kind].append((amount * of_rank, durations(columns, tasks_of(graph, kind))))
-    lines = {kind: fit_line(found) for kind, found in points.items() if found}
+        for kind in KINDS if columns else ():
+            if tasks := tasks_of(small.graph, kind):
+                point = _parameters(small, kind, size), durations(columns, tasks)
+                points.setdefault(communication.way(kind), []).append(point)
+    lines = {way: fit_line(found) for way, found in points.items()}
     return {
         "data": {
-            kind.title: {"fixed": line.fixed, "per_parameter": line.slope}
-            for kind, line in lines.items()
+            way: {"fixed": line.fixed, "per_parameter": line.slope} for way, line in lines.items()
         }
     }
+
+
+def _weighing(plan: Plan, communication: Communication, size: int) -> Plan:
+    """Two stages on a rank, each of so many parameters, and little else to do."""
+    ranks = plan.graph.layout.pipeline_parallel
+    return replace(
+        plan,
+        graph=build_graph("breadth-first", Layout(ranks, 1, 2), communication),
+        model=_idle_model(2 * ranks, partial(Weigh, size), 1),
+        microbatch_size=1,
+        optimization=replace(plan.optimization, clip=1.0 if communication.clipping else None),
+    )
+
+
+def _parameters(plan: Plan, kind: Operation, size: int) -> float:
+    """Those that an operation is of: a stage's, or a rank's share of all its stages'."""
+    return size if kind in (Operation.GATHER, Operation.REDUCE) else 2 * size / plan.shares
