@@ -284,7 +284,7 @@ class Streams:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
-        self.clock = torch.cuda.Stream(self.device)
+        self.clock = torch.cuda.Stream(self.device, priority=-1)  # no lane shares it
         torch.cuda.synchronize(self.device)
         self.origin = self._now()
 

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from itertools import product
+from random import Random
 
 import pytest
 import torch
 
-from executor.lanes import Streams
+from executor.lanes import Action, StreamLane, Streams
+from executor.measured import END, START
 from executor.plan import Plan
 from executor.reference import train_plainly
 from executor.settings import Activations, Optimization, Precision
@@ -35,6 +37,9 @@ pytestmark = [
 CLOSE = 1e-10
 STEPS = 5
 """More than may be under way at once."""
+
+MOST_CYCLES = 1_000_000
+"""Half a millisecond, about."""
 
 
 def layout_of(schedule: str) -> Layout:
@@ -64,16 +69,37 @@ def plan_of(schedule: str, sharding: Sharding, activations: Activations, clip: b
     )
 
 
+class Delayed(Streams):
+    """Streams on which each action begins late, so that a wait that is missing is seen."""
+
+    def lane(self, name: str) -> StreamLane:
+        return DelayedLane(self, name)
+
+
+class DelayedLane(StreamLane):
+    def __init__(self, device: Streams, name: str) -> None:
+        super().__init__(device)
+        self.chance = Random(name)
+
+    def run(self, action: Action) -> None:
+        def late() -> None:
+            torch.cuda._sleep(self.chance.randrange(MOST_CYCLES))
+            action()
+
+        super().run(late)
+
+
 CASES = list(product(schedules(), Sharding, Activations, (False, True)))
 
 
+@pytest.mark.parametrize("kind", [Streams, Delayed])
 @pytest.mark.parametrize(("schedule", "sharding", "activations", "clip"), CASES)
 def test_streams_compute_what_a_plain_loop_does(
-    schedule: str, sharding: Sharding, activations: Activations, clip: bool
+    schedule: str, sharding: Sharding, activations: Activations, clip: bool, kind: type[Streams]
 ) -> None:
     plan = plan_of(schedule, sharding, activations, clip)
     reference = train_plainly(plan, range(STEPS))
-    with training(plan, Streams(torch.device("cuda", 0))) as found:
+    with training(plan, kind(torch.device("cuda", 0))) as found:
         losses = found.run(range(STEPS))
         assert losses == pytest.approx(reference.losses, abs=CLOSE)
         values = found.values()
@@ -81,7 +107,7 @@ def test_streams_compute_what_a_plain_loop_does(
             assert torch.allclose(values[name], value.flatten(), rtol=0, atol=CLOSE)
         columns = found.trainer.columns_of_median()
         assert columns is not None
-        assert bool((columns[:, 3] >= columns[:, 2]).all())
+        assert bool((columns[:, END] >= columns[:, START]).all())
 
 
 def test_the_sanitizer_finds_no_race() -> None:

@@ -83,6 +83,8 @@ def _environment(number: int, processes: int, port: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "PYTHONPATH": os.pathsep.join(sys.path),
         PARENT: str(os.getpid()),
+        # As many streams as there are lanes: more than 8, so that none waits for another.
+        "CUDA_DEVICE_MAX_CONNECTIONS": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
     }
     if sys.platform == "linux":  # no need to resolve this host's name, which may fail
         environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
