@@ -18,6 +18,7 @@ from bfpp.options import Scenario
 from bfpp.results import Result, output
 from sim.engines import simulate
 from sim.prediction import predict
+from sim.profile import ProfiledCosts
 from traces.timeline import About
 
 SHOW_PROGRESS_FROM = 50_000
@@ -81,15 +82,22 @@ def shortage(record: Mapping[str, Any]) -> str:
     return f"{needed:.1f} GB of {device:.4g} GB; largest is {part}, {size:.1f} GB"
 
 
-def print_shortages(results: Sequence[Prediction]) -> None:
-    """A line on standard output for each result that does not fit."""
-    lines = [
-        f"{result.name} does not fit: {shortage(result.record)}\n"
-        for result in results
-        if result.record.get("missing_gb")
-    ]
+def print_cautions(results: Sequence[Prediction]) -> None:
+    """A line on standard output for each result that does not fit, or is far from its profile."""
+    lines = [f"{result.name} {each}\n" for result in results for each in _cautions(result)]
     if lines:
         output().print(Text("".join(lines)))
+
+
+def _cautions(result: Prediction) -> Iterator[str]:
+    costs, ranks = result.scenario.costs, result.scenario.layout.pipeline_parallel
+    if result.record.get("missing_gb"):
+        yield f"does not fit: {shortage(result.record)}"
+    if isinstance(costs, ProfiledCosts) and costs.ranks != ranks:
+        yield (
+            f"on {ranks} ranks, by a profile of {costs.ranks}: ranks that share cores or links "
+            "take longer"
+        )
 
 
 @contextmanager

@@ -28,6 +28,7 @@ def profile_of(job: Job, measured: Mapping[str, Any]) -> dict[str, Any]:
     """All that a profile's file holds: what was measured, and what it holds for."""
     before, after = job.model.load(job.seed).attached
     run = {
+        "ranks": job.layout.pipeline_parallel,
         "replicas": job.data_parallel,
         "microbatch_size": job.microbatch_size,
         "before": before,

@@ -27,7 +27,7 @@ FIELD = "profile"
 LAYER = ("count", "forward", "backward", "parameters", "bytes")
 CHANNEL = ("sender", "receiver", "latency", "bandwidth")
 LINE = ("fixed", "per_parameter")
-RUN = ("replicas", "microbatch_size", "before", "after", "own_ends")
+RUN = ("ranks", "replicas", "microbatch_size", "before", "after", "own_ends")
 PARTS = ("about", "run", "layers", "passes", "channels", "data", "dispatch")
 DATA = (
     "gather", "all-reduce", "reduce-scatter", "norm", "norm-of-shares", "optimizer",
@@ -42,8 +42,8 @@ Numbers = dict[str, float]
 class ProfiledCosts:
     """A model's costs as measured; everything in seconds, bytes, and bytes per second.
 
-    `run` has the replicas and the samples of a micro-batch that it was measured
-    with, and how many layers at the model's ends are attached to other layers
+    `run` has the ranks, the replicas and the samples of a micro-batch that it was
+    measured with, and how many layers at the model's ends are attached to other layers
     (`own_ends`: are stages of their own). `layers` are the model's, in order.
     """
 
@@ -54,6 +54,11 @@ class ProfiledCosts:
     channels: tuple[Numbers, ...]
     data: dict[str, Numbers]
     dispatch: Numbers
+
+    @property
+    def ranks(self) -> int:
+        """Pipeline-parallel devices."""
+        return int(self.run["ranks"])
 
     @property
     def replicas(self) -> int:

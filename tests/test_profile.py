@@ -20,7 +20,14 @@ from tests.strategies import configurations
 LINE = {"fixed": 1.0, "per_parameter": 0.01}
 PROFILE = {
     "about": {"machine": "a bench", "replicas": 2},
-    "run": {"replicas": 2, "microbatch_size": 4, "before": 1, "after": 1, "own_ends": 0},
+    "run": {
+        "ranks": 2,
+        "replicas": 2,
+        "microbatch_size": 4,
+        "before": 1,
+        "after": 1,
+        "own_ends": 0,
+    },
     "layers": [
         {"count": 1, "forward": 1.0, "backward": 2.0, "parameters": 10, "bytes": 100},
         {"count": 64, "forward": 4.0, "backward": 8.0, "parameters": 20, "bytes": 200},
@@ -171,6 +178,13 @@ def test_the_command_line_simulates_with_a_profile(path, answer):
     layout = Layout(2, 4, placement="contiguous")
     expected = simulate(build_graph("1f1b", layout), load_profile(str(path)))
     assert told["step_time"] == expected.step_time
+
+
+def test_another_number_of_ranks_is_pointed_out(path, bfpp):
+    for ranks in (2, 4):
+        code, out, err = bfpp("simulate", "gpipe", "--pp", ranks, "--profile", path)
+        assert (code, err) == (0, "")
+        assert ("gpipe on 4 ranks, by a profile of 2: ranks that share" in out) == (ranks == 4)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bfpp import options as shared
 from bfpp.pictures import add_picture_arguments, write_pictures
-from bfpp.predictions import Prediction, print_shortages, run_scenario
+from bfpp.predictions import Prediction, print_cautions, run_scenario
 from bfpp.results import NOISE, Result, print_json, print_table
 from schedules import InvalidConfiguration, schedules
 
@@ -72,4 +72,4 @@ def _print(results: Sequence[Prediction]) -> None:
     rows.extend((lines[0][0], *(value for _, value in lines)) for lines in table)
     names = [result.name for result in results]
     print_table(results[-1].size, ("", *names), rows)
-    print_shortages(results)
+    print_cautions(results)

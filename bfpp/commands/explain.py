@@ -9,7 +9,7 @@ from dataclasses import replace
 from bfpp import options as shared
 from bfpp.errors import one_line
 from bfpp.explanation import Explanation
-from bfpp.predictions import print_shortages, run_scenario
+from bfpp.predictions import print_cautions, run_scenario
 from bfpp.results import NOISE, print_json, print_table
 from bfpp.tables import print_idle
 from schedules import InvalidConfiguration, find_schedule
@@ -93,7 +93,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
 def _print(explained: Explanation) -> None:
     result = explained.result
     print_table(result.title, ("", ""), result.highlights())
-    print_shortages([result])
+    print_cautions([result])
     print_idle(explained.idle)
     if not explained.step_time:
         return

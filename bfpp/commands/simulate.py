@@ -7,7 +7,7 @@ import argparse
 from bfpp import options as shared
 from bfpp.exports import add_export_arguments, write_exports
 from bfpp.pictures import add_picture_arguments, write_pictures
-from bfpp.predictions import print_shortages, run_scenario
+from bfpp.predictions import print_cautions, run_scenario
 from bfpp.results import print_json
 from bfpp.tables import print_result
 
@@ -33,5 +33,5 @@ def run(options: argparse.Namespace) -> int:
         print_json(result.record)
     else:
         print_result(result)
-        print_shortages([result])
+        print_cautions([result])
     return 0
