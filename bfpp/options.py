@@ -10,6 +10,7 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 
 from schedules import (
     Communication,
@@ -49,6 +50,16 @@ MOST_PASSES = 10_000_000
 """Passes of a micro-batch through a stage in the largest step: 40 million tasks, 6 GB."""
 
 PHYSICAL_ONLY = ("tp", "dp", "microbatch_size", "implementation")
+
+
+def add_choice(group: argparse._ArgumentGroup, name: str, default: StrEnum, purpose: str) -> None:
+    """An option that takes one of an enumeration's values."""
+    group.add_argument(
+        name,
+        choices=[str(each) for each in type(default)],
+        default=str(default),
+        help=f"{purpose} (default: {default})",
+    )
 
 
 def whole_number(text: str) -> int:
@@ -125,12 +136,11 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
 def add_communication_arguments(parser: argparse.ArgumentParser) -> None:
     """What is communicated, and whether beside the compute."""
     group = parser.add_argument_group("communication")
-    group.add_argument(
+    add_choice(
+        group,
         "--sharding",
-        choices=[str(level) for level in Sharding],
-        default=str(Sharding.NONE),
-        help="what data parallelism shards: nothing, the optimizer state, or everything "
-        "(default: none)",
+        Sharding.NONE,
+        "what data parallelism shards: nothing, the optimizer state, or everything",
     )
     group.add_argument(
         "--no-overlap",

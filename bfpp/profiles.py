@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-from bfpp.jobs import about
-from executor.settings import Ends
-
-if TYPE_CHECKING:
-    from executor.job import Job
+from typing import Any
 
 UNITS = {
     "about": "where and how it was measured",
@@ -22,20 +16,6 @@ UNITS = {
     "dispatch": "seconds from one task to the next on its lane, or on one that has to be woken",
 }
 """What stands in each part of a profile."""
-
-
-def profile_of(job: Job, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a profile's file holds: what was measured, and what it holds for."""
-    before, after = job.model.load(job.seed).attached
-    run = {
-        "ranks": job.layout.pipeline_parallel,
-        "replicas": job.data_parallel,
-        "microbatch_size": job.microbatch_size,
-        "before": before,
-        "after": after,
-        "own_ends": int(job.ends is Ends.OWN),
-    }
-    return {"about": about(job), "run": run, **measured}
 
 
 def as_toml(record: Mapping[str, Any]) -> str:

@@ -31,11 +31,11 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{name}", type=shared.whole_number, metavar="N", help=f"{what} (default: {size})"
         )
-    group.add_argument(
+    shared.add_choice(
+        group,
         "--objective",
-        choices=[str(each) for each in Objective],
-        default=str(Objective.NEXT),
-        help="what is learned: the next byte (as GPT), or masked ones (as BERT) (default: next)",
+        Objective.NEXT,
+        "what is learned: the next byte (as GPT), or masked ones (as BERT)",
     )
     group.add_argument(
         "--text",
@@ -43,12 +43,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="learn the bytes of this file (default: the documentation that Python carries)",
     )
-    group.add_argument(
+    shared.add_choice(
+        group,
         "--ends",
-        choices=[str(each) for each in Ends],
-        default=str(Ends.ATTACHED),
-        help="where embedding and output layer go: to the first and the last stage, or to stages "
-        "of their own (default: attached)",
+        Ends.ATTACHED,
+        "where embedding and output layer go: to the first and the last stage, or to stages "
+        "of their own",
     )
     group.add_argument(
         "--microbatch-size",
@@ -62,12 +62,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     """Where it runs, and in which precision."""
     group = parser.add_argument_group("devices")
-    group.add_argument(
+    shared.add_choice(
+        group,
         "--backend",
-        choices=[str(each) for each in BackendName],
-        default=str(BackendName.CPU),
-        help="a process for each rank, over gloo (cpu) or NCCL (cuda: one GPU each); or all ranks "
-        "in one process (local) (default: cpu)",
+        BackendName.CPU,
+        "a process for each rank, over gloo (cpu) or NCCL (cuda: one GPU each); or all ranks "
+        "in one process (local)",
     )
     group.add_argument(
         "--device",
@@ -85,19 +85,18 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tensor-parallel devices; 1 is all that can be run, more can be simulated",
     )
-    group.add_argument(
+    shared.add_choice(
+        group,
         "--precision",
-        choices=[str(each) for each in Precision],
-        default=str(Precision.FLOAT32),
-        help="of weights, activations and gradients; the optimizer's is at least float32 "
-        "(default: float32)",
+        Precision.FLOAT32,
+        "of weights, activations and gradients; the optimizer's is at least float32",
     )
-    group.add_argument(
+    shared.add_choice(
+        group,
         "--activations",
-        choices=[str(each) for each in Activations],
-        default=str(Activations.RECOMPUTE),
-        help="keep each stage's input and run it again in the backward pass, or keep all that "
-        "this needs (default: recompute)",
+        Activations.RECOMPUTE,
+        "keep each stage's input and run it again in the backward pass, or keep all that "
+        "this needs",
     )
 
 

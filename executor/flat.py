@@ -18,6 +18,11 @@ ROUND = 32
 """Elements that a share's size is a multiple of: 128 bytes in single precision."""
 
 
+def memory_of(tensor: Tensor) -> int:
+    """Where a tensor's memory begins: the same for all views of it."""
+    return tensor.untyped_storage().data_ptr()
+
+
 @dataclass(frozen=True)
 class Flat:
     """Where each parameter of a stage lies in a flat buffer."""

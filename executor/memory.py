@@ -12,7 +12,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from executor.flat import StageState
+from executor.flat import StageState, memory_of
 from executor.plan import Plan
 from executor.stage import Stage
 from schedules import Operation, Task
@@ -84,8 +84,7 @@ class Memory:
 
     def keeps(self, tensor: Tensor) -> bool:
         """Whether this is in a buffer of weights."""
-        place = tensor.untyped_storage().data_ptr()
-        return any(place == each.untyped_storage().data_ptr() for each in self.weights.values())
+        return memory_of(tensor) in map(memory_of, self.weights.values())
 
     def weights_of(self, task: Task) -> Tensor:
         """The buffer that a gather fills, as large as its stage."""

@@ -11,6 +11,7 @@ from collections import deque
 import torch
 from torch import Tensor
 
+from executor.flat import memory_of
 from executor.lanes import Device, Mark
 from executor.model import Shape
 
@@ -31,20 +32,16 @@ class Pool:
             tensor = torch.empty(shape.size, dtype=shape.dtype, device=self.device.device)
         else:
             self.device.after(given_back)
-        self.lent[_memory(tensor)] = tensor, shape
+        self.lent[memory_of(tensor)] = tensor, shape
         return tensor
 
     def lends(self, tensor: Tensor) -> bool:
         """Whether this is in memory that is lent, under this name or another."""
-        return _memory(tensor) in self.lent
+        return memory_of(tensor) in self.lent
 
     def give(self, tensor: Tensor) -> None:
         """Give a tensor back, if it is the pool's: the lane whose action runs needs it no more."""
-        lent, shape = self.lent.get(_memory(tensor), (None, None))
+        lent, shape = self.lent.get(memory_of(tensor), (None, None))
         if lent is tensor and shape is not None:
-            del self.lent[_memory(tensor)]
+            del self.lent[memory_of(tensor)]
             self.free.setdefault(shape, deque()).append((tensor, self.device.here()))
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -23,20 +21,13 @@ def _group(job: Job) -> dist.ProcessGroup | None:
     return None if job.backend is BackendName.LOCAL else dist.group.WORLD
 
 
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint that is to be: where, after which step, and what it tells of itself."""
-
-    directory: Path
-    step: int
-    settings: Mapping[str, Any]
-
-
-def save(job: Job, place: Place, backend: Backend, saved: Saved) -> None:
-    """Write a checkpoint, together with all processes."""
-    with place.watch.during(slow(place, f"saving step {saved.step}")):
+def save(job: Job, place: Place, backend: Backend, step: int, settings: Mapping[str, Any]) -> None:
+    """Write a checkpoint, if one is wanted, together with all processes."""
+    if job.saving is None:
+        return
+    with place.watch.during(slow(place, f"saving step {step}")):
         pieces = pieces_of(backend.workers)
-        checkpoint.save(saved.directory, saved.step, pieces, saved.settings, _group(job))
+        checkpoint.save(job.saving.directory, step, pieces, settings, _group(job))
 
 
 def resume(job: Job, place: Place, backend: Backend) -> tuple[int, Mapping[str, Any]]:

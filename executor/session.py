@@ -14,8 +14,9 @@ from executor.backends.making import meet
 from executor.checkpoint import CheckpointError
 from executor.history import KEY, continued
 from executor.job import Job
+from executor.plan import Plan
 from executor.processes import Place
-from executor.saving import Saved, resume, save
+from executor.saving import resume, save
 from executor.state import weights_of, whole
 from executor.training import Report, Trainer, collect
 from executor.watching import connected, slow, watched
@@ -52,7 +53,7 @@ def train(place: Place, job: Job) -> Outcome | None:
     with place.watch.during(slow(place, "building the model")):
         plan = job.plan()
     ahead = meet(place, job)
-    _require_agreement(f"{plan.digest} {job.checks_messages}")
+    _require_agreement(plan, job)
     with connected(place, plan, job, ahead) as trainer:
         return _run(place, job, trainer)
 
@@ -66,8 +67,7 @@ def _run(place: Place, job: Job, trainer: Trainer) -> Outcome | None:
         for report in watched(place, trainer, steps):
             reports.append(report)
             place.send({"step": report.step, "loss": report.loss, "elapsed": report.elapsed})
-        if job.saving:
-            save(job, place, backend, Saved(job.saving.directory, steps.stop, settings))
+        save(job, place, backend, steps.stop, settings)
     weights = collect(weights_of(backend.workers)) if job.tells_weights else None
     columns = trainer.columns_of_median()
     return Outcome(reports, columns, first, whole(weights or [])) if place.is_first else None
@@ -80,12 +80,12 @@ def _between_saves(first: int, job: Job) -> list[range]:
     return [range(*pair) for pair in pairwise([first, *ends]) if first < job.steps]
 
 
-def _require_agreement(own: str) -> None:
-    """Raise `Disagreement` unless all processes say the same."""
+def _require_agreement(plan: Plan, job: Job) -> None:
+    """Raise `Disagreement` unless all processes, if there are others, were told the same."""
     if not dist.is_initialized():
         return
     digests: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(digests, own)
+    dist.all_gather_object(digests, f"{plan.digest} {job.checks_messages}")
     others = [process for process, digest in enumerate(digests) if digest != digests[0]]
     if others:
         raise Disagreement(

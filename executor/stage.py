@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from executor.flat import StageState, flatten, parameters_of
+from executor.flat import StageState, flatten, memory_of, parameters_of
 from executor.model import build
 from executor.plan import Plan
 from schedules import InvalidConfiguration
@@ -96,8 +96,7 @@ class Stage:
         return saved_tensors_hooks(self._place, self._find)
 
     def _place(self, tensor: Tensor) -> Tensor | tuple[torch.Size, tuple[int, ...], int]:
-        start = self.buffers[self.reads].untyped_storage().data_ptr()
-        if tensor.untyped_storage().data_ptr() != start:
+        if memory_of(tensor) != memory_of(self.buffers[self.reads]):
             return tensor
         return tensor.size(), tensor.stride(), int(tensor.storage_offset())
 

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from bfpp import options as shared
 from bfpp.errors import blaming
-from bfpp.jobs import device_job_of, fail
-from bfpp.profiles import as_toml, profile_of
+from bfpp.jobs import about, device_job_of, fail
+from bfpp.profiles import as_toml
 from bfpp.results import announce, print_json, print_table
 from bfpp.run_options import add_device_arguments, add_model_arguments
 from schedules import Layout
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
             return fail("calibrate", error)
     if measured is None:  # a process of torchrun's that is not the first
         return 0
-    record = profile_of(job, measured)
+    record = {"about": about(job), **measured}
     with blaming("--out"):
         options.out.write_text(as_toml(record), encoding="utf-8")
     announce(options.out)

@@ -19,6 +19,7 @@ from executor.calibration.runs import QUICK, Bench, Effort, Profile
 from executor.job import Job
 from executor.plan import Plan
 from executor.processes import Place
+from executor.settings import Ends
 
 __all__ = ["QUICK", "Bench", "Effort", "Profile", "calibrate", "measure"]
 
@@ -32,11 +33,24 @@ def calibrate(place: Place, work: tuple[Job, Effort]) -> Profile | None:
 def measure(bench: Bench) -> Profile | None:
     """Measure in all processes, which have met; the first one tells."""
     plan = bench.job.plan()
-    found: Profile = {}
+    found: Profile = {"run": _run(plan)}
     for what, part in PARTS.items():
         bench.place.send({"what": what})
         found |= part(plan, bench)
     return found if bench.place.is_first else None
+
+
+def _run(plan: Plan) -> dict[str, int]:
+    """What the measures hold for."""
+    before, after = plan.model.attached
+    return {
+        "ranks": plan.graph.layout.pipeline_parallel,
+        "replicas": plan.data_parallel,
+        "microbatch_size": plan.microbatch_size,
+        "before": before,
+        "after": after,
+        "own_ends": int(plan.ends is Ends.OWN),
+    }
 
 
 PARTS: dict[str, Callable[[Plan, Bench], Profile]] = {
