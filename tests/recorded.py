@@ -1,0 +1,186 @@
+"""What a wide sample of configurations gave when it was recorded: graphs, times, predictions.
+
+`python -m tests.recorded` records it again, into `tests/golden/recorded.json`:
+only for a change that is meant to change results. A graph is recorded as a hash
+of words that do not depend on how the columns are coded: operations and lanes by
+name, numbers as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
+from schedules.graph import LaneKind
+from sim.cluster import load_cluster
+from sim.costs import AbstractCosts
+from sim.engines import simulate
+from sim.implementation import IMPLEMENTATIONS
+from sim.model import load_model
+from sim.physical import PhysicalCosts
+from sim.prediction import predict
+from sim.validation import compare, read_measurements
+
+FILE = Path(__file__).parent / "golden" / "recorded.json"
+GRAPHS, PREDICTIONS = 400, 60
+MEASURED = files("bfpp") / "paper" / "measurements.csv"
+
+OPERATIONS = {
+    Operation.FORWARD: "forward",
+    Operation.BACKWARD: "backward",
+    Operation.BACKWARD_INPUT: "backward input",
+    Operation.BACKWARD_WEIGHT: "backward weight",
+    Operation.TRANSFER_ACTIVATIONS: "transfer activations",
+    Operation.TRANSFER_GRADIENTS: "transfer gradients",
+    Operation.GATHER: "gather",
+    Operation.REDUCE: "reduce",
+    Operation.OPTIMIZER: "optimizer",
+    Operation.NORM: "norm",
+}
+LANES = {
+    LaneKind.COMPUTE: "compute",
+    LaneKind.DATA: "data",
+    LaneKind.SEND_ACTIVATIONS: "send activations",
+    LaneKind.RECEIVE_ACTIVATIONS: "receive activations",
+    LaneKind.SEND_GRADIENTS: "send gradients",
+    LaneKind.RECEIVE_GRADIENTS: "receive gradients",
+}
+
+
+class Case(NamedTuple):
+    """A step, by plain values."""
+
+    schedule: str
+    ranks: int
+    microbatches: int
+    stages_per_rank: int
+    sequence: int | None
+    sharding: str
+    transfers_overlap: bool
+    data_overlaps: bool
+    clipping: bool
+
+    @property
+    def name(self) -> str:
+        return " ".join(map(str, self))
+
+    def graph(self) -> TaskGraph:
+        is_looped = self.schedule in ("depth-first", "breadth-first")
+        layout = Layout(
+            pipeline_parallel=self.ranks,
+            microbatches=self.microbatches,
+            stages_per_rank=self.stages_per_rank,
+            placement="looped" if is_looped else "contiguous",
+            sequence=self.sequence,
+        )
+        communication = Communication(
+            Sharding(self.sharding), self.transfers_overlap, self.data_overlaps, self.clipping
+        )
+        return build_graph(self.schedule, layout, communication)
+
+
+def cases(count: int, chance: random.Random) -> Iterator[Case]:
+    """Steps of up to a few thousand tasks, over all that a graph depends on."""
+    for _ in range(count):
+        schedule = chance.choice(["gpipe", "1f1b", "depth-first", "breadth-first"])
+        ranks, stages = chance.randint(1, 8), chance.choice([1, 1, 2, 3, 4, 7])
+        microbatches, sequence = chance.randint(1, 20), None
+        if schedule == "depth-first":
+            sequence = chance.choice([None, ranks, ranks + chance.randint(1, 5)])
+            microbatches = (sequence or ranks) * chance.randint(1, 3)
+        overlap, data, clipping = (chance.random() < share for share in (0.7, 0.7, 0.3))
+        sharding = chance.choice(["none", "partial", "full"])
+        yield Case(
+            schedule, ranks, microbatches, stages, sequence, sharding, overlap, data, clipping
+        )
+
+
+def graph_hash(graph: TaskGraph) -> str:
+    """A hash of every column, lane and dependency, by name."""
+    digest = sha256()
+    for lane in graph.lanes:
+        digest.update(f"{lane.rank} {LANES[lane.kind]} {lane.peer};".encode())
+    numbers = ("rank", "peer", "stage", "microbatch", "lane", "peer_lane")
+    columns = [getattr(graph, name).tolist() for name in numbers]
+    columns += [graph.weight_buffer.tolist(), graph.gradient_buffer.tolist()]
+    for task, operation in enumerate(graph.operation.tolist()):
+        words = [OPERATIONS[Operation(operation)], *(column[task] for column in columns)]
+        words += sorted(graph.dependencies.of(task).tolist())
+        digest.update((" ".join(map(str, words)) + ";").encode())
+    return digest.hexdigest()
+
+
+def of_graphs() -> dict[str, list[str | float]]:
+    """By case: its graph's hash, and the step time with drawn costs."""
+    chance, found = random.Random("graphs"), {}
+    for case in cases(GRAPHS, chance):
+        graph = case.graph()
+        names = ("forward", "backward", "transfer", "gather", "reduce", "optimizer", "norm")
+        costs = AbstractCosts(**{name: chance.uniform(0, 2) for name in names})
+        found[case.name] = [graph_hash(graph), simulate(graph, costs).step_time]
+    return found
+
+
+def of_predictions() -> dict[str, dict[str, float]]:
+    """By case, model and cluster: step time, throughput and memory."""
+    chance, found = random.Random("predictions"), {}
+    for case in cases(PREDICTIONS, chance):
+        model = load_model(chance.choice(["bert-52b", "bert-6.6b", "gpt3-175b"]))
+        ranks = chance.choice([1, 2, 4, 8])
+        stages = model.layers // ranks // chance.choice([1, 2, 4])
+        microbatches = 2 * ranks if case.schedule == "depth-first" else case.microbatches
+        cluster = chance.choice(["dgx1-v100", "dgx-a100", "dgx1-v100-ethernet"])
+        sizes = {
+            "tensor_parallel": chance.choice([1, 2, 8]),
+            "data_parallel": chance.choice([1, 4, 16]),
+            "microbatch_size": chance.choice([1, 2]),
+        }
+        implementation = chance.choice(["paper", "megatron"])
+        case = case._replace(
+            ranks=ranks, microbatches=microbatches, stages_per_rank=stages, sequence=None
+        )
+        physical = PhysicalCosts(
+            model=model,
+            cluster=load_cluster(cluster),
+            implementation=IMPLEMENTATIONS[implementation],
+            **sizes,
+        )
+        timeline = simulate(case.graph(), physical)
+        record = predict(timeline, physical)
+        name = f"{case.name} {model.name} {cluster} {implementation} {sizes}"
+        found[name] = {
+            "step_time": timeline.step_time,
+            "tflops_per_gpu": record["tflops_per_gpu"],
+            "memory_gb": record["memory_gb"],
+            "memory_min_gb": record["memory_min_gb"],
+            "memory_largest_gb": record["memory_largest_gb"],
+        }
+    return found
+
+
+def of_measurements() -> list[list[float]]:
+    """For each row of the paper's measurements: throughput and memory as predicted."""
+    rows = read_measurements(Path(str(MEASURED)))
+    names = ("tflops_per_gpu", "memory_gb", "memory_min_gb")
+    return [[float(compare(row).predicted[name]) for name in names] for row in rows]
+
+
+PARTS = {"graphs": of_graphs, "predictions": of_predictions, "measurements": of_measurements}
+
+
+@cache
+def recorded() -> Mapping[str, object]:
+    """What the file holds."""
+    found: Mapping[str, object] = json.loads(FILE.read_text())
+    return found
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps({name: part() for name, part in PARTS.items()}, indent=0) + "\n")
