@@ -18,7 +18,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.checkpoint import Pieces, latest, load, read_manifest, save
+from executor.checkpoint import (
+    Pieces,
+    Retention,
+    latest,
+    load,
+    read_manifest,
+    save,
+    start_of,
+)
 
 SIZES = {"0.weight": 3000, "0.bias": 30, "1.weight": 1000}
 
@@ -97,6 +105,14 @@ def kill_at_event(number: int, within: str) -> None:
 def save_and_die(directory: Path, step: int, event: int) -> None:
     kill_at_event(event, str(directory))
     save(directory, step, whole(state_of(step)), {}, None, keep=1)
+
+
+def go_back_and_die(directory: Path, start: int, step: int, event: int) -> None:
+    """Saves a step of a new history, from an earlier checkpoint than the last."""
+    begun = start_of(directory, start)
+    assert begun
+    kill_at_event(event, str(directory))
+    save(directory, step, whole(state_of(step)), {}, None, Retention(9, None, begun.abandoned))
 
 
 def in_group(rank: int, size: int, meeting: Path, work: Any, told: Connection, *rest: Any) -> None:

@@ -17,6 +17,7 @@ from tests.checkpoint_states import (
     PROCESSES,
     cut,
     empty_state,
+    go_back_and_die,
     kill_at_event,
     loaded_step,
     run_group,
@@ -45,6 +46,24 @@ def test_killed_before_any_of_its_file_operations(tmp_path: Path) -> None:
     assert event > 10
     assert loaded_step(path) == event + 2
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_killed_while_it_abandons_later_ones(tmp_path: Path) -> None:
+    """Who goes back to step 6 has the old history or the new one, and step 6, but never both."""
+    seen = set()
+    for event in count():
+        directory = tmp_path / str(event)
+        for step in (3, 6, 8, 12):
+            save(directory, step, whole(state_of(step)), {}, None, 9)
+        process = PROCESSES.Process(target=go_back_and_die, args=(directory, 6, 9, event))
+        process.start()
+        process.join(60)
+        steps = [loaded_step(each) for each in complete(directory)]
+        assert steps in ([3, 6, 8, 12], [3, 6, 12], [3, 6, 8], [3, 6], [3, 6, 9])
+        seen.add(tuple(steps))
+        if process.exitcode == 0:
+            break
+    assert seen >= {(3, 6, 8, 12), (3, 6), (3, 6, 9)}
 
 
 def test_killed_at_any_moment(tmp_path: Path) -> None:

@@ -16,14 +16,16 @@ values lie, and every file's SHA-256. The rules:
   damage, not forgery: who can write to the directory can make a valid checkpoint,
   but not one that runs code.
 - Several hosts need a file system that they share, and one training run at a time
-  writes to a directory.
+  writes to a directory: a lock sees to it (`executor.checkpoint.lock`).
 """
 
-from executor.checkpoint.directory import complete, latest
+from executor.checkpoint.directory import Retention, Start, complete, latest, start_of
 from executor.checkpoint.loading import load
+from executor.checkpoint.lock import locked
 from executor.checkpoint.manifest import Manifest, read_manifest, read_settings
 from executor.checkpoint.pieces import Pieces
 from executor.checkpoint.processes import CheckpointError, Processes
+from executor.checkpoint.readiness import require_space, require_usable
 from executor.checkpoint.saving import save
 
 __all__ = [
@@ -31,10 +33,16 @@ __all__ = [
     "Manifest",
     "Pieces",
     "Processes",
+    "Retention",
+    "Start",
     "complete",
     "latest",
     "load",
+    "locked",
     "read_manifest",
     "read_settings",
+    "require_space",
+    "require_usable",
     "save",
+    "start_of",
 ]

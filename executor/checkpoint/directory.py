@@ -3,6 +3,10 @@
 A rename is the one step by which a checkpoint comes or goes, and it is atomic:
 in from an `.unfinished-` name, out to a `.discarded-` one, whose deletion may then
 be interrupted at will.
+
+The checkpoints of a directory are one history. Who goes back to an earlier one
+abandons those that were saved after it: they stay until the first save of the
+new history is on disk, and go before that one gets its name.
 """
 
 from __future__ import annotations
@@ -10,13 +14,40 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+from executor.checkpoint.lock import may_tidy
+from executor.checkpoint.processes import CheckpointError
+
 UNFINISHED = ".unfinished-"
 DISCARDED = ".discarded-"
 COMPLETE = re.compile(r"save-(?P<number>[0-9]+)-step-(?P<step>[0-9]+)")
+
+LONG_AGO = 24 * 3600.0
+"""Seconds after which an unfinished save is nobody's, where no lock can tell."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What stays: the last ones, those of every so many steps, and nothing that was abandoned."""
+
+    last: int = 2
+    every: int | None = None
+    abandoned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a run goes on from, and the names of later ones, which it abandons."""
+
+    path: Path
+    step: int
+    abandoned: tuple[str, ...] = ()
 
 
 class Saved(NamedTuple):
@@ -37,24 +68,52 @@ def latest(directory: Path) -> Path | None:
     return next(reversed(complete(directory)), None)
 
 
+def start_of(directory: Path, step: int | None = None) -> Start | None:
+    """Where a run goes on: the checkpoint of that step, by default the last, if there is one.
+
+    Raises `CheckpointError` where there is none of that step.
+    """
+    saved = _saved(directory)
+    if step is None:
+        return Start(saved[-1].path, saved[-1].step) if saved else None
+    of_step = [each for each in saved if each.step == step]
+    if not of_step:
+        *most, last = sorted({str(each.step) for each in saved}, key=int) or [""]
+        others = ", but of " + (f"{', '.join(most)} and {last}" if most else last)
+        raise CheckpointError(
+            f"{directory} has no checkpoint of step {step}"
+            f"{others if saved else ', nor of any other'}"
+        )
+    chosen = of_step[-1]
+    later = tuple(each.path.name for each in saved if each.number > chosen.number)
+    return Start(chosen.path, step, later)
+
+
 def begin(directory: Path) -> Path:
-    """A new place to write a checkpoint in; what interrupted saves left is removed."""
+    """A new place to write a checkpoint in; what interrupted saves left is removed.
+
+    But not what a live run has not finished.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     to_disk(directory.parent)
+    is_alone, long_ago = may_tidy(directory), time.time() - LONG_AGO
     for path in directory.iterdir():
-        if path.name.startswith((UNFINISHED, DISCARDED)):
+        is_left = path.name.startswith(UNFINISHED) and (is_alone or path.stat().st_mtime < long_ago)
+        if is_left or path.name.startswith(DISCARDED):
             shutil.rmtree(path, ignore_errors=True)
-    unfinished = _unused(directory, UNFINISHED)
+    unfinished = unused(directory, UNFINISHED)
     unfinished.mkdir()
     return unfinished
 
 
-def publish(unfinished: Path, step: int) -> Path:
+def publish(unfinished: Path, step: int, abandoned: Iterable[str] = ()) -> Path:
     """Makes what was written a complete checkpoint, the latest of its directory.
 
-    All its files are on disk already.
+    All its files are on disk already. What was abandoned goes first: were it
+    the other way round, an interruption could leave two histories.
     """
     directory = unfinished.parent
+    _discard(directory / name for name in abandoned)
     number = max((each.number for each in _saved(directory)), default=0) + 1
     path = directory / f"save-{number:06}-step-{step}"
     to_disk(unfinished)
@@ -63,14 +122,21 @@ def publish(unfinished: Path, step: int) -> Path:
     return path
 
 
-def discard_old(directory: Path, keep: int) -> None:
-    """Removes all complete checkpoints but the last `keep`, and others of the last one's step."""
+def discard_old(directory: Path, retention: Retention) -> None:
+    """Removes what does not stay, and other checkpoints of the last one's step."""
     *old, new = _saved(directory)
-    same_step = [each.path for each in old if each.step == new.step]
-    others = [each.path for each in old if each.step != new.step]
-    for path in same_step + others[: max(0, len(others) + 1 - keep)]:
-        # What cannot be deleted now is tried again at the next save.
-        shutil.rmtree(path.rename(_unused(path.parent, DISCARDED)), ignore_errors=True)
+    others = [each for each in old if each.step != new.step]
+    beyond = others[: max(0, len(others) + 1 - retention.last)]
+    every = retention.every
+    gone = [each for each in beyond if every is None or each.step % every]
+    _discard(each.path for each in old if each.step == new.step or each in gone)
+
+
+def _discard(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.exists():
+            # What cannot be deleted now is tried again at the next save.
+            shutil.rmtree(path.rename(unused(path.parent, DISCARDED)), ignore_errors=True)
 
 
 def to_disk(path: Path) -> None:
@@ -90,5 +156,6 @@ def _saved(directory: Path) -> list[Saved]:
     )
 
 
-def _unused(directory: Path, prefix: str) -> Path:
+def unused(directory: Path, prefix: str) -> Path:
+    """A name that nothing in the directory has."""
     return directory / f"{prefix}{uuid4().hex}"

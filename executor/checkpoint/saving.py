@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from executor.checkpoint.directory import begin, discard_old, publish, to_disk
+from executor.checkpoint.directory import Retention, begin, discard_old, publish, to_disk
 from executor.checkpoint.manifest import (
     MANIFEST,
     METADATA_FILE,
@@ -57,20 +57,21 @@ def save(
     tensors: Mapping[str, Pieces],
     settings: Mapping[str, Any],
     group: dist.ProcessGroup | None,
-    keep: int = 2,
+    keep: int | Retention = 2,
 ) -> Path:
     """Saves a checkpoint of all the group's tensors, and returns where it is.
 
     Every process of the group calls it, each with its own pieces; together they
     hold every value of every tensor. With no group, this process saves alone.
     `settings` are anything that JSON can hold, those of process 0 count. The last
-    `keep` checkpoints stay, this one included.
+    `keep` checkpoints stay, this one included, or what a `Retention` says.
 
     Raises `CheckpointError`, in every process, if anything went wrong in any; the
     checkpoints that there were are then still there.
     """
-    if step < 0 or keep < 1:
-        raise ValueError(f"step {step} and keep {keep}: at least 0 and 1 are needed")
+    retention = keep if isinstance(keep, Retention) else Retention(keep)
+    if step < 0 or retention.last < 1:
+        raise ValueError(f"step {step} and keep {retention.last}: at least 0 and 1 are needed")
     processes = Processes(group, directory)
     plain = processes.first(lambda: plain_settings(settings))
     unfinished = directory / processes.first(lambda: begin(directory).name)
@@ -79,12 +80,12 @@ def save(
         written = processes.together(lambda: _written_here(unfinished, processes.rank))
         files = {name: file for each in written for name, file in each.items()}
         manifest = Manifest(step, plain, files, _stored_tensors(metadata))
-        name = processes.first(lambda: _finish(unfinished, manifest).name)
+        name = processes.first(lambda: _finish(unfinished, manifest, retention).name)
     except CheckpointError:
         if processes.rank == 0:
             shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    processes.first(lambda: discard_old(directory, keep))
+    processes.first(lambda: discard_old(directory, retention))
     return directory / name
 
 
@@ -112,14 +113,14 @@ def _written_here(unfinished: Path, rank: int) -> dict[str, StoredFile]:
     return {path.name: StoredFile.of(path) for path in paths}
 
 
-def _finish(unfinished: Path, manifest: Manifest) -> Path:
+def _finish(unfinished: Path, manifest: Manifest, retention: Retention) -> Path:
     for name in manifest.files:
         if not (unfinished / name).exists():
             reason = "was written where process 0 does not see it: hosts must share the directory"
             raise CheckpointError(f"{unfinished / name}: {reason}")
     write_manifest(unfinished, manifest)
     to_disk(unfinished / MANIFEST)
-    return publish(unfinished, manifest.step)
+    return publish(unfinished, manifest.step, retention.abandoned)
 
 
 def _stored_tensors(metadata: Metadata) -> dict[str, StoredTensor]:
