@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = _spelled_out(list(sys.argv[1:] if arguments is None else arguments))
     parser = _parser(words)
     if not words:
         parser.print_help(sys.stderr)
@@ -73,6 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{parser.prog} {options.command}: {errors.explain(error)}", file=sys.stderr)  # noqa: T201
         return BAD_INPUT
     return exit_code
+
+
+def _spelled_out(words: list[str]) -> list[str]:
+    """The words, but that `--resume` takes no schedule's name behind it for a step."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return [
+        "--resume=last" if word == "--resume" and not after.isdecimal() else word
+        for word, after in pairs
+    ]
 
 
 def _parser(words: list[str]) -> Parser:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from bfpp import options as shared
 from bfpp.errors import blaming, one_line
-from bfpp.run_options import SIZES
+from bfpp.run_options import LAST, SIZES
 from executor.settings import (
     Activations,
     BackendName,
@@ -103,6 +103,8 @@ def job_of(options: argparse.Namespace) -> Job:
         raise InvalidConfiguration("clipping", "needs the norm to clip to: --clip NORM")
     if (options.resume or options.save_every) and not options.checkpoint:
         raise InvalidConfiguration("checkpoint", "is needed by --resume and --save-every")
+    if (options.keep or options.keep_every) and not options.checkpoint:
+        raise InvalidConfiguration("checkpoint", "is needed by --keep and --keep-every")
     if options.sleep and (options.device != "cpu" or options.backend == BackendName.CUDA):
         raise InvalidConfiguration("sleep", "needs a CPU: a GPU does not sleep")
     for name in ("verify", "checkpoint"):
@@ -139,7 +141,14 @@ def sleeps_of(costs: ProfiledCosts, plan: Plan) -> Sleeps:
 def _saving(options: argparse.Namespace) -> Saving | None:
     if not options.checkpoint:
         return None
-    return Saving(options.checkpoint, options.save_every or options.steps, options.resume)
+    return Saving(
+        options.checkpoint,
+        options.save_every or options.steps,
+        resumes=options.resume is not None,
+        step=None if options.resume == LAST else options.resume,
+        keep=options.keep or Saving.keep,
+        keep_every=options.keep_every,
+    )
 
 
 def _source(options: argparse.Namespace) -> ModelSource:

@@ -9,6 +9,9 @@ from pathlib import Path
 from bfpp import options as shared
 from executor.settings import Activations, BackendName, Ends, Objective, Precision
 
+LAST = "last"
+"""What `--resume` goes on from, unless it names a step."""
+
 SIZES = {
     "layers": (8, "transformer layers"),
     "hidden": (64, "width of a layer"),
@@ -148,8 +151,24 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--resume",
-        action="store_true",
-        help="go on from the last checkpoint in --checkpoint, whatever layout it was saved from",
+        nargs="?",
+        type=_step,
+        const=LAST,
+        metavar="STEP",
+        help="go on from the last checkpoint in --checkpoint, whatever layout it was saved from, "
+        "or from that of a step; the later ones go once this run has saved",
+    )
+    group.add_argument(
+        "--keep",
+        type=shared.whole_number,
+        metavar="N",
+        help="checkpoints that stay, the last ones (default: 2)",
+    )
+    group.add_argument(
+        "--keep-every",
+        type=shared.whole_number,
+        metavar="N",
+        help="besides, checkpoints stay whose step is a multiple of this (default: none)",
     )
     group.add_argument(
         "--check-messages",
@@ -169,6 +188,10 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds that a task may take before the run is ended as stuck (default: 60)",
     )
+
+
+def _step(text: str) -> int | str:
+    return LAST if text == LAST else shared.whole_number(text)
 
 
 def _number(text: str) -> float:

@@ -7,14 +7,19 @@ is not compared with one that always had the last ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from executor import checkpoint
+from executor.job import Job
 from executor.plan import Plan
+from executor.sources import description
 from schedules import InvalidConfiguration
 
 KEY = "trained with"
+LAST = "trained last with"
+"""What the last part was done with, the model and the data as well: by their names and content."""
 
 History = dict[str, Any]
 """What one part of a training was done with."""
@@ -39,11 +44,26 @@ def continued(settings: Mapping[str, Any], plan: Plan) -> list[History]:
     return earlier if own in earlier else [*earlier, own]
 
 
-def require_same_training(plan: Plan, directory: Path) -> None:
-    """Raise `InvalidConfiguration` if the last checkpoint was trained in another way."""
-    last = checkpoint.latest(directory)
-    if last is None:
-        return
+def described(job: Job, plan: Plan) -> History:
+    """All that a user can change from one part of a training to the next, in words."""
+    with suppress(OSError):  # a file that is gone since it was read
+        return {**training_of(plan), **description(job.model)}
+    return training_of(plan)
+
+
+def changes(settings: Mapping[str, Any], own: History) -> list[str]:
+    """What was another in the part that a checkpoint ended: a line for each setting."""
+    earlier: list[History] = [{}, *settings.get(KEY, [])]
+    before: History = settings.get(LAST, earlier[-1])
+    return [
+        f"{name} from {before[name]} to {value}"
+        for name, value in own.items()
+        if name in before and before[name] != value
+    ]
+
+
+def require_same_training(plan: Plan, last: Path) -> None:
+    """Raise `InvalidConfiguration` if a checkpoint was trained in another way."""
     own = training_of(plan)
     for other in continued(checkpoint.read_settings(last), plan):
         for name, value in own.items():

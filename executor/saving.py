@@ -1,48 +1,122 @@
-"""A run's checkpoints: saved as it goes, and loaded when it goes on."""
+"""A run's checkpoints: its directory held, where it begins, and what it saves as it goes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from executor import checkpoint
 from executor.backends.protocol import Backend
-from executor.checkpoint import Processes
+from executor.checkpoint import CheckpointError, Processes, Retention
 from executor.job import Job
 from executor.processes import Place
-from executor.settings import BackendName
+from executor.processes.member import PARENT
+from executor.settings import BackendName, Saving
 from executor.state import pieces_of
 from executor.watching import slow
 
 
-def _group(job: Job) -> dist.ProcessGroup | None:
-    return None if job.backend is BackendName.LOCAL else dist.group.WORLD
+@dataclass(frozen=True)
+class Begun:
+    """Where a run begins: the step, and of the checkpoint that it goes on from, what that holds.
+
+    `abandoned` are the names of later checkpoints.
+    """
+
+    step: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    path: Path | None = None
+    abandoned: tuple[str, ...] = ()
 
 
-def save(job: Job, place: Place, backend: Backend, step: int, settings: Mapping[str, Any]) -> None:
-    """Write a checkpoint, if one is wanted, together with all processes."""
-    if job.saving is None:
+def start_of(saving: Saving) -> checkpoint.Start | None:
+    """The checkpoint that a run goes on from; raises `CheckpointError` if it must not begin."""
+    if saving.resumes:
+        return checkpoint.start_of(saving.directory, saving.step)
+    if last := checkpoint.latest(saving.directory):
+        raise CheckpointError(
+            f"{last} is there already: --resume goes on from it; a run of its own takes another "
+            "directory"
+        )
+    return None
+
+
+def will_save(saving: Saving, steps: int) -> bool:
+    """Whether there is a step left to train."""
+    start = start_of(saving)
+    return start is None or start.step < steps
+
+
+def _processes(job: Job, directory: Path) -> Processes:
+    return Processes(None if job.backend is BackendName.LOCAL else dist.group.WORLD, directory)
+
+
+@contextmanager
+def held(job: Job, place: Place) -> Iterator[list[str]]:
+    """Holds the directory for as long as a run may save there; what is to be said of that.
+
+    Process 0 does, for all. Raises `CheckpointError` in all processes where the
+    directory cannot be held, or cannot be saved to.
+    """
+    if (saving := job.saving) is None:
+        yield []
         return
-    with place.watch.during(slow(place, f"saving step {step}")):
-        pieces = pieces_of(backend.workers)
-        checkpoint.save(job.saving.directory, step, pieces, settings, _group(job))
+    directory = saving.directory
+    with ExitStack() as stack:
+
+        def hold() -> list[str]:
+            if not will_save(saving, job.steps):
+                return []
+            checkpoint.require_usable(directory)
+            # Whoever looks for the run finds its launcher by this number, if it has one.
+            process = int(os.environ.get(PARENT, os.getpid()))
+            warning = stack.enter_context(checkpoint.locked(directory, process))
+            return [warning] if warning else []
+
+        with place.watch.during(slow(place, f"opening {directory}")):
+            warnings = _processes(job, directory).first(hold)
+        yield warnings
 
 
-def resume(job: Job, place: Place, backend: Backend) -> tuple[int, Mapping[str, Any]]:
-    """Load the last checkpoint, if one is wanted and there; its step and its settings."""
-    if job.saving is None or not job.saving.resumes:
-        return 0, {}
-    directory = job.saving.directory
-    processes = Processes(_group(job), directory)
+def begin(job: Job, place: Place, backend: Backend) -> Begun:
+    """Load the checkpoint that the run goes on from, if there is one.
+
+    Raises `CheckpointError` for one that cannot be loaded, and where there is no
+    room to save another.
+    """
+    if (saving := job.saving) is None:
+        return Begun()
+    directory, pieces = saving.directory, pieces_of(backend.workers)
+    processes = _processes(job, directory)
     with place.watch.during(slow(place, "looking for a checkpoint")):
-        last = processes.first(lambda: checkpoint.latest(directory))
-    if last is None:
-        return 0, {}
-    with place.watch.during(slow(place, f"loading {last.name}")):
-        checkpoint.load(last, pieces_of(backend.workers), processes.group)
+        start = processes.first(lambda: start_of(saving))
+        size = checkpoint.size_of(pieces, processes)
+        if start is None or start.step < job.steps:
+            processes.first(lambda: checkpoint.require_space(directory, size))
+    if start is None:
+        return Begun()
+    with place.watch.during(slow(place, f"loading {start.path.name}")):
+        checkpoint.load(start.path, pieces, processes.group)
         for worker in backend.workers:
             worker.refresh()
-        manifest = checkpoint.read_manifest(last)
-    return manifest.step, manifest.settings
+        manifest = checkpoint.read_manifest(start.path)
+    return Begun(manifest.step, manifest.settings, start.path, start.abandoned)
+
+
+def save(
+    job: Job, place: Place, backend: Backend, step: int, begun: Begun, settings: Mapping[str, Any]
+) -> Path | None:
+    """Write a checkpoint, if one is wanted, together with all processes; where it is."""
+    if (saving := job.saving) is None:
+        return None
+    retention = Retention(saving.keep, saving.keep_every, begun.abandoned)
+    group = _processes(job, saving.directory).group
+    with place.watch.during(slow(place, f"saving step {step}")):
+        pieces = pieces_of(backend.workers)
+        return checkpoint.save(saving.directory, step, pieces, settings, group, retention)

@@ -1,22 +1,29 @@
-"""A run in one of its processes: meet the others, train, save, and tell how it went."""
+"""A run in one of its processes: meet the others, train, save, and tell how it went.
+
+Every process goes through the same steps, saves and exchanges. Where one of them is
+asked to stop, all agree to, at the end of a step or after a save, and no process
+begins a step that another does not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import torch.distributed as dist
 from torch import Tensor
 
+from executor import events
 from executor.backends.distributed import WrongMessage
 from executor.backends.making import meet
 from executor.checkpoint import CheckpointError
-from executor.history import KEY, continued
+from executor.history import KEY, LAST, changes, continued, described
 from executor.job import Job
 from executor.plan import Plan
 from executor.processes import Place
-from executor.saving import resume, save
+from executor.saving import Begun, begin, held, save
 from executor.state import weights_of, whole
 from executor.training import Report, Trainer, collect
 from executor.watching import connected, slow, watched
@@ -38,13 +45,20 @@ class Outcome:
 
     `columns` say when the tasks of the median step ran (`executor.measured`),
     if there was one; `first` is the step that the run began with; `weights` are
-    the last ones, by name and flat, if they are wanted.
+    the last ones, by name and flat, if they are wanted. `stopped`: SIGTERM ended
+    the run before its last step. `saved` is the last checkpoint that it wrote,
+    `resumed_from` the one that it went on from, and `changed` says in a line for
+    each what has changed since that was saved.
     """
 
     reports: list[Report]
     columns: Seconds | None
     first: int
     weights: Mapping[str, Tensor]
+    stopped: bool = False
+    saved: Path | None = None
+    resumed_from: Path | None = None
+    changed: Sequence[str] = ()
 
 
 def train(place: Place, job: Job) -> Outcome | None:
@@ -54,23 +68,61 @@ def train(place: Place, job: Job) -> Outcome | None:
         plan = job.plan()
     ahead = meet(place, job)
     _require_agreement(plan, job)
-    with connected(place, plan, job, ahead) as trainer:
-        return _run(place, job, trainer)
+    with held(job, place) as warnings, connected(place, plan, job, ahead) as trainer:
+        return _run(place, job, trainer, warnings)
 
 
-def _run(place: Place, job: Job, trainer: Trainer) -> Outcome | None:
+def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> Outcome | None:
     plan, backend = trainer.plan, trainer.backend
-    first, settings = resume(job, place, backend)
-    settings = {"schedule": job.schedule, KEY: continued(settings, plan)}
-    reports = []
-    for steps in _between_saves(first, job):
+    trainer.asked = lambda: place.stop.asked
+    begun = begin(job, place, backend)
+    own = described(job, plan) if place.is_first else {}
+    changed = changes(begun.settings, own)
+    settings = {"schedule": job.schedule, KEY: continued(begun.settings, plan), LAST: own}
+    place.send(
+        _beginning(
+            job, begun, [*warnings, *(f"changed since the checkpoint: {each}" for each in changed)]
+        )
+    )
+    reports: list[Report] = []
+    saved = None
+    for steps in _between_saves(begun.step, job):
         for report in watched(place, trainer, steps):
             reports.append(report)
-            place.send({"step": report.step, "loss": report.loss, "elapsed": report.elapsed})
-        save(job, place, backend, steps.stop, settings)
+            place.send(events.stepped(report.step, report.loss, report.seconds, report.elapsed))
+            if len(reports) == 1:
+                place.offer_to_stop()
+        done = reports[-1].step + 1
+        if path := save(job, place, backend, done, begun, settings):
+            saved = path
+            place.send(events.saved(done, path))
+        if trainer.stops or (done < job.steps and trainer.agree_to_stop()):
+            break
+    stopped = bool(reports) and reports[-1].step + 1 < job.steps
     weights = collect(weights_of(backend.workers)) if job.tells_weights else None
     columns = trainer.columns_of_median()
-    return Outcome(reports, columns, first, whole(weights or [])) if place.is_first else None
+    if not place.is_first:
+        return None
+    place.send(events.ended("stopped" if stopped else "done"))
+    return Outcome(
+        reports, columns, begun.step, whole(weights or []), stopped, saved, begun.path, changed
+    )
+
+
+def _beginning(job: Job, begun: Begun, warnings: Sequence[str]) -> events.Message:
+    """How the run begins, and what the user is to know of that."""
+    notes, later = [], [name.rpartition("-")[2] for name in begun.abandoned]
+    if begun.path:
+        notes.append(f"going on from {begun.path}")
+    elif job.saving and job.saving.resumes:
+        notes.append(f"no checkpoint in {job.saving.directory} yet: beginning at step 0")
+    if later:
+        them = f"of step {later[0]}" if len(later) == 1 else f"of steps {', '.join(later)}"
+        warnings = [
+            *warnings,
+            f"the later checkpoints {them} stay until this run has written one, and go then",
+        ]
+    return events.begun(begun.step, job.steps, begun.path, notes, warnings)
 
 
 def _between_saves(first: int, job: Job) -> list[range]:

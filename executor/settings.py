@@ -80,8 +80,15 @@ class Sleeps:
 
 @dataclass(frozen=True)
 class Saving:
-    """Checkpoints: where, after how many steps, and whether to go on from the last one."""
+    """Checkpoints: where, and after how many steps.
+
+    `resumes`: go on from the last one, or from that of `step`, if it is given.
+    The last `keep` stay, and those whose step is a multiple of `keep_every`.
+    """
 
     directory: Path
     every: int
     resumes: bool = False
+    step: int | None = None
+    keep: int = 2
+    keep_every: int | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
@@ -77,3 +78,24 @@ class FunctionSource:
             raise InvalidConfiguration("model", f"{self.path} has no function {self.name}")
         found: Callable[[int], object] = function
         return found
+
+
+def description(source: ModelSource) -> dict[str, str | int]:
+    """What a model and its data are made from: sizes, names, and the beginning of a SHA-256.
+
+    Of a source of another kind, nothing is known.
+    """
+    match source:
+        case TransformerSource():
+            sizes = {f"the model's {name}": size for name, size in asdict(source.sizes).items()}
+            text = read_text(source.text)
+            name = "Python's documentation" if source.text is None else source.text.name
+            return {**sizes, "the text": f"{name} ({_hash(text)})"}
+        case FunctionSource():
+            content = _hash(source.path.read_bytes())
+            return {"the model": f"{source.name} of {source.path.name} ({content})"}
+    return {}
+
+
+def _hash(content: bytes) -> str:
+    return sha256(content).hexdigest()[:12]

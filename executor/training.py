@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -51,6 +51,8 @@ class Trainer:
     """Runs steps on this process's workers, together with the other processes.
 
     `ahead` is by how many seconds this process's clock is ahead of process 0's.
+    `asked` says whether this process was asked to stop, and `stops`, once one of
+    them was, that all have agreed to: no step is begun after that.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class Trainer:
     ) -> None:
         self.plan, self.backend, self.ahead = plan, backend, ahead
         self.dispatcher = Dispatcher(plan.graph, backend, observe)
+        self.asked: Callable[[], bool] = lambda: False
+        self.stops = False
         self.told = 0.0
         self.under_way: deque[Step] = deque()
         self.columns: deque[tuple[float, Columns]] = deque(maxlen=REMEMBERED)
@@ -70,6 +74,8 @@ class Trainer:
         self.told = time.perf_counter()
         ahead = QUEUED if self.backend.device.is_asynchronous else 0
         for number in steps:
+            if self.stops:
+                break
             self.under_way.append(step := Step(number))
             self.dispatcher.dispatch(step)
             if len(self.under_way) > ahead:
@@ -95,6 +101,7 @@ class Trainer:
         """
         graph = self.plan.graph
         if not dist.is_initialized():
+            self.stops |= self.asked()
             whole = merged([columns], graph)
             return loss, float(whole[:, END].max() - whole[:, START].min())
         (here,) = columns.values()
@@ -102,14 +109,24 @@ class Trainer:
         first = int(np.nanargmin(ready))
         is_shared = bool(among(graph.operation[[first]], graph.communication.collectives)[0])
         own = torch.tensor(
-            [loss, ready[first], np.nanmax(here[END]), is_shared], dtype=torch.float64
+            [loss, ready[first], np.nanmax(here[END]), is_shared, self.asked()],
+            dtype=torch.float64,
         )
         table = torch.empty(dist.get_world_size() * len(own), dtype=torch.float64)
         dist.all_gather_single(table, own)
         by_rank = table.view(-1, self.plan.data_parallel, len(own))
-        losses, starts, ends, shared = by_rank.unbind(dim=2)
+        losses, starts, ends, shared, asked = by_rank.unbind(dim=2)
+        self.stops |= bool(asked.any())
         begun = torch.where(shared[:, 0] > 0, starts.amax(dim=1), starts.amin(dim=1))
         return float(losses.sum()), float(ends.max() - begun.min())
+
+    def agree_to_stop(self) -> bool:
+        """Whether any process was asked to stop; between steps, once all ask."""
+        asked = torch.tensor([float(self.asked())])
+        if dist.is_initialized():
+            dist.all_reduce(asked, dist.ReduceOp.MAX)
+        self.stops |= bool(asked)
+        return self.stops
 
     def columns_of_median(self) -> Seconds | None:
         """When tasks ran in the step whose time is the median.

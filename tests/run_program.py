@@ -42,11 +42,24 @@ class Ended:
         return dict(json.loads(self.output))
 
     @property
+    def said(self) -> list[str]:
+        """Its lines of error, but for what it logs of steps."""
+        return unlogged(self.errors)
+
+    @property
     def line(self) -> str:
         """Its one line of error."""
-        (line,) = self.errors.splitlines()
+        (line,) = self.said
         assert self.output == ""
         return line
+
+
+LOGGED = ("step ", "going on from ", "no checkpoint in ", "bfpp run: done before: ")
+
+
+def unlogged(errors: str) -> list[str]:
+    """The lines of standard error, but for what is logged of steps that were done."""
+    return [line for line in errors.splitlines() if not line.startswith(LOGGED)]
 
 
 def run_here(capsys: pytest.CaptureFixture[str], *options: object) -> Ended:

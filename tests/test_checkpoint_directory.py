@@ -1,4 +1,4 @@
-"""One run at a time in a directory of checkpoints; what it keeps, what it needs, where it begins."""
+"""A directory of checkpoints: one run at a time, what it keeps and needs, where it begins."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -228,7 +229,9 @@ def test_a_checkpoint_remembers_all_its_trainings(
     copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = ("--microbatch-size", 2, "--checkpoint", copied, "--resume", *LOCAL)
-    assert run_here(capsys, *SCHEDULE, *other, "--steps", 4).record["first_step"] == 3
+    ended = run_here(capsys, *SCHEDULE, *other, "--steps", 4)
+    assert json.loads(ended.output)["first_step"] == 3
+    assert ended.said == ["bfpp run: changed since the checkpoint: samples in a step from 16 to 8"]
     ended = run_here(capsys, *SCHEDULE, *other, "--steps", 5, "--verify")
     assert "was trained with samples in a step 16, not 8" in ended.line
 

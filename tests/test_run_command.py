@@ -14,7 +14,7 @@ SMALL = ("breadth-first", "--pp", 2, "--loops", 2, "--microbatches", 4, "--steps
 
 KEYS = {
     "schedule", "backend", "first_step", "losses", "step_times", "median_step_time",
-    "elapsed_times", "tokens_per_second",
+    "elapsed_times", "tokens_per_second", "stopped", "saved", "resumed_from", "changed",
 }  # fmt: skip
 VERIFIED = {
     "reference_losses", "max_loss_error", "max_weight_error", "movement_error", "tolerance",
@@ -25,6 +25,12 @@ BAD = {
     "--tp 2": "--tp: only 1 can be run; more can be simulated",
     "--resume": "--checkpoint: is needed by --resume and --save-every",
     "--save-every 2": "--checkpoint: is needed by --resume and --save-every",
+    "--keep 2": "--checkpoint: is needed by --keep and --keep-every",
+    "--keep-every 2": "--checkpoint: is needed by --keep and --keep-every",
+    "--keep 0": "argument --keep: must be a whole number of at least 1, not '0'",
+    "--resume=0": "argument --resume: must be a whole number of at least 1, not '0'",
+    "--resume=latest": "argument --resume: must be a whole number of at least 1, not 'latest'",
+    "--log-every 0": "argument --log-every: must be a whole number of at least 1, not '0'",
     "--clipping": "--clipping: needs the norm to clip to: --clip NORM",
     "--weight-decay -1": "argument --weight-decay: must be a positive number, not '-1'",
     "--backend cpu --device cuda": "--device: goes with --backend local; cuda takes all GPUs",
@@ -83,7 +89,7 @@ def test_the_table_and_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[s
     trace = tmp_path / "measured.json"
     ended = run_here(capsys, *SMALL, *LOCAL, "--trace", trace)
     assert ended.code == 0
-    assert ended.errors == f"wrote {trace}\n"
+    assert ended.said == [f"wrote {trace}"]
     assert ended.output.startswith("breadth-first: 2 ranks, 4 stages, 4 micro-batches\n")
     assert "0 to 2" in ended.output
     assert trace.stat().st_size

@@ -17,6 +17,7 @@ import pytest
 
 from executor import checkpoint
 from executor.backends.distributed import DistributedBackend
+from executor.events import ended
 from executor.job import Job
 from executor.processes import Message, Place, RunFailed, launch
 from executor.session import train
@@ -24,7 +25,7 @@ from executor.sources import FunctionSource
 from executor.worker import Worker
 from schedules import Communication, Layout, Operation, Task, build_graph
 from tests import small_models
-from tests.run_program import alive, program, ranks_of, run, run_here, wait_for
+from tests.run_program import alive, program, ranks_of, run, run_here, unlogged, wait_for
 from tests.small_models import WIDTH
 
 STEPS = 40
@@ -94,7 +95,7 @@ def test_a_killed_rank_is_named_and_nothing_is_lost(
     assert process.returncode == 1
     assert seconds < SOON
     assert alive(list(pids.values())) == []
-    message = errors.splitlines()[0]
+    message = unlogged(errors)[0]
     named = re.match(rf"bfpp run: {NAMED} was killed by SIGKILL[, ]", message)
     assert named, errors
     if named["process"] is None:
@@ -121,7 +122,7 @@ def test_a_rank_that_hangs_in_a_layer_is_named(capsys: pytest.CaptureFixture[str
     model = ("--model", f"{small_models.__file__}:hanging")
     ended = run_here(capsys, *TWO, *model, "--patience", 5)
     assert ended.code == 1
-    told, *details = ended.errors.splitlines()
+    told, *details = ended.said
     assert re.fullmatch(rf"bfpp run: rank 1 \(process 1\) hangs {NAMED_TASK}, for \d s", told)
     assert details[-1].startswith("The logs of all processes are in ")
 
@@ -129,7 +130,7 @@ def test_a_rank_that_hangs_in_a_layer_is_named(capsys: pytest.CaptureFixture[str
 def test_a_rank_whose_layer_raises_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     ended = run_here(capsys, *TWO, "--model", f"{small_models.__file__}:raising")
     assert ended.code == 1
-    told, *details = ended.errors.splitlines()
+    told, *details = ended.said
     failed = f"rank 1 (process 1) failed {NAMED_TASK}: ValueError: the layer broke"
     assert told == f"bfpp run: {failed}"
     assert any('raise ValueError("the layer broke")' in line for line in details)
@@ -201,8 +202,8 @@ def test_different_graphs_end_before_the_first_step() -> None:
     messages: list[Message] = []
     with pytest.raises(RunFailed) as failure:
         launch(disagreeing, JOB, 2, on_message=messages.append)
+    assert messages == [ended("failed", str(failure.value))]
     assert str(failure.value) == (
         "process 0 failed: process 1 has another task graph, model, text or setting than process 0"
     )
     assert failure.value.details == ""
-    assert messages == []

@@ -74,7 +74,7 @@ def _progress(options: argparse.Namespace) -> Iterator[Callable[[Mapping[str, An
         yield lambda _: None
         return
     with console.status("starting") as status:
-        yield lambda message: status.update(f"measuring {message['what']}")
+        yield lambda message: status.update(f"measuring {message.get('what', '')}")
 
 
 def _print(record: Mapping[str, Any]) -> None:

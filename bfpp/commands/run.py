@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from bfpp import options as shared
 from bfpp.errors import blaming
 from bfpp.jobs import about, fail, job_of, sleeps_of
+from bfpp.progress import listening, say
 from bfpp.results import announce, print_json, print_table
 from bfpp.run_options import add_device_arguments, add_model_arguments, add_training_arguments
 from schedules import InvalidConfiguration
@@ -53,93 +52,105 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the timeline of the median step of the last 64, for bfpp show and bfpp diff",
     )
+    group.add_argument(
+        "--metrics",
+        type=Path,
+        metavar="FILE",
+        help="write a JSON line for each step as it ends; with --resume, behind those of the run "
+        "that it goes on from",
+    )
+    group.add_argument(
+        "--log-every",
+        type=shared.whole_number,
+        metavar="N",
+        help="a line on standard error for every N steps (default: one every few seconds where "
+        "that is no terminal, and none with --json)",
+    )
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Train, and report."""
     job = job_of(options)
-    from executor.processes import Limits, RunFailed, launch, use_cores
+    from executor.processes import STOPPED, Limits, RunFailed, Terminated, launch, use_cores
     from executor.session import train
     from executor.verification import verify
 
     job.require_devices()
     plan = job.plan()
     plan.check()
-    if options.checkpoint and not options.resume:
-        _require_no_checkpoint(options.checkpoint)
-    if options.verify and options.resume:
-        _require_same_training(plan, options.checkpoint)
+    if job.saving:
+        _require_checkpoints(options, job, plan)
     tokens = tokens_of_step(plan)
     sleeps = sleeps_of(load_profile(options.sleep), plan) if options.sleep else None
     job = replace(job, tells_weights=options.verify, sleeps=sleeps)
     try:
-        with _progress(options, job, tokens) as advance:
-            outcome = launch(train, job, job.processes, Limits(hang=options.patience), advance)
+        with listening(options, job, tokens) as listener:
+            outcome = launch(train, job, job.processes, Limits(hang=options.patience), listener)
     except RunFailed as error:
         return fail("run", error)
+    except Terminated:
+        say("ended at once by SIGTERM")
+        return STOPPED
     if outcome is None:  # a process of torchrun's that is not the first
         return 0
+    if outcome.stopped:
+        say(_stopped(outcome))
     use_cores(job.workers)
-    found = verify(plan, outcome) if options.verify else None
+    found = verify(plan, outcome) if options.verify and not outcome.stopped else None
     _write_trace(options, job, plan, outcome)
     record = _record(job, outcome, tokens, found)
     if options.json:
         print_json(record)
     else:
         _print(job, record, outcome.reports, found)
+    if outcome.stopped:
+        return STOPPED
     return 0 if found is None or found.is_exact else 1
 
 
-def _require_no_checkpoint(directory: Path) -> None:
-    """Raise `ValueError` where a new run would in time discard another's checkpoints."""
-    from executor import checkpoint
-
-    if last := checkpoint.latest(directory):
-        raise ValueError(
-            f"--checkpoint: {last} is there already: --resume goes on from it; a run of its own "
-            "takes another directory"
-        )
+def _stopped(outcome: Outcome) -> str:
+    """What SIGTERM has left."""
+    last = outcome.reports[-1].step
+    if outcome.saved is None:
+        return f"stopped by SIGTERM after step {last}; nothing is saved without --checkpoint"
+    return f"stopped by SIGTERM after step {last}; saved {outcome.saved}, go on with --resume"
 
 
-def _require_same_training(plan: Plan, directory: Path) -> None:
-    """Raise `ValueError` if a plain loop cannot have trained what is resumed."""
-    from executor.checkpoint import CheckpointError
+def _require_checkpoints(options: argparse.Namespace, job: Job, plan: Plan) -> None:
+    """Raise `InvalidConfiguration` where the run could not begin, or never save.
+
+    Before any process starts; of torchrun's, the first process is asked.
+    """
+    from executor.checkpoint import CheckpointError, require_usable
     from executor.history import require_same_training
+    from executor.saving import start_of, will_save
 
+    saving = job.saving
+    if saving is None or os.environ.get("RANK", "0") != "0":
+        return
+    with refusing("resume" if saving.resumes else "checkpoint", CheckpointError):
+        start = start_of(saving)
+        if options.verify and start:
+            require_same_training(plan, start.path)
+    with refusing("checkpoint", CheckpointError):
+        if will_save(saving, job.steps):
+            require_usable(saving.directory)
+
+
+@contextmanager
+def refusing(option: str, error: type[Exception]) -> Iterator[None]:
+    """Names the option for which something is refused."""
     try:
-        require_same_training(plan, directory)
-    except CheckpointError as error:
-        raise ValueError(f"--resume: {error}") from None
+        yield
+    except error as refused:
+        raise InvalidConfiguration(option, str(refused)) from None
 
 
 def tokens_of_step(plan: Plan) -> int:
     """What a step takes in: tokens of a language model, else samples."""
     _, targets = plan.model.batch(0, range(1))
     return int(targets.numel()) * plan.microbatches * plan.microbatch_size
-
-
-@contextmanager
-def _progress(
-    options: argparse.Namespace, job: Job, tokens: int
-) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A bar on standard error, with the loss and how fast it goes."""
-    console = Console(stderr=True)
-    if options.json or not console.is_terminal:
-        yield lambda _: None
-        return
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(job.schedule, total=job.steps, told="starting")
-
-        def advance(message: Mapping[str, Any]) -> None:
-            told = f"loss {message['loss']:.4f}, {tokens / message['elapsed']:,.0f} tokens/s"
-            bar.update(task, completed=message["step"] + 1, told=told)
-
-        yield advance
 
 
 def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Outcome) -> None:
@@ -168,6 +179,10 @@ def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None)
         "median_step_time": statistics.median(seconds) if seconds else None,
         "elapsed_times": elapsed,
         "tokens_per_second": tokens / statistics.median(elapsed) if elapsed else None,
+        "stopped": outcome.stopped,
+        "saved": outcome.saved and str(outcome.saved),
+        "resumed_from": outcome.resumed_from and str(outcome.resumed_from),
+        "changed": [*outcome.changed],
     }
     if found:
         record |= {

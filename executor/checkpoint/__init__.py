@@ -25,7 +25,7 @@ from executor.checkpoint.lock import locked
 from executor.checkpoint.manifest import Manifest, read_manifest, read_settings
 from executor.checkpoint.pieces import Pieces
 from executor.checkpoint.processes import CheckpointError, Processes
-from executor.checkpoint.readiness import require_space, require_usable
+from executor.checkpoint.readiness import require_space, require_usable, size_of
 from executor.checkpoint.saving import save
 
 __all__ = [
@@ -44,5 +44,6 @@ __all__ = [
     "require_space",
     "require_usable",
     "save",
+    "size_of",
     "start_of",
 ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from executor.checkpoint.directory import DISCARDED, UNFINISHED, to_disk, unused
 from executor.checkpoint.lock import require_unlocked
-from executor.checkpoint.processes import CheckpointError, one_line
+from executor.checkpoint.pieces import Pieces
+from executor.checkpoint.processes import CheckpointError, Processes, one_line
 
 UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
@@ -38,6 +40,19 @@ def _try_a_save(directory: Path) -> None:
         to_disk(directory)
     finally:
         shutil.rmtree(tried, ignore_errors=True)
+
+
+def size_of(tensors: Mapping[str, Pieces], processes: Processes) -> int:
+    """Bytes of all values that the processes hold, each once; all of them ask."""
+    own = {
+        name: each.size * held[0][1].element_size()
+        for name, each in tensors.items()
+        if (held := each.nonempty())
+    }
+    sizes: dict[str, int] = {}
+    for part in processes.together(lambda: own):
+        sizes |= part
+    return sum(sizes.values())
 
 
 def require_space(directory: Path, needed: int) -> None:

@@ -23,6 +23,7 @@ from torch.distributed.elastic.multiprocessing import (
 )
 
 from executor.processes.member import ASK_WHERE, PARENT
+from executor.processes.stopping import Terminated
 
 HOST = "127.0.0.1"
 TORCH_HANDLES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -56,6 +57,12 @@ class Children:
     def ask_where(self, process: int) -> None:
         """Has a process that hangs write to its log where it is."""
         os.kill(self._handlers[process].proc.pid, ASK_WHERE)
+
+    def ask_to_stop(self) -> None:
+        """Has all of them end in order."""
+        for handler in self._handlers:
+            if handler.proc.poll() is None:
+                os.kill(handler.proc.pid, signal.SIGTERM)
 
     def log(self, process: int) -> str:
         """What a process wrote to standard error."""
@@ -98,7 +105,7 @@ def _own_signal_handlers() -> Iterator[None]:
     try:
         yield
     except SignalException as error:
-        raise KeyboardInterrupt from error
+        raise (Terminated if error.sigval == signal.SIGTERM else KeyboardInterrupt) from error
     finally:
         for number, handler in before.items():
             if signal.getsignal(number) is not handler:

@@ -11,23 +11,27 @@ import os
 import platform
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
+from typing import NoReturn
 
 from torch.distributed import Store
 from torch.distributed.rendezvous import rendezvous
 
+from executor.events import Message, ended
 from executor.processes.beats import Limits
 from executor.processes.guard import LOST, Guard
 from executor.processes.observer import Observer, publish, published
-from executor.processes.place import Message, Place, connect
+from executor.processes.place import Place, connect
 from executor.processes.process import Arguments, Entry, Outcome, take_part
+from executor.processes.stopping import STOPPED, is_offered, signals_to
 from executor.processes.verdict import Verdict, judge
 from executor.processes.watch import Watch
 
+GRACE_TO_SAVE = 5.0  # seconds of silence that are too many where a run stops in order
 CULPRIT_FIRST = 0.5  # seconds: torchrun names the process that it sees end first
 STORE_LOST = "the connection to the run's store is lost: the host of process 0, or torchrun, ended"
 
@@ -40,7 +44,7 @@ class Jury:
         self._store = store
         self._observer = Observer(store, place.processes, place.limits)
         self._observes = place.process in (0, place.processes - 1)
-        self._signal = 0
+        self._stops = False
         self._looks_left = round(2 * place.limits.grace / place.limits.beat)
         store.set(_address_key(place.process), f"{_host()} {os.getpid()}")
 
@@ -49,15 +53,19 @@ class Jury:
         if signal_number == LOST:
             self._end(Verdict(self._place.process, STORE_LOST), say=self._place.local == 0)
         if signal_number == signal.SIGINT:
-            os._exit(128 + signal.SIGINT)
-        self._signal = self._signal or signal_number
+            self._leave(128 + signal.SIGINT)
+        if signal_number == signal.SIGTERM:
+            self._place.stop.ask()
+        self._stops = self._place.stop.asked and is_offered(self._store)
         verdict = published(self._store) or self._judge()
         if verdict:
             self._end(verdict)
-        if self._signal:
+        if self._place.stop.is_urgent:
+            self._leave(STOPPED)
+        if self._place.stop.asked and not self._stops:
             self._looks_left -= 1
             if self._looks_left < 0:
-                os._exit(128 + self._signal)
+                self._leave(STOPPED)
 
     def wait_for_others(self) -> None:
         """Until all are done: the first process may host the store that they still need."""
@@ -65,10 +73,16 @@ class Jury:
             time.sleep(self._place.limits.beat / 5)
 
     def _judge(self) -> Verdict | None:
-        if not (self._observes or self._signal or self._place.watch.has_failed):
+        asked = self._place.stop.asked
+        if not (self._observes or asked or self._place.watch.has_failed):
             return None
-        # torchrun asks the others to end when one has died: a short silence will do.
-        verdict = judge(self._observer.look(ending=bool(self._signal)))
+        # torchrun asks the others to end when one has died: a short silence will do. But it
+        # asks all to end, too, when it is itself asked to: who saves may be silent for longer.
+        scene = self._observer.look(ending=asked)
+        if self._stops:
+            grace = max(scene.limits.grace, GRACE_TO_SAVE)
+            scene = replace(scene, limits=replace(scene.limits, grace=grace))
+        verdict = judge(scene)
         if verdict and publish(self._store, verdict):
             self._end(verdict, say=True)
         return verdict
@@ -80,7 +94,12 @@ class Jury:
             if verdict.alive:
                 self._kill(verdict.process)
             time.sleep(CULPRIT_FIRST)
-        os._exit(1)
+        self._leave(1, "failed", verdict.message)
+
+    def _leave(self, code: int, how: str = "interrupted", reason: str = "") -> NoReturn:
+        with suppress(Exception):  # whoever listens must not keep the process
+            self._place.send(ended(how, reason))
+        os._exit(code)
 
     def _kill(self, process: int) -> None:
         """Ends one of this host that may not end by itself: torchrun would wait for it."""
@@ -107,7 +126,7 @@ def launch_joined(
     own_store = connect(timedelta(seconds=limits.hang))
     jury = Jury(place, own_store)
     guard = Guard(process, place.watch, own_store, limits, jury.look)
-    with _signals_to(guard):
+    with signals_to(guard, [signal.SIGTERM, signal.SIGINT]):
         outcome = take_part(entry, arguments, place, guard)
         if place.is_first:
             jury.wait_for_others()
@@ -125,21 +144,3 @@ def _host() -> str:
 
 def _nothing(_: Message) -> None:
     """Where the messages of the other processes go."""
-
-
-@contextmanager
-def _signals_to(guard: Guard) -> Iterator[None]:
-    """Tells the guard of SIGTERM and SIGINT, also while the main thread is stuck in gloo."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        signal.signal(number, lambda *_: None)
-    descriptor = signal.set_wakeup_fd(guard.bell, warn_on_full_buffer=False)
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(descriptor)
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -21,13 +21,14 @@ from pathlib import Path
 
 from torch.distributed import TCPStore
 
+from executor.events import Message, ended
 from executor.processes.beats import Limits
 from executor.processes.children import HOST, Children
 from executor.processes.joined import launch_joined
 from executor.processes.member import MESSAGES, OUTCOME, WORK
 from executor.processes.observer import Observer
-from executor.processes.place import Message
 from executor.processes.process import Arguments, Entry, Outcome
+from executor.processes.stopping import Stop, Terminated, is_offered, sigterm_asks
 from executor.processes.verdict import Scene, Verdict, judge, judge_exit
 
 PERIOD = 0.05  # seconds between two looks at messages and ends
@@ -61,11 +62,12 @@ def launch(
 
     Under torchrun, the other processes get None; a failure ends each process
     there, after one of them has said why. The messages that the first process
-    sends (`place.send`) arrive at `on_message`.
+    sends (`place.send`) arrive at `on_message` (`executor.events`), and at last,
+    where the run did not end by itself, how it ended.
 
-    Raises `RunFailed` where a process failed, died or hung, and `ValueError`
-    where another process cannot import the entry, or torchrun started another
-    number of processes.
+    Raises `RunFailed` where a process failed, died or hung, `Terminated` where
+    SIGTERM ended the run at once, and `ValueError` where another process cannot
+    import the entry, or torchrun started another number of processes.
     """
     limits = limits or Limits()
     if not os.environ.keys() >= TORCHRUN:
@@ -87,13 +89,21 @@ def _launch_own(
         raise ValueError(f"{entry.__qualname__} must be in a module that can be imported")
     work = pickle.dumps((entry, arguments, limits))
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-    observer = Observer(store, processes, limits)
-    with _directory() as directory:
+    observer, stop = Observer(store, processes, limits), Stop()
+    with _directory() as directory, sigterm_asks(stop):
         (directory / WORK).write_bytes(work)
         with closing(Children(directory, processes, store.port)) as children:
-            verdict = _supervise(children, store, observer, on_message)
+            try:
+                verdict = _supervise(children, store, observer, on_message, stop)
+            except (KeyboardInterrupt, Terminated):
+                _hear(store, on_message)
+                on_message(ended("interrupted"))
+                raise
             if verdict is not None:
-                raise _failure(children, verdict, directory)
+                failure = _failure(children, verdict, directory)
+                _hear(store, on_message)
+                on_message(ended("failed", str(failure)))
+                raise failure
         outcome: Outcome = pickle.loads((directory / OUTCOME).read_bytes())  # noqa: S301  ours
     return outcome
 
@@ -118,21 +128,32 @@ def _supervise(
     store: TCPStore,
     observer: Observer,
     on_message: Callable[[Message], None],
+    stop: Stop,
 ) -> Verdict | None:
-    """Until all processes are done, or one of them ended the run."""
-    ended: dict[int, int] = {}
+    """Until all processes are done, or one of them ended the run, or SIGTERM did."""
+    gone: dict[int, int] = {}
     next_look = 0.0
+    was_asked = False
     while True:
-        before, ended = ended, children.ended()
-        while store.queue_len(MESSAGES):
-            on_message(json.loads(store.queue_pop(MESSAGES)))
-        if time.monotonic() > next_look or ended != before:
+        before, gone = gone, children.ended()
+        _hear(store, on_message)
+        if stop.is_urgent or (stop.asked and not is_offered(store)):
+            raise Terminated
+        if stop.asked and not was_asked:
+            was_asked = True
+            children.ask_to_stop()
+        if time.monotonic() > next_look or gone != before:
             scene = observer.look()
             next_look = time.monotonic() + scene.limits.beat
-            verdict = _judge_ends(scene, ended) or judge(scene)
-            if verdict or len(ended) == len(scene.beats):
+            verdict = _judge_ends(scene, gone) or judge(scene)
+            if verdict or len(gone) == len(scene.beats):
                 return verdict
         time.sleep(PERIOD)
+
+
+def _hear(store: TCPStore, on_message: Callable[[Message], None]) -> None:
+    while store.queue_len(MESSAGES):
+        on_message(json.loads(store.queue_pop(MESSAGES)))
 
 
 def _judge_ends(scene: Scene, ended: dict[int, int]) -> Verdict | None:

@@ -13,11 +13,16 @@ import os
 import pickle
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
+from torch.distributed import Store
+
+from executor.events import Message
 from executor.processes.guard import Guard
-from executor.processes.place import FOREVER, Message, Place, connect, use_cores
+from executor.processes.place import FOREVER, Place, connect, use_cores
 from executor.processes.process import take_part
+from executor.processes.stopping import STOPPED, is_offered, signals_to
 from executor.processes.watch import Watch
 
 PARENT = "BFPP_PARENT"  # the environment variable with its process id
@@ -35,10 +40,19 @@ def end_with_parent() -> None:
     end_if_orphaned()  # it may have ended while this process imported torch
 
 
-def end_if_orphaned(_: int = 0) -> None:
-    """Ends this process if its parent has ended; its guard calls it at every beat."""
+def end_if_orphaned() -> None:
+    """Ends this process if its parent has ended."""
     if os.getppid() != int(os.environ[PARENT]):
         os._exit(1)
+
+
+def end_or_stop(place: Place, store: Store, signal_number: int) -> None:
+    """What the guard does at every beat, and where a signal came: the parent's, or a stranger's."""
+    end_if_orphaned()
+    if signal_number == signal.SIGTERM:
+        if not is_offered(store):
+            os._exit(STOPPED)
+        place.stop.ask()
 
 
 def main(directory: Path) -> None:
@@ -56,13 +70,16 @@ def main(directory: Path) -> None:
             store.queue_push(MESSAGES, json.dumps(message))
 
     place = Place(process, processes, process, store, Watch(), limits, send)
-    guard = Guard(process, place.watch, connect(FOREVER), limits, end_if_orphaned)
-    outcome = take_part(entry, arguments, place, guard)
-    if place.is_first:
-        (directory / OUTCOME).write_bytes(pickle.dumps(outcome))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # all is said: the interpreter's own end can only be slow, or hang
+    own_store = connect(FOREVER)
+    look = partial(end_or_stop, place, own_store)
+    guard = Guard(process, place.watch, own_store, limits, look)
+    with signals_to(guard, [signal.SIGTERM]):
+        outcome = take_part(entry, arguments, place, guard)
+        if place.is_first:
+            (directory / OUTCOME).write_bytes(pickle.dumps(outcome))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # all is said: the interpreter's own end can only be slow, or hang
 
 
 if __name__ == "__main__":

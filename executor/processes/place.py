@@ -7,18 +7,17 @@ those of torchrun, so there is one way in.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 import torch
 from torch import distributed
 
+from executor.events import Message
 from executor.processes.beats import Activity, Limits
+from executor.processes.stopping import Stop, offer
 from executor.processes.watch import Watch
-
-Message = Mapping[str, Any]  # what JSON can hold
 
 FOREVER = timedelta(days=30)
 
@@ -29,6 +28,7 @@ class Place:
 
     `local` numbers those of one host, and so its GPU. `send` gives a message
     to whoever started the run, from the first process, and nothing elsewhere.
+    `stop` says whether this process was asked to end the run in order.
     """
 
     process: int
@@ -38,6 +38,7 @@ class Place:
     watch: Watch
     limits: Limits
     send: Callable[[Message], None]
+    stop: Stop = field(default_factory=Stop)
 
     @property
     def is_first(self) -> bool:
@@ -48,6 +49,11 @@ class Place:
     def others(self) -> tuple[int, ...]:
         """The numbers of all other processes."""
         return tuple(each for each in range(self.processes) if each != self.process)
+
+    def offer_to_stop(self) -> None:
+        """From now on, who asks the run to end is not answered by ending it at once."""
+        if self.is_first:
+            offer(self.store)
 
     @property
     def timeout(self) -> timedelta:

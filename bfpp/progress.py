@@ -1,0 +1,83 @@
+"""What a user sees and keeps of a run as it goes: a bar, log lines, the metrics file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bfpp.errors import one_line
+from bfpp.jobs import about
+from executor import listeners
+from executor.events import Listener, Message, to_all
+from executor.listeners import LastWords, LogLines, MetricsFile
+
+if TYPE_CHECKING:
+    from executor.job import Job
+
+
+def say(line: str) -> None:
+    """A line on standard error, in the command's name."""
+    listeners.say(f"bfpp run: {one_line(line)}")
+
+
+@contextmanager
+def listening(options: argparse.Namespace, job: Job, tokens: int) -> Iterator[Listener]:
+    """Who hears of a run that the options ask for, with so many tokens in a step.
+
+    A terminal has a bar, and all else has log lines; with --json, both are only
+    there where they are asked for.
+    """
+    console = Console(stderr=True)
+    has_bar = console.is_terminal and not options.json
+    heard: list[Listener] = [LastWords(say)]
+    if options.metrics:
+        appends = options.resume is not None
+        heard.append(MetricsFile(options.metrics, _about(job), tokens, appends, say))
+    if options.log_every or not (has_bar or options.json):
+        heard.append(LogLines(tokens, options.log_every))
+    if not has_bar:
+        yield to_all(*heard)
+        return
+    with _bar(console, job, tokens) as advance:
+        yield to_all(advance, *heard)
+
+
+def _about(job: Job) -> dict[str, object]:
+    """What run it is."""
+    layout, saving = job.layout, job.saving
+    return {
+        "schedule": job.schedule,
+        **about(job),
+        "microbatches": layout.microbatches,
+        "stages_per_rank": layout.stages_per_rank,
+        "sharding": str(job.communication.sharding),
+        "microbatch_size": job.microbatch_size,
+        "learning_rate": job.optimization.learning_rate,
+        "weight_decay": job.optimization.weight_decay,
+        "clip": job.optimization.clip,
+        "seed": job.seed,
+        "checkpoint": saving and str(saving.directory),
+    }
+
+
+@contextmanager
+def _bar(console: Console, job: Job, tokens: int) -> Iterator[Listener]:
+    """A bar on standard error, with the loss and how fast it goes."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[told]}"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(job.schedule, total=job.steps, told="starting")
+
+        def advance(message: Message) -> None:
+            if message["event"] == "step":
+                told = f"loss {message['loss']:.4f}, {tokens / message['elapsed']:,.0f} tokens/s"
+                bar.update(task, completed=message["step"] + 1, told=told)
+
+        yield advance

@@ -1,0 +1,73 @@
+"""What a run tells as it goes, and who hears of it: one seam for bars, logs, files and yourself.
+
+A listener is any callable that takes an event. It is given to `launch` as
+`on_message`, and called in the process that called `launch` (under torchrun, in
+process 0). An event is a dict that JSON can hold; `event` says which it is:
+
+- `begin`, once, before the first step: `first_step`, `steps` (where it ends),
+  `resumed_from` (a checkpoint's path, or None), `notes` and `warnings` (lines).
+- `step`, after each: `step`, `loss`, `seconds` (of its tasks), `elapsed` (since
+  the step before was done, with the loading of the batch).
+- `save`, after each: `step` (how many steps are in it) and `path`.
+- `end`, once: `how` (done, stopped, failed or interrupted) and `reason`.
+
+A run that goes on says no step twice; one that is resumed begins anew. Whoever
+listens to other entries than `executor.session.train` hears of `end` alone. What
+a listener raises ends the run, and comes out of `launch`; under torchrun, it is a
+failure of process 0. A listener that must not end a run catches its own errors,
+as `executor.listeners.MetricsFile` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Message = Mapping[str, Any]
+"""What JSON can hold."""
+
+Listener = Callable[[Message], None]
+
+
+def begun(
+    first_step: int,
+    steps: int,
+    resumed_from: Path | None,
+    notes: Sequence[str],
+    warnings: Sequence[str],
+) -> Message:
+    """A run is about to train the steps from the first one to `steps`, exclusively."""
+    return {
+        "event": "begin",
+        "first_step": first_step,
+        "steps": steps,
+        "resumed_from": resumed_from and str(resumed_from),
+        "notes": [*notes],
+        "warnings": [*warnings],
+    }
+
+
+def stepped(step: int, loss: float, seconds: float, elapsed: float) -> Message:
+    """A step is done."""
+    return {"event": "step", "step": step, "loss": loss, "seconds": seconds, "elapsed": elapsed}
+
+
+def saved(step: int, path: Path) -> Message:
+    """A checkpoint of so many steps is complete."""
+    return {"event": "save", "step": step, "path": str(path)}
+
+
+def ended(how: str, reason: str = "") -> Message:
+    """The run is over."""
+    return {"event": "end", "how": how, "reason": reason}
+
+
+def to_all(*listeners: Listener) -> Listener:
+    """Tells each of several listeners in turn."""
+
+    def tell(message: Message) -> None:
+        for listener in listeners:
+            listener(message)
+
+    return tell

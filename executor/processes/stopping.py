@@ -1,0 +1,102 @@
+"""A run that is asked to end: what SIGTERM means.
+
+- Before the first step is done, and in an entry that never offers to stop, it ends
+  the run at once: there is nothing to save.
+- After that the run stops in order. Whoever got the signal marks its `Stop`; at the
+  end of each step all processes agree (`executor.training`), so all of them stop
+  after the same step, save, and say so.
+- A second one ends the run at once. One that comes with the first is no second
+  one: SLURM signals every process of a job, and a launcher passes the signal on.
+
+Our own launcher hears the signal and passes it on to its processes. Of torchrun's,
+each hears it itself, and has 30 seconds before torchrun kills it.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from torch.distributed import Store
+
+from executor.processes.guard import Guard
+
+OFFERED = "stops"
+ECHO = 1.0
+"""Seconds within which another SIGTERM is the same request."""
+
+STOPPED = 128 + signal.SIGTERM
+"""The exit code of what SIGTERM ended."""
+
+
+class Terminated(SystemExit):
+    """SIGTERM ended a run at once."""
+
+    def __init__(self) -> None:
+        super().__init__(int(STOPPED))
+
+
+class Stop:
+    """Whether a process was asked to stop, and again."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: float | None = None
+        self.is_urgent = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether the run is to stop after the step under way."""
+        return self._since is not None
+
+    def ask(self) -> None:
+        """Takes note of a SIGTERM."""
+        if self._since is None:
+            self._since = self._clock()
+        elif self._clock() > self._since + ECHO:
+            self.is_urgent = True
+
+
+def offer(store: Store) -> None:
+    """Says, from the first process, that a step is done: there is something to save from now on."""
+    store.set(OFFERED, "1")
+
+
+def is_offered(store: Store) -> bool:
+    """Whether the run stops in order where it is asked to."""
+    return bool(store.check([OFFERED]))
+
+
+@contextmanager
+def sigterm_asks(stop: Stop) -> Iterator[None]:
+    """For a parent: SIGTERM is taken note of, unless whoever called has a handler of its own."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda *_: stop.ask())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def signals_to(guard: Guard, numbers: Sequence[int]) -> Iterator[None]:
+    """Tells the guard of signals, also while the main thread is stuck in gloo."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in before:
+        signal.signal(number, lambda *_: None)
+    descriptor = signal.set_wakeup_fd(guard.bell, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(descriptor)
+        for number, handler in before.items():
+            signal.signal(number, handler)
