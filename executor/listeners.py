@@ -56,17 +56,19 @@ class MetricsFile:
         self._flags = os.O_APPEND | (0 if appends else os.O_TRUNC)
         self._file: int | None = None
         self._left = b""
-        self._has_failed = False
+        self._has_begun = self._has_failed = False
         self._turn = threading.Lock()
 
     def __call__(self, message: Message) -> None:
         """Writes what an event has to say."""
-        if message.get("event") not in LINES:
+        event = str(message.get("event"))
+        self._has_begun |= event == "begin"
+        if event not in LINES or not self._has_begun:  # the file of an earlier run stays
             return
         line = {
-            "event": message["event"],
+            "event": event,
             "run": self._run,
-            **LINES[message["event"]](self, message),
+            **LINES[event](self, message),
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
         # At the end of a run that fails, another thread may be the one that says so.
@@ -74,7 +76,7 @@ class MetricsFile:
             try:
                 self._left += json.dumps(line, allow_nan=False).encode() + b"\n"
                 self._write()
-                if message["event"] == "end":
+                if event == "end":
                     self._close()
             finally:
                 self._turn.release()

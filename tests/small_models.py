@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -99,3 +100,15 @@ def hanging(seed: int) -> Model:
 
 def raising(seed: int) -> Model:
     return with_fifth(seed, lambda: Broken(hangs=False))
+
+
+def waiting(seed: int) -> Model:
+    """A model whose first step begins and does not end for long."""
+    model = regression(seed)
+
+    def batch(step: int, samples: range) -> tuple[Tensor, Tensor]:
+        if samples.start:  # not the micro-batch that the processes compare before they begin
+            time.sleep(600)
+        return model.batch(step, samples)
+
+    return replace(model, batch=batch)

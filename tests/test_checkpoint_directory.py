@@ -72,6 +72,16 @@ def test_what_is_abandoned_stays_until_another_is_written(tmp_path: Path) -> Non
     assert steps_in(tmp_path) == [3, 6, 9, 12]
 
 
+def test_who_goes_back_and_saves_the_same_steps_again_keeps_them(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        save_step(tmp_path, step, 9)
+    start = start_of(tmp_path, 2)
+    assert start
+    for step in (3, 4, 5):
+        save_step(tmp_path, step, Retention(9, None, start.abandoned))
+    assert steps_in(tmp_path) == [1, 2, 3, 4, 5]
+
+
 # Where a run begins
 
 

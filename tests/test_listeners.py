@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ def test_a_new_run_begins_a_new_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("something else\n")
     tell = MetricsFile(path, {}, 1)
+    tell(ended("failed"))
     assert path.read_text() == "something else\n", "not before the run has begun"
     tell(BEGIN)
     assert [line["event"] for line in lines_of(path)] == ["begin"]
@@ -111,6 +113,28 @@ def test_a_folder_that_went_away_is_no_end(tmp_path: Path) -> None:
         "begin",
         "step",
     ]
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_documentations_listeners_hear_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page's example of listeners, with the page's example of a model."""
+    page = (ROOT / "docs" / "executor.md").read_text()
+    listeners, model = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(model)
+    names: dict[str, Any] = {}
+    exec(compile(listeners.replace("< 0.01", "> 0"), "executor.md", "exec"), names)
+    told, logged = capsys.readouterr()
+    assert told.splitlines() == [f"learned by step {step}" for step in range(5)]
+    assert len(logged.splitlines()) == 5
+    losses = [report.loss for report in names["outcome"].reports]
+    lines = lines_of(Path("metrics.jsonl"))
+    assert [line["event"] for line in lines] == ["begin", *["step"] * 5, "end"]
+    assert [line["loss"] for line in lines[1:-1]] == losses
 
 
 # Log lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from executor import checkpoint
 from executor.plan import Plan
 from executor.reference import train_plainly
 from executor.settings import Activations, Optimization, Precision
+from tests import small_models
 from tests.run_program import Ended, run, run_here
 from tests.small_models import WIDTH, regression
 from tests.strategies import Configuration, configurations
@@ -229,11 +231,94 @@ def test_a_checkpoint_remembers_all_its_trainings(
     copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = ("--microbatch-size", 2, "--checkpoint", copied, "--resume", *LOCAL)
-    ended = run_here(capsys, *SCHEDULE, *other, "--steps", 4)
-    assert json.loads(ended.output)["first_step"] == 3
-    assert ended.said == ["bfpp run: changed since the checkpoint: samples in a step from 16 to 8"]
+    assert run_here(capsys, *SCHEDULE, *other, "--steps", 4).code == 0
     ended = run_here(capsys, *SCHEDULE, *other, "--steps", 5, "--verify")
     assert "was trained with samples in a step 16, not 8" in ended.line
+
+
+def test_what_has_changed_since_the_checkpoint_is_said(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "mine.py"
+    model.write_text(Path(small_models.__file__).read_text() + "# of my own\n")
+    options = ("--model", f"{model}:regression", "--learning-rate", 0.5, "--seed", 7, "--clip", 2)
+    other = (*SCHEDULE, *options, "--microbatch-size", 2, "--checkpoint", copied, "--resume")
+    ended = run_here(capsys, *other, "--steps", 4, *LOCAL)
+    changes = json.loads(ended.output)["changed"]
+    assert ended.said == [f"bfpp run: changed since the checkpoint: {each}" for each in changes]
+    *settings, source = changes
+    assert settings == [
+        "samples in a step from 16 to 8",
+        "seed from 0 to 7",
+        "learning rate from 0.001 to 0.5",
+        "clipping to from None to 2.0",
+    ]
+    assert re.fullmatch(
+        r"the model from regression of small_models.py \(\w{12}\) "
+        r"to regression of mine.py \(\w{12}\)",
+        source,
+    )
+
+
+@pytest.fixture(scope="module")
+def every_step(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    """A directory with a checkpoint of each of four steps, and what the command said."""
+    directory = tmp_path_factory.mktemp("four") / "saved"
+    saving = ("--checkpoint", directory, "--resume", "--save-every", 1, "--keep", 9)
+    metrics = ("--metrics", directory.with_name("metrics"), "--log-every", 3)
+    return directory, run(*SCHEDULE, "--steps", 4, *saving, *metrics, *LOCAL[:2])
+
+
+def test_it_is_said_where_a_run_begins(every_step: tuple[Path, Ended]) -> None:
+    directory, ended = every_step
+    first, *steps = ended.errors.splitlines()
+    assert first == f"no checkpoint in {directory} yet: beginning at step 0"
+    assert [int(line.split()[1]) for line in steps] == [0, 3]
+
+
+def test_an_earlier_checkpoint_than_the_last(
+    every_step: tuple[Path, Ended], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "saved"
+    shutil.copytree(every_step[0], directory)
+    metrics = shutil.copy(every_step[0].with_name("metrics"), tmp_path / "metrics")
+    options = ("--keep", 2, "--keep-every", 2, "--save-every", 3, "--metrics", metrics)
+    saving = ("--checkpoint", directory, "--steps", 7, *options)
+    ended = run_here(capsys, *SCHEDULE, *saving, "--resume", 2, *LOCAL)
+    record = json.loads(ended.output)
+    (warning,) = ended.said
+    assert warning == (
+        "bfpp run: the later checkpoints of steps 3, 4 stay until this run has written one, "
+        "and go then"
+    )
+    assert (record["first_step"], record["changed"]) == (2, [])
+    assert record["resumed_from"] == str(directory / "save-000002-step-2")
+    assert record["saved"] == str(directory / "save-000007-step-7")
+    steps = [int(each.name.rpartition("-")[2]) for each in checkpoint.complete(directory)]
+    assert steps == [2, 6, 7], "of step 2 as it is even, and the last two; no more of the others"
+    lines = [json.loads(line) for line in Path(metrics).read_text().splitlines()]
+    told = [(line["run"], line["step"], line["loss"]) for line in lines if line["event"] == "step"]
+    assert [step for _, step, _ in told] == [0, 1, 2, 3, 2, 3, 4, 5, 6]
+    assert [loss for _, _, loss in told[2:4]] == [loss for _, _, loss in told[4:6]]
+    assert len({run for run, _, _ in told}) == 2
+
+
+def test_a_step_that_is_not_there(
+    every_step: tuple[Path, Ended], capsys: pytest.CaptureFixture[str]
+) -> None:
+    saving = ("--checkpoint", every_step[0], "--resume=7")
+    ended = run_here(capsys, *SCHEDULE, *saving, *LOCAL)
+    assert ended.code == 2
+    assert ended.line == (
+        f"bfpp run: --resume: {every_step[0]} has no checkpoint of step 7, but of 1, 2, 3 and 4"
+    )
+
+
+def test_the_schedule_may_follow_what_has_no_value(
+    every_step: tuple[Path, Ended], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = run_here(capsys, "--checkpoint", every_step[0], "--resume", *SCHEDULE, "--tp", 2)
+    assert ended.line == "bfpp run: --tp: only 1 can be run; more can be simulated"
 
 
 def test_a_damaged_checkpoint_is_one_clear_line(

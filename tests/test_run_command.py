@@ -90,6 +90,8 @@ def test_the_table_and_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ended = run_here(capsys, *SMALL, *LOCAL, "--trace", trace)
     assert ended.code == 0
     assert ended.said == [f"wrote {trace}"]
+    logged = [line for line in ended.errors.splitlines() if line.startswith("step ")]
+    assert [line.partition(":")[0] for line in logged] == [f"step {at} of 3" for at in range(3)]
     assert ended.output.startswith("breadth-first: 2 ranks, 4 stages, 4 micro-batches\n")
     assert "0 to 2" in ended.output
     assert trace.stat().st_size

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,6 +22,7 @@ from executor.events import ended
 from executor.job import Job
 from executor.processes import Message, Place, RunFailed, launch
 from executor.session import train
+from executor.settings import BackendName, Saving
 from executor.sources import FunctionSource
 from executor.worker import Worker
 from schedules import Communication, Layout, Operation, Task, build_graph
@@ -134,6 +136,8 @@ def test_a_rank_whose_layer_raises_is_named(capsys: pytest.CaptureFixture[str]) 
     failed = f"rank 1 (process 1) failed {NAMED_TASK}: ValueError: the layer broke"
     assert told == f"bfpp run: {failed}"
     assert any('raise ValueError("the layer broke")' in line for line in details)
+    done = "bfpp run: done before: steps 0 to 1; loss, first and last: "
+    assert any(line.startswith(done) for line in ended.errors.splitlines())
     assert details[-1].startswith("The logs of all processes are in ")
 
 
@@ -145,6 +149,74 @@ def test_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
         assert len(alive(pids)) == 2
         process.kill()
     wait_for(lambda: not alive(pids), SOON)
+
+
+# Two runs in one directory
+
+
+def test_a_second_run_is_refused_and_the_first_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "saved"
+    saving = ("--checkpoint", saved, "--save-every", 1)
+    with program(*TWO, "--steps", 10**6, *saving) as process:
+        wait_for(lambda: checkpoint.latest(saved))
+        for resume in ("--resume", f"--steps={10**6}"):
+            ended = run_here(capsys, *TWO, *saving, "--resume", "--steps", 10**6, resume)
+            assert ended.code == 2
+            assert re.fullmatch(
+                rf"bfpp run: --checkpoint: {saved} is in use: process {process.pid} on \S+ has "
+                r"trained into it since .* UTC; one run at a time",
+                ended.line,
+            )
+        before = step_of(checkpoint.latest(saved) or saved)
+        wait_for(lambda: step_of(checkpoint.latest(saved) or saved) > before + 1)
+        process.kill()
+
+
+def test_a_run_that_comes_second_by_a_moment_is_refused_too(tmp_path: Path) -> None:
+    job = replace(JOB, backend=BackendName.LOCAL, saving=Saving(tmp_path, 1))
+    with checkpoint.locked(tmp_path, 4711), pytest.raises(RunFailed) as failure:
+        launch(train, job, 1)
+    assert str(failure.value).startswith(
+        f"process 0 failed in opening {tmp_path}: {tmp_path} is in use: process 4711 on "
+    )
+    assert failure.value.details == ""
+
+
+# A directory that cannot be saved to
+
+
+def test_what_cannot_be_saved_is_known_before_a_process_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor.processes.children.start_processes", None)
+    (tmp_path / "file").touch()
+    ended = run_here(capsys, *TWO, "--checkpoint", tmp_path / "file" / "saved")
+    assert ended.code == 2
+    assert ended.line == f"bfpp run: --checkpoint: {tmp_path}/file/saved: Not a directory"
+
+
+def on_a_small_disk(place: Place, job: Job) -> None:
+    shutil.disk_usage = lambda _: _Usage(10**9, 10**9, 1000)  # type: ignore[assignment]
+    train(place, job)
+
+
+class _Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def test_too_little_space_is_known_before_the_first_step(tmp_path: Path) -> None:
+    messages: list[Message] = []
+    job = replace(JOB, backend=BackendName.LOCAL, saving=Saving(tmp_path, 1))
+    with pytest.raises(RunFailed) as failure:
+        launch(on_a_small_disk, job, 1, on_message=messages.append)
+    assert re.search(
+        rf"{tmp_path}: a checkpoint takes 3\.\d+ kB, and 1 kB are free$", str(failure.value)
+    )
+    assert [message["event"] for message in messages] == ["end"]
 
 
 # Processes that do not do the same

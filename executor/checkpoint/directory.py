@@ -110,11 +110,12 @@ def publish(unfinished: Path, step: int, abandoned: Iterable[str] = ()) -> Path:
     """Makes what was written a complete checkpoint, the latest of its directory.
 
     All its files are on disk already. What was abandoned goes first: were it
-    the other way round, an interruption could leave two histories.
+    the other way round, an interruption could leave two histories. Its numbers
+    are not given again, so that no later checkpoint has an abandoned one's name.
     """
     directory = unfinished.parent
-    _discard(directory / name for name in abandoned)
     number = max((each.number for each in _saved(directory)), default=0) + 1
+    _discard(directory / name for name in abandoned)
     path = directory / f"save-{number:06}-step-{step}"
     to_disk(unfinished)
     unfinished.rename(path)
