@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _spelled_out(words: list[str]) -> list[str]:
     """The words, but that `--resume` takes no schedule's name behind it for a step."""
-    pairs = zip(words, [*words[1:], ""], strict=True)
+    pairs = zip(words, [*words[1:], ""], strict=False)
     return [
         "--resume=last" if word == "--resume" and not after.isdecimal() else word
         for word, after in pairs
