@@ -103,6 +103,8 @@ def job_of(options: argparse.Namespace) -> Job:
         raise InvalidConfiguration("clipping", "needs the norm to clip to: --clip NORM")
     if (options.resume or options.save_every) and not options.checkpoint:
         raise InvalidConfiguration("checkpoint", "is needed by --resume and --save-every")
+    if options.no_task_times and options.trace:
+        raise InvalidConfiguration("trace", "needs the times of tasks: not with --no-task-times")
     if options.sleep and (options.device != "cpu" or options.backend == BackendName.CUDA):
         raise InvalidConfiguration("sleep", "needs a CPU: a GPU does not sleep")
     for name in ("verify", "checkpoint"):
@@ -119,6 +121,7 @@ def job_of(options: argparse.Namespace) -> Job:
         seed=options.seed,
         saving=_saving(options),
         checks_messages=options.check_messages,
+        times_tasks=not options.no_task_times,
     )
 
 

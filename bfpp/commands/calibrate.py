@@ -15,7 +15,7 @@ from bfpp.errors import blaming
 from bfpp.jobs import about, device_job_of, fail
 from bfpp.profiles import as_toml
 from bfpp.results import announce, print_json, print_table
-from bfpp.run_options import add_device_arguments, add_model_arguments
+from bfpp.run_options import add_device_arguments, add_model_arguments, add_process_arguments
 from schedules import Layout
 from traces.time_axis import in_words
 
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_model_arguments(parser)
     add_device_arguments(parser)
+    add_process_arguments(parser)
     parser.add_argument(
         "--quick", action="store_true", help="fewer sizes and repetitions, less exact"
     )

@@ -18,7 +18,12 @@ from bfpp import options as shared
 from bfpp.errors import blaming
 from bfpp.jobs import about, fail, job_of, sleeps_of
 from bfpp.results import announce, print_json, print_table
-from bfpp.run_options import add_device_arguments, add_model_arguments, add_training_arguments
+from bfpp.run_options import (
+    add_device_arguments,
+    add_model_arguments,
+    add_process_arguments,
+    add_training_arguments,
+)
 from schedules import InvalidConfiguration
 from sim.profile import load_profile
 from traces.time_axis import in_words
@@ -39,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_communication_arguments(parser)
     add_model_arguments(parser)
     add_device_arguments(parser)
+    add_process_arguments(parser)
     add_training_arguments(parser)
     group = parser.add_argument_group("what comes of it")
     group.add_argument(
