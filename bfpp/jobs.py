@@ -33,7 +33,7 @@ from sim.profile import ProfiledCosts
 if TYPE_CHECKING:
     from executor.job import Job
     from executor.plan import Plan
-    from executor.processes import RunFailed
+    from executor.processes import Limits, RunFailed
     from executor.sources import ModelSource
 
 FAILED = 1
@@ -123,6 +123,13 @@ def job_of(options: argparse.Namespace) -> Job:
         checks_messages=options.check_messages,
         times_tasks=not options.no_task_times,
     )
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """How long processes are waited for."""
+    from executor.processes import Limits
+
+    return Limits(hang=options.task_timeout, start=options.start_timeout)
 
 
 def sleeps_of(costs: ProfiledCosts, plan: Plan) -> Sleeps:

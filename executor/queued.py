@@ -89,7 +89,7 @@ class Queued:
             self.watch.leave(lane)
         for lane, (step, task) in now.items():
             if self.doing.get(lane) != (step, task):
-                self.watch.enter(lane, task)
+                self.watch.see(lane, task)
         self.doing = now
 
     def _doing(self) -> dict[str, tuple[int, int]]:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch.distributed as dist
 from torch import Tensor
 
+from executor.advice import to_save_memory
 from executor.backends.distributed import WrongMessage
 from executor.backends.making import meet
 from executor.checkpoint import CheckpointError
@@ -49,7 +50,7 @@ class Outcome:
 
 def train(place: Place, job: Job) -> Outcome | None:
     """Run a job's part in this process; what it tells counts in the first one."""
-    place.watch.foreseen = FORESEEN
+    place.watch.foreseen, place.watch.advice = FORESEEN, to_save_memory(job)
     with place.watch.during(slow(place, "building the model")):
         plan = job.plan()
     ahead = meet(place, job)

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bfpp import options as shared
 from bfpp.errors import blaming
-from bfpp.jobs import about, fail, job_of, sleeps_of
+from bfpp.jobs import about, fail, job_of, limits_of, sleeps_of
 from bfpp.results import announce, print_json, print_table
 from bfpp.run_options import (
     add_device_arguments,
@@ -65,10 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Train, and report."""
     job = job_of(options)
-    from executor.processes import Limits, RunFailed, launch, use_cores
+    from executor.processes import RunFailed, launch, prepare, use_cores
     from executor.session import train
     from executor.verification import verify
 
+    prepare(options.interface)
     job.require_devices()
     plan = job.plan()
     plan.check()
@@ -81,7 +82,8 @@ def run(options: argparse.Namespace) -> int:
     job = replace(job, tells_weights=options.verify, sleeps=sleeps)
     try:
         with _progress(options, job, tokens) as advance:
-            outcome = launch(train, job, job.processes, Limits(hang=options.patience), advance)
+            limits = limits_of(options)
+            outcome = launch(train, job, job.processes, limits, advance, options.interface)
     except RunFailed as error:
         return fail("run", error)
     if outcome is None:  # a process of torchrun's that is not the first

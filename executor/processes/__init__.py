@@ -2,8 +2,10 @@
 
 from executor.processes.beats import Activity, Limits
 from executor.processes.clock import ClockOffset, measure_offset
-from executor.processes.launch import RunFailed, launch
+from executor.processes.environment import prepare
+from executor.processes.launch import launch
 from executor.processes.place import Message, Place, join, use_cores
+from executor.processes.verdict import RunFailed
 
 __all__ = [
     "Activity",
@@ -15,5 +17,6 @@ __all__ = [
     "join",
     "launch",
     "measure_offset",
+    "prepare",
     "use_cores",
 ]

@@ -23,31 +23,18 @@ from torch.distributed import TCPStore
 
 from executor.processes.beats import Limits
 from executor.processes.children import HOST, Children
+from executor.processes.environment import is_joined, prepare
 from executor.processes.joined import launch_joined
 from executor.processes.member import MESSAGES, OUTCOME, WORK
 from executor.processes.observer import Observer
 from executor.processes.place import Message
 from executor.processes.process import Arguments, Entry, Outcome
-from executor.processes.verdict import Scene, Verdict, judge, judge_exit
+from executor.processes.stacks import stacks
+from executor.processes.verdict import RunFailed, Scene, Verdict, judge, judge_exit
 
 PERIOD = 0.05  # seconds between two looks at messages and ends
-TO_ANSWER = 0.3  # seconds that a process that hangs has to say where
+TO_ANSWER = 1.0  # seconds that a process that hangs has to say where
 LOG_LINES = 20
-TORCHRUN = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # what it tells its processes
-
-
-class RunFailed(Exception):
-    """A run ended by one of its processes, in words that name it and its task.
-
-    `details` are for whoever looks for the cause: the traceback or the end of
-    the process's log, and where the logs are. There are none where the message
-    says it all.
-    """
-
-    def __init__(self, process: int, message: str, details: str) -> None:
-        super().__init__(message)
-        self.process = process
-        self.details = details
 
 
 def launch(
@@ -56,20 +43,23 @@ def launch(
     processes: int,
     limits: Limits | None = None,
     on_message: Callable[[Message], None] = lambda _: None,
+    interface: str | None = None,
 ) -> Outcome | None:
     """Runs `entry(place, arguments)` in all processes and returns the first one's outcome.
 
     Under torchrun, the other processes get None; a failure ends each process
     there, after one of them has said why. The messages that the first process
-    sends (`place.send`) arrive at `on_message`.
+    sends (`place.send`) arrive at `on_message`. They reach each other by a
+    network `interface`, by default the one that leads to the first process.
 
     Raises `RunFailed` where a process failed, died or hung, and `ValueError`
-    where another process cannot import the entry, or torchrun started another
-    number of processes.
+    where another process cannot import the entry, torchrun started another
+    number of processes, or there is no such interface.
     """
     limits = limits or Limits()
-    if not os.environ.keys() >= TORCHRUN:
-        return _launch_own(entry, arguments, processes, limits, on_message)
+    prepare(interface)
+    if not is_joined():
+        return _launch_own(entry, arguments, processes, limits, on_message, interface)
     if int(os.environ["WORLD_SIZE"]) != processes:
         started = os.environ["WORLD_SIZE"]
         raise ValueError(f"the run needs {processes} processes, and torchrun started {started}")
@@ -82,6 +72,7 @@ def _launch_own(
     processes: int,
     limits: Limits,
     on_message: Callable[[Message], None],
+    interface: str | None,
 ) -> Outcome:
     if entry.__module__ == "__main__":
         raise ValueError(f"{entry.__qualname__} must be in a module that can be imported")
@@ -90,7 +81,7 @@ def _launch_own(
     observer = Observer(store, processes, limits)
     with _directory() as directory:
         (directory / WORK).write_bytes(work)
-        with closing(Children(directory, processes, store.port)) as children:
+        with closing(Children(directory, processes, store.port, interface)) as children:
             verdict = _supervise(children, store, observer, on_message)
             if verdict is not None:
                 raise _failure(children, verdict, directory)
@@ -151,9 +142,20 @@ def _judge_ends(scene: Scene, ended: dict[int, int]) -> Verdict | None:
 def _failure(children: Children, verdict: Verdict, directory: Path) -> RunFailed:
     if verdict.foreseen:
         return RunFailed(verdict.process, verdict.message, "")
-    if verdict.alive:
-        children.ask_where(verdict.process)
-        time.sleep(TO_ANSWER)
-    log = children.log(verdict.process).splitlines()[-LOG_LINES:]
-    details = [verdict.traceback or "\n".join(log), f"The logs of all processes are in {directory}"]
-    return RunFailed(verdict.process, verdict.message, "\n".join(filter(None, details)))
+    stacks = _where(children, verdict) if verdict.alive else ""
+    log = "\n".join(children.log(verdict.process).splitlines()[-LOG_LINES:])
+    logs = f"The logs of all processes are in {directory}"
+    details = filter(None, [verdict.traceback or stacks or log, logs])
+    return RunFailed(verdict.process, verdict.message, "\n".join(details))
+
+
+def _where(children: Children, verdict: Verdict) -> str:
+    """The stacks of the threads to blame; nothing where the process cannot even say that."""
+    children.ask_where(verdict.process)
+    found, before = "", ""
+    for _ in range(round(TO_ANSWER / PERIOD)):
+        time.sleep(PERIOD)
+        before, found = found, stacks(children.log(verdict.process), verdict.threads)
+        if found and found == before:  # all is written
+            break
+    return found

@@ -1,4 +1,4 @@
-"""A process that we started ourselves: `python -m executor.processes.member DIRECTORY`.
+"""A process that we started ourselves, from where `executor.member` begins.
 
 It ends with its parent, however the parent ends: the kernel is asked to kill
 it, and where there is no such kernel its guard sees that the parent is gone.
@@ -7,7 +7,6 @@ it, and where there is no such kernel its guard sees that the parent is gone.
 from __future__ import annotations
 
 import ctypes
-import faulthandler
 import json
 import os
 import pickle
@@ -44,8 +43,6 @@ def end_if_orphaned(_: int = 0) -> None:
 def main(directory: Path) -> None:
     """Does this process's part; the first one's outcome goes to the directory."""
     end_with_parent()
-    faulthandler.enable()
-    faulthandler.register(ASK_WHERE)
     entry, arguments, limits = pickle.loads((directory / WORK).read_bytes())  # noqa: S301  ours
     process, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     use_cores(processes)
@@ -63,7 +60,3 @@ def main(directory: Path) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # all is said: the interpreter's own end can only be slow, or hang
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
