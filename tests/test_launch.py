@@ -118,6 +118,14 @@ def test_a_process_that_ends_is_named_with_its_task(misfortune: str) -> None:
     assert_gone(run.pids, within=0)
 
 
+@pytest.mark.parametrize("misfortune", some_slow(["leave", "die"], "die"))
+def test_the_task_that_a_process_ended_in_is_named_at_once(misfortune: str) -> None:
+    """Not the one that it was in when it was last heard of."""
+    run = Run(Toy(misfortune=misfortune, steps=1000, when=700))
+    end = ENDS[misfortune].replace("step 3", "step 700")
+    assert run.message == f"rank 1 (process 1) {end}"
+
+
 def test_a_failure_shows_the_traceback_and_keeps_the_logs(tmp_path: Path) -> None:
     details = Run(Toy(misfortune="fail")).failure.details
     assert 'raise ValueError("the weights are gone")' in details

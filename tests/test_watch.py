@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.distributed import HashStore
 
 from executor.processes.beats import Activity, Beat, Failure, LaneState, Limits, beat_from_json
 from executor.processes.observer import Observer, beat_key, publish, published
+from executor.processes.record import Record, last_beat
 from executor.processes.stacks import stacks
 from executor.processes.verdict import Scene, Verdict, judge, judge_exit, verdict_from_json
 from executor.processes.watch import MAIN, Watch
@@ -313,18 +315,43 @@ def test_an_exception_leaves_the_activity_that_it_was_in() -> None:
     assert watch.beat().waiting == []
 
 
-def test_entering_and_leaving_cost_little() -> None:
-    watch = Watch()
+def test_what_lanes_were_in_is_read_after_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "lanes"
+    beat = Watch().beat()
+    assert last_beat(path, beat) == beat
+    watch = Watch(Record(path))
+    assert last_beat(path, beat) == beat
+    watch.enter(MAIN, Activity("joining the process group", peers=(1,)))
+    assert last_beat(path, beat).step is None
+    watch.introduce("rank 2", {5: RECEIVE, 7: BACKWARD}.__getitem__)
+    watch.step = 4
+    for lane_number in range(2000):
+        watch.enter(f"lane {lane_number}", 5)
+    watch.enter("lane 1", 7)
+    watch.leave("lane 0")
+    found = last_beat(path, beat)
+    assert found.step == 4
+    assert [state.activity.words for state in found.computing] == [BACKWARD.words]
+    assert [state.activity.words for state in found.ended] == [RECEIVE.words]
+    assert {state.activity.words for state in found.waiting} == {JOINING.words, RECEIVE.words}
+    assert [scene(found).where(0)] == [f", last seen in step 4, in {BACKWARD.words}"]
+    watch.enter("lane 1", Activity("über alles " * 40))
+    assert last_beat(path, beat).computing[0].activity.words.startswith("über alles ")
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_entering_and_leaving_cost_little(is_recorded: bool, tmp_path: Path) -> None:
+    watch = Watch(Record(tmp_path / "lanes") if is_recorded else None)
     rounds = 20_000
 
     def seconds() -> float:
         start = time.perf_counter()
         for number in range(rounds):
-            watch.enter("compute", number)
+            watch.enter("compute", number % 100)
             watch.leave("compute")
         return time.perf_counter() - start
 
-    assert min(seconds() for _ in range(5)) / rounds < 5e-6
+    assert min(seconds() for _ in range(5)) / rounds < (10e-6 if is_recorded else 5e-6)
 
 
 # The observer

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from torch.distributed import TCPStore
@@ -25,10 +26,11 @@ from executor.processes.beats import Limits
 from executor.processes.children import HOST, Children
 from executor.processes.environment import is_joined, prepare
 from executor.processes.joined import launch_joined
-from executor.processes.member import MESSAGES, OUTCOME, WORK
+from executor.processes.member import MESSAGES, OUTCOME, RECORD, WORK
 from executor.processes.observer import Observer
 from executor.processes.place import Message
 from executor.processes.process import Arguments, Entry, Outcome
+from executor.processes.record import last_beat
 from executor.processes.stacks import stacks
 from executor.processes.verdict import RunFailed, Scene, Verdict, judge, judge_exit
 
@@ -82,7 +84,7 @@ def _launch_own(
     with _directory() as directory:
         (directory / WORK).write_bytes(work)
         with closing(Children(directory, processes, store.port, interface)) as children:
-            verdict = _supervise(children, store, observer, on_message)
+            verdict = _supervise(children, store, observer, on_message, directory)
             if verdict is not None:
                 raise _failure(children, verdict, directory)
         outcome: Outcome = pickle.loads((directory / OUTCOME).read_bytes())  # noqa: S301  ours
@@ -109,6 +111,7 @@ def _supervise(
     store: TCPStore,
     observer: Observer,
     on_message: Callable[[Message], None],
+    directory: Path,
 ) -> Verdict | None:
     """Until all processes are done, or one of them ended the run."""
     ended: dict[int, int] = {}
@@ -120,13 +123,13 @@ def _supervise(
         if time.monotonic() > next_look or ended != before:
             scene = observer.look()
             next_look = time.monotonic() + scene.limits.beat
-            verdict = _judge_ends(scene, ended) or judge(scene)
+            verdict = _judge_ends(scene, ended, directory) or judge(scene)
             if verdict or len(ended) == len(scene.beats):
                 return verdict
         time.sleep(PERIOD)
 
 
-def _judge_ends(scene: Scene, ended: dict[int, int]) -> Verdict | None:
+def _judge_ends(scene: Scene, ended: dict[int, int], directory: Path) -> Verdict | None:
     """The verdict on the processes that ended before they were done.
 
     A victim of another's end may abort, so what aborted is named last.
@@ -136,7 +139,13 @@ def _judge_ends(scene: Scene, ended: dict[int, int]) -> Verdict | None:
         for process, status in ended.items()
         if status or not ((beat := scene.beats[process]) and beat.done)
     ]
-    return judge_exit(scene, min(early)[1], ended[min(early)[1]]) if early else None
+    if not early:
+        return None
+    _, process = min(early)
+    beats = list(scene.beats)
+    if beat := beats[process]:
+        beats[process] = last_beat(directory / RECORD.format(process), beat)
+    return judge_exit(replace(scene, beats=tuple(beats)), process, ended[process])
 
 
 def _failure(children: Children, verdict: Verdict, directory: Path) -> RunFailed:

@@ -17,6 +17,7 @@ from pathlib import Path
 from executor.processes.guard import Guard
 from executor.processes.place import FOREVER, Message, Place, connect, use_cores
 from executor.processes.process import take_part
+from executor.processes.record import Record
 from executor.processes.watch import Watch
 
 PARENT = "BFPP_PARENT"  # the environment variable with its process id
@@ -25,6 +26,7 @@ ASK_WHERE = signal.SIGUSR1  # writes to the log where all threads are
 MESSAGES = "messages"
 WORK = "work.pickle"
 OUTCOME = "outcome.pickle"
+RECORD = "lanes-{}"
 
 
 def end_with_parent() -> None:
@@ -52,7 +54,8 @@ def main(directory: Path) -> None:
         if process == 0:
             store.queue_push(MESSAGES, json.dumps(message))
 
-    place = Place(process, processes, process, store, Watch(), limits, send)
+    watch = Watch(Record(directory / RECORD.format(process)))
+    place = Place(process, processes, process, store, watch, limits, send)
     guard = Guard(process, place.watch, connect(FOREVER), limits, end_if_orphaned)
     outcome = take_part(entry, arguments, place, guard)
     if place.is_first:

@@ -1,7 +1,8 @@
 """What a process is doing: the lanes say it here, and its beat tells the others.
 
 The lanes say `enter` and `leave` around each task, which is one store into a
-dict: no lock and no text. Words are made only when a beat is.
+dict, and one into the record of a process whose launcher reads it: no lock, and
+text only the first time. All other words are made only when a beat is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NoReturn
 from torch.distributed import DistError
 
 from executor.processes.beats import Activity, Beat, Failure, LaneState
+from executor.processes.record import Record
 from executor.processes.shortage import shortage
 
 Doing = int | Activity  # an int is a task's number, to be described when it is told
@@ -43,7 +45,7 @@ class Watch:
     communication too; `advice` is for whoever is out of memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, record: Record | None = None) -> None:
         self.step: int | None = None
         self.foreseen: tuple[type[BaseException], ...] = ()
         self.advice = ""
@@ -52,6 +54,8 @@ class Watch:
         self._title = ""
         self._describe: Callable[[int], Activity] = task_number
         self._lanes: dict[str, LaneRecord] = {}
+        self._record = record
+        self._words: dict[Doing, tuple[bytes, bool]] = {}
         self._failure: tuple[Failure, float] | None = None
         self._count = 0
         self._begun = time.monotonic()
@@ -62,20 +66,32 @@ class Watch:
         The others hear of it at once: it may end before its next beat.
         """
         self._title, self._describe = title, describe
+        self._words = {}
         self.alarm()
 
     def enter(self, lane: str, doing: Doing) -> None:
         """The lane begins a task, in the thread that calls."""
-        self._lanes[lane] = (doing, time.monotonic(), True, threading.get_ident())
+        self._set(lane, (doing, time.monotonic(), True, threading.get_ident()))
 
     def see(self, lane: str, doing: Doing) -> None:
         """A lane that cannot tell by itself, of a device, is seen in a task."""
-        self._lanes[lane] = (doing, time.monotonic(), True, NO_THREAD)
+        self._set(lane, (doing, time.monotonic(), True, NO_THREAD))
 
     def leave(self, lane: str) -> None:
         """The lane has ended the task that it was in."""
         doing, _, _, thread = self._lanes[lane]
-        self._lanes[lane] = (doing, time.monotonic(), False, thread)
+        self._set(lane, (doing, time.monotonic(), False, thread))
+
+    def _set(self, lane: str, now: LaneRecord) -> None:
+        self._lanes[lane] = now
+        if self._record is None:
+            return
+        doing, since, busy, _ = now
+        words = self._words.get(doing)
+        if words is None:  # each task is put in words once
+            activity = self._activity(doing)
+            words = self._words[doing] = activity.words.encode(), bool(activity.peers)
+        self._record.write(lane, self.step, since, busy, *words)
 
     @contextmanager
     def during(self, activity: Activity, lane: str = MAIN) -> Iterator[None]:
