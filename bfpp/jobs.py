@@ -33,7 +33,7 @@ from sim.profile import ProfiledCosts
 if TYPE_CHECKING:
     from executor.job import Job
     from executor.plan import Plan
-    from executor.processes import RunFailed
+    from executor.processes import Limits, RunFailed
     from executor.sources import ModelSource
 
 FAILED = 1
@@ -105,6 +105,8 @@ def job_of(options: argparse.Namespace) -> Job:
         raise InvalidConfiguration("checkpoint", "is needed by --resume and --save-every")
     if (options.keep or options.keep_every) and not options.checkpoint:
         raise InvalidConfiguration("checkpoint", "is needed by --keep and --keep-every")
+    if options.no_task_times and options.trace:
+        raise InvalidConfiguration("trace", "needs the times of tasks: not with --no-task-times")
     if options.sleep and (options.device != "cpu" or options.backend == BackendName.CUDA):
         raise InvalidConfiguration("sleep", "needs a CPU: a GPU does not sleep")
     for name in ("verify", "checkpoint"):
@@ -121,7 +123,15 @@ def job_of(options: argparse.Namespace) -> Job:
         seed=options.seed,
         saving=_saving(options),
         checks_messages=options.check_messages,
+        times_tasks=not options.no_task_times,
     )
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """How long processes are waited for."""
+    from executor.processes import Limits
+
+    return Limits(hang=options.task_timeout, start=options.start_timeout)
 
 
 def sleeps_of(costs: ProfiledCosts, plan: Plan) -> Sleeps:

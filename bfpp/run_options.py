@@ -103,6 +103,33 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_process_arguments(parser: argparse.ArgumentParser) -> None:
+    """How the processes of a run find each other, and how long they wait."""
+    group = parser.add_argument_group("processes")
+    group.add_argument(
+        "--task-timeout",
+        "--patience",
+        type=_positive,
+        default=60.0,
+        metavar="S",
+        help="seconds that a task may take before the run is ended as stuck (default: 60)",
+    )
+    group.add_argument(
+        "--start-timeout",
+        type=_positive,
+        default=300.0,
+        metavar="S",
+        help="seconds that a process may take to start, which over a network file system is "
+        "minutes (default: 300)",
+    )
+    group.add_argument(
+        "--interface",
+        metavar="NAME",
+        help="network interface to reach other processes by (default: the one on the route to the "
+        "first process, unless GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME say another)",
+    )
+
+
 def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     """How long and how fast it learns, and what is saved of it."""
     group = parser.add_argument_group("training")
@@ -182,11 +209,9 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         "measure all else with more ranks than cores",
     )
     group.add_argument(
-        "--patience",
-        type=_positive,
-        default=60.0,
-        metavar="S",
-        help="seconds that a task may take before the run is ended as stuck (default: 60)",
+        "--no-task-times",
+        action="store_true",
+        help="measure how long steps take, and of tasks nothing: less for a GPU and its host to do",
     )
 
 

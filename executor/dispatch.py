@@ -89,20 +89,40 @@ class Times:
 
 @dataclass(frozen=True)
 class Step:
-    """A step that was dispatched, and may be under way."""
+    """A step that was dispatched, and may be under way.
+
+    `last` are marks at the end of each lane; `marks` are all that were made.
+    """
 
     number: int
     times: list[Times] = field(default_factory=list)
     ends: dict[tuple[int, int], Mark] = field(default_factory=dict)
     losses: dict[int, Tensor] = field(default_factory=dict)
     last: list[Mark] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+
+    def mark(self, lane: Lane, timed: bool = False) -> Mark:
+        """A mark on a lane, that is not asked when the step is over."""
+        self.marks.append(mark := lane.mark(timed))
+        return mark
 
 
 class Dispatcher:
-    """The tasks of this process's workers on their lanes, to be dispatched step after step."""
+    """The tasks of this process's workers on their lanes, to be dispatched step after step.
 
-    def __init__(self, graph: TaskGraph, backend: Backend, observe: Observe = ignore) -> None:
-        self.graph, self.backend, self.observe = graph, backend, observe
+    If it `times` tasks, the marks around each tell the time. If not, only those
+    that tell how long a step takes do: where the first task of a lane may
+    begin, and where a lane ends.
+    """
+
+    def __init__(
+        self,
+        graph: TaskGraph,
+        backend: Backend,
+        observe: Observe = ignore,
+        times: bool = True,
+    ) -> None:
+        self.graph, self.backend, self.observe, self.times = graph, backend, observe, times
         self.lanes: dict[tuple[int, int], Lane] = {
             (worker.replica, lane): backend.device.lane(
                 f"rank {worker.rank}, replica {worker.replica}: {graph.lanes[lane].title}"
@@ -115,6 +135,16 @@ class Dispatcher:
             for task in graph.tasks()
             if (parties := backend.parties(task))
         ]
+        self.first = self._first()
+
+    def _first(self) -> frozenset[int]:
+        """Which of all parts in tasks are the first of their lanes; no transfer begins a step."""
+        parts = [(task, end) for task, parties in self.program for ends in parties for end in ends]
+        found: dict[int, int] = {}
+        for number, (task, end) in enumerate(parts):
+            if task.peer == NONE:
+                found.setdefault(id(end.lane), number)
+        return frozenset(found.values())
 
     def _end(self, task: Task, worker: Worker) -> End:
         """A worker's part in a task.
@@ -135,17 +165,19 @@ class Dispatcher:
     def dispatch(self, step: Step) -> None:
         """Dispatch all tasks once; the step is done when its last marks are passed."""
         outside = self.backend.device.begin()
+        if outside is not None:
+            step.marks.append(outside)
         for worker in self.backend.workers:
-            self._begin(worker, step.number, outside)
+            self._begin(worker, step, outside)
         for task, parties in self.program:
             for ends in parties:
                 self._dispatch(task, ends, step)
         for worker in self.backend.workers:
             compute = self.lanes[worker.replica, self.graph.lanes_of(worker.rank)[0]]
             compute.run(partial(worker.finish, step.losses))
-        step.last.extend(lane.mark() for lane in self.lanes.values())
+        step.last.extend(step.mark(lane, not self.times) for lane in self.lanes.values())
 
-    def _begin(self, worker: Worker, number: int, outside: Mark | None) -> None:
+    def _begin(self, worker: Worker, step: Step, outside: Mark | None) -> None:
         """Load the batch once the last step's update is done, and hold all lanes until then.
 
         What was done outside the lanes comes before it: making the workers,
@@ -156,8 +188,8 @@ class Dispatcher:
         )
         if outside is not None:
             compute.wait(outside)
-        compute.run(partial(self._load, worker, number))
-        loaded = compute.mark()
+        compute.run(partial(self._load, worker, step.number))
+        loaded = step.mark(compute)
         for lane in others:
             lane.wait(loaded)
 
@@ -168,16 +200,17 @@ class Dispatcher:
     def _dispatch(self, task: Task, ends: Sequence[End], step: Step) -> None:
         """Put a task on the lanes of those who act as one; the last one acts."""
         posted = time.perf_counter()
-        ready = []
+        ready: list[Mark] = []
         for end in ends:
             for dependency in end.waits:
                 end.lane.wait(step.ends[end.worker.replica, dependency])
-            ready.append(end.lane.mark())
+            is_timed = self.times or len(step.times) + len(ready) in self.first
+            ready.append(step.mark(end.lane, is_timed))
         *others, actor = ends
         for mark in ready[:-1]:
             actor.lane.wait(mark)
         actor.lane.run(partial(self._run, task, [end.worker for end in ends]))
-        done = actor.lane.mark()
+        done = step.mark(actor.lane, self.times)
         for end in others:
             end.lane.wait(done)
         for end, mark in zip(ends, ready, strict=True):

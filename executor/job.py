@@ -28,6 +28,7 @@ class Job(Training):
     tells_weights: bool = False
     sleeps: Sleeps | None = None
     checks_messages: bool = False
+    times_tasks: bool = True
 
     @property
     def workers(self) -> int:

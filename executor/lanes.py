@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from executor.cuda_events import Events, StreamMark
 
 Action = Callable[[], None]
 
@@ -44,8 +45,8 @@ class Lane(Protocol):
         """Let what follows wait until another lane has passed a mark."""
         ...
 
-    def mark(self) -> Mark:
-        """A mark at this point."""
+    def mark(self, timed: bool = False) -> Mark:
+        """A mark at this point; only one that is `timed` need tell when it was passed."""
         ...
 
     def run(self, action: Action) -> None:
@@ -90,7 +91,11 @@ class Device(Protocol):
         ...
 
     def after(self, mark: Mark | None) -> None:
-        """Let the lane whose action runs wait for a mark."""
+        """Let the lane whose action runs wait for a mark that nobody will ask again."""
+        ...
+
+    def reuse(self, marks: list[Mark]) -> None:
+        """Nobody will ask these marks again: others may be made of them."""
         ...
 
     def finish(self, marks: list[Mark]) -> None:
@@ -138,8 +143,9 @@ class ThreadLane:
         assert isinstance(mark, ThreadMark)  # noqa: S101
         self.queue.put(lambda: self.device.wait(mark))
 
-    def mark(self) -> ThreadMark:
+    def mark(self, timed: bool = False) -> ThreadMark:
         """A mark at this point."""
+        del timed  # it costs nothing
         mark = ThreadMark()
         self.queue.put(mark.set)
         return mark
@@ -193,6 +199,9 @@ class Threads:
     def after(self, mark: Mark | None) -> None:
         """Nothing to wait for."""
 
+    def reuse(self, marks: list[Mark]) -> None:
+        """A new mark costs as little."""
+
     def fail(self, error: BaseException) -> None:
         """Let every lane give up; the first error is the one that counts."""
         if self.error is None:
@@ -219,36 +228,6 @@ class Threads:
 # On a GPU: a CUDA stream for each lane
 
 
-@dataclass(frozen=True)
-class Origin:
-    """A CUDA event, and when it was on the host's clock."""
-
-    event: torch.cuda.Event
-    seconds: float
-
-
-@dataclass(frozen=True)
-class StreamMark:
-    """A CUDA event, and an earlier one that tells the time.
-
-    CUDA tells the time between events in single precision, and by a clock of
-    its own, so the origin must not be long ago.
-    """
-
-    event: torch.cuda.Event
-    origin: Origin
-
-    def passed(self) -> bool:
-        """Whether the stream was here."""
-        done: bool = self.event.query()
-        return done
-
-    def seconds(self) -> float:
-        """When the stream was here."""
-        since_origin: float = self.origin.event.elapsed_time(self.event)
-        return self.origin.seconds + since_origin / 1e3
-
-
 class StreamLane:
     """A CUDA stream."""
 
@@ -261,9 +240,9 @@ class StreamLane:
         assert isinstance(mark, StreamMark)  # noqa: S101
         self.stream.wait_event(mark.event)
 
-    def mark(self) -> StreamMark:
+    def mark(self, timed: bool = False) -> StreamMark:
         """An event at this point."""
-        return self.device.mark(self.stream)
+        return self.device.events.mark(self.stream, timed)
 
     def run(self, action: Action) -> None:
         """Queue the kernels of an action on the stream."""
@@ -284,22 +263,9 @@ class Streams:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
-        self.clock = torch.cuda.Stream(self.device, priority=-1)  # no lane shares it
+        clock = torch.cuda.Stream(self.device, priority=-1)  # no lane shares it
         torch.cuda.synchronize(self.device)
-        self.origin = self._now()
-
-    def _now(self) -> Origin:
-        """An event on a stream with nothing else to do, so that it does not wait."""
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(self.clock)
-        event.synchronize()
-        return Origin(event, time.perf_counter())
-
-    def mark(self, stream: torch.cuda.Stream) -> StreamMark:
-        """An event at this point of a stream."""
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(stream)
-        return StreamMark(event, self.origin)
+        self.events = Events(clock)
 
     def lane(self, name: str) -> StreamLane:
         """A new stream."""
@@ -314,17 +280,22 @@ class Streams:
 
     def begin(self) -> StreamMark:
         """Look at the clock, and mark the stream in use outside the lanes."""
-        self.origin = self._now()
+        self.events.begin()
         return self.here()
 
     def here(self) -> StreamMark:
         """An event on the stream that is in use."""
-        return self.mark(torch.cuda.current_stream(self.device))
+        return self.events.mark(torch.cuda.current_stream(self.device))
 
     def after(self, mark: Mark | None) -> None:
         """Let the stream in use wait for an event."""
         if isinstance(mark, StreamMark):
             torch.cuda.current_stream(self.device).wait_event(mark.event)
+            self.events.reuse([mark])
+
+    def reuse(self, marks: list[Mark]) -> None:
+        """Their events are recorded again."""
+        self.events.reuse([mark for mark in marks if isinstance(mark, StreamMark)])
 
     def finish(self, marks: list[Mark]) -> None:
         """Synchronise with the events."""

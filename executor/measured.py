@@ -9,7 +9,8 @@ transfer ends when it has arrived.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -44,6 +45,50 @@ def columns_of(step: Step, graph: TaskGraph, ahead: float) -> Columns:
         if peer[part.task] in (NONE, part.worker.rank):
             own[END] = part.end.seconds() - ahead
     return found
+
+
+@dataclass(frozen=True)
+class Span:
+    """From a process's first start in a step to its last end.
+
+    `is_shared`: what starts first is done with all replicas, and starts when
+    the last of them is ready.
+    """
+
+    start: float
+    end: float
+    is_shared: bool
+
+
+def span_of(columns: Columns, graph: TaskGraph) -> Span:
+    """By the times of the tasks of a process of several, of which no transfer is first."""
+    (own,) = columns.values()
+    ready = np.where(graph.is_transfer, np.inf, own[START])
+    first = int(np.nanargmin(ready))
+    return Span(float(ready[first]), float(np.nanmax(own[END])), _is_shared(first, graph))
+
+
+def span_of_all(columns: Columns, graph: TaskGraph) -> Span:
+    """By the times of all tasks, where one process has them all."""
+    whole = merged([columns], graph)
+    return Span(float(whole[:, START].min()), float(whole[:, END].max()), False)
+
+
+def span_of_marks(step: Step, first: Iterable[int], graph: TaskGraph, ahead: float) -> Span:
+    """By the marks at the ends of the lanes, and before those parts in tasks that are `first`."""
+    ready: dict[int, list[float]] = {}
+    for part in (step.times[number] for number in first):
+        ready.setdefault(part.task, []).append(part.ready.seconds() - ahead)
+    starts = {
+        task: max(each) if _is_shared(task, graph) else min(each) for task, each in ready.items()
+    }
+    task = min(starts, key=starts.__getitem__)
+    end = max(mark.seconds() for mark in step.last) - ahead
+    return Span(starts[task], end, _is_shared(task, graph))
+
+
+def _is_shared(task: int, graph: TaskGraph) -> bool:
+    return Operation(graph.operation[task]) in graph.communication.collectives
 
 
 def merged(parts: Sequence[Columns], graph: TaskGraph) -> Seconds:

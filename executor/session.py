@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from executor import events
+from executor.advice import to_save_memory
 from executor.backends.distributed import WrongMessage
 from executor.backends.making import meet
 from executor.checkpoint import CheckpointError
@@ -63,7 +64,7 @@ class Outcome:
 
 def train(place: Place, job: Job) -> Outcome | None:
     """Run a job's part in this process; what it tells counts in the first one."""
-    place.watch.foreseen = FORESEEN
+    place.watch.foreseen, place.watch.advice = FORESEEN, to_save_memory(job)
     with place.watch.during(slow(place, "building the model")):
         plan = job.plan()
     ahead = meet(place, job)

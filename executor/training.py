@@ -8,15 +8,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from executor.backends.protocol import Backend
 from executor.dispatch import Dispatcher, Observe, Step, ignore
-from executor.measured import END, START, Columns, columns_of, merged
+from executor.measured import (
+    Columns,
+    Span,
+    columns_of,
+    merged,
+    span_of,
+    span_of_all,
+    span_of_marks,
+)
 from executor.plan import Plan
-from schedules.columns import Seconds, among
+from schedules.columns import Seconds
 
 T = TypeVar("T")
 
@@ -52,14 +59,20 @@ class Trainer:
 
     `ahead` is by how many seconds this process's clock is ahead of process 0's.
     `asked` says whether this process was asked to stop, and `stops`, once one of
-    them was, that all have agreed to: no step is begun after that.
+    them was, that all have agreed to: no step is begun after that. Unless it
+    `times` tasks, it knows how long steps take, and no more.
     """
 
     def __init__(
-        self, plan: Plan, backend: Backend, observe: Observe = ignore, ahead: float = 0.0
+        self,
+        plan: Plan,
+        backend: Backend,
+        observe: Observe = ignore,
+        ahead: float = 0.0,
+        times: bool = True,
     ) -> None:
         self.plan, self.backend, self.ahead = plan, backend, ahead
-        self.dispatcher = Dispatcher(plan.graph, backend, observe)
+        self.dispatcher = Dispatcher(plan.graph, backend, observe, times)
         self.asked: Callable[[], bool] = lambda: False
         self.stops = False
         self.told = 0.0
@@ -87,30 +100,33 @@ class Trainer:
         step = self.under_way[0]
         self.backend.device.finish(step.last)
         self.under_way.popleft()
-        columns = columns_of(step, self.plan.graph, self.ahead)
+        columns, span = self._times(step)
+        self.backend.device.reuse(step.marks)
         own = sum(step.losses[each] for each in sorted(step.losses))
-        loss, seconds = self._agree(float(own), columns)
-        self.columns.append((seconds, columns))
+        loss, seconds = self._agree(float(own), span)
+        if columns is not None:
+            self.columns.append((seconds, columns))
         before, self.told = self.told, time.perf_counter()
         return Report(step.number, loss, seconds, self.told - before)
 
-    def _agree(self, loss: float, columns: Columns) -> tuple[float, float]:
+    def _times(self, step: Step) -> tuple[Columns | None, Span]:
+        """When the tasks of a step ran, if that is kept, and from when to when they did."""
+        graph = self.plan.graph
+        if not self.dispatcher.times:
+            return None, span_of_marks(step, self.dispatcher.first, graph, self.ahead)
+        columns = columns_of(step, graph, self.ahead)
+        return columns, (span_of if dist.is_initialized() else span_of_all)(columns, graph)
+
+    def _agree(self, loss: float, span: Span) -> tuple[float, float]:
         """The sum of all processes' losses, and the time from the first start to the last end.
 
-        No transfer is first. A gather starts once all replicas of its rank are ready.
+        A gather starts once all replicas of its rank are ready.
         """
-        graph = self.plan.graph
         if not dist.is_initialized():
             self.stops |= self.asked()
-            whole = merged([columns], graph)
-            return loss, float(whole[:, END].max() - whole[:, START].min())
-        (here,) = columns.values()
-        ready = np.where(graph.is_transfer, np.inf, here[START])
-        first = int(np.nanargmin(ready))
-        is_shared = bool(among(graph.operation[[first]], graph.communication.collectives)[0])
+            return loss, span.end - span.start
         own = torch.tensor(
-            [loss, ready[first], np.nanmax(here[END]), is_shared, self.asked()],
-            dtype=torch.float64,
+            [loss, span.start, span.end, span.is_shared, self.asked()], dtype=torch.float64
         )
         table = torch.empty(dist.get_world_size() * len(own), dtype=torch.float64)
         dist.all_gather_single(table, own)
@@ -131,8 +147,8 @@ class Trainer:
     def columns_of_median(self) -> Seconds | None:
         """When tasks ran in the step whose time is the median.
 
-        For process 0, once all processes have asked; None for the others, and
-        before the first step.
+        For process 0, once all processes have asked; None for the others, before
+        the first step, and if tasks are not timed.
         """
         if not self.columns:
             return None

@@ -11,7 +11,8 @@ from executor.backends.protocol import Backend
 from executor.job import Job
 from executor.plan import Plan
 from executor.processes import Activity, Place
-from executor.processes.watch import Doing, Watch
+from executor.processes.watch import Doing
+from executor.queued import Queued, lane_name
 from executor.training import Report, Trainer
 from executor.worker import Worker
 from schedules import Operation, Task
@@ -32,7 +33,7 @@ def connected(place: Place, plan: Plan, job: Job, ahead: float) -> Iterator[Trai
     with place.watch.during(slow(place, "connecting", place.others)):
         backend = make_backend(plan, job, place)
     _introduce(place, plan, backend)
-    trainer = Trainer(plan, backend, partial(_observed, place), ahead)
+    trainer = Trainer(plan, backend, partial(_observed, place), ahead, job.times_tasks)
     if backend.device.is_asynchronous:
         place.watch.look = Queued(trainer, place.watch).look
     yield trainer
@@ -75,55 +76,15 @@ def _observed(place: Place, task: Task | str, worker: Worker) -> Iterator[None]:
     """Tell the watch of a task, or of what else a worker does, for as long as it does."""
     doing: Doing
     if isinstance(task, str):
-        doing, lane = slow(place, task), _lane(worker)
+        doing, lane = slow(place, task), lane_name(worker)
     else:
-        doing, lane = task.number, _lane(worker, task)
+        doing, lane = task.number, lane_name(worker, task)
     place.watch.enter(lane, doing)
     try:
         yield
     except BaseException as error:
         place.watch.failed(error)
     place.watch.leave(lane)
-
-
-def _lane(worker: Worker, task: Task | None = None) -> str:
-    """The name of a worker's lane, by the task that is on it."""
-    number = "" if task is None else task.peer_lane if task.peer == worker.rank else task.lane
-    return f"{worker.rank}.{worker.replica}.{number}"
-
-
-class Queued:
-    """What a device does, of all that was queued on it: found by the marks that it has passed."""
-
-    def __init__(self, trainer: Trainer, watch: Watch) -> None:
-        self.trainer, self.watch = trainer, watch
-        self.doing: dict[str, tuple[int, int]] = {}
-
-    def look(self) -> None:
-        """Tell the watch which task each lane is in."""
-        now = self._doing()
-        for lane in self.doing.keys() - now.keys():
-            self.watch.leave(lane)
-        for lane, (step, task) in now.items():
-            if self.doing.get(lane) != (step, task):
-                self.watch.enter(lane, task)
-        self.doing = now
-
-    def _doing(self) -> dict[str, tuple[int, int]]:
-        """By lane, the step and the number of the task that has begun and not ended."""
-        found: dict[str, tuple[int, int]] = {}
-        waiting: set[str] = set()
-        for step in tuple(self.trainer.under_way):
-            left = [part for part in step.times if not part.end.passed()]
-            held = {id(part.end) for part in left if not part.ready.passed()}
-            for part in left:
-                task = self.trainer.plan.graph.task(part.task)
-                lane = f"queued {_lane(part.worker, task)}"
-                if id(part.end) in held:  # and so are all behind it
-                    waiting.add(lane)
-                elif lane not in waiting:
-                    found.setdefault(lane, (step.number, part.task))
-        return found
 
 
 def watched(place: Place, trainer: Trainer, steps: range) -> Iterator[Report]:

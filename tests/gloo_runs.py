@@ -6,11 +6,13 @@ stay, and for each case those that it needs form a default group of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from executor.backends import distributed
 from executor.backends.distributed import DistributedBackend
@@ -53,7 +55,12 @@ class Ran:
 def run_all(place: Place, jobs: Sequence[Job]) -> list[Ran]:
     """Each job in turn; `place.processes` is the most that one of them needs."""
     torch.set_num_threads(1)
-    found = []
+    found = [_run(job.plan(), job) for job in _own(place, jobs)]
+    return [each for each in found if each is not None]
+
+
+def _own(place: Place, jobs: Sequence[Job]) -> Iterator[Job]:
+    """The jobs that need this process, each while a default group of its processes is there."""
     for number, job in enumerate(jobs):
         if place.process < job.workers:
             dist.init_process_group(
@@ -62,9 +69,29 @@ def run_all(place: Place, jobs: Sequence[Job]) -> list[Ran]:
                 rank=place.process,
                 world_size=job.workers,
             )
-            found.append(_run(job.plan(), job))
+            yield job
             dist.destroy_process_group()
-    return [each for each in found if each is not None]
+
+
+def count_groups(place: Place, jobs: Sequence[Job]) -> list[list[int]]:
+    """How many groups each process of each job makes for a backend, which is made twice."""
+    made = [0]
+    helper = distributed_c10d._new_process_group_helper
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        made[0] += 1
+        return helper(*arguments, **options)
+
+    distributed_c10d._new_process_group_helper = counted
+    found = []
+    for job in _own(place, jobs):
+        made[0] = 0
+        for _ in range(2):
+            DistributedBackend(job.plan(), Threads(), "gloo").close()
+        counts = torch.empty(job.workers, dtype=torch.int64)
+        dist.all_gather_single(counts, torch.tensor([made[0]]))
+        found.append((counts / 2).tolist())
+    return found
 
 
 def _run(plan: Plan, job: Job) -> Ran | None:

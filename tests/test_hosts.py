@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from schedules import Operation
-from tests.run_program import program
+from tests.run_program import MODEL, ROOT
 from traces.timeline_file import load_timeline
 
 CAN_HOLD_HOSTS = os.geteuid() == 0 and shutil.which("ip") and shutil.which("tc")
@@ -46,6 +49,8 @@ def hosts() -> Iterator[list[str]]:
             system("ip", "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", name)
             system("ip", "link", "set", end, "master", mark, "up")
             system("ip", "-n", name, "addr", "add", f"10.77.0.{host + 1}/24", "dev", "eth0")
+            newer = (f"fd77::{host + 1}/64", "dev", "eth0", "nodad")
+            system("ip", "-n", name, "-6", "addr", "add", *newer)
             for link in ("lo", "eth0"):
                 system("ip", "-n", name, "link", "set", link, "up")
     except subprocess.CalledProcessError as error:
@@ -56,7 +61,9 @@ def hosts() -> Iterator[list[str]]:
 
 
 def remove(bridge: str, names: list[str]) -> None:
-    for name in names:
+    """At once: what a namespace leaves behind would go later, and its names be taken till then."""
+    for host, name in enumerate(names):
+        subprocess.run(["ip", "link", "del", f"{bridge}e{host}"], check=False, capture_output=True)
         subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
     subprocess.run(["ip", "link", "del", bridge], check=False, capture_output=True)
 
@@ -67,34 +74,95 @@ def limit(host: str) -> None:
     system("ip", "netns", "exec", host, "tc", "qdisc", "add", "dev", "eth0", "root", *shape)
 
 
-def train(hosts: list[str], *options: object) -> Mapping[str, object]:
-    """What the first process tells of a run with two processes on each host."""
-    launcher = (
-        "-m", "torch.distributed.run", "--nnodes", str(HOSTS), "--nproc-per-node", "2",
-        "--master-addr", "10.77.0.1", "--master-port", str(PORT), "--node-rank",
-    )  # fmt: skip
-    variables = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+def documented() -> list[str]:
+    """The command of the documentation, as its words."""
+    text = (ROOT / "docs" / "executor.md").read_text(encoding="utf-8")
+    (found,) = re.findall(r"^    torchrun (?:.*\\\n)*.*$", text, re.MULTILINE)
+    return shlex.split(found.replace("\\\n", " "))
+
+
+def on(hosts: list[str], command: Sequence[str], first: str) -> list[tuple[int, str, str]]:
+    """How a command of several hosts ends on each, the first of which has this address."""
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("_IFNAME")}
+    paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = {**kept, "OMP_NUM_THREADS": "1", "PATH": os.pathsep.join(paths)}
+    places = {"HOST": first, "PORT": str(PORT)}
     started = [
-        program(
-            *options,
-            "--json",
-            prefix=("ip", "netns", "exec", name),
-            before=(*launcher, str(host), "-m", "bfpp.command_line"),
-            variables=variables,
+        subprocess.Popen(
+            ["ip", "netns", "exec", name]
+            + [{**places, "NODE": str(host)}.get(word, word) for word in command],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for host, name in enumerate(hosts)
     ]
     ends = [process.communicate(timeout=240) for process in started]
-    assert [process.returncode for process in started] == [0] * HOSTS, [
-        line for _, errors in ends for line in errors.splitlines() if "bfpp" in line
+    codes = [process.returncode for process in started]
+    return [(code, *end) for code, end in zip(codes, ends, strict=True)]
+
+
+def train(hosts: list[str], *options: object, first: str = "10.77.0.1") -> Mapping[str, object]:
+    """What the first process tells of a run with two processes on each host."""
+    launcher = documented()
+    command = [*launcher[: launcher.index("run") + 1], *map(str, options), "--json"]
+    ends = on(hosts, command, first)
+    assert [code for code, _, _ in ends] == [0] * HOSTS, [
+        line for _, _, errors in ends for line in errors.splitlines() if "bfpp" in line
     ]
-    (line,) = (line for line in ends[0][0].splitlines() if line.startswith("{"))
+    (line,) = (line for line in ends[0][1].splitlines() if line.startswith("{"))
     return dict(json.loads(line))
+
+
+def test_the_documented_command_trains(hosts: list[str]) -> None:
+    ends = on(hosts, documented(), "10.77.0.1")
+    assert [code for code, _, _ in ends] == [0] * HOSTS, ends
+    assert "breadth-first: 4 ranks, 8 stages, 8 micro-batches" in ends[0][1]
+    assert ends[1][1] == ""
+
+
+LINKS = {
+    "a bridge besides": ("10.77.0.1", ()),
+    "an address of the newer kind": ("fd77::1", ()),
+    "an interface that is named": ("10.77.0.1", ("--interface", "eth0")),
+}
+SHORT = ("gpipe", "--pp", 4, "--microbatches", 2, "--layers", 4, "--hidden", 16, "--steps", 2)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_hosts_find_each_other(link: str, hosts: list[str]) -> None:
+    for name in hosts:  # what a container or a virtual machine brings, and leads nowhere
+        system("ip", "-n", name, "link", "add", "docker0", "type", "bridge")
+        system("ip", "-n", name, "addr", "add", "172.17.0.1/16", "dev", "docker0")
+        system("ip", "-n", name, "link", "set", "docker0", "up")
+    first, options = LINKS[link]
+    assert len(train(hosts, *SHORT, *options, first=first)["losses"]) == 2  # type: ignore[arg-type]
+
+
+def test_an_interface_that_is_not_there_is_told_in_one_line(hosts: list[str]) -> None:
+    launcher = documented()
+    command = launcher[launcher.index("bfpp") :]
+    ends = on(hosts, [*command, "--interface", "eth1"], "10.77.0.1")
+    message = "bfpp run: --interface: eth1 is none of this machine's: lo, eth0\n"
+    assert ends == [(2, "", message)] * HOSTS
 
 
 def test_two_hosts_train_as_one(hosts: list[str], tmp_path: Path) -> None:
     layout = ("breadth-first", "--pp", 2, "--dp", 2, "--loops", 2, "--microbatches", 4)
-    options = ("--sharding", "full", "--precision", "float64", "--steps", 3, "--clip", 0.1)
+    options = (
+        "--model",
+        MODEL,
+        "--sharding",
+        "full",
+        "--precision",
+        "float64",
+        "--steps",
+        3,
+        "--clip",
+        0.1,
+    )
     trace = tmp_path / "measured.json"
     record = train(hosts, *layout, *options, "--verify", "--trace", trace)
     assert record["exact"] is True

@@ -113,8 +113,17 @@ def test_a_process_that_ends_is_named_with_its_task(misfortune: str) -> None:
     run = Run(Toy(misfortune=misfortune, pause=1.5))
     assert run.message == f"rank 1 (process 1) {ENDS[misfortune]}"
     assert run.failure.process == 1
+    assert "Warning" not in run.failure.details
     assert run.seconds < DEATH
     assert_gone(run.pids, within=0)
+
+
+@pytest.mark.parametrize("misfortune", some_slow(["leave", "die"], "die"))
+def test_the_task_that_a_process_ended_in_is_named_at_once(misfortune: str) -> None:
+    """Not the one that it was in when it was last heard of."""
+    run = Run(Toy(misfortune=misfortune, steps=1000, when=700))
+    end = ENDS[misfortune].replace("step 3", "step 700")
+    assert run.message == f"rank 1 (process 1) {end}"
 
 
 def test_a_failure_shows_the_traceback_and_keeps_the_logs(tmp_path: Path) -> None:
@@ -142,6 +151,7 @@ def test_a_process_that_hangs_is_named_with_its_task(misfortune: str) -> None:
     assert run.failure.process == 1
     assert re.fullmatch(rf"rank 1 \(process 1\) {message}", run.message)
     assert place_in_code in run.failure.details
+    assert "guard.py" not in run.failure.details
     assert run.seconds < HANG + DEATH
     assert_gone(run.pids, within=0)
 
@@ -153,6 +163,28 @@ def test_processes_that_wait_for_each_other() -> None:
         "  rank 0 (process 0) waits for rank 1 (process 1) in step 0, in receive 5",
         "  rank 1 (process 1) waits for rank 0 (process 0) in step 0, in receive 6",
     ]
+
+
+def test_a_process_that_starts_late_is_waited_for() -> None:
+    """Longer than a task may take, and than it may be that nothing moves."""
+    limits = Limits(hang=1.0, beat=0.1)
+    outcome = launch(train, Toy(steps=2, late=4.0), 2, limits)
+    assert outcome is not None
+    assert outcome.value == 6.0
+
+
+@pytest.mark.slow
+def test_a_process_that_has_not_started_in_time_is_named() -> None:
+    limits = Limits(hang=1.0, beat=0.1, start=15.0)
+    with pytest.raises(RunFailed) as failure:
+        launch(train, Toy(late=60.0), 2, limits)
+    assert re.fullmatch(
+        r"process 1 has not started after \d+ s\n"
+        r"  rank 0 \(process 0\) waits for process 1 in joining the process group",
+        str(failure.value),
+    )
+    assert "in dawdle" in failure.value.details
+    assert failure.value.process == 1
 
 
 @pytest.mark.parametrize("seed", some_slow(range(20), *range(2, 20)))

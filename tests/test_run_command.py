@@ -35,7 +35,10 @@ BAD = {
     "--weight-decay -1": "argument --weight-decay: must be a positive number, not '-1'",
     "--backend cpu --device cuda": "--device: goes with --backend local; cuda takes all GPUs",
     "--clip 0": "argument --clip: must be a positive number, not '0'",
-    "--patience never": "argument --patience: must be a positive number, not 'never'",
+    "--patience never": "--task-timeout/--patience: must be a positive number, not 'never'",
+    "--start-timeout 0": "argument --start-timeout: must be a positive number, not '0'",
+    "--interface nowhere": "--interface: nowhere is none of this machine's: ",
+    "--trace out.json --no-task-times": "--trace: needs the times of tasks: not with --no-task",
     "--steps 0": "argument --steps: must be a whole number of at least 1, not '0'",
     "--precision float16": "argument --precision: invalid choice: 'float16'",
     "--backend tpu": "argument --backend: invalid choice: 'tpu'",
@@ -95,6 +98,21 @@ def test_the_table_and_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert ended.output.startswith("breadth-first: 2 ranks, 4 stages, 4 micro-batches\n")
     assert "0 to 2" in ended.output
     assert trace.stat().st_size
+
+
+@pytest.mark.parametrize("backend", ["local", "cpu"])
+def test_without_times_of_tasks_those_of_steps_are_told(
+    backend: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = [
+        run_here(capsys, *SMALL, "--backend", backend, "--json", *options).record
+        for options in ((), ("--no-task-times",))
+    ]
+    assert told[0]["losses"] == told[1]["losses"]
+    times = told[1]["step_times"]
+    assert all(
+        0 < step < elapsed for step, elapsed in zip(times, told[1]["elapsed_times"], strict=True)
+    )
 
 
 def test_a_trace_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from executor.settings import Activations, Optimization, Precision
 from schedules import Communication, InvalidConfiguration, Layout, Sharding, schedules
 from schedules.columns import NONE
 from schedules.steps import DATA
-from tests.gloo_runs import Chain, Ran, disagree, run_all, swap_receives
+from tests.gloo_runs import Chain, Ran, count_groups, disagree, run_all, swap_receives
 from tests.training_runs import EXACT, STEPS, compare
 
 PROCESSES = 4
@@ -121,6 +121,16 @@ def test_a_transfer_takes_two(ran: dict[str, Ran]) -> None:
     assert (posted <= ready).all()
     assert (ready <= start).all()
     assert (ready < start).any()
+
+
+def test_a_process_makes_the_groups_that_it_is_in() -> None:
+    """Its replicas', its pipeline's, and one for each of its channels; cycles, and again."""
+    jobs = [job_of("breadth-first", Sharding.NONE, *cut) for cut in ((3, 1), (2, 2), (4, 1))]
+    plain = job_of("gpipe", Sharding.NONE, 3, 1)
+    # With loops, the last rank is followed by the first: each has two neighbours, and with
+    # each of them a channel for activations and one for gradients.
+    found = launch(count_groups, [*jobs, plain], PROCESSES)
+    assert found == [[2 + 4] * 3, [2 + 4] * 4, [2 + 4] * 4, [2 + 2, 2 + 4, 2 + 2]]
 
 
 # What must not go unnoticed

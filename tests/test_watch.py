@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch.distributed import HashStore
 
 from executor.processes.beats import Activity, Beat, Failure, LaneState, Limits, beat_from_json
 from executor.processes.observer import Observer, beat_key, publish, published
+from executor.processes.record import Record, last_beat
+from executor.processes.stacks import stacks
 from executor.processes.verdict import Scene, Verdict, judge, judge_exit, verdict_from_json
 from executor.processes.watch import MAIN, Watch
 
@@ -81,12 +84,78 @@ def test_silence_is_long_unless_something_is_wrong() -> None:
     assert said(scene(*beats, silent=(0.0, 3.0), ending=True)).endswith(f"for 3 s, {expected}")
 
 
-def test_silence_at_the_start_and_at_the_end() -> None:
+LATE = LIMITS.start + 1
+JOINING = Activity("joining the process group", peers=(0, 1, 2))
+
+
+def test_silence_at_the_end_is_no_sign_of_trouble() -> None:
     done = replace(beat(1), done=True)
     assert judge(scene(None, done, silent=(LONG, 1000.0))) is None
-    assert said(scene(None, done, silent=(121.0, 1000.0))) == (
-        "process 0 gave no sign of life for 121 s before it had started"
-    )
+    assert said(scene(None, done, silent=(LATE, 1000.0))) == "process 0 has not started after 301 s"
+
+
+@pytest.mark.parametrize("lane_state", [lane(JOINING, LONG), lane(RECEIVE, LONG)])
+def test_nobody_waits_for_each_other_while_one_has_not_started(lane_state: LaneState) -> None:
+    waiting = [replace(beat(each, lane_state, quiet=LONG), step=None) for each in range(3)]
+    told = said(scene(*waiting))
+    assert told.startswith("nothing has moved for 60 s: all processes wait for each other")
+    assert "step" not in told
+    for late in range(4):
+        beats = [*waiting[:late], None, *waiting[late:]]
+        silent = tuple(LATE - 2 if each is None else 0.1 for each in beats)
+        assert judge(scene(*beats, silent=silent)) is None
+
+
+def test_all_that_have_not_started_are_named_once_the_limit_is_over() -> None:
+    waiting = replace(beat(1, lane(replace(JOINING, peers=(0, 2, 3)))), step=None)
+    verdict = judge(scene(None, waiting, None, None, silent=(LATE, 0.1, LATE, LATE)))
+    assert verdict is not None
+    assert verdict.process == 0
+    assert verdict.message.splitlines() == [
+        "processes 0, 2 and 3 have not started after 301 s",
+        (
+            "  rank 1 (process 1) waits for process 0, process 2 and 1 more "
+            "in joining the process group"
+        ),
+    ]
+    many = [None, *[replace(waiting, title=f"rank {each}") for each in range(1, 3)], *[None] * 12]
+    told = said(scene(*many, silent=(LATE,) * len(many))).splitlines()
+    assert told[0] == ("processes 0, 3, 4, 5, 6, 7, 8, 9 and 5 more have not started after 301 s")
+
+
+def test_what_hangs_is_told_with_its_thread() -> None:
+    stuck = replace(lane(BACKWARD, LONG), thread=7)
+    other = replace(lane(RECEIVE, 2 * LONG), thread=8)
+    cases = {
+        (7,): scene(beat(0, other, stuck)),
+        (): scene(beat(0, lane(BACKWARD, LONG), other)),
+        (8,): scene(beat(0, other, quiet=LONG)),
+    }
+    for threads, each in cases.items():
+        verdict = judge(each)
+        assert verdict is not None
+        assert verdict.threads == threads
+        assert verdict_from_json(verdict.to_json()) == verdict
+    silent = judge(scene(beat(0, other, stuck), silent=(LONG,)))
+    assert silent is not None
+    assert silent.threads == (7,)
+
+
+def test_the_stack_of_a_thread_keeps_its_innermost_frames() -> None:
+    frames = [f'  File "layers.py", line {number} in forward' for number in range(50)]
+    log = "\n".join([
+        "a line of the log",
+        "Current thread 0x00007f00 [lane 1] (most recent call first):", *frames, "",
+        "Thread 0x0000abcd (most recent call first):", '  File "guard.py", line 1 in _run', "",
+        "Thread 0x00000001 (most recent call first):", '  File "main.py", line 1 in main', "",
+    ])  # fmt: skip
+    told = stacks(log, [0x7F00]).splitlines()
+    assert told[0] == "Stack (most recent call first):"
+    assert told[1:21] == frames[:20]
+    assert told[21:] == ["  and 30 more"]
+    for main in ([], [0x77]):
+        assert stacks(log, main).splitlines()[1:] == ['  File "main.py", line 1 in main']
+    assert stacks("a line of the log", []) == ""
 
 
 def test_a_long_computation_is_the_culprit_and_a_long_wait_is_not() -> None:
@@ -176,7 +245,6 @@ def test_a_description_that_fails_does_not_stop_the_beats() -> None:
         (ValueError("no\nmore"), BACKWARD, False),
         (ValueError("no\nmore"), RECEIVE, False),
         (RuntimeError("no\nmore"), RECEIVE, True),
-        (torch.OutOfMemoryError("no\nmore"), RECEIVE, False),
         (RuntimeError("[gloo/tcp.cc:1] Connection closed by peer"), BACKWARD, True),
     ],
 )
@@ -201,6 +269,42 @@ def test_a_failure_is_told_with_what_its_thread_was_in(
     assert found.error == f"{type(error).__name__}: {error}".splitlines()[0]
 
 
+NO_ROOM = {
+    "[enforce fail at alloc_cpu.cpp:128] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+    "tried to allocate 4200000000 bytes. Error code 12 (Cannot allocate memory)": "4.2 GB",
+    "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "
+    "which 4.00 MiB is free.": "21 MB",
+    "Unable to allocate 8.00 GiB for an array with shape (1073741824,)": "8.59 GB",
+    "CUDA error: out of memory": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (kind, text)
+        for kind in (RuntimeError, torch.OutOfMemoryError, MemoryError)
+        for text in NO_ROOM
+        if kind is not RuntimeError or "array" not in text
+    ],
+)
+def test_an_allocation_that_failed_is_one_line(kind: type[Exception], text: str) -> None:
+    watch = Watch()
+    watch.advice = "less is needed with --sharding full"
+    watch.enter("lane", RECEIVE)
+    watch.record(kind(text))
+    told = said(scene(replace(watch.beat(), title="rank 0", step=3)))
+    amount = f": tried to allocate {NO_ROOM[text]}" if NO_ROOM[text] else ""
+    assert told == (
+        f"rank 0 (process 0) failed in step 3, in {RECEIVE.words}: out of memory{amount}; "
+        "less is needed with --sharding full"
+    )
+    verdict = judge(scene(watch.beat()))
+    assert verdict is not None
+    assert verdict.foreseen
+    assert not verdict.traceback
+
+
 def test_an_exception_leaves_the_activity_that_it_was_in() -> None:
     watch = Watch()
     with pytest.raises(ValueError, match="no"), watch.during(BACKWARD):
@@ -211,18 +315,43 @@ def test_an_exception_leaves_the_activity_that_it_was_in() -> None:
     assert watch.beat().waiting == []
 
 
-def test_entering_and_leaving_cost_little() -> None:
-    watch = Watch()
+def test_what_lanes_were_in_is_read_after_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "lanes"
+    beat = Watch().beat()
+    assert last_beat(path, beat) == beat
+    watch = Watch(Record(path))
+    assert last_beat(path, beat) == beat
+    watch.enter(MAIN, Activity("joining the process group", peers=(1,)))
+    assert last_beat(path, beat).step is None
+    watch.introduce("rank 2", {5: RECEIVE, 7: BACKWARD}.__getitem__)
+    watch.step = 4
+    for lane_number in range(2000):
+        watch.enter(f"lane {lane_number}", 5)
+    watch.enter("lane 1", 7)
+    watch.leave("lane 0")
+    found = last_beat(path, beat)
+    assert found.step == 4
+    assert [state.activity.words for state in found.computing] == [BACKWARD.words]
+    assert [state.activity.words for state in found.ended] == [RECEIVE.words]
+    assert {state.activity.words for state in found.waiting} == {JOINING.words, RECEIVE.words}
+    assert [scene(found).where(0)] == [f", last seen in step 4, in {BACKWARD.words}"]
+    watch.enter("lane 1", Activity("über alles " * 40))
+    assert last_beat(path, beat).computing[0].activity.words.startswith("über alles ")
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_entering_and_leaving_cost_little(is_recorded: bool, tmp_path: Path) -> None:
+    watch = Watch(Record(tmp_path / "lanes") if is_recorded else None)
     rounds = 20_000
 
     def seconds() -> float:
         start = time.perf_counter()
         for number in range(rounds):
-            watch.enter("compute", number)
+            watch.enter("compute", number % 100)
             watch.leave("compute")
         return time.perf_counter() - start
 
-    assert min(seconds() for _ in range(5)) / rounds < 5e-6
+    assert min(seconds() for _ in range(5)) / rounds < (10e-6 if is_recorded else 5e-6)
 
 
 # The observer

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import distributed
@@ -50,7 +51,10 @@ MISFORTUNES: dict[str, Callable[[], object]] = {
 
 @dataclass(frozen=True)
 class Toy:
-    """`misfortune` happens to `process` in step `when`, `pause` seconds into a computation."""
+    """`misfortune` happens to `process` in step `when`, `pause` seconds into a computation.
+
+    It starts `late` by so many seconds, as one that imports over a network.
+    """
 
     steps: int = 5
     pause: float = 0.0
@@ -58,6 +62,17 @@ class Toy:
     process: int = 1
     when: int = 3
     hang: float = 60.0
+    late: float = 0.0
+    start: float = 300.0
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        """What a process is given is read before its first beat."""
+        self.__dict__.update(fields)
+        self.dawdle()
+
+    def dawdle(self) -> None:
+        if os.environ.get("RANK") == str(self.process):
+            time.sleep(self.late)
 
 
 @dataclass(frozen=True)
@@ -115,7 +130,9 @@ def say(words: object) -> None:
 
 def main() -> None:
     toy = Toy(**json.loads(sys.argv[1]))
-    outcome = launch(train, toy, 2, Limits(hang=toy.hang), say)
+    toy.dawdle()
+    limits = Limits(hang=toy.hang, start=toy.start)
+    outcome = launch(train, toy, 2, limits, say)
     say({"outcome": outcome and asdict(outcome)})
 
 

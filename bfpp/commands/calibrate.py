@@ -12,10 +12,10 @@ from rich.console import Console
 
 from bfpp import options as shared
 from bfpp.errors import blaming
-from bfpp.jobs import about, device_job_of, fail
+from bfpp.jobs import about, device_job_of, fail, limits_of
 from bfpp.profiles import as_toml
 from bfpp.results import announce, print_json, print_table
-from bfpp.run_options import add_device_arguments, add_model_arguments
+from bfpp.run_options import add_device_arguments, add_model_arguments, add_process_arguments
 from schedules import Layout
 from traces.time_axis import in_words
 
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_model_arguments(parser)
     add_device_arguments(parser)
+    add_process_arguments(parser)
     parser.add_argument(
         "--quick", action="store_true", help="fewer sizes and repetitions, less exact"
     )
@@ -43,15 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, and write."""
     job = device_job_of(options, "breadth-first", Layout(options.pp, 1))
-    job.require_devices()
     from executor.calibration import QUICK, Effort, calibrate
-    from executor.processes import RunFailed, launch
+    from executor.processes import RunFailed, launch, prepare
 
+    prepare(options.interface)
+    job.require_devices()
     job.plan().check()
     with _progress(options) as advance:
         try:
             work = (job, QUICK if options.quick else Effort())
-            measured = launch(calibrate, work, job.processes, on_message=advance)
+            limits = limits_of(options)
+            measured = launch(calibrate, work, job.processes, limits, advance, options.interface)
         except RunFailed as error:
             return fail("calibrate", error)
     if measured is None:  # a process of torchrun's that is not the first

@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from bfpp import options as shared
 from bfpp.errors import blaming
-from bfpp.jobs import about, fail, job_of, sleeps_of
+from bfpp.jobs import about, fail, job_of, limits_of, sleeps_of
 from bfpp.progress import listening, say
 from bfpp.results import announce, print_json, print_table
-from bfpp.run_options import add_device_arguments, add_model_arguments, add_training_arguments
+from bfpp.run_options import (
+    add_device_arguments,
+    add_model_arguments,
+    add_process_arguments,
+    add_training_arguments,
+)
 from schedules import InvalidConfiguration
 from sim.profile import load_profile
 from traces.time_axis import in_words
@@ -38,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_communication_arguments(parser)
     add_model_arguments(parser)
     add_device_arguments(parser)
+    add_process_arguments(parser)
     add_training_arguments(parser)
     group = parser.add_argument_group("what comes of it")
     group.add_argument(
@@ -72,10 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Train, and report."""
     job = job_of(options)
-    from executor.processes import STOPPED, Limits, RunFailed, Terminated, launch, use_cores
+    from executor.processes import STOPPED, RunFailed, Terminated, launch, prepare, use_cores
     from executor.session import train
     from executor.verification import verify
 
+    prepare(options.interface)
     job.require_devices()
     plan = job.plan()
     plan.check()
@@ -86,7 +93,8 @@ def run(options: argparse.Namespace) -> int:
     job = replace(job, tells_weights=options.verify, sleeps=sleeps)
     try:
         with listening(options, job, tokens) as listener:
-            outcome = launch(train, job, job.processes, Limits(hang=options.patience), listener)
+            limits = limits_of(options)
+            outcome = launch(train, job, job.processes, limits, listener, options.interface)
     except RunFailed as error:
         return fail("run", error)
     except Terminated:

@@ -1,9 +1,10 @@
 """One worker a process, over torch.distributed: gloo between CPUs, NCCL between GPUs.
 
 Every directed channel has a process group of its own, since NCCL matches
-messages by their order in a group; all processes make all groups, in the same
-order. Gloo's messages carry the task's number as their tag besides. What is
-announced has none, so that the next announcement is received, whatever it says.
+messages by their order in a group; a process makes those groups that it is in,
+in the order of all (`executor.backends.groups`). Gloo's messages carry the
+task's number as their tag besides. What is announced has none, so that the next
+announcement is received, whatever it says.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from executor.backends.groups import Groups
 from executor.backends.protocol import MakeWorker
 from executor.lanes import Device
 from executor.plan import Plan
@@ -41,33 +43,24 @@ class DistributedBackend:
         timeout: timedelta = timedelta(hours=1),
     ) -> None:
         self.plan, self.device, self.checks_messages = plan, device, checks_messages
-        self.kind, self.timeout = kind, timeout
         rank, replica = divmod(dist.get_rank(), plan.data_parallel)
         self.worker = make(plan, rank, replica, device)
         self.workers = [self.worker]
-        replicas = range(plan.data_parallel)
-        ranks = range(plan.graph.layout.pipeline_parallel)
-        self.data = self._group_of_each(
-            [[plan.process(rank, replica) for replica in replicas] for rank in ranks]
-        )
-        self.pipeline = self._group_of_each(
-            [[plan.process(rank, replica) for rank in ranks] for replica in replicas]
+        ranks, replicas = range(plan.graph.layout.pipeline_parallel), range(plan.data_parallel)
+        self.groups = Groups(kind, timeout)
+        self.data = self.groups.make("data", [plan.process(rank, each) for each in replicas])
+        self.pipeline = self.groups.make(
+            "pipeline", [plan.process(each, replica) for each in ranks]
         )
         self.channels = {
-            channel: self._group_of_each(
-                [[plan.process(end, replica) for end in channel[1:]] for replica in replicas]
-            )
-            for channel in _channels(plan)
+            channel: self._channel(*channel) for channel in _channels(plan) if rank in channel[1:]
         }
         self._warm_up()
 
-    def _group_of_each(self, members: list[list[int]]) -> dist.ProcessGroup | None:
-        """Make a group of each of these lists; the one that this process is in."""
-        groups = [dist.new_group(each, self.timeout, self.kind) for each in members]
-        own = dist.get_rank()
-        return next(
-            (group for each, group in zip(members, groups, strict=True) if own in each), None
-        )
+    def _channel(self, operation: Operation, sender: int, receiver: int) -> dist.ProcessGroup:
+        """The group of a directed channel between this process and another of its replica."""
+        ends = [self.plan.process(rank, self.worker.replica) for rank in (sender, receiver)]
+        return self.groups.make(f"{operation.name} from {sender} to {receiver}", ends)
 
     def _warm_up(self) -> None:
         """Open all connections before the first step, in the same order everywhere."""
@@ -75,7 +68,7 @@ class DistributedBackend:
         for (_, sender, receiver), group in self.channels.items():
             if self.worker.rank == sender:
                 dist.send(value, self.plan.process(receiver, self.worker.replica), group)
-            elif self.worker.rank == receiver:
+            else:
                 dist.recv(value, self.plan.process(sender, self.worker.replica), group)
         for group in (self.data, self.pipeline):
             dist.all_reduce(value, group=group)
@@ -154,9 +147,7 @@ class DistributedBackend:
 
     def close(self) -> None:
         """Leave all groups."""
-        for group in (self.data, self.pipeline, *self.channels.values()):
-            if group is not None:
-                dist.destroy_process_group(group)
+        self.groups.close()
 
 
 def _channels(plan: Plan) -> list[Channel]:

@@ -3,9 +3,11 @@
 from executor.events import Message
 from executor.processes.beats import Activity, Limits
 from executor.processes.clock import ClockOffset, measure_offset
-from executor.processes.launch import RunFailed, launch
+from executor.processes.environment import prepare
+from executor.processes.launch import launch
 from executor.processes.place import Place, join, use_cores
 from executor.processes.stopping import STOPPED, Terminated
+from executor.processes.verdict import RunFailed
 
 __all__ = [
     "STOPPED",
@@ -19,5 +21,6 @@ __all__ = [
     "join",
     "launch",
     "measure_offset",
+    "prepare",
     "use_cores",
 ]

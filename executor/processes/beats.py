@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 
 
@@ -20,13 +21,19 @@ class Limits:
     run in which nothing moves. `grace`: such silence, once something is known
     to be wrong; a connection that failed has twice as long for a better
     explanation, since the peer that broke it knows more. `start`: until a
-    process's first beat. `beat`: between two beats.
+    process's first beat, which comes once it has imported all that it needs.
+    `beat`: between two beats.
     """
 
     hang: float = 60.0
     grace: float = 2.0
-    start: float = 120.0
+    start: float = 300.0
     beat: float = 0.5
+
+    @property
+    def communication(self) -> timedelta:
+        """What torch may take: longer than any of these, as the watch knows whose fault it is."""
+        return timedelta(seconds=max(3600.0, 10 * self.hang, 2 * self.start))
 
 
 @dataclass(frozen=True)
@@ -46,12 +53,16 @@ class Activity:
 
 @dataclass(frozen=True)
 class LaneState:
-    """A lane's activity, or its last one if not `busy`, and for how many seconds so."""
+    """A lane's activity, or its last one if not `busy`, and for how many seconds so.
+
+    `thread` is that of the host's which is in it; 0 for what a device is in.
+    """
 
     lane: str
     activity: Activity
     busy: bool
     seconds: float
+    thread: int = 0
 
 
 @dataclass(frozen=True)

@@ -22,24 +22,30 @@ from torch.distributed.elastic.multiprocessing import (
     start_processes,
 )
 
+from executor.processes.environment import GLOO, STREAMS, chosen
 from executor.processes.member import ASK_WHERE, PARENT
 from executor.processes.stopping import Terminated
 
 HOST = "127.0.0.1"
+PROGRAM = "executor.member"
 TORCH_HANDLES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Children:
     """One running process per number; `close` ends them."""
 
-    def __init__(self, directory: Path, processes: int, port: int) -> None:
+    def __init__(
+        self, directory: Path, processes: int, port: int, interface: str | None = None
+    ) -> None:
         numbers = range(processes)
         with _own_signal_handlers():
             context = start_processes(
                 name="bfpp",
                 entrypoint=sys.executable,
-                args=dict.fromkeys(numbers, ("-m", "executor.processes.member", directory)),
-                envs={number: _environment(number, processes, port) for number in numbers},
+                args=dict.fromkeys(numbers, ("-m", PROGRAM, directory)),
+                envs={
+                    number: _environment(number, processes, port, interface) for number in numbers
+                },
                 logs_specs=DefaultLogsSpecs(str(directory), redirects=Std.ALL),
             )
         assert isinstance(context, SubprocessContext)  # noqa: S101  as the entrypoint is a program
@@ -80,7 +86,7 @@ def _look_at(pid: int) -> os.waitid_result | None:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
-def _environment(number: int, processes: int, port: int) -> dict[str, str]:
+def _environment(number: int, processes: int, port: int, interface: str | None) -> dict[str, str]:
     environment = {
         "RANK": str(number),
         "WORLD_SIZE": str(processes),
@@ -90,12 +96,12 @@ def _environment(number: int, processes: int, port: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "PYTHONPATH": os.pathsep.join(sys.path),
         PARENT: str(os.getpid()),
-        # As many streams as there are lanes: more than 8, so that none waits for another.
-        "CUDA_DEVICE_MAX_CONNECTIONS": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
     }
+    defaults = dict(STREAMS)
     if sys.platform == "linux":  # no need to resolve this host's name, which may fail
-        environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-    return environment
+        defaults[GLOO] = "lo"
+    defaults |= {name: os.environ[name] for name in defaults if name in os.environ}
+    return {**environment, **defaults, **chosen(interface)}
 
 
 @contextmanager

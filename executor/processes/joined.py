@@ -2,7 +2,8 @@
 
 There is no parent of ours that sees how a process ends, so the processes judge
 themselves: the first and the last (two, and on two hosts if there are two,
-since one may be the one that hangs), and any that failed or was asked to end.
+since one may be the one that hangs), and any that failed or was asked to end;
+or all, where neither of the two has started in time.
 """
 
 from __future__ import annotations
@@ -18,17 +19,16 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import NoReturn
 
-from torch.distributed import Store
-from torch.distributed.rendezvous import rendezvous
+from torch.distributed import DistError, PrefixStore, Store, TCPStore
 
 from executor.events import Message, ended
 from executor.processes.beats import Limits
 from executor.processes.guard import LOST, Guard
-from executor.processes.observer import Observer, publish, published
+from executor.processes.observer import Observer, beat_key, publish, published
 from executor.processes.place import Place, connect
 from executor.processes.process import Arguments, Entry, Outcome, take_part
 from executor.processes.stopping import STOPPED, is_offered, signals_to
-from executor.processes.verdict import Verdict, judge
+from executor.processes.verdict import RunFailed, Verdict, judge
 from executor.processes.watch import Watch
 
 GRACE_TO_SAVE = 5.0  # seconds of silence that are too many where a run stops in order
@@ -44,6 +44,7 @@ class Jury:
         self._store = store
         self._observer = Observer(store, place.processes, place.limits)
         self._observes = place.process in (0, place.processes - 1)
+        self._ends_alone = time.monotonic() + place.limits.start
         self._stops = False
         self._looks_left = round(2 * place.limits.grace / place.limits.beat)
         store.set(_address_key(place.process), f"{_host()} {os.getpid()}")
@@ -75,6 +76,7 @@ class Jury:
     def _judge(self) -> Verdict | None:
         asked = self._place.stop.asked
         if not (self._observes or asked or self._place.watch.has_failed):
+            self._observes = self._is_alone()
             return None
         # torchrun asks the others to end when one has died: a short silence will do. But it
         # asks all to end, too, when it is itself asked to: who saves may be silent for longer.
@@ -86,6 +88,12 @@ class Jury:
         if verdict and publish(self._store, verdict):
             self._end(verdict, say=True)
         return verdict
+
+    def _is_alone(self) -> bool:
+        """Whether those who should judge have not started when all should have."""
+        last = self._place.processes - 1
+        is_late = time.monotonic() > self._ends_alone
+        return is_late and not any(self._store.check([beat_key(each)]) for each in (0, last))
 
     def _end(self, verdict: Verdict, say: bool = False) -> None:
         if say:
@@ -117,13 +125,13 @@ def launch_joined(
     on_message: Callable[[Message], None],
 ) -> Outcome | None:
     """One process's part of the run; the outcome in the first process, None in the others."""
-    timeout = timedelta(seconds=limits.start)
-    store, process, processes = next(iter(rendezvous("env://", timeout=timeout)))
-    store.set_timeout(timedelta(hours=1))
+    process, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = _store(process, timedelta(seconds=limits.start))
+    store.set_timeout(limits.communication)
     local = int(os.environ.get("LOCAL_RANK", "0"))
     send = on_message if process == 0 else _nothing
     place = Place(process, processes, local, store, Watch(), limits, send)
-    own_store = connect(timedelta(seconds=limits.hang))
+    own_store = _of_this_attempt(connect(timedelta(seconds=limits.hang)))
     jury = Jury(place, own_store)
     guard = Guard(process, place.watch, own_store, limits, jury.look)
     with signals_to(guard, [signal.SIGTERM, signal.SIGINT]):
@@ -131,6 +139,34 @@ def launch_joined(
         if place.is_first:
             jury.wait_for_others()
     return outcome if place.is_first else None
+
+
+def _store(process: int, timeout: timedelta) -> Store:
+    """The store by which processes find each other: torchrun's, or the first process hosts one.
+
+    It does not wait for the others: who has not started is the watch's to say.
+    """
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    is_host = process == 0 and not _has_store()
+    try:
+        return _of_this_attempt(
+            TCPStore(host, port, None, is_host, timeout, wait_for_workers=False, multi_tenant=True)
+        )
+    except DistError as error:
+        reason = str(error).partition("\n")[0]
+        message = f"process {process} cannot {'host' if is_host else 'reach'} the run's store"
+        raise RunFailed(process, f"{message} at {host}, port {port}: {reason}", "") from None
+
+
+def _has_store() -> bool:
+    """Whether torchrun hosts the store; who else sets its variables leaves that to us."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _of_this_attempt(store: Store) -> Store:
+    """Apart from what an earlier attempt said, where torchrun tries again."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"attempt {attempt}", store)
 
 
 def _address_key(process: int) -> str:

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from torch.distributed import TCPStore
@@ -24,31 +25,19 @@ from torch.distributed import TCPStore
 from executor.events import Message, ended
 from executor.processes.beats import Limits
 from executor.processes.children import HOST, Children
+from executor.processes.environment import is_joined, prepare
 from executor.processes.joined import launch_joined
-from executor.processes.member import MESSAGES, OUTCOME, WORK
+from executor.processes.member import MESSAGES, OUTCOME, RECORD, WORK
 from executor.processes.observer import Observer
 from executor.processes.process import Arguments, Entry, Outcome
+from executor.processes.record import last_beat
+from executor.processes.stacks import stacks
 from executor.processes.stopping import Stop, Terminated, is_offered, sigterm_asks
-from executor.processes.verdict import Scene, Verdict, judge, judge_exit
+from executor.processes.verdict import RunFailed, Scene, Verdict, judge, judge_exit
 
 PERIOD = 0.05  # seconds between two looks at messages and ends
-TO_ANSWER = 0.3  # seconds that a process that hangs has to say where
+TO_ANSWER = 1.0  # seconds that a process that hangs has to say where
 LOG_LINES = 20
-TORCHRUN = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # what it tells its processes
-
-
-class RunFailed(Exception):
-    """A run ended by one of its processes, in words that name it and its task.
-
-    `details` are for whoever looks for the cause: the traceback or the end of
-    the process's log, and where the logs are. There are none where the message
-    says it all.
-    """
-
-    def __init__(self, process: int, message: str, details: str) -> None:
-        super().__init__(message)
-        self.process = process
-        self.details = details
 
 
 def launch(
@@ -57,21 +46,25 @@ def launch(
     processes: int,
     limits: Limits | None = None,
     on_message: Callable[[Message], None] = lambda _: None,
+    interface: str | None = None,
 ) -> Outcome | None:
     """Runs `entry(place, arguments)` in all processes and returns the first one's outcome.
 
     Under torchrun, the other processes get None; a failure ends each process
     there, after one of them has said why. The messages that the first process
     sends (`place.send`) arrive at `on_message` (`executor.events`), and at last,
-    where the run did not end by itself, how it ended.
+    where the run did not end by itself, how it ended. They reach each other by a
+    network `interface`, by default the one that leads to the first process.
 
     Raises `RunFailed` where a process failed, died or hung, `Terminated` where
     SIGTERM ended the run at once, and `ValueError` where another process cannot
-    import the entry, or torchrun started another number of processes.
+    import the entry, torchrun started another number of processes, or there is no
+    such interface.
     """
     limits = limits or Limits()
-    if not os.environ.keys() >= TORCHRUN:
-        return _launch_own(entry, arguments, processes, limits, on_message)
+    prepare(interface)
+    if not is_joined():
+        return _launch_own(entry, arguments, processes, limits, on_message, interface)
     if int(os.environ["WORLD_SIZE"]) != processes:
         started = os.environ["WORLD_SIZE"]
         raise ValueError(f"the run needs {processes} processes, and torchrun started {started}")
@@ -84,6 +77,7 @@ def _launch_own(
     processes: int,
     limits: Limits,
     on_message: Callable[[Message], None],
+    interface: str | None,
 ) -> Outcome:
     if entry.__module__ == "__main__":
         raise ValueError(f"{entry.__qualname__} must be in a module that can be imported")
@@ -92,9 +86,9 @@ def _launch_own(
     observer, stop = Observer(store, processes, limits), Stop()
     with _directory() as directory, sigterm_asks(stop):
         (directory / WORK).write_bytes(work)
-        with closing(Children(directory, processes, store.port)) as children:
+        with closing(Children(directory, processes, store.port, interface)) as children:
             try:
-                verdict = _supervise(children, store, observer, on_message, stop)
+                verdict = _supervise(children, store, observer, on_message, directory, stop)
             except (KeyboardInterrupt, Terminated):
                 _hear(store, on_message)
                 on_message(ended("interrupted"))
@@ -128,6 +122,7 @@ def _supervise(
     store: TCPStore,
     observer: Observer,
     on_message: Callable[[Message], None],
+    directory: Path,
     stop: Stop,
 ) -> Verdict | None:
     """Until all processes are done, or one of them ended the run, or SIGTERM did."""
@@ -145,7 +140,7 @@ def _supervise(
         if time.monotonic() > next_look or gone != before:
             scene = observer.look()
             next_look = time.monotonic() + scene.limits.beat
-            verdict = _judge_ends(scene, gone) or judge(scene)
+            verdict = _judge_ends(scene, gone, directory) or judge(scene)
             if verdict or len(gone) == len(scene.beats):
                 return verdict
         time.sleep(PERIOD)
@@ -156,7 +151,7 @@ def _hear(store: TCPStore, on_message: Callable[[Message], None]) -> None:
         on_message(json.loads(store.queue_pop(MESSAGES)))
 
 
-def _judge_ends(scene: Scene, ended: dict[int, int]) -> Verdict | None:
+def _judge_ends(scene: Scene, ended: dict[int, int], directory: Path) -> Verdict | None:
     """The verdict on the processes that ended before they were done.
 
     A victim of another's end may abort, so what aborted is named last.
@@ -166,15 +161,32 @@ def _judge_ends(scene: Scene, ended: dict[int, int]) -> Verdict | None:
         for process, status in ended.items()
         if status or not ((beat := scene.beats[process]) and beat.done)
     ]
-    return judge_exit(scene, min(early)[1], ended[min(early)[1]]) if early else None
+    if not early:
+        return None
+    _, process = min(early)
+    beats = list(scene.beats)
+    if beat := beats[process]:
+        beats[process] = last_beat(directory / RECORD.format(process), beat)
+    return judge_exit(replace(scene, beats=tuple(beats)), process, ended[process])
 
 
 def _failure(children: Children, verdict: Verdict, directory: Path) -> RunFailed:
     if verdict.foreseen:
         return RunFailed(verdict.process, verdict.message, "")
-    if verdict.alive:
-        children.ask_where(verdict.process)
-        time.sleep(TO_ANSWER)
-    log = children.log(verdict.process).splitlines()[-LOG_LINES:]
-    details = [verdict.traceback or "\n".join(log), f"The logs of all processes are in {directory}"]
-    return RunFailed(verdict.process, verdict.message, "\n".join(filter(None, details)))
+    stacks = _where(children, verdict) if verdict.alive else ""
+    log = "\n".join(children.log(verdict.process).splitlines()[-LOG_LINES:])
+    logs = f"The logs of all processes are in {directory}"
+    details = filter(None, [verdict.traceback or stacks or log, logs])
+    return RunFailed(verdict.process, verdict.message, "\n".join(details))
+
+
+def _where(children: Children, verdict: Verdict) -> str:
+    """The stacks of the threads to blame; nothing where the process cannot even say that."""
+    children.ask_where(verdict.process)
+    found, before = "", ""
+    for _ in range(round(TO_ANSWER / PERIOD)):
+        time.sleep(PERIOD)
+        before, found = found, stacks(children.log(verdict.process), verdict.threads)
+        if found and found == before:  # all is written
+            break
+    return found

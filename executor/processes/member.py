@@ -1,4 +1,4 @@
-"""A process that we started ourselves: `python -m executor.processes.member DIRECTORY`.
+"""A process that we started ourselves, from where `executor.member` begins.
 
 It ends with its parent, however the parent ends: the kernel is asked to kill
 it, and where there is no such kernel its guard sees that the parent is gone.
@@ -7,7 +7,6 @@ it, and where there is no such kernel its guard sees that the parent is gone.
 from __future__ import annotations
 
 import ctypes
-import faulthandler
 import json
 import os
 import pickle
@@ -22,6 +21,7 @@ from executor.events import Message
 from executor.processes.guard import Guard
 from executor.processes.place import FOREVER, Place, connect, use_cores
 from executor.processes.process import take_part
+from executor.processes.record import Record
 from executor.processes.stopping import STOPPED, is_offered, signals_to
 from executor.processes.watch import Watch
 
@@ -31,6 +31,7 @@ ASK_WHERE = signal.SIGUSR1  # writes to the log where all threads are
 MESSAGES = "messages"
 WORK = "work.pickle"
 OUTCOME = "outcome.pickle"
+RECORD = "lanes-{}"
 
 
 def end_with_parent() -> None:
@@ -58,8 +59,6 @@ def end_or_stop(place: Place, store: Store, signal_number: int) -> None:
 def main(directory: Path) -> None:
     """Does this process's part; the first one's outcome goes to the directory."""
     end_with_parent()
-    faulthandler.enable()
-    faulthandler.register(ASK_WHERE)
     entry, arguments, limits = pickle.loads((directory / WORK).read_bytes())  # noqa: S301  ours
     process, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     use_cores(processes)
@@ -69,7 +68,8 @@ def main(directory: Path) -> None:
         if process == 0:
             store.queue_push(MESSAGES, json.dumps(message))
 
-    place = Place(process, processes, process, store, Watch(), limits, send)
+    watch = Watch(Record(directory / RECORD.format(process)))
+    place = Place(process, processes, process, store, watch, limits, send)
     own_store = connect(FOREVER)
     look = partial(end_or_stop, place, own_store)
     guard = Guard(process, place.watch, own_store, limits, look)
@@ -80,7 +80,3 @@ def main(directory: Path) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # all is said: the interpreter's own end can only be slow, or hang
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

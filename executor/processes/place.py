@@ -57,8 +57,8 @@ class Place:
 
     @property
     def timeout(self) -> timedelta:
-        """What a communication may take: long, as the watch sees a hang earlier and knows whose."""
-        return timedelta(seconds=max(3600.0, 10 * self.limits.hang))
+        """What a communication may take."""
+        return self.limits.communication
 
 
 def connect(timeout: timedelta) -> distributed.TCPStore:

@@ -3,11 +3,14 @@
 The rules, tried in this order, name a culprit and not one of its victims:
 
 1. An exception that was not raised in communication explains itself.
-2. A process that gives no sign of life is dead or stopped.
-3. A computation that takes longer than the limit hangs. (A wait may be long:
+2. Processes that have not started in time are named together: one that imports
+   over a network file system may be slow, and the others can only wait for it.
+3. A process that gives no sign of life is dead or stopped.
+4. A computation that takes longer than the limit hangs. (A wait may be long:
    the last rank waits for all others' first tasks.)
-4. A connection that failed is named only if nothing above explains it in time.
-5. Where nobody moves and everybody waits, the earliest task says who for whom.
+5. A connection that failed is named only if nothing above explains it in time.
+6. Where all have started, nobody moves and everybody waits, the earliest task
+   says who for whom.
 
 What only a parent knows, how a process ended, goes before all of these.
 """
@@ -21,17 +24,30 @@ from dataclasses import asdict, dataclass
 
 from executor.processes.beats import Beat, Failure, LaneState, Limits
 
-Wait = tuple[int, int, int, LaneState]  # step, task number, process, lane
-
 MOST_WAITS = 6  # lines of a message that says who waits for whom
+MOST_NAMES = 8
+
+
+class RunFailed(Exception):
+    """A run ended by one of its processes, in words that name it and its task.
+
+    `details` are for whoever looks for the cause: the traceback, where it hangs
+    or the end of the process's log, and where the logs are. There are none
+    where the message says it all.
+    """
+
+    def __init__(self, process: int, message: str, details: str) -> None:
+        super().__init__(message)
+        self.process = process
+        self.details = details
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The process to blame, and why in a sentence; `traceback` where there is one.
 
-    `alive`: it may still be asked where it hangs. `foreseen`: nothing is to be
-    added to the message.
+    `alive`: it may still be asked where it hangs, which is in these `threads`
+    if any are known. `foreseen`: nothing is to be added to the message.
     """
 
     process: int
@@ -39,6 +55,7 @@ class Verdict:
     traceback: str = ""
     alive: bool = False
     foreseen: bool = False
+    threads: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(filter(None, (self.message, self.traceback.rstrip())))
@@ -50,7 +67,21 @@ class Verdict:
 
 def verdict_from_json(text: str | bytes) -> Verdict:
     """The inverse of `Verdict.to_json`."""
-    return Verdict(**json.loads(text))
+    fields = json.loads(text)
+    return Verdict(**{**fields, "threads": tuple(fields["threads"])})
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A lane of a process that waits for others; in no step before the first and after the last."""
+
+    process: int
+    step: int | None
+    lane: LaneState
+
+    def order(self) -> tuple[int, int, int]:
+        """The earliest task comes first."""
+        return self.step or 0, self.lane.activity.number or 0, self.process
 
 
 @dataclass(frozen=True)
@@ -77,6 +108,21 @@ class Scene:
             if beat is not None and not beat.done:
                 yield process, beat
 
+    @property
+    def unstarted(self) -> list[int]:
+        """The processes that have not said anything yet."""
+        return [process for process, beat in enumerate(self.beats) if beat is None]
+
+    @property
+    def waits(self) -> list[Wait]:
+        """What each process waits in, if it does, the earliest first."""
+        found = [
+            Wait(process, beat.step, beat.waiting[0])
+            for process, beat in self.known()
+            if beat.waiting
+        ]
+        return sorted(found, key=Wait.order)
+
     def name(self, process: int) -> str:
         """`rank 1 (process 3)`; before a process has said its rank, `process 3`."""
         beat = self.beats[process]
@@ -85,10 +131,11 @@ class Scene:
     def where(self, process: int, lead: str = ", last seen ") -> str:
         """`, last seen in step 12, in backward of stage 3`, as far as that is known."""
         beat = self.beats[process]
-        if beat is None:
-            return " before it had started"
-        step = "" if beat.step is None else f"in step {beat.step}, "
-        return f"{lead}{step}{_doing(beat)}"
+        return (
+            " before it had started"
+            if beat is None
+            else f"{lead}{_in_step(beat.step)}{_doing(beat)}"
+        )
 
 
 def judge(scene: Scene) -> Verdict | None:
@@ -118,28 +165,43 @@ def _failed(scene: Scene, process: int, how: str, failure: Failure) -> Verdict:
     return Verdict(process, message, failure.traceback, foreseen=failure.foreseen)
 
 
+def _unstarted(scene: Scene) -> Verdict | None:
+    late = scene.unstarted
+    seconds = max((scene.silent[process] for process in late), default=0.0)
+    if seconds <= scene.limits.start:
+        return None
+    has = "process {} has" if len(late) == 1 else "processes {} have"
+    names = _listed([str(process) for process in late], most=MOST_NAMES)
+    message = f"{has.format(names)} not started after {seconds:.0f} s"
+    return Verdict(late[0], "\n".join([message, *_lines(scene)]), alive=True)
+
+
 def _silent(scene: Scene) -> Verdict | None:
-    for process, seconds in enumerate(scene.silent):
-        beat = scene.beats[process]
-        allowed = scene.limits.start if beat is None else scene.patience
-        if seconds > allowed and not (beat and beat.done):
+    for process, beat in scene.known():
+        seconds = scene.silent[process]
+        if seconds > scene.patience:
             message = f"{scene.name(process)} gave no sign of life for {seconds:.0f} s"
-            return Verdict(process, message + scene.where(process), alive=True)
+            threads = _threads(beat.computing or beat.waiting)
+            return Verdict(process, message + scene.where(process), alive=True, threads=threads)
     return None
+
+
+def _threads(lanes: list[LaneState]) -> tuple[int, ...]:
+    return tuple({lane.thread for lane in lanes if lane.thread})
 
 
 def _hangs(scene: Scene) -> Verdict | None:
     over = [
-        (lane.seconds, process)
+        (lane.seconds, process, lane)
         for process, beat in scene.known()
         for lane in beat.computing
         if lane.seconds > (lane.activity.limit or scene.limits.hang)
     ]
     if not over:
         return None
-    seconds, process = max(over)
-    message = f"{scene.name(process)} hangs{scene.where(process, lead=' ')}"
-    return Verdict(process, f"{message}, for {seconds:.0f} s", alive=True)
+    seconds, process, lane = max(over, key=lambda each: each[:2])
+    message = f"{scene.name(process)} hangs{scene.where(process, lead=' ')}, for {seconds:.0f} s"
+    return Verdict(process, message, alive=True, threads=_threads([lane]))
 
 
 def _disconnected(scene: Scene) -> Verdict | None:
@@ -156,15 +218,11 @@ def _disconnected(scene: Scene) -> Verdict | None:
 
 def _standstill(scene: Scene) -> Verdict | None:
     known = dict(scene.known())
-    if not known or any(_may_be_well(beat, scene.limits) for beat in known.values()):
+    if not known or scene.unstarted:
         return None
-    waits: list[Wait] = [
-        (beat.step or 0, lane.activity.number or 0, process, lane)
-        for process, beat in known.items()
-        for lane in beat.waiting[:1]
-    ]
-    waits.sort(key=lambda wait: wait[:3])
-    return _idle(scene, known, waits) or _all_wait(scene, waits)
+    if any(_may_be_well(beat, scene.limits) for beat in known.values()):
+        return None
+    return _idle(scene, known) or _all_wait(scene)
 
 
 def _may_be_well(beat: Beat, limits: Limits) -> bool:
@@ -173,28 +231,45 @@ def _may_be_well(beat: Beat, limits: Limits) -> bool:
     return beat.quiet <= limits.hang or bool(beat.computing) or outside
 
 
-def _idle(scene: Scene, known: dict[int, Beat], waits: list[Wait]) -> Verdict | None:
+def _idle(scene: Scene, known: dict[int, Beat]) -> Verdict | None:
     """A process that waits for nobody has stopped by itself."""
     for process, beat in known.items():
         if not beat.waiting:
             message = f"{scene.name(process)} has begun no task for {beat.quiet:.0f} s"
-            lines = [message + scene.where(process), *_lines(scene, waits)]
+            lines = [message + scene.where(process), *_lines(scene)]
             return Verdict(process, "\n".join(lines), alive=True)
     return None
 
 
-def _all_wait(scene: Scene, waits: list[Wait]) -> Verdict:
-    *_, process, _lane = waits[0]
+def _all_wait(scene: Scene) -> Verdict:
+    first = scene.waits[0]
     message = f"nothing has moved for {scene.limits.hang:.0f} s: all processes wait for each other"
-    return Verdict(process, "\n".join([message, *_lines(scene, waits)]), alive=True)
+    lines = "\n".join([message, *_lines(scene)])
+    return Verdict(first.process, lines, alive=True, threads=_threads([first.lane]))
 
 
-def _lines(scene: Scene, waits: list[Wait]) -> Iterator[str]:
-    for step, _, process, lane in waits[:MOST_WAITS]:
-        peers = " and ".join(scene.name(peer) for peer in lane.activity.peers[:2])
-        yield f"  {scene.name(process)} waits for {peers} in step {step}, in {lane.activity.words}"
+def _lines(scene: Scene) -> Iterator[str]:
+    """Who waits for whom."""
+    waits = scene.waits
+    for wait in waits[:MOST_WAITS]:
+        activity = wait.lane.activity
+        # Those that have not started come first: there is nothing else to be known of them.
+        peers = sorted(activity.peers, key=lambda peer: scene.beats[peer] is not None)
+        names = _listed([scene.name(peer) for peer in peers], most=2)
+        place = f"{_in_step(wait.step)}in {activity.words}"
+        yield f"  {scene.name(wait.process)} waits for {names} {place}"
     if len(waits) > MOST_WAITS:
         yield f"  and {len(waits) - MOST_WAITS} more"
+
+
+def _listed(names: list[str], most: int) -> str:
+    """`1, 2 and 5`; or `1, 2 and 3 more`."""
+    shown = names if len(names) <= most else [*names[:most], f"{len(names) - most} more"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+
+
+def _in_step(step: int | None) -> str:
+    return "" if step is None else f"in step {step}, "
 
 
 def _doing(beat: Beat) -> str:
@@ -214,6 +289,7 @@ def _signal_name(number: int) -> str:
 
 RULES: tuple[Callable[[Scene], Verdict | None], ...] = (
     _raised,
+    _unstarted,
     _silent,
     _hangs,
     _disconnected,

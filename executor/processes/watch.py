@@ -1,7 +1,8 @@
 """What a process is doing: the lanes say it here, and its beat tells the others.
 
 The lanes say `enter` and `leave` around each task, which is one store into a
-dict: no lock and no text. Words are made only when a beat is.
+dict, and one into the record of a process whose launcher reads it: no lock, and
+text only the first time. All other words are made only when a beat is.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NoReturn
 
-from torch import OutOfMemoryError
 from torch.distributed import DistError
 
 from executor.processes.beats import Activity, Beat, Failure, LaneState
+from executor.processes.record import Record
+from executor.processes.shortage import shortage
 
 Doing = int | Activity  # an int is a task's number, to be described when it is told
 LaneRecord = tuple[Doing, float, bool, int]  # what, since when, whether still, which thread
 
 MAIN = "main"
+NO_THREAD = 0
 TRACEBACK_FRAMES = -8  # the innermost ones
 NOWHERE = Activity("")
 BROKEN_CONNECTION = ("Connection closed", "Connection reset", "gloo", "NCCL", "Broken pipe")
@@ -39,17 +42,20 @@ class Watch:
     Whoever runs the steps sets `step`, and sets it to None after the last: in
     a step, a process that begins nothing for long has stopped, and outside it
     may take its time. `foreseen` are the errors that explain themselves, in
-    communication too.
+    communication too; `advice` is for whoever is out of memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, record: Record | None = None) -> None:
         self.step: int | None = None
         self.foreseen: tuple[type[BaseException], ...] = ()
+        self.advice = ""
         self.alarm: Callable[[], None] = lambda: None  # sends the beat at once
         self.look: Callable[[], None] = lambda: None  # before a beat: what cannot tell by itself
         self._title = ""
         self._describe: Callable[[int], Activity] = task_number
         self._lanes: dict[str, LaneRecord] = {}
+        self._record = record
+        self._words: dict[Doing, tuple[bytes, bool]] = {}
         self._failure: tuple[Failure, float] | None = None
         self._count = 0
         self._begun = time.monotonic()
@@ -60,16 +66,32 @@ class Watch:
         The others hear of it at once: it may end before its next beat.
         """
         self._title, self._describe = title, describe
+        self._words = {}
         self.alarm()
 
     def enter(self, lane: str, doing: Doing) -> None:
-        """The lane begins a task."""
-        self._lanes[lane] = (doing, time.monotonic(), True, threading.get_ident())
+        """The lane begins a task, in the thread that calls."""
+        self._set(lane, (doing, time.monotonic(), True, threading.get_ident()))
+
+    def see(self, lane: str, doing: Doing) -> None:
+        """A lane that cannot tell by itself, of a device, is seen in a task."""
+        self._set(lane, (doing, time.monotonic(), True, NO_THREAD))
 
     def leave(self, lane: str) -> None:
         """The lane has ended the task that it was in."""
         doing, _, _, thread = self._lanes[lane]
-        self._lanes[lane] = (doing, time.monotonic(), False, thread)
+        self._set(lane, (doing, time.monotonic(), False, thread))
+
+    def _set(self, lane: str, now: LaneRecord) -> None:
+        self._lanes[lane] = now
+        if self._record is None:
+            return
+        doing, since, busy, _ = now
+        words = self._words.get(doing)
+        if words is None:  # each task is put in words once
+            activity = self._activity(doing)
+            words = self._words[doing] = activity.words.encode(), bool(activity.peers)
+        self._record.write(lane, self.step, since, busy, *words)
 
     @contextmanager
     def during(self, activity: Activity, lane: str = MAIN) -> Iterator[None]:
@@ -95,15 +117,18 @@ class Watch:
     def record(self, error: BaseException) -> None:
         """Keeps an exception for the next beat; the first call counts."""
         activity = self._activity(self._own_doing())
-        foreseen = isinstance(error, self.foreseen)
+        short = shortage(error)
+        foreseen = isinstance(error, self.foreseen) or short is not None
         text = str(error) if foreseen else f"{type(error).__name__}: {error}".strip()
-        broken = _is_broken_connection(error, activity)
+        if short is not None:
+            text = "; ".join(filter(None, [short, self.advice]))
+        broken = not foreseen and _is_broken_connection(error, activity)
         frames = traceback.format_exception(error, limit=TRACEBACK_FRAMES)
         failure = Failure(
             text.partition("\n")[0],
             activity.words,
             activity.number,
-            in_communication=broken and not foreseen,
+            in_communication=broken,
             traceback="" if foreseen else "".join(frames),
             foreseen=foreseen,
         )
@@ -128,8 +153,8 @@ class Watch:
             self.step,
             now - max((since for _, (_, since, _, _) in lanes), default=self._begun),
             tuple(
-                LaneState(lane, self._activity(doing), busy, now - since)
-                for lane, (doing, since, busy, _) in lanes
+                LaneState(lane, self._activity(doing), busy, now - since, thread)
+                for lane, (doing, since, busy, thread) in lanes
             ),
             failure and replace(failure[0], seconds=now - failure[1]),
             done,
@@ -152,8 +177,6 @@ class Watch:
 
 def _is_broken_connection(error: BaseException, activity: Activity) -> bool:
     """Whether it may be another's fault; of its own accord torch raises nothing but this."""
-    if isinstance(error, OutOfMemoryError):
-        return False
     is_waiting = bool(activity.peers) and isinstance(error, RuntimeError)
     words = any(word in str(error) for word in BROKEN_CONNECTION)
     return is_waiting or isinstance(error, DistError) or words

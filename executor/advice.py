@@ -1,0 +1,19 @@
+"""What a run that is out of memory can do about it."""
+
+from __future__ import annotations
+
+from executor.job import Job
+from executor.settings import Activations
+from schedules import Sharding
+
+
+def to_save_memory(job: Job) -> str:
+    """The options that a job leaves unused, the one that costs least time first."""
+    is_whole = job.communication.sharding is not Sharding.FULL and job.data_parallel > 1
+    options = [
+        "--activations recompute" if job.activations is Activations.KEEP else "",
+        "--sharding full" if is_whole else "",
+        "a smaller --microbatch-size" if job.microbatch_size > 1 else "",
+        "more ranks (--pp)",
+    ]
+    return f"less is needed with {' or '.join(filter(None, options))}"

@@ -1,0 +1,25 @@
+"""The program of a process that we start ourselves: `python -m executor.member DIRECTORY`.
+
+It can be asked where it is from its first moment on, since importing torch may
+take minutes. No package imports this module, which runs as the main one.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Takes part, once all that this needs is imported."""
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # `executor.processes.member.ASK_WHERE`
+    from executor.processes.member import main as take_part
+
+    take_part(Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

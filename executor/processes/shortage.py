@@ -1,0 +1,37 @@
+"""An allocation that failed, in words: torch says it in one way for each device."""
+
+from __future__ import annotations
+
+import re
+
+from torch import OutOfMemoryError
+
+PREFIXES = " KMGTPE"
+AMOUNT = re.compile(
+    r"(?:tried|unable) to allocate ([\d.]+) *(?:bytes|([KMGTPE])iB)?", re.IGNORECASE
+)
+SIGNS = ("DefaultCPUAllocator", "out of memory")
+
+
+def shortage(error: BaseException) -> str | None:
+    """`out of memory: tried to allocate 4.2 GB`, if that is what the error says."""
+    text = str(error)
+    if not (
+        isinstance(error, (OutOfMemoryError, MemoryError))
+        or (isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS))
+    ):
+        return None
+    found = AMOUNT.search(text)
+    if found is None:
+        return "out of memory"
+    size = float(found[1]) * 1024.0 ** PREFIXES.index((found[2] or " ").upper())
+    return f"out of memory: tried to allocate {in_bytes(size)}"
+
+
+def in_bytes(size: float) -> str:
+    """`4.2 GB`."""
+    for prefix in PREFIXES[:-1]:
+        if size < 1000:
+            return f"{size:.3g} {prefix.strip()}B"
+        size /= 1000
+    return f"{size:.3g} {PREFIXES[-1]}B"
