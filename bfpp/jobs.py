@@ -92,6 +92,7 @@ def device_job_of(options: argparse.Namespace, schedule: str, layout: Layout) ->
         data_parallel=options.dp,
         microbatch_size=options.microbatch_size,
         precision=Precision(options.precision),
+        reduce_precision=options.reduce_precision and Precision(options.reduce_precision),
         activations=Activations(options.activations),
         ends=Ends(options.ends),
     )
@@ -115,11 +116,14 @@ def job_of(options: argparse.Namespace) -> Job:
     schedule = find_schedule(options.schedule)
     layout = shared.layout(options, schedule)
     schedule.require(layout)
+    optimization = Optimization(
+        options.learning_rate, options.weight_decay, options.clip, options.skip_nonfinite
+    )
     return replace(
         device_job_of(options, schedule.name, layout),
-        communication=replace(shared.communication(options), clipping=options.clip is not None),
+        communication=replace(shared.communication(options), clipping=optimization.needs_norm),
         steps=options.steps,
-        optimization=Optimization(options.learning_rate, options.weight_decay, options.clip),
+        optimization=optimization,
         seed=options.seed,
         saving=_saving(options),
         checks_messages=options.check_messages,
@@ -172,6 +176,7 @@ def _source(options: argparse.Namespace) -> ModelSource:
             raise InvalidConfiguration(size, f"is decided by {options.model}")
         return FunctionSource(Path(f"{path}.py"), name)
     model = _transformer(options)
+    _require_layers(model)
     with blaming("--text"):
         return TransformerSource(
             TransformerSizes(
@@ -186,6 +191,18 @@ def _source(options: argparse.Namespace) -> ModelSource:
                 gated=model.gated,
             ),
             options.text and options.text.resolve(strict=True),
+        )
+
+
+def _require_layers(model: Transformer) -> None:
+    """Raise `InvalidConfiguration` for a model whose layers the executor does not have."""
+    titles = {"rms": "RMSNorm", "rotary": "rotary positions"}
+    others = [titles[kind] for kind in (model.norm, model.positions) if kind in titles]
+    if others:
+        raise InvalidConfiguration(
+            "model",
+            f"{model.name} has {' and '.join(others)}, and the transformer that can be run has "
+            "LayerNorm and learned positions: it can be simulated, or be given as FILE.py:FUNCTION",
         )
 
 

@@ -92,7 +92,13 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         group,
         "--precision",
         Precision.FLOAT32,
-        "of weights, activations and gradients; the optimizer's is at least float32",
+        "of weights, activations and gradients; their sums and the optimizer have at least float32",
+    )
+    group.add_argument(
+        "--reduce-precision",
+        choices=[str(each) for each in Precision],
+        help="of gradients that are sent to other replicas (default: that of their sums, float32 "
+        "for --precision bfloat16); less is less traffic, and rounded",
     )
     shared.add_choice(
         group,
@@ -159,6 +165,13 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         metavar="NORM",
         help="clip gradients to this norm over all ranks (default: not at all)",
+    )
+    group.add_argument(
+        "--skip-nonfinite",
+        type=shared.whole_number,
+        metavar="N",
+        help="leave out a step whose loss or gradients are not finite, up to N in a row (default: "
+        "the run ends there)",
     )
     group.add_argument(
         "--seed",

@@ -17,6 +17,7 @@ from functools import partial
 from torch import Tensor
 
 from executor.backends.protocol import Backend
+from executor.finite import Seen
 from executor.lanes import Lane, Mark
 from executor.worker import Worker
 from schedules import Operation, Task, TaskGraph
@@ -98,6 +99,7 @@ class Step:
     times: list[Times] = field(default_factory=list)
     ends: dict[tuple[int, int], Mark] = field(default_factory=dict)
     losses: dict[int, Tensor] = field(default_factory=dict)
+    seen: list[Seen] = field(default_factory=list)
     last: list[Mark] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
 
@@ -174,7 +176,7 @@ class Dispatcher:
                 self._dispatch(task, ends, step)
         for worker in self.backend.workers:
             compute = self.lanes[worker.replica, self.graph.lanes_of(worker.rank)[0]]
-            compute.run(partial(worker.finish, step.losses))
+            compute.run(partial(worker.finish, step.losses, step.seen))
         step.last.extend(step.mark(lane, not self.times) for lane in self.lanes.values())
 
     def _begin(self, worker: Worker, step: Step, outside: Mark | None) -> None:

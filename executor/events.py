@@ -7,7 +7,8 @@ process 0). An event is a dict that JSON can hold; `event` says which it is:
 - `begin`, once, before the first step: `first_step`, `steps` (where it ends),
   `resumed_from` (a checkpoint's path, or None), `notes` and `warnings` (lines).
 - `step`, after each: `step`, `loss`, `seconds` (of its tasks), `elapsed` (since
-  the step before was done, with the loading of the batch).
+  the step before was done, with the loading of the batch), `skipped` (why it was
+  left out, or nothing).
 - `save`, after each: `step` (how many steps are in it) and `path`.
 - `end`, once: `how` (done, stopped, failed or interrupted) and `reason`.
 
@@ -48,9 +49,16 @@ def begun(
     }
 
 
-def stepped(step: int, loss: float, seconds: float, elapsed: float) -> Message:
-    """A step is done."""
-    return {"event": "step", "step": step, "loss": loss, "seconds": seconds, "elapsed": elapsed}
+def stepped(step: int, loss: float, seconds: float, elapsed: float, skipped: str = "") -> Message:
+    """A step is done, or was left out."""
+    return {
+        "event": "step",
+        "step": step,
+        "loss": loss,
+        "seconds": seconds,
+        "elapsed": elapsed,
+        "skipped": skipped,
+    }
 
 
 def saved(step: int, path: Path) -> Message:

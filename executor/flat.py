@@ -38,9 +38,12 @@ class Flat:
 
     @property
     def share(self) -> int:
-        """Elements of a share, the padding included."""
+        """Elements of a share, the padding included; there is some in a stage without parameters.
+
+        A stage's first gradient tells all replicas of a loss that is not finite.
+        """
         total = sum(shape.numel() for shape in self.shapes.values())
-        return -(-total // (self.shares * ROUND)) * ROUND
+        return max(1, -(-total // (self.shares * ROUND))) * ROUND
 
     @property
     def size(self) -> int:
@@ -79,10 +82,10 @@ class StageState:
         assert self.weights.grad is not None  # noqa: S101
         return self.weights.grad
 
-    def moments(self) -> dict[str, Tensor]:
+    def moments(self, counts_on: torch.device) -> dict[str, Tensor]:
         """What Adam keeps of the share before its first step, by torch's names."""
         return {
-            "step": torch.zeros((), dtype=torch.float32),
+            "step": torch.zeros((), dtype=torch.float32, device=counts_on),
             "exp_avg": torch.zeros_like(self.weights),
             "exp_avg_sq": torch.zeros_like(self.weights),
         }

@@ -91,6 +91,7 @@ class MetricsFile:
             "step": message["step"],
             "loss": loss if math.isfinite(loss) else None,
             "seconds": message["seconds"],
+            "skipped": message["skipped"],
             "elapsed": elapsed,
             "tokens_per_second": self._tokens / elapsed if elapsed > 0 else None,
         }
@@ -176,7 +177,7 @@ class LogLines:
 
 
 class LastWords:
-    """The warnings with which a run begins; and if it fails, what it had trained until then."""
+    """The warnings of a run: as it begins, of steps left out; if it fails, what was trained."""
 
     def __init__(self, say: Say = say) -> None:
         self._say = say
@@ -189,6 +190,8 @@ class LastWords:
         if event == "begin":
             for warning in message["warnings"]:
                 self._say(warning)
+        if event == "step" and message["skipped"]:
+            self._say(f"step {message['step']} is left out: {message['skipped']}")
         if event == "step":
             self._losses.append((message["step"], message["loss"]))
         if event == "save":

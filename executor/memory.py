@@ -8,10 +8,12 @@ graph's gathers, reductions and buffers say it all.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from executor.finite import Piece, largest
 from executor.flat import StageState, memory_of
 from executor.plan import Plan
 from executor.stage import Stage
@@ -42,10 +44,22 @@ class Memory:
             [stage.state.weights for stage in self.stages.values()],
             lr=plan.optimization.learning_rate,
             weight_decay=plan.optimization.weight_decay,
+            fused=self.skips or None,
         )
+        counts_on = device if self.skips else torch.device("cpu")
         for stage in self.stages.values():
-            self.optimizer.state[stage.state.weights] = stage.state.moments()
+            self.optimizer.state[stage.state.weights] = stage.state.moments(counts_on)
         self.square_norm = torch.zeros((), dtype=torch.float64, device=device)
+        self.total_square_norm: Tensor | None = None
+        self.largest: dict[int, Tensor] = {}
+
+    @property
+    def skips(self) -> bool:
+        """Whether an update is left out where the norm of all gradients is not finite.
+
+        The fused optimizer can do so without the host, and counts no step then.
+        """
+        return self.plan.optimization.skip_nonfinite is not None
 
     # Buffers
 
@@ -79,7 +93,9 @@ class Memory:
                 found[buffer] = state
             else:
                 size = max(stage.flat.size for stage in stages)
-                found[buffer] = torch.zeros(size, dtype=self.plan.dtype, device=state.device)
+                is_weights = column == "weight_buffer"
+                dtype = self.plan.dtype if is_weights else self.plan.gradient_dtype
+                found[buffer] = torch.zeros(size, dtype=dtype, device=state.device)
         return found
 
     def keeps(self, tensor: Tensor) -> bool:
@@ -118,6 +134,13 @@ class Memory:
         """The optimizer's step, with gradients clipped if their norm is given."""
         clip = self.plan.optimization.clip
         states = [stage.state for stage in self.stages.values()]
+        self.total_square_norm = square_norm
+        self.largest = {
+            number: largest(stage.gradient_pieces) for number, stage in self.stages.items()
+        }
+        if self.skips and square_norm is not None:
+            is_bad = square_norm.isfinite().logical_not()
+            setattr(self.optimizer, "found_inf", is_bad.to(torch.float32))  # noqa: B010  torch's name
         if clip is not None and square_norm is not None:
             scale = (clip / (square_norm.sqrt() + 1e-6)).clamp(max=1)
             for state in states:
@@ -132,6 +155,12 @@ class Memory:
         for number, stage in self.stages.items():
             for buffer in stage.buffers.values() if number not in self.gathers else ():
                 buffer.copy_(stage.state.weights.detach())
+
+    def state_pieces(self, stage: Stage) -> Iterator[list[Piece]]:
+        """What is kept of a stage from step to step: of the weights, and of each moment."""
+        kept = self.optimizer.state[stage.state.weights]
+        for values in (stage.state.weights.detach(), kept["exp_avg"], kept["exp_avg_sq"]):
+            yield list(stage.flat.pieces(values, stage.state.number))
 
     def step_counts(self) -> list[Tensor]:
         """How many steps the optimizer has made, as it counts them for each stage."""

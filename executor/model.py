@@ -4,7 +4,8 @@ A `Model` is all that the executor knows of a network. Each layer takes the one
 tensor that the layer before returned; the first takes the inputs. A layer is a
 module, or a function that makes one: only the layers of a rank's own stages are
 made on it, each from a seed of its own, so that the weights do not depend on
-how the model is cut. A module is copied: training leaves the given one as it is.
+how the model is cut. A module is copied: training leaves the given one as it is,
+and so it does where a function returns a module that somebody keeps.
 
 What layers must keep to:
 
@@ -14,13 +15,16 @@ What layers must keep to:
   the step, the micro-batch and its own number, so that its numbers depend
   neither on the cut nor on the schedule. They do depend on the kind of device.
 - They share no parameters over stages, and train all that they have: what is
-  not trained is a buffer. Buffers are no part of a checkpoint.
+  not trained is a buffer. Buffers are no part of a checkpoint, and keep their
+  precision where the run's is lower.
+- Parameters are the layers': nothing else that requires gradients is used, and
+  the loss has none.
 - They do not change their input in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -30,7 +34,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from executor.settings import Ends
 from schedules import InvalidConfiguration
@@ -71,6 +74,9 @@ class Shape:
         """How many numbers that is."""
         return torch.Size(self.size).numel()
 
+    def __str__(self) -> str:
+        return f"shape {self.size} in {self.dtype}"
+
 
 def cut(model: Model, stages: int, ends: Ends = Ends.ATTACHED) -> list[range]:
     """The layers of each stage; raises `InvalidConfiguration` if one would have none."""
@@ -86,22 +92,29 @@ def drawing(*of: int) -> Iterator[None]:
         yield
 
 
-def build(model: Model, layers: Iterable[int], seed: int) -> dict[int, nn.Module]:
+def build(
+    model: Model, layers: Iterable[int], seed: int, kept: Collection[int] = ()
+) -> dict[int, nn.Module]:
     """The modules of some layers, each made with random numbers of its own.
 
-    Those that share a parameter share it still.
+    Given modules are copied, and so are those of the `kept` layers: what their
+    functions return is not theirs alone. Layers that share a parameter share it still.
     """
     copied: dict[int, Any] = {}
     made = {}
     for number in layers:
+        layer = model.layers[number]
         with drawing(seed, number):
-            made[number] = _make(model.layers[number], number, copied)
+            module = make(layer, number)
+            is_own = module is not layer and number not in kept
+            made[number] = module if is_own else copy(module, number, copied)
     return made
 
 
-def _make(layer: Layer, number: int, copied: dict[int, Any]) -> nn.Module:
+def make(layer: Layer, number: int) -> nn.Module:
+    """The module that is given, or that the function returns."""
     if isinstance(layer, nn.Module):
-        return deepcopy(layer, copied)
+        return layer
     try:
         module: object = layer()
     except TypeError as error:
@@ -113,89 +126,31 @@ def _make(layer: Layer, number: int, copied: dict[int, Any]) -> nn.Module:
     return module
 
 
-@dataclass(frozen=True)
-class Traced:
-    """What stages hand on, and the layers that draw random numbers: found without computing."""
-
-    shapes: list[Shape]
-    random: frozenset[int]
-
-
-def trace(model: Model, cuts: Sequence[range], microbatch_size: int, dtype: torch.dtype) -> Traced:
-    """Run the layers on shapes alone.
-
-    Raises `InvalidConfiguration` for a layer that cannot be run so, or that
-    breaks a rule of this module.
-    """
-    _require_own_parameters(model, cuts)
-    inputs, _ = model.batch(0, range(microbatch_size))
-    value = inputs.to(device="meta", dtype=dtype if inputs.is_floating_point() else None)
-    shapes: list[Shape] = []
-    random = set()
-    with torch.device("meta"), torch.no_grad():
-        for layers in cuts:
-            for number in layers:
-                value, draws = _run_on_meta(model.layers[number], number, value, dtype)
-                random |= {number} if draws else set()
-            if not value.is_floating_point() and len(shapes) < len(cuts) - 1:
-                raise InvalidConfiguration(
-                    "model",
-                    f"layer {layers[-1]} returns {value.dtype} at the end of a stage, through "
-                    "which no gradient can come back",
-                )
-            shapes.append(Shape(tuple(value.shape), value.dtype))
-    return Traced(shapes, frozenset(random))
-
-
-def _require_own_parameters(model: Model, cuts: Sequence[range]) -> None:
-    """Raise `InvalidConfiguration` where stages share a parameter."""
-    found: dict[int, tuple[int, int]] = {}
-    for stage, layers in enumerate(cuts):
-        for number in layers:
-            layer = model.layers[number]
-            for parameter in layer.parameters() if isinstance(layer, nn.Module) else ():
-                first, other = found.setdefault(id(parameter), (stage, number))
-                if first != stage:
-                    raise InvalidConfiguration(
-                        "model",
-                        f"layers {other} and {number} share a parameter, and are in stages "
-                        f"{first} and {stage}",
-                    )
-
-
-class _Draws(TorchDispatchMode):
-    """Sees whether random numbers are drawn."""
-
-    found = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        self.found = self.found or torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **(kwargs or {}))
-
-
-def _run_on_meta(
-    layer: Layer, number: int, value: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, bool]:
-    """What a layer returns, and whether it drew random numbers."""
-    module = _make(layer, number, {}).to(device="meta", dtype=dtype)
-    name = f"layer {number} ({type(module).__name__})"
-    for key, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            raise InvalidConfiguration(
-                "model", f"{name} does not train its parameter {key}: make it a buffer"
-            )
-    draws = _Draws()
+def copy(module: nn.Module, number: int, copied: dict[int, Any]) -> nn.Module:
+    """A copy of a layer; what was `copied` before is not copied again."""
     try:
-        with draws:
-            result: object = module(value)
-    except Exception as error:
+        return deepcopy(module, copied)
+    except Exception as error:  # whatever a user's module raises
         raise InvalidConfiguration(
             "model",
-            f"{name} does not take what the layer before returns, {tuple(value.shape)}: {error}",
+            f"layer {number} ({type(module).__name__}) cannot be copied, so it must be a function "
+            f"that makes a new one whenever it is called: {error}",
         ) from error
-    if not isinstance(result, Tensor):
-        raise InvalidConfiguration(
-            "model", f"{name} returns {type(result).__name__}, not one tensor"
-        )
-    return result, draws.found
+
+
+def compute_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Change the precision of a module: of its parameters, and of buffers if theirs is lower."""
+    for each in module.modules():
+        for parameter in each.parameters(recurse=False):
+            parameter.data = parameter.data.to(dtype)
+        for name, buffer in each.named_buffers(recurse=False):
+            setattr(each, name, buffer.to(_widened(buffer.dtype, dtype)))
+    return module
+
+
+def _widened(dtype: torch.dtype, run: torch.dtype) -> torch.dtype:
+    """A buffer's precision, or that of the run if it has more; whole numbers stay whole."""
+    own = dtype.to_real()
+    if not own.is_floating_point or own.itemsize >= run.itemsize:
+        return dtype
+    return run.to_complex() if dtype.is_complex else run

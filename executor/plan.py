@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from executor.model import GENERATOR, Model, Shape, Traced, cut, drawing, trace
+from executor.batches import bits, require_function, samples_of
+from executor.model import Model, Shape, build, cut, drawing
 from executor.settings import Precision, Training
-from schedules import Sharding, TaskGraph
+from executor.tracing import Traced, trace
+from schedules import InvalidConfiguration, Sharding, TaskGraph
 
 DTYPES = {
     Precision.FLOAT64: torch.float64,
@@ -36,11 +39,32 @@ class Plan(Training):
     @cached_property
     def traced(self) -> Traced:
         """What can be known of the layers without computing."""
-        return trace(self.model, self.cuts, self.microbatch_size, self.dtype)
+        return trace(self.model, self.cuts, self.microbatch_size, self.dtype, self.seed)
 
     def check(self) -> None:
         """Raises `InvalidConfiguration` for a model that cannot be cut, or cannot be run so."""
         _ = self.traced
+        require_function(self.model, self.microbatch_size)
+        if self.reduce_dtype.itemsize > self.gradient_dtype.itemsize:
+            raise InvalidConfiguration(
+                "reduce_precision",
+                f"{self.reduce_precision} is more than gradients have, {self.gradient_dtype}",
+            )
+        if self.optimization.needs_norm and not self.graph.communication.clipping:
+            raise InvalidConfiguration(
+                "clipping", "the task graph measures no norm to clip or to skip steps by"
+            )
+
+    def build(self, layers: Iterable[int]) -> dict[int, nn.Module]:
+        """The modules of some layers, by their number."""
+        return build(self.model, layers, self.seed, self.traced.kept)
+
+    def outline(self, layer: int) -> nn.Module:
+        """A layer's module, to look at; without values, if it is not kept by somebody else."""
+        if layer in self.traced.kept:
+            return self.build([layer])[layer]
+        with torch.device("meta"):
+            return self.build([layer])[layer]
 
     @property
     def shapes(self) -> list[Shape]:
@@ -56,6 +80,19 @@ class Plan(Training):
     def state_dtype(self) -> torch.dtype:
         """Of the weights that the optimizer updates."""
         return torch.promote_types(self.dtype, torch.float32)
+
+    @property
+    def gradient_dtype(self) -> torch.dtype:
+        """Of the buffers that micro-batches' gradients are added to.
+
+        A sum of many in 16 bits would lose what is small beside the sum.
+        """
+        return self.state_dtype
+
+    @property
+    def reduce_dtype(self) -> torch.dtype:
+        """Of what is sent of gradients, and added up there."""
+        return DTYPES[self.reduce_precision] if self.reduce_precision else self.gradient_dtype
 
     @property
     def is_sharded(self) -> bool:
@@ -88,11 +125,17 @@ class Plan(Training):
     def batch(self, step: int, replica: int, microbatch: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of one replica's micro-batch.
 
-        They may be drawn at random, and the next ones may be filled into the same tensors.
+        Raises `InvalidConfiguration` for inputs of another shape than the first ones had.
         """
-        with GENERATOR:
-            inputs, targets = self.model.batch(step, self.samples(replica, microbatch))
-            return inputs.clone(), targets.clone()
+        samples = self.samples(replica, microbatch)
+        inputs, targets = samples_of(self.model, step, samples)
+        found, first = Shape(tuple(inputs.shape), inputs.dtype), self.traced.inputs
+        if found != first:
+            raise InvalidConfiguration(
+                "model",
+                f"batch({step}, {samples}) returns inputs of {found}, and the first have {first}",
+            )
+        return inputs, targets
 
     def drawing(self, step: int, number: int, layer: int) -> AbstractContextManager[None]:
         """For one layer's pass over a micro-batch of a step, numbered among those of all."""
@@ -103,10 +146,11 @@ class Plan(Training):
     @property
     def digest(self) -> str:
         """A hash of all that ranks must agree on: for their messages to match, and their data."""
-        data = [part.flatten().contiguous().view(torch.uint8) for part in self.batch(0, 0, 0)]
+        data = [bits(part) for part in self.batch(0, 0, 0)]
         agreed = (
             self.graph.digest, self.cuts, self.shapes, self.data_parallel,
-            self.microbatch_size, self.precision, self.activations, self.optimization, self.seed,
+            self.microbatch_size, self.precision, self.reduce_dtype, self.activations,
+            self.optimization, self.seed,
             [part.numpy().tobytes() for part in data],
         )  # fmt: skip
         return hashlib.sha256(repr(agreed).encode()).hexdigest()

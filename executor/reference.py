@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from executor.flat import parameters_of
-from executor.model import build
+from executor.model import compute_in
 from executor.plan import Plan
 
 
@@ -24,11 +25,12 @@ class Reference:
 def train_plainly(plan: Plan, steps: range) -> Reference:
     """Train the plan's model in one piece, one micro-batch after another.
 
-    A parameter that nothing used has a gradient of zero, as in a flat buffer.
+    A parameter that nothing used has a gradient of zero, as in a flat buffer. A
+    step whose losses or gradients are not finite is left out, if the plan says so.
     """
     dtype = plan.state_dtype
-    layers = build(plan.model, range(len(plan.model.layers)), plan.seed)
-    model = nn.ModuleList(layers.values()).to(dtype)
+    layers = plan.build(range(len(plan.model.layers)))
+    model = compute_in(nn.ModuleList(layers.values()), dtype)
     options = plan.optimization
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
@@ -40,7 +42,7 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
     for step in steps:
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        total = 0.0
+        total, is_finite = 0.0, True
         for replica in range(plan.data_parallel):
             for microbatch in range(plan.graph.layout.microbatches):
                 value, targets = plan.batch(step, replica, microbatch)
@@ -51,8 +53,21 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
                 loss = plan.model.loss(value, targets) / plan.microbatches
                 loss.backward()
                 total += loss.item()
+                is_finite &= math.isfinite(loss.item())
+        losses.append(total)
+        if options.skip_nonfinite is not None and not (is_finite and _has_norm(model)):
+            continue
         if options.clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), options.clip)
         optimizer.step()
-        losses.append(total)
     return Reference(losses, parameters, first)
+
+
+def _has_norm(model: nn.Module) -> bool:
+    """Whether the norm of all gradients is a number."""
+    norms = [
+        torch.linalg.vector_norm(parameter.grad, dtype=torch.float64)
+        for parameter in model.parameters()
+        if parameter.grad is not None
+    ]
+    return all(math.isfinite(norm) for norm in [*norms, sum(norm.square() for norm in norms)])

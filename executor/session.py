@@ -20,6 +20,7 @@ from executor.advice import to_save_memory
 from executor.backends.distributed import WrongMessage
 from executor.backends.making import meet
 from executor.checkpoint import CheckpointError
+from executor.finite import NotFinite
 from executor.history import KEY, LAST, changes, continued, described
 from executor.job import Job
 from executor.plan import Plan
@@ -27,7 +28,7 @@ from executor.processes import Place
 from executor.saving import Begun, begin, held, save
 from executor.state import weights_of, whole
 from executor.training import Report, Trainer, collect
-from executor.watching import connected, slow, watched
+from executor.watching import connected, in_one_process, slow, watched
 from schedules import InvalidConfiguration
 from schedules.columns import Seconds
 
@@ -36,7 +37,7 @@ class Disagreement(Exception):
     """Processes that were started to do different things."""
 
 
-FORESEEN = (CheckpointError, Disagreement, InvalidConfiguration, WrongMessage)
+FORESEEN = (CheckpointError, Disagreement, InvalidConfiguration, NotFinite, WrongMessage)
 """Errors whose message says it all."""
 
 
@@ -90,10 +91,17 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
     for steps in _between_saves(begun.step, job):
         for report in watched(place, trainer, steps):
             reports.append(report)
-            place.send(events.stepped(report.step, report.loss, report.seconds, report.elapsed))
+            place.send(
+                events.stepped(
+                    report.step, report.loss, report.seconds, report.elapsed, report.skipped
+                )
+            )
             if len(reports) == 1:
                 place.offer_to_stop()
         done = reports[-1].step + 1
+        if job.saving:
+            with in_one_process(place):
+                trainer.require_finite_state()
         if path := save(job, place, backend, done, begun, settings):
             saved = path
             place.send(events.saved(done, path))

@@ -46,11 +46,21 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True)
 class Optimization:
-    """How weights are updated: AdamW, with gradients clipped to a norm if one is given."""
+    """How weights are updated: AdamW, with gradients clipped to a norm if one is given.
+
+    A loss or a norm of gradients that is not finite ends the run; with
+    `skip_nonfinite`, up to so many such steps in a row are left out instead.
+    """
 
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
     clip: float | None = None
+    skip_nonfinite: int | None = None
+
+    @property
+    def needs_norm(self) -> bool:
+        """Whether weights are updated by what the norm of all gradients is."""
+        return self.clip is not None or self.skip_nonfinite is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +69,14 @@ class Training:
 
     `data_parallel` replicas of the pipeline; `microbatch_size` samples in a
     micro-batch; `seed` of the first weights and of the order of the data.
+    Gradients are added up in single precision at least; `reduce_precision` is
+    what is sent of them to other replicas, by default as much.
     """
 
     data_parallel: int = 1
     microbatch_size: int = 1
     precision: Precision = Precision.FLOAT32
+    reduce_precision: Precision | None = None
     activations: Activations = Activations.RECOMPUTE
     ends: Ends = Ends.ATTACHED
     optimization: Optimization = field(default_factory=Optimization)

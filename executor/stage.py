@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from executor.flat import StageState, flatten, memory_of, parameters_of
-from executor.model import build
+from executor.leaves import require_own_leaves
+from executor.model import compute_in
 from executor.plan import Plan
 from schedules import InvalidConfiguration
 from schedules.columns import NONE
@@ -22,19 +24,20 @@ class Stage:
     def __init__(self, plan: Plan, number: int, share: int, device: torch.device) -> None:
         self.plan, self.number = plan, number
         self.layers = {
-            each: layer.to(device)
-            for each, layer in build(plan.model, plan.cuts[number], plan.seed).items()
+            each: layer.to(device) for each, layer in plan.build(plan.cuts[number]).items()
         }
         self.places = parameters_of(self.layers)
         self.flat, values = flatten(self.places, plan.shares, device)
         for layer in self.layers.values():
-            layer.to(plan.dtype)
+            compute_in(layer, plan.dtype)
         self.state = StageState(self.flat, share, values, plan.state_dtype)
+        self.gradient_pieces = list(self.flat.pieces(self.state.gradients, share))
         self.values: Tensor | None = values
         self.buffers: Mapping[int, Tensor] = {}
         self.leaves: dict[int, dict[str, nn.Parameter]] = {}
         self.gradients: dict[int, dict[str, Tensor]] = {}
         self.reads, self.adds_to = NONE, NONE
+        self.has_own_leaves = False
 
     def attach(self, weights: Mapping[int, Tensor], gradients: Mapping[int, Tensor]) -> None:
         """Give it the buffers that its weights and its gradients may be in.
@@ -52,6 +55,10 @@ class Stage:
             for number, buffer in weights.items()
         }
         self.gradients = {number: self.flat.views(buffer) for number, buffer in gradients.items()}
+        if self.plan.gradient_dtype is not self.plan.dtype:
+            for leaves in self.leaves.values():
+                for name, leaf in leaves.items():
+                    leaf.register_post_accumulate_grad_hook(partial(self._add, name))
         self.read(next(iter(weights)))
 
     def read(self, buffer: int) -> None:
@@ -64,11 +71,33 @@ class Stage:
 
     def add_to(self, buffer: int) -> None:
         """Add gradients to this buffer from now on, whichever buffer the weights were read from."""
-        if buffer != self.adds_to:
+        if buffer != self.adds_to and self.plan.gradient_dtype is self.plan.dtype:
             for leaves in self.leaves.values():
                 for name, leaf in leaves.items():
                     leaf.grad = self.gradients[buffer][name]
-            self.adds_to = buffer
+        self.adds_to = buffer
+
+    def _add(self, name: str, leaf: Tensor) -> None:
+        """Add a micro-batch's gradient where sums have a higher precision than it has.
+
+        Autograd itself (`Tensor.grad_dtype`) would make a copy in that precision first.
+        """
+        assert leaf.grad is not None  # noqa: S101
+        self.gradients[self.adds_to][name].add_(leaf.grad)
+        leaf.grad = None
+
+    def check_leaves(self, value: Tensor, result: Tensor) -> None:
+        """Once, before the first backward pass: that it trains this stage's parameters alone."""
+        if self.has_own_leaves:
+            return
+        model, cut = self.plan.model, self.plan.cuts[self.number]
+        own = [value, *(leaf for leaves in self.leaves.values() for leaf in leaves.values())]
+        known: dict[str, object] = {f"layer {each}": self.layers[each] for each in cut}
+        known["the loss"] = model.loss
+        for each, layer in enumerate(model.layers):
+            known[f"layer {each} as it is given"] = layer
+        require_own_leaves(result, own, known)
+        self.has_own_leaves = True
 
     def run(self, value: Tensor, step: int, microbatch: int) -> Tensor:
         """All layers, one after another; `microbatch` is numbered among those of all replicas.

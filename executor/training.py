@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from executor.backends.protocol import Backend
 from executor.dispatch import Dispatcher, Observe, Step, ignore
+from executor.finite import Finding, NotFinite, Where, first_finding, soonest, state_finding
 from executor.measured import (
     Columns,
     Span,
@@ -45,13 +46,15 @@ class Report:
 
     `seconds` are those of its tasks, from the first start to the last end;
     `elapsed` are those since the step before it was done, so that they hold
-    what is no task: loading the batch.
+    what is no task: loading the batch. `skipped` says why the step was left
+    out, if it was: it has changed nothing.
     """
 
     step: int
     loss: float
     seconds: float
     elapsed: float
+    skipped: str = ""
 
 
 class Trainer:
@@ -78,11 +81,13 @@ class Trainer:
         self.told = 0.0
         self.under_way: deque[Step] = deque()
         self.columns: deque[tuple[float, Columns]] = deque(maxlen=REMEMBERED)
+        self.skipped_in_a_row = 0
 
     def run(self, steps: range) -> Iterator[Report]:
         """Train, and tell of each step once it is done everywhere.
 
         After the last one nothing is under way, so that the state can be saved.
+        Raises `NotFinite`, in all processes, after a step that has not gone well.
         """
         self.told = time.perf_counter()
         ahead = QUEUED if self.backend.device.is_asynchronous else 0
@@ -103,11 +108,39 @@ class Trainer:
         columns, span = self._times(step)
         self.backend.device.reuse(step.marks)
         own = sum(step.losses[each] for each in sorted(step.losses))
-        loss, seconds = self._agree(float(own), span)
+        loss, seconds, bad = self._agree(float(own), span, first_finding(step.seen))
+        skipped = self._require_few(bad)
         if columns is not None:
             self.columns.append((seconds, columns))
         before, self.told = self.told, time.perf_counter()
-        return Report(step.number, loss, seconds, self.told - before)
+        return Report(step.number, loss, seconds, self.told - before, skipped)
+
+    def _require_few(self, bad: Finding | None) -> str:
+        """Why a step was left out, if it was; raises `NotFinite` unless as many may be in a row."""
+        if bad is None:
+            self.skipped_in_a_row = 0
+            return ""
+        self.skipped_in_a_row += 1
+        if self.skipped_in_a_row > (self.plan.optimization.skip_nonfinite or 0):
+            many = f", with {self.skipped_in_a_row} such steps in a row"
+            raise self._not_finite(bad, many if self.skipped_in_a_row > 1 else "")
+        return f"{bad.words} on {bad.where}"
+
+    def _not_finite(self, bad: Finding, more: str = "") -> NotFinite:
+        where = self.plan.process(bad.where.rank, bad.where.replica)
+        process = where if dist.is_initialized() else 0
+        return NotFinite(f"{bad.words} on {bad.where}{more}", process)
+
+    def require_finite_state(self) -> None:
+        """Raises `NotFinite`, in all processes, if weights or moments are not fit to be saved."""
+        own = soonest(
+            state_finding(Where(worker.rank, worker.replica), number, pieces)
+            for worker in self.backend.workers
+            for number, stage in worker.stages.items()
+            for pieces in worker.state_pieces(stage)
+        )
+        if bad := agreed(own):
+            raise self._not_finite(bad)
 
     def _times(self, step: Step) -> tuple[Columns | None, Span]:
         """When the tasks of a step ran, if that is kept, and from when to when they did."""
@@ -117,24 +150,29 @@ class Trainer:
         columns = columns_of(step, graph, self.ahead)
         return columns, (span_of if dist.is_initialized() else span_of_all)(columns, graph)
 
-    def _agree(self, loss: float, span: Span) -> tuple[float, float]:
+    def _agree(
+        self, loss: float, span: Span, bad: Finding | None
+    ) -> tuple[float, float, Finding | None]:
         """The sum of all processes' losses, and the time from the first start to the last end.
 
-        A gather starts once all replicas of its rank are ready.
+        A gather starts once all replicas of its rank are ready. And what is to be named,
+        if something in some process is not finite.
         """
         if not dist.is_initialized():
             self.stops |= self.asked()
-            return loss, span.end - span.start
+            return loss, span.end - span.start, bad
         own = torch.tensor(
-            [loss, span.start, span.end, span.is_shared, self.asked()], dtype=torch.float64
+            [loss, span.start, span.end, span.is_shared, self.asked(), bad is not None],
+            dtype=torch.float64,
         )
         table = torch.empty(dist.get_world_size() * len(own), dtype=torch.float64)
         dist.all_gather_single(table, own)
         by_rank = table.view(-1, self.plan.data_parallel, len(own))
-        losses, starts, ends, shared, asked = by_rank.unbind(dim=2)
+        losses, starts, ends, shared, asked, are_bad = by_rank.unbind(dim=2)
         self.stops |= bool(asked.any())
         begun = torch.where(shared[:, 0] > 0, starts.amax(dim=1), starts.amin(dim=1))
-        return float(losses.sum()), float(ends.max() - begun.min())
+        worst = agreed(bad) if are_bad.any() else None
+        return float(losses.sum()), float(ends.max() - begun.min()), worst
 
     def agree_to_stop(self) -> bool:
         """Whether any process was asked to stop; between steps, once all ask."""
@@ -165,6 +203,15 @@ class Trainer:
     def close(self) -> None:
         """End the lanes."""
         self.dispatcher.close()
+
+
+def agreed(own: Finding | None) -> Finding | None:
+    """What all processes name, of what each has found."""
+    if not dist.is_initialized():
+        return own
+    found: list[Finding | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, own)
+    return soonest(found)
 
 
 def collect(own: T) -> list[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from executor.plan import Plan
+from executor.plan import DTYPES, Plan
 from executor.reference import train_plainly
 from executor.session import Outcome
 from executor.settings import Precision
+from executor.training import Report
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,23 @@ def verify(plan: Plan, outcome: Outcome) -> Verification:
     moved = [value - reference.first[name] for name, value in reference.parameters.items()]
     return Verification(
         reference.losses[outcome.first :],
-        _largest([each.loss - reference.losses[each.step] for each in reports]),
+        _largest([_difference(each, reference.losses[each.step]) for each in reports]),
         _largest([float(each.abs().max()) for each in differences]),
         _norm(differences) / max(_norm(moved), 1e-300) if any(map(torch.any, differences)) else 0.0,
-        TOLERANCES[plan.precision],
+        TOLERANCES[_coarsest(plan)],
     )
+
+
+def _difference(report: Report, reference: float) -> float:
+    """Of a step's loss; none where both left the step out for a loss that is no number."""
+    is_number = math.isfinite(report.loss) or math.isfinite(reference)
+    return 0.0 if report.skipped and not is_number else report.loss - reference
+
+
+def _coarsest(plan: Plan) -> Precision:
+    """The precision that the run is rounded to somewhere."""
+    reduced = plan.reduce_precision if plan.data_parallel > 1 else None
+    return min(plan.precision, reduced or plan.precision, key=lambda each: DTYPES[each].itemsize)
 
 
 def _largest(differences: Sequence[float]) -> float:

@@ -8,6 +8,7 @@ from functools import partial
 
 from executor.backends.making import make_backend
 from executor.backends.protocol import Backend
+from executor.finite import NotFinite
 from executor.job import Job
 from executor.plan import Plan
 from executor.processes import Activity, Place
@@ -90,7 +91,19 @@ def _observed(place: Place, task: Task | str, worker: Worker) -> Iterator[None]:
 def watched(place: Place, trainer: Trainer, steps: range) -> Iterator[Report]:
     """Train, while the watch knows in which step."""
     place.watch.step = steps.start
-    for report in trainer.run(steps):
-        place.watch.step = report.step + 1
-        yield report
+    with in_one_process(place):
+        for report in trainer.run(steps):
+            place.watch.step = report.step + 1
+            yield report
     place.watch.step = None
+
+
+@contextmanager
+def in_one_process(place: Place) -> Iterator[None]:
+    """Where all processes find the same numbers not to be finite, one of them says so."""
+    try:
+        yield
+    except NotFinite as error:
+        if error.process == place.process:
+            raise
+        place.watch.wait_to_be_ended()

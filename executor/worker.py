@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from executor.finite import Seen, Where
 from executor.lanes import Device
 from executor.memory import Memory
 from executor.plan import Plan
@@ -75,10 +76,27 @@ class Worker(Memory):
             if last:
                 self.targets[microbatch] = load(targets)
 
-    def finish(self, losses: dict[int, Tensor]) -> None:
-        """Tell the part of the step's loss that is known here, by the replica."""
-        if self.losses:
-            losses[self.replica] = torch.stack(list(self.losses.values())).sum()
+    def finish(self, losses: dict[int, Tensor], seen: list[Seen]) -> None:
+        """Tell the part of the step's loss that is known here, by the replica; and what to look at.
+
+        What that is, is looked at once the step is done: the host does not wait for it here.
+        """
+        own = torch.stack(list(self.losses.values())) if self.losses else None
+        if own is not None:
+            losses[self.replica] = own.sum()
+        seen.append(
+            Seen(
+                Where(self.rank, self.replica),
+                own,
+                tuple(self.losses),
+                self.largest,
+                {
+                    number: [name for name, _, _ in stage.gradient_pieces]
+                    for number, stage in self.stages.items()
+                },
+                self.total_square_norm,
+            )
+        )
 
     def forward(self, task: Task) -> None:
         """One micro-batch through one stage; its record is kept or made again later."""
@@ -162,7 +180,13 @@ class Worker(Memory):
 
     def _backward(self, cell: Cell, made: Pass) -> None:
         """Nothing to do where nothing is trained: in a first stage without parameters."""
+        stage = self.stages[cell.stage]
+        if self.skips and cell.stage == self.plan.graph.layout.stages - 1:
+            # A loss may be no number and its gradients zero: all ranks learn of it by the norm.
+            first = self.gradients[stage.adds_to][:1]
+            first.copy_(torch.where(made.result.detach().isfinite(), first, torch.nan))
         if made.result.requires_grad:
+            stage.check_leaves(made.value, made.result)
             made.result.backward(self.incoming.get(cell))
 
     # What passes between stages

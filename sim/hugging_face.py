@@ -8,10 +8,10 @@ one can read the other. Rules:
   size than hidden / heads).
 - `sequence` is the longest that the model takes (`max_position_embeddings`),
   not what it was trained on.
-- Whether the MLP is gated goes by the dialect. So do the embeddings, unless
-  the file says whether they are tied (`tie_word_embeddings`).
-- Whatever else differs is left out: rotary positions, norms and biases count as
-  the plain transformer's do.
+- Whether the MLP is gated goes by the dialect, and so do norms and positions.
+  So do the embeddings, unless the file says whether they are tied
+  (`tie_word_embeddings`).
+- Whatever else differs is left out: biases count as the plain transformer's do.
 
 Every fault is an `InvalidConfiguration` of `model`, in one line that names the
 file and the key.
@@ -44,6 +44,8 @@ class Dialect:
     kv_heads: str | None = None
     gated: bool = False
     tied_embeddings: bool = True
+    kinds: tuple[str, str] = ("layer", "learned")
+    """The model's norms and positions."""
 
     @property
     def names(self) -> dict[str, str]:
@@ -60,8 +62,10 @@ class Dialect:
 
 _BERT = Dialect()
 _GPT2 = Dialect("n_layer", "n_embd", "n_head", "n_positions", mlp="n_inner")
-_NEOX = Dialect(tied_embeddings=False)
-_LLAMA = Dialect(kv_heads="num_key_value_heads", gated=True, tied_embeddings=False)
+_NEOX = Dialect(tied_embeddings=False, kinds=("layer", "rotary"))
+_LLAMA = Dialect(
+    kv_heads="num_key_value_heads", gated=True, tied_embeddings=False, kinds=("rms", "rotary")
+)
 
 DIALECTS = {
     "bert": _BERT,
@@ -88,13 +92,15 @@ def read_config(path: str | Path) -> tuple[str, Table]:
     where = repr(str(path))
     dialect = _dialect(where, config)
     names = dialect.names
-    kinds = dict.fromkeys([*names.values(), _HEAD_SIZE], int) | {_TIED: bool}
-    found = {word: config[word] for word in kinds if config.get(word) is not None}
-    require_keys("model", where, found, kinds, (*dialect.optional, _HEAD_SIZE, _TIED))
+    types = dict.fromkeys([*names.values(), _HEAD_SIZE], int) | {_TIED: bool}
+    found = {word: config[word] for word in types if config.get(word) is not None}
+    require_keys("model", where, found, types, (*dialect.optional, _HEAD_SIZE, _TIED))
     sizes = {key: found[word] for key, word in names.items() if word in found}
     _require_even_heads(where, sizes, found.get(_HEAD_SIZE))
     tied = found.get(_TIED, dialect.tied_embeddings)
-    return _name(file, config), {**sizes, "gated": dialect.gated, "tied_embeddings": tied}
+    norm, positions = dialect.kinds
+    kinds = {"gated": dialect.gated, "tied_embeddings": tied, "norm": norm, "positions": positions}
+    return _name(file, config), {**sizes, **kinds}
 
 
 def _read_object(file: Path) -> Table:

@@ -21,6 +21,10 @@ VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to a multiple of this times N_TP."""
 
 
+KINDS = {"norm": ("layer", "rms"), "positions": ("learned", "rotary")}
+"""What a model may have for these; the first goes without saying."""
+
+
 @dataclass(frozen=True)
 class Transformer:
     """Identical layers of attention and an MLP, between an embedding and an output layer.
@@ -32,7 +36,9 @@ class Transformer:
     device, between the last layer and the output layer (BERT has one). A
     `gated` MLP has a third matrix: the product of a gate and what it lets
     through goes down again. Without `tied_embeddings` the output layer's
-    weights are not the word embedding's, but its own.
+    weights are not the word embedding's, but its own. `norm` is `layer`
+    (LayerNorm) or `rms` (RMSNorm, which has no bias); `positions` are `learned`,
+    or `rotary`, which have no parameters.
     """
 
     name: str
@@ -46,8 +52,15 @@ class Transformer:
     head_layers: int = 0
     gated: bool = False
     tied_embeddings: bool = True
+    norm: str = "layer"
+    positions: str = "learned"
 
     def __post_init__(self) -> None:
+        for key, known in KINDS.items():
+            if (value := getattr(self, key)) not in known:
+                raise InvalidConfiguration(
+                    "model", f"{self.name}: {key} must be {' or '.join(known)}, not {value!r}"
+                )
         for heads, among in ((self.heads, self.hidden), (self.kv_heads or 1, self.heads)):
             if among % heads:
                 raise InvalidConfiguration(
@@ -91,20 +104,22 @@ class Transformer:
     def layer_parameters(self, tensor_parallel: int = 1) -> float:
         """Parameters of one layer on a device: 12 S_hidden^2 / N_TP, biases and two norms."""
         split_biases = self.hidden * (1 + 2 * self.kv_ratio + self.expansion)
-        return (self._matrix_parameters() + split_biases) / tensor_parallel + 6 * self.hidden
+        norms = 4 if self.norm == "layer" else 2
+        whole = (2 + norms) * self.hidden
+        return (self._matrix_parameters() + split_biases) / tensor_parallel + whole
 
     def word_parameters(self, tensor_parallel: int = 1) -> float:
         """Parameters of the word embedding on a device, or of the output layer."""
         return self.padded_vocabulary(tensor_parallel) * self.hidden / tensor_parallel
 
     def embedding_parameters(self, tensor_parallel: int = 1) -> float:
-        """Parameters of the word and position embeddings on a device.
+        """Parameters of the word embedding, and of learned positions, on a device.
 
         Both are divided over N_TP: so the paper's memory figures suggest (16
         bytes for each of 838 M parameters on the first of 8 x 8 ranks).
         """
-        positions = self.sequence * self.hidden / tensor_parallel
-        return self.word_parameters(tensor_parallel) + positions
+        positions = self.sequence if self.positions == "learned" else 0
+        return self.word_parameters(tensor_parallel) + positions * self.hidden / tensor_parallel
 
     def layer_flops(self, microbatch_size: int) -> float:
         """Operations (flop) of one layer's forward pass, over all its devices.
@@ -159,6 +174,7 @@ def hardware_flops(model: Transformer, samples: float) -> float:
 _OPTIONAL: dict[str, type] = {
     **dict.fromkeys(("mlp", "kv_heads", "head_layers"), int),
     **dict.fromkeys(("gated", "tied_embeddings"), bool),
+    **dict.fromkeys(KINDS, str),
 }
 _KEYS = dict.fromkeys(("layers", "hidden", "heads", "sequence", "vocabulary"), int) | _OPTIONAL
 

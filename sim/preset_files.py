@@ -63,7 +63,7 @@ def require_keys(
 ) -> Table:
     """The table, if it has exactly these keys, with values of these kinds; numbers are positive.
 
-    A kind is `int`, `float` (which takes whole numbers too), `bool` or `dict`.
+    A kind is `int`, `float` (which takes whole numbers too), `bool`, `str` or `dict`.
     """
     if not isinstance(table, dict):
         raise InvalidConfiguration(field, f"{where}: must be a table")
@@ -84,6 +84,7 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     int: ((int,), "a whole number"),
     float: ((int, float), "a number"),
     bool: ((bool,), "true or false"),
+    str: ((str,), "a word"),
     dict: ((dict,), "a table"),
 }
 

@@ -43,6 +43,17 @@ def bfpp(capsys):
 
 
 @pytest.fixture
+def one_thread():
+    """Torch computes in one thread: small tensors are faster so."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def answer(bfpp):
     """Runs a command with --json, and reads the one object that it prints."""
 

@@ -7,7 +7,7 @@ lanes of its own. `test_training_processes` does the same over gloo.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -41,13 +41,7 @@ from tests.small_models import Tanh, chain, mean_square, numbers
 from tests.strategies import configurations, order_graphs
 from tests.training_runs import EXACT, compare, errors_of, run_locally
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def plan_of(
@@ -150,7 +144,7 @@ class Shifted(Tanh):
         self.unused = nn.Parameter(torch.ones(3))
 
     def forward(self, value: Tensor) -> Tensor:
-        return super().forward(value + self.shift)
+        return super().forward(value + self.shift.to(value.dtype))
 
 
 def modules(*layers: nn.Module) -> Model:

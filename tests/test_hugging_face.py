@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -178,3 +179,51 @@ def test_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "config.json").write_bytes(b"\xff\xfe{}")
     with pytest.raises(InvalidConfiguration, match=r"is not JSON: .*decode"):
         read_config(str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize(
+    ("base", "norm", "positions"),
+    [
+        (GPT2, "layer", "learned"),
+        (BERT, "layer", "learned"),
+        (LLAMA, "rms", "rotary"),
+        (MISTRAL, "rms", "rotary"),
+        ({**LLAMA, "model_type": "qwen2"}, "rms", "rotary"),
+        ({**BERT, "model_type": "gpt_neox"}, "layer", "rotary"),
+    ],
+)
+def test_norms_and_positions_go_by_the_dialect(model_of, base, norm, positions):
+    model = model_of(base)
+    assert (model.norm, model.positions) == (norm, positions)
+    plain = replace(model, norm="layer", positions="learned")
+    norms = 0 if norm == "layer" else 2 * model.layers * model.hidden
+    places = 0 if positions == "learned" else model.sequence * model.hidden
+    assert plain.parameters - model.parameters == norms + places
+
+
+def test_a_model_file_of_a_config_is_the_same_model(model_of, tmp_path, bfpp):
+    model = model_of(LLAMA)
+    code, text, _ = bfpp("models", tmp_path / "config.json")
+    (tmp_path / "mine.toml").write_text(text)
+    assert code == 0
+    assert vars(load_model(str(tmp_path / "mine.toml"))) | {"name": model.name} == vars(model)
+    (tmp_path / "mine.toml").write_text(text.replace('"rms"', '"batch"'))
+    with pytest.raises(InvalidConfiguration, match="mine: norm must be layer or rms, not 'batch'"):
+        load_model(str(tmp_path / "mine.toml"))
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (LLAMA, "Meta-Llama-3-8B has RMSNorm and rotary positions, and the transformer that can"),
+        ({**BERT, "model_type": "gpt_neox"}, "bert-large-uncased has rotary positions, and the"),
+        (None, "llama3-8b has RMSNorm and rotary positions, and the transformer that can be run"),
+    ],
+)
+def test_a_model_whose_layers_cannot_be_run_is_not_run(config, told, tmp_path, bfpp):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = tmp_path / "config.json" if config else "llama3-8b"
+    for command in (["run", "gpipe"], ["calibrate", "--out", tmp_path / "profile.toml"]):
+        code, out, err = bfpp(*command, "--pp", 2, "--model", model)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"--model: {told}" in err

@@ -18,12 +18,13 @@ from torch.nn import functional
 from bfpp.command_line import main
 from executor.checkpoint import Pieces
 from executor.corpus import IGNORED, MASK, Text, default_text
-from executor.model import Layer, Model, cut, trace
+from executor.model import Layer, Model, cut
 from executor.plan import Plan
 from executor.session import Outcome
 from executor.settings import Ends, Optimization, Precision
 from executor.sources import FunctionSource
 from executor.state import whole
+from executor.tracing import trace
 from executor.training import Report
 from executor.transformer import (
     Attention,

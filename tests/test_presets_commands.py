@@ -59,11 +59,8 @@ def complaint(capsys):
     [("llama3-8b", 8.03e9), ("llama3-70b", 70.55e9), ("llama3-405b", 405.85e9)],
 )
 def test_llamas_have_the_published_parameters(name, published):
-    """But for positions, which ours learns and theirs compute, and biases, which they lack."""
-    model = load_model(name)
-    assert model.parameters == pytest.approx(published, rel=0.005)
-    positions = model.sequence * model.hidden
-    assert model.parameters - positions == pytest.approx(published, rel=0.001)
+    """But for the biases of matrices, which they lack."""
+    assert load_model(name).parameters == pytest.approx(published, rel=0.0003)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -83,7 +80,7 @@ def test_what_the_tables_say(answer, monkeypatch):
     assert ["dgx1-v100", "8", "125", "32", "900", f"{inside:.0f}", "6.25", "10,000"] in rows
 
 
-LLAMA_ROW = ["8.1", "32", "4,096", "14,336", "gated", "32/8", "8,192", "128,256", "own"]
+LLAMA_ROW = ["8.0", "32", "4,096", "14,336", "gated", "32/8", "8,192", "128,256", "own"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
 from executor.job import Job
 from executor.measured import timeline_of
@@ -17,7 +18,8 @@ from schedules import Communication, InvalidConfiguration, Layout, Sharding, sch
 from schedules.columns import NONE
 from schedules.steps import DATA
 from tests.gloo_runs import Chain, Ran, count_groups, disagree, run_all, swap_receives
-from tests.training_runs import EXACT, STEPS, compare
+from tests.spoilt_models import SpoiltSource
+from tests.training_runs import EXACT, STEPS, compare, run_locally
 
 PROCESSES = 4
 CUTS = [(4, 1), (2, 2), (1, 4), (3, 1), (2, 1), (1, 2), (1, 1)]
@@ -56,12 +58,33 @@ JOBS = {
 SINGLE = "breadth-first full 2x2"
 JOBS["single precision"] = replace(JOBS[SINGLE], precision=Precision.FLOAT32)
 
+HALF = {
+    f"{sharding} in half precision, {sent} sent": replace(
+        JOBS[f"breadth-first {sharding} 2x2"], precision=Precision.BFLOAT16, reduce_precision=sent
+    )
+    for sharding in Sharding
+    for sent in (Precision.FLOAT32, Precision.BFLOAT16)
+}
+WRONG_STEPS = {0: (5, "loss"), 1: (7, "loss without gradients"), 3: (2, "gradient")}
+LEAVING_OUT = {
+    f"{sharding}, some steps left out": replace(
+        job,
+        communication=replace(job.communication, clipping=True),
+        model=SpoiltSource(5, WRONG_STEPS),
+        optimization=Optimization(1e-2, skip_nonfinite=2),
+        steps=5,
+    )
+    for sharding in Sharding
+    if (job := JOBS[f"breadth-first {sharding} 2x2"])
+}
+
 
 @pytest.fixture(scope="module")
 def ran() -> dict[str, Ran]:
-    found = launch(run_all, list(JOBS.values()), PROCESSES)
+    jobs = JOBS | HALF | LEAVING_OUT
+    found = launch(run_all, list(jobs.values()), PROCESSES)
     assert found is not None
-    return dict(zip(JOBS, found, strict=True))
+    return dict(zip(jobs, found, strict=True))
 
 
 @pytest.mark.parametrize("case", JOBS)
@@ -69,6 +92,34 @@ def test_training_over_gloo_is_that_of_a_plain_loop(case: str, ran: dict[str, Ra
     losses = [report.loss for report in ran[case].reports]
     errors = compare(JOBS[case].plan(), losses, ran[case].state)
     assert errors.worst < (1e-5 if case == "single precision" else EXACT)
+
+
+@pytest.mark.parametrize("case", HALF)
+def test_what_is_sent_in_half_precision_is_so_everywhere(case: str, ran: dict[str, Ran]) -> None:
+    """Two replicas have one sum, in one process or in two."""
+    _, state = run_locally(HALF[case].plan())
+    other = case.replace("bfloat16", "float32")
+    differs = []
+    for name, held in state.items():
+        for offset, piece in held.pieces:
+            assert any(
+                offset == at and torch.equal(piece, each)
+                for at, each in ran[case].state[name].pieces
+            ), name
+            differs += [
+                not torch.equal(piece, each)
+                for at, each in ran[other].state[name].pieces
+                if at == offset and len(each) == len(piece)
+            ]
+    assert any(differs) is ("bfloat16" in case)
+
+
+@pytest.mark.parametrize("case", LEAVING_OUT)
+def test_all_processes_leave_the_same_steps_out(case: str, ran: dict[str, Ran]) -> None:
+    reports = ran[case].reports
+    assert [report.step for report in reports if report.skipped] == [*WRONG_STEPS]
+    errors = compare(LEAVING_OUT[case].plan(), [0.0] * len(reports), ran[case].state)
+    assert errors.weight < EXACT
 
 
 @pytest.mark.parametrize("case", [case for case in JOBS if "4x1" in case or "2x2" in case])

@@ -191,6 +191,7 @@ def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None)
         "saved": outcome.saved and str(outcome.saved),
         "resumed_from": outcome.resumed_from and str(outcome.resumed_from),
         "changed": [*outcome.changed],
+        "skipped_steps": [report.step for report in outcome.reports if report.skipped],
     }
     if found:
         record |= {
@@ -226,6 +227,8 @@ def _print(
             ("from step to step, median", in_words(statistics.median(record["elapsed_times"]))),
             ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
         ]
+        if skipped := record["skipped_steps"]:
+            rows.append(("steps left out", ", ".join(map(str, skipped))))
     else:
         rows = [("steps", f"none left after {record['first_step']}")]
     if found:

@@ -121,10 +121,14 @@ class DistributedBackend:
             dist.all_gather_single(buffer, own, self.data)
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
-        """A reduce-scatter in place; without sharding, an all-reduce."""
+        """A reduce-scatter in place; without sharding, an all-reduce.
+
+        Where less precision is sent than added up in, it is in place in a copy.
+        """
         (worker,) = workers
         buffer, state = worker.gradients_of(task), worker.state_of(task)
         if self.plan.data_parallel > 1:
+            buffer = buffer.to(self.plan.reduce_dtype)
             if self.plan.is_sharded:
                 dist.reduce_scatter_single(state.part(buffer), buffer, group=self.data)
             else:

@@ -55,10 +55,12 @@ class LocalBackend:
                 state.part(buffer).copy_(state.weights.detach())
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
-        """A sum in one replica's buffer, in the order of the replicas."""
+        """A sum in one replica's buffer, in the order of the replicas; or in a copy of it."""
         total, *others = (worker.gradients_of(task) for worker in workers)
+        if others:
+            total = total.to(self.plan.reduce_dtype)
         for other in others:
-            total.add_(other)
+            total.add_(other.to(total.dtype))
         for worker in reversed(workers):  # the first one's buffer is emptied last
             worker.take_gradients(task, total)
 

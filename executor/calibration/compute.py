@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-import torch
-
 from executor.calibration.fitting import least_squares
 from executor.calibration.runs import (
     MICROBATCHES,
@@ -20,7 +18,6 @@ from executor.calibration.runs import (
     durations,
     tasks_of,
 )
-from executor.model import build
 from executor.plan import Plan
 from schedules import Layout, Operation, build_graph
 
@@ -79,8 +76,7 @@ def _kinds(plan: Plan) -> list[int]:
     numbers: dict[str, int] = {}
     found = []
     for number in range(len(plan.model.layers)):
-        with torch.device("meta"):
-            module = build(plan.model, [number], plan.seed)[number]
+        module = plan.outline(number)
         shapes = [(name, tuple(value.shape)) for name, value in module.named_parameters()]
         found.append(numbers.setdefault(f"{module} {shapes}", len(numbers)))
     return found
@@ -101,8 +97,7 @@ def _sizes(plan: Plan) -> list[tuple[int, int]]:
     )
     found = []
     for number, shape in enumerate(single.shapes):
-        with torch.device("meta"):
-            module = build(plan.model, [number], plan.seed)[number]
+        module = plan.outline(number)
         parameters = sum(value.numel() for value in module.parameters())
         found.append((parameters, shape.elements * shape.dtype.itemsize))
     return found

@@ -111,6 +111,10 @@ class Watch:
         """
         self.record(error)
         self.alarm()
+        self.wait_to_be_ended()
+
+    def wait_to_be_ended(self) -> NoReturn:
+        """Lets another process, which has failed, be the one that ends the run."""
         while True:
             time.sleep(3600)
 

@@ -1,0 +1,119 @@
+"""Whether the numbers of a step are finite, and where the first are that are not.
+
+What there is to look at stays on its device until the step is done, so that no
+host waits for a GPU in the middle of one. A loss comes before gradients, since
+it explains them; of a stage's gradients, the last parameter that has a bad one
+is the nearest to where they come from. All processes agree on what is named
+(`executor.training`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Piece = tuple[str, int, Tensor]
+"""A part of a parameter: its name, its first element, and the elements."""
+
+
+class NotFinite(Exception):
+    """Training has come to numbers that are not finite, first seen in one process."""
+
+    def __init__(self, message: str, process: int) -> None:
+        super().__init__(message)
+        self.process = process
+
+
+@dataclass(frozen=True)
+class Where:
+    """A pipeline rank of a replica."""
+
+    rank: int
+    replica: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}, replica {self.replica}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a worker leaves of a step, to be looked at when it is done.
+
+    `losses` are those of its `microbatches`, if it has the last stage; `largest`
+    the largest gradients, either way, of the parameters in `names`, by stage;
+    `square_norm` that of all gradients of its replica, if it was measured.
+    """
+
+    where: Where
+    losses: Tensor | None
+    microbatches: Sequence[int]
+    largest: Mapping[int, Tensor]
+    names: Mapping[int, Sequence[str]]
+    square_norm: Tensor | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is not finite, in words; and where. The lower its order, the sooner it is named."""
+
+    order: int
+    where: Where
+    words: str
+
+
+LOSS, GRADIENT, NORM, STATE = range(1, 5)
+"""What comes first explains what comes later."""
+
+
+def largest(pieces: Sequence[Piece]) -> Tensor:
+    """Of each piece the largest element, either way; not-a-number if one of them is."""
+    values = [piece for _, _, piece in pieces]
+    if not values:
+        return torch.zeros(0)
+    return torch.stack(torch._foreach_norm(values, math.inf))
+
+
+def first_finding(seen: Iterable[Seen]) -> Finding | None:
+    """What is to be named of a step, of all that this process has seen."""
+    return soonest(found for each in seen for found in _findings(each))
+
+
+def soonest(findings: Iterable[Finding | None]) -> Finding | None:
+    """The one to be named; the same in whichever order they come."""
+    known = [each for each in findings if each is not None]
+    return min(
+        known, key=lambda each: (each.order, each.where.replica, each.where.rank), default=None
+    )
+
+
+def _findings(seen: Seen) -> Iterator[Finding]:
+    losses = [] if seen.losses is None else seen.losses.tolist()
+    for microbatch, loss in sorted(zip(seen.microbatches, losses, strict=True)):
+        if not math.isfinite(loss):
+            yield Finding(LOSS, seen.where, f"the loss of micro-batch {microbatch} is {loss}")
+            return
+    for stage in sorted(seen.largest, reverse=True):
+        bad = _not_finite(seen.largest[stage], seen.names[stage])
+        if bad:
+            words = f"the gradient of {bad[-1]} in stage {stage} is not finite"
+            yield Finding(GRADIENT, seen.where, words)
+            return
+    if seen.square_norm is not None and not math.isfinite(seen.square_norm):
+        yield Finding(NORM, seen.where, "the norm of all gradients is not finite")
+
+
+def state_finding(where: Where, stage: int, pieces: Sequence[Piece]) -> Finding | None:
+    """What is not finite of a stage's training state."""
+    bad = _not_finite(largest(pieces), [name for name, _, _ in pieces])
+    return Finding(STATE, where, f"{bad[0]} of stage {stage} is not finite") if bad else None
+
+
+def _not_finite(values: Tensor, names: Sequence[str]) -> list[str]:
+    """The names of the values that are not finite."""
+    return [
+        name for name, value in zip(names, values.tolist(), strict=True) if not math.isfinite(value)
+    ]

@@ -1,0 +1,126 @@
+"""That nothing is trained but the layers: autograd's graph must end in their parameters.
+
+A loss with parameters, or a layer that uses a tensor which it did not register,
+would get gradients that no optimizer ever sees. What can be seen of the loss is
+refused before training. All else is found once, before a stage's first backward
+pass: autograd's record of it is followed to its leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from types import FunctionType, MethodType
+
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from executor.model import Model
+from schedules import InvalidConfiguration
+
+
+def require_plain_loss(model: Model) -> None:
+    """Raise `InvalidConfiguration` for a loss that is seen to have parameters of its own."""
+    layers = [layer for layer in model.layers if isinstance(layer, nn.Module)]
+    known = {id(each) for layer in layers for each in layer.parameters()}
+    for name, tensor in _given_to(model.loss):
+        if tensor.requires_grad and id(tensor) not in known:
+            raise InvalidConfiguration(
+                "model",
+                f"the loss has a parameter, {name} of shape {tuple(tensor.shape)}, that no stage "
+                "would train: it must be a layer's",
+            )
+
+
+def _given_to(loss: object) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that a loss certainly uses: its own, or those that it is called with."""
+    match loss:
+        case nn.Module():
+            yield from loss.named_parameters()
+        case partial():
+            yield from _given_to(loss.func)
+            for name, value in (*enumerate(loss.args), *loss.keywords.items()):
+                if isinstance(value, Tensor):
+                    yield f"argument {name}", value
+                else:
+                    yield from _given_to(value)
+
+
+def require_own_leaves(
+    result: Tensor, own: Collection[Tensor], known: Mapping[str, object]
+) -> None:
+    """Raise `InvalidConfiguration` if gradients of a result would go elsewhere than to its own.
+
+    `known` are what the stage was computed with, by what to call it: it is looked
+    through for names.
+    """
+    mine = {id(each) for each in own}
+    for leaf in _leaves(result):
+        if id(leaf) not in mine:
+            raise InvalidConfiguration(
+                "model",
+                f"{_name(leaf, known)} requires gradients, and is no parameter of a layer of the "
+                "stage that uses it: it would not be trained",
+            )
+
+
+def _leaves(result: Tensor) -> Iterator[Tensor]:
+    """The tensors that autograd would add gradients to."""
+    todo: list[Node | None] = [result.grad_fn]
+    seen: set[Node] = set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)  # and so kept: its place in memory is not another's
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor):
+            yield variable
+        todo.extend(each for each, _ in node.next_functions)
+
+
+def _name(leaf: Tensor, known: Mapping[str, object]) -> str:
+    for where, value in known.items():
+        for name, tensor in _inside(value):
+            if tensor is leaf:
+                return f"{name} of {where}, of shape {tuple(leaf.shape)},"
+    return f"a tensor of shape {tuple(leaf.shape)}"
+
+
+def _inside(value: object, name: str = "", depth: int = 3) -> Iterator[tuple[str, Tensor]]:
+    """Tensors that something refers to, by name: parameters, attributes, what a function caught."""
+    if isinstance(value, Tensor):
+        yield name, value
+    if isinstance(value, nn.Module):
+        for prefix, module in value.named_modules(prefix=name):
+            held = {key: each for key, each in vars(module).items() if not key.startswith("_")}
+            held |= dict(module.named_parameters(recurse=False))
+            for key, each in held.items():
+                if isinstance(each, Tensor | list | tuple | dict):
+                    yield from _inside(each, _joined(prefix, key), depth - 1)
+    for key, part in _parts(value) if depth > 0 else ():
+        yield from _inside(part, _joined(name, key), depth - 1)
+
+
+def _joined(*names: str) -> str:
+    return ".".join(filter(None, names))
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    match value:
+        case list() | tuple():
+            yield from ((str(number), each) for number, each in enumerate(value))
+        case dict():
+            yield from ((str(key), each) for key, each in value.items())
+        case MethodType():
+            yield "self", value.__self__
+            yield "", value.__func__
+        case partial():
+            yield "", value.func
+            yield from ((f"argument {number}", each) for number, each in enumerate(value.args))
+            yield from value.keywords.items()
+        case FunctionType():
+            names, cells = value.__code__.co_freevars, value.__closure__ or ()
+            yield from zip(names, (each.cell_contents for each in cells), strict=True)
+            used = {*value.__code__.co_names} & value.__globals__.keys()
+            yield from ((each, value.__globals__[each]) for each in sorted(used))

@@ -1,0 +1,285 @@
+"""What can be known of layers without computing: shapes, who draws, and who shares what.
+
+Layers are run on shapes alone (torch's meta device), each in turn, so that no
+process makes more than its own. Two things are found by the way:
+
+- Which functions return a module that somebody keeps (one that they captured,
+  or that functools.cache remembers). Such a module is copied before anything is
+  done to it. A function that was first called here would keep a module without
+  values: one that is seen to use functools.cache is called for real instead,
+  and any other that keeps what it made is refused.
+- Which layers share a parameter: by the memory that it lies in, which no other
+  has while it is referred to, however weakly. An address alone may be another's
+  by the time it is compared.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from executor.batches import tried
+from executor.leaves import require_plain_loss
+from executor.model import Layer, Model, Shape, compute_in, copy, drawing, make
+from schedules import InvalidConfiguration
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What the first stage takes, what stages hand on, and two kinds of layers.
+
+    `random` are those that draw random numbers, `kept` those whose functions
+    return what is not theirs alone.
+    """
+
+    inputs: Shape
+    shapes: list[Shape]
+    random: frozenset[int]
+    kept: frozenset[int]
+
+
+def trace(
+    model: Model, cuts: Sequence[range], microbatch_size: int, dtype: torch.dtype, seed: int = 0
+) -> Traced:
+    """Run the layers on shapes alone.
+
+    Raises `InvalidConfiguration` for a layer that cannot be run so, or that
+    breaks a rule of `executor.model`.
+    """
+    require_plain_loss(model)
+    inputs, _ = tried(model, 0, range(microbatch_size))
+    value = inputs.to(device="meta", dtype=dtype if inputs.is_floating_point() else None)
+    shapes: list[Shape] = []
+    random, kept = set(), set()
+    owners = _Owners()
+    for stage, layers in enumerate(cuts):
+        for number in layers:
+            module, is_kept = _look_at(model.layers[number], number, seed)
+            owners.add(module, number, stage)
+            value, draws = _run_on_meta(module, number, value, dtype, is_kept)
+            random |= {number} if draws else set()
+            kept |= {number} if is_kept else set()
+        if not value.is_floating_point() and len(shapes) < len(cuts) - 1:
+            raise InvalidConfiguration(
+                "model",
+                f"layer {layers[-1]} returns {value.dtype} at the end of a stage, through "
+                "which no gradient can come back",
+            )
+        shapes.append(Shape(tuple(value.shape), value.dtype))
+    first = Shape(tuple(inputs.shape), inputs.dtype)
+    return Traced(first, shapes, frozenset(random), frozenset(kept))
+
+
+# Whose module it is
+
+
+def _look_at(layer: Layer, number: int, seed: int) -> tuple[nn.Module, bool]:
+    """A layer's module, and whether it is kept by somebody else.
+
+    Raises `InvalidConfiguration` if it is kept, and has been made here.
+    """
+    if isinstance(layer, nn.Module):
+        return layer, True
+    if _remembers(layer):
+        with drawing(seed, number):
+            return make(layer, number), True
+    with torch.device("meta"):
+        module, again = make(layer, number), make(layer, number)
+    tensors = [*module.parameters(), *module.buffers()]
+    same = {id(each) for each in _parts(module)} & {id(each) for each in _parts(again)}
+    if any(id(each) in same and each.is_meta for each in tensors):
+        raise InvalidConfiguration(
+            "model",
+            f"layer {number} is made by a function that keeps what it makes: make the module "
+            "first and let the function return it, or let it make a new one whenever it is called",
+        )
+    return module, bool(same) or not all(each.is_meta for each in tensors)
+
+
+def _parts(module: nn.Module) -> Iterator[object]:
+    yield from module.modules()
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+_CACHED = type(cache(int))
+
+
+def _remembers(value: object, depth: int = 4) -> bool:
+    """Whether a function uses functools.cache (or lru_cache), as far as can be seen."""
+    if isinstance(value, _CACHED):
+        return True
+    return depth > 0 and any(_remembers(each, depth - 1) for each in _used_by(value))
+
+
+def _used_by(value: object) -> Iterator[object]:
+    match value:
+        case partial():
+            yield from (value.func, *value.args, *value.keywords.values())
+        case MethodType():
+            yield value.__func__
+        case FunctionType():
+            for cell in value.__closure__ or ():
+                yield from _content(cell)
+            names = value.__globals__.keys() & {*value.__code__.co_names}
+            yield from (value.__globals__[name] for name in names)
+
+
+def _content(cell: Any) -> list[object]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # it is not filled yet
+        return []
+
+
+# Who shares what
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A parameter, where it is used, and which bytes of its memory are its own."""
+
+    parameter: weakref.ref[nn.Parameter]
+    name: str
+    layer: int
+    stage: int
+    first: int
+    last: int
+
+    def overlaps(self, other: _Place) -> bool:
+        """Whether some of the memory is the other's too."""
+        return self.first <= other.last and other.first <= self.last
+
+
+class _Owners:
+    """All parameters that were seen, by the memory that they are in."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, list[_Place]] = {}
+        self.held: dict[int, StorageWeakRef] = {}
+        """Their memory: while it is referred to so, no other gets its number."""
+
+    def add(self, module: nn.Module, layer: int, stage: int) -> None:
+        """Raises `InvalidConfiguration` for a parameter that another stage has too."""
+        for name, parameter in module.named_parameters():
+            memory = StorageWeakRef(parameter.untyped_storage())
+            self.held.setdefault(memory.cdata, memory)
+            places = self.places.setdefault(memory.cdata, [])
+            first, last = _bytes_of(parameter)
+            place = _Place(weakref.ref(parameter), name, layer, stage, first, last)
+            for other in places:
+                if other.overlaps(place):
+                    _require_shared_well(other, place)
+            places.append(place)
+
+
+def _bytes_of(tensor: Tensor) -> tuple[int, int]:
+    """The first and the last byte of its memory that a tensor is in."""
+    first = int(tensor.storage_offset()) * tensor.itemsize
+    steps = zip(tensor.size(), tensor.stride(), strict=True)
+    reach = sum((int(size) - 1) * int(stride) for size, stride in steps)
+    return first, first + (reach + 1) * tensor.itemsize - 1 if tensor.numel() else first - 1
+
+
+def _require_shared_well(one: _Place, other: _Place) -> None:
+    """Within a stage, and as one parameter."""
+    if one.stage != other.stage:
+        raise InvalidConfiguration(
+            "model",
+            f"layers {one.layer} and {other.layer} share a parameter, and are in stages "
+            f"{one.stage} and {other.stage}",
+        )
+    if one.parameter() is not other.parameter():
+        raise InvalidConfiguration(
+            "model",
+            f"{one.name} of layer {one.layer} and {other.name} of layer {other.layer} are two "
+            "parameters in one memory: what is shared must be the same nn.Parameter",
+        )
+
+
+# What a layer does
+
+
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution"}
+"""What takes factors of one precision alone, which torch does not say of shapes."""
+
+
+class _Draws(TorchDispatchMode):
+    """Sees whether random numbers are drawn; raises `TypeError` for factors of two precisions."""
+
+    found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        self.found = self.found or torch.Tag.nondeterministic_seeded in func.tags
+        if (name := func.overloadpacket.__name__) in _PRODUCTS:
+            factors = {each.dtype: None for each in args if isinstance(each, Tensor)}
+            if len(factors) > 1:
+                raise TypeError(f"{name} of {' and '.join(map(str, factors))}")
+        return func(*args, **(kwargs or {}))
+
+
+def _run_on_meta(
+    module: nn.Module, number: int, value: Tensor, dtype: torch.dtype, is_kept: bool
+) -> tuple[Tensor, bool]:
+    """What a layer returns, and whether it drew random numbers."""
+    name = f"layer {number} ({type(module).__name__})"
+    _require_trainable(module, name, dtype)
+    own = copy(module, number, {}) if is_kept else module
+    own = compute_in(own.to(device="meta"), dtype)
+    draws = _Draws()
+    try:
+        with torch.device("meta"), torch.no_grad(), draws:
+            result: object = own(value)
+    except Exception as error:
+        raise InvalidConfiguration(
+            "model",
+            f"{name} does not take what the layer before returns, {tuple(value.shape)}: {error}"
+            + _about_buffers(own, dtype),
+        ) from error
+    if not isinstance(result, Tensor):
+        raise InvalidConfiguration(
+            "model", f"{name} returns {type(result).__name__}, not one tensor"
+        )
+    return result, draws.found
+
+
+def _require_trainable(module: nn.Module, name: str, dtype: torch.dtype) -> None:
+    """Raise `InvalidConfiguration` for parameters and buffers that cannot be trained with."""
+    for key, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            raise InvalidConfiguration(
+                "model", f"{name} does not train its parameter {key}: make it a buffer"
+            )
+        if parameter.is_complex():
+            raise InvalidConfiguration(
+                "model", f"{name} has a parameter {key} of complex numbers, which cannot be trained"
+            )
+    for each in module.modules():
+        statistics = dict(each.named_buffers(recurse=False)).get("running_mean")
+        has_both = statistics is not None and any(True for _ in each.parameters(recurse=False))
+        if has_both and statistics.dtype.itemsize > dtype.itemsize:  # type: ignore[union-attr]
+            raise InvalidConfiguration(
+                "model",
+                f"{name} has running statistics in {statistics.dtype}, which torch does not "  # type: ignore[union-attr]
+                f"combine with parameters in {dtype}: take another norm, or affine=False",
+            )
+
+
+def _about_buffers(module: nn.Module, dtype: torch.dtype) -> str:
+    wider = {
+        name: buffer.dtype
+        for name, buffer in module.named_buffers()
+        if buffer.is_floating_point() and buffer.itemsize > dtype.itemsize
+    }
+    told = [f" (its buffer {name} is {kind}, and the run {dtype})" for name, kind in wider.items()]
+    return "".join(told[:1])
