@@ -7,7 +7,6 @@ command understands them alike.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -15,6 +14,7 @@ from enum import StrEnum
 from schedules import (
     Communication,
     InvalidConfiguration,
+    InvalidInput,
     Layout,
     Schedule,
     Sharding,
@@ -29,6 +29,7 @@ from sim.engines import DEFAULT as DEFAULT_ENGINE
 from sim.engines import ENGINES
 from sim.implementation import IMPLEMENTATIONS
 from sim.model import load_model
+from sim.numbers import LARGEST, LARGEST_COUNT, LEAST, is_usable, real, whole
 from sim.physical import PhysicalCosts, default_stages_per_rank
 from sim.profile import ProfiledCosts, load_profile
 
@@ -44,10 +45,14 @@ ABSTRACT = {
     "norm": "norm of a rank's gradients, with --clipping",
 }
 
-LARGEST_NUMBER = 2**31 - 1
-
 MOST_PASSES = 10_000_000
 """Passes of a micro-batch through a stage in the largest step: 40 million tasks, 6 GB."""
+
+MOST_RANKS = 10_000
+"""Pipeline-parallel ranks, each with a channel to every other: 0.6 GB."""
+
+MOST_DEVICES = 1_000_000
+"""Devices over all groups."""
 
 PHYSICAL_ONLY = ("tp", "dp", "microbatch_size", "implementation")
 
@@ -64,25 +69,22 @@ def add_choice(group: argparse._ArgumentGroup, name: str, default: StrEnum, purp
 
 def whole_number(text: str) -> int:
     """A whole number of at least 1."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
+    value = whole(text) or 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-    if value > LARGEST_NUMBER:
-        raise argparse.ArgumentTypeError(f"must be at most {LARGEST_NUMBER}, not {text!r}")
+    if value > LARGEST_COUNT:
+        raise argparse.ArgumentTypeError(f"must be at most {LARGEST_COUNT}, not {text!r}")
     return value
 
 
 def seconds(text: str) -> float:
     """A time of at least 0 seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, at least 0, not {text!r}")
+    value = real(text)
+    if not is_usable(value):
+        raise argparse.ArgumentTypeError(
+            f"must be a number of seconds, at least 0 (or from {LEAST:g} to {LARGEST:g}), "
+            f"not {text!r}"
+        )
     return value
 
 
@@ -253,11 +255,15 @@ def layout(
         stages = default_stages_per_rank(schedule.name, costs.model, options.pp, 1)
     stages = stages or 1
     if (passes := options.pp * stages * options.microbatches) > MOST_PASSES:
-        raise ValueError(
+        raise InvalidInput(
             f"--pp, --microbatches: {options.microbatches:,} micro-batches through "
             f"{options.pp * stages:,} stages are {passes:,} passes; at most {MOST_PASSES:,} "
             "can be simulated"
         )
+    if options.pp > MOST_RANKS:
+        raise InvalidInput(f"--pp: {options.pp:,} ranks; at most {MOST_RANKS:,} can be simulated")
+    if isinstance(costs, PhysicalCosts):
+        _require_devices(options.pp, costs)
     return Layout(
         pipeline_parallel=options.pp,
         microbatches=options.microbatches,
@@ -265,6 +271,14 @@ def layout(
         placement=schedule.placement,
         sequence=options.sequence,
     )
+
+
+def _require_devices(ranks: int, costs: PhysicalCosts) -> None:
+    devices = ranks * costs.tensor_parallel * costs.data_parallel
+    if devices > MOST_DEVICES:
+        raise InvalidInput(
+            f"--pp, --tp, --dp: {devices:,} devices; at most {MOST_DEVICES:,} can be simulated"
+        )
 
 
 def communication(options: argparse.Namespace, costs: CostModel | None = None) -> Communication:
@@ -288,7 +302,7 @@ def _costs(options: argparse.Namespace) -> CostModel:
         for name in PHYSICAL_ONLY:
             if getattr(options, name) is not None:
                 option = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{option}: needs --model and --cluster beside it")
+                raise InvalidInput(f"{option}: needs --model and --cluster beside it")
         return AbstractCosts(**given)
     for name, other in (("model", "cluster"), ("cluster", "model")):
         if getattr(options, name) is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 
 from bfpp import options as shared
 from executor.settings import Activations, BackendName, Ends, Objective, Precision
+from sim.numbers import is_usable, real, whole
+
+LARGEST_SEED = 2**62
 
 SIZES = {
     "layers": (8, "transformer layers"),
@@ -132,7 +134,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--seed",
-        type=int,
+        type=_seed,
         default=0,
         metavar="N",
         help="of the first weights and of the order of the data (default: 0)",
@@ -171,19 +173,21 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 def _positive(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < math.inf:
+    value = real(text)
+    if not is_usable(value, zero=False):
         raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
     return value
 
 
 def _not_negative(text: str) -> float:
-    return _positive(text) if _number(text) else 0.0
+    return _positive(text) if real(text) else 0.0
+
+
+def _seed(text: str) -> int:
+    value = whole(text)
+    if value is None or abs(value) > LARGEST_SEED:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at most {LARGEST_SEED}, not {text!r}"
+        )
+    return value

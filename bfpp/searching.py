@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bfpp import options as shared
-from schedules import schedules
+from schedules import InvalidInput, schedules
 from sim.cluster import load_cluster
 from sim.executors import EXECUTORS, as_completed, executor
 from sim.implementation import IMPLEMENTATIONS
@@ -60,7 +60,12 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def problem_of(options: argparse.Namespace) -> Problem:
-    """What the options ask to be searched."""
+    """What the options ask to be searched; raises `InvalidInput` for what is too large."""
+    limits = {"--gpus": (options.gpus, shared.MOST_DEVICES)}
+    limits["--batch"] = (max(options.batch), shared.MOST_PASSES)
+    for option, (number, most) in limits.items():
+        if number > most:
+            raise InvalidInput(f"{option}: must be at most {most:,}, not {number:,}")
     return Problem(
         load_model(options.model),
         load_cluster(options.cluster),
@@ -72,27 +77,38 @@ def problem_of(options: argparse.Namespace) -> Problem:
 
 
 def chosen_configurations(problem: Problem) -> list[Configuration]:
-    """All valid configurations; raises `ValueError` if there is none."""
-    chosen = configurations(problem)
+    """All valid configurations that are not too large; raises `InvalidInput` if there is none."""
+    chosen, _ = _divided(problem)
     if not chosen:
         batches = ", ".join(map(str, problem.batches))
-        raise ValueError(
+        raise InvalidInput(
             f"--gpus, --batch: {problem.model.name} cannot be divided over {problem.gpus} GPUs "
             f"with a batch of {batches}"
         )
     return chosen
 
 
+def _divided(problem: Problem) -> tuple[list[Configuration], int]:
+    """All valid configurations that can be simulated, and how many are too large for it."""
+    every = configurations(problem)
+    chosen = [each for each in every if each.passes <= shared.MOST_PASSES]
+    return chosen, len(every) - len(chosen)
+
+
 def search(
     problem: Problem, options: argparse.Namespace, known: Iterable[Configuration] = ()
 ) -> Iterator[list[Outcome]]:
     """Simulate what is not known yet, some at a time, with a progress bar."""
-    chosen, done = chosen_configurations(problem), set(known)
+    chosen, left_out = _divided(problem)
+    done = set(known)
     missing = [configuration for configuration in chosen if configuration not in done]
     columns = (
         TextColumn("searching"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
     )  # fmt: skip
     console = Console(stderr=True)
+    if left_out:
+        most = f"more than {shared.MOST_PASSES:,} passes"
+        console.print(f"{left_out:,} configurations of {most} are left out", soft_wrap=True)
     with (
         Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar,
         executor(options.executor, options.workers) as workers,

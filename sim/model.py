@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from schedules import InvalidConfiguration
 from sim.hugging_face import read_config
+from sim.kinds import MODEL, require_kind
 from sim.preset_files import read_settings, require_keys
 
 HALF_PRECISION = 2
@@ -172,5 +173,6 @@ def load_model(name_or_path: str) -> Transformer:
         name, sizes = read_config(name_or_path)
         return Transformer(name, **sizes)
     name, table = read_settings("model", name_or_path)
+    require_kind("model", name, table, MODEL)
     sizes = require_keys("model", name, table, _KEYS, tuple(_OPTIONAL))
     return Transformer(name, **sizes)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby, product
+from math import isqrt
 from typing import Any
 
 from schedules import (
@@ -60,6 +61,11 @@ class Configuration:
         """The layout of the graph."""
         placement = find_schedule(self.schedule).placement
         return Layout(self.pp, self.microbatches, self.stages_per_rank, placement, self.sequence)
+
+    @property
+    def passes(self) -> int:
+        """How often a micro-batch passes through a stage, forward."""
+        return self.pp * self.stages_per_rank * self.microbatches
 
     @property
     def communication(self) -> Communication:
@@ -212,7 +218,8 @@ def _sequences(name: str, pp: int, microbatches: int) -> Iterable[int | None]:
 
 
 def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
 
 
 def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]:

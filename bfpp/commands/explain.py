@@ -9,6 +9,7 @@ from dataclasses import replace
 from bfpp import options as shared
 from bfpp.errors import one_line
 from bfpp.explanation import Explanation
+from bfpp.parser import Parser
 from bfpp.predictions import print_cautions, run_scenario
 from bfpp.results import NOISE, print_json, print_table
 from bfpp.tables import print_idle
@@ -75,7 +76,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
 
     A schedule that uses no sequence inherits none.
     """
-    parser: argparse.ArgumentParser = options.parser
+    parser: Parser = options.parser
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -84,7 +85,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
         raise InvalidConfiguration("against", f"{min(refused)} is no part of a configuration")
     schedule = [] if words and not words[0].startswith("-") else [options.schedule]
     inherited = argparse.Namespace(**vars(options) | {"sequence": None})
-    compared = parser.parse_args([*schedule, *words], inherited)
+    compared = parser.parse([*schedule, *words], inherited)
     if compared.sequence is None and find_schedule(compared.schedule).uses_sequence:
         compared.sequence = options.sequence
     return compared

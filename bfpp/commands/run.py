@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bfpp import options as shared
-from bfpp.errors import blaming
+from bfpp.formats import TIMELINE
 from bfpp.jobs import about, fail, job_of, sleeps_of
-from bfpp.results import announce, print_json, print_table
+from bfpp.outputs import add_force_argument, add_output
+from bfpp.results import print_json, print_table
 from bfpp.run_options import add_device_arguments, add_model_arguments, add_training_arguments
-from schedules import InvalidConfiguration
+from schedules import InvalidConfiguration, InvalidInput
 from sim.profile import load_profile
 from traces.time_axis import in_words
 from traces.timeline_file import save_timeline
@@ -47,12 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="train again in one plain loop, and compare all losses and weights; exit with 1 if "
         "they differ by more than rounding",
     )
-    group.add_argument(
+    add_output(
+        group,
         "--trace",
-        type=Path,
-        metavar="FILE",
-        help="write the timeline of the median step of the last 64, for bfpp show and bfpp diff",
+        [TIMELINE],
+        "write the timeline of the median step of the last 64, for bfpp show and bfpp diff",
     )
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
@@ -82,35 +84,35 @@ def run(options: argparse.Namespace) -> int:
         return 0
     use_cores(job.workers)
     found = verify(plan, outcome) if options.verify else None
-    _write_trace(options, job, plan, outcome)
     record = _record(job, outcome, tokens, found)
     if options.json:
         print_json(record)
     else:
         _print(job, record, outcome.reports, found)
+    _write_trace(options, job, plan, outcome)
     return 0 if found is None or found.is_exact else 1
 
 
 def _require_no_checkpoint(directory: Path) -> None:
-    """Raise `ValueError` where a new run would in time discard another's checkpoints."""
+    """Raise `InvalidInput` where a new run would in time discard another's checkpoints."""
     from executor import checkpoint
 
     if last := checkpoint.latest(directory):
-        raise ValueError(
+        raise InvalidInput(
             f"--checkpoint: {last} is there already: --resume goes on from it; a run of its own "
             "takes another directory"
         )
 
 
 def _require_same_training(plan: Plan, directory: Path) -> None:
-    """Raise `ValueError` if a plain loop cannot have trained what is resumed."""
+    """Raise `InvalidInput` if a plain loop cannot have trained what is resumed."""
     from executor.checkpoint import CheckpointError
     from executor.history import require_same_training
 
     try:
         require_same_training(plan, directory)
     except CheckpointError as error:
-        raise ValueError(f"--resume: {error}") from None
+        raise InvalidInput(f"--resume: {error}") from None
 
 
 def tokens_of_step(plan: Plan) -> int:
@@ -150,9 +152,8 @@ def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Out
     if outcome.columns is None:
         raise InvalidConfiguration("trace", "there is no step left to trace")
     timeline = timeline_of(outcome.columns, plan.graph)
-    with blaming("--trace"):
-        save_timeline(replace(timeline, about=about(job)), options.trace)
-    announce(options.trace)
+    with options.trace.written() as path:
+        save_timeline(replace(timeline, about=about(job)), path)
 
 
 def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None) -> dict[str, Any]:

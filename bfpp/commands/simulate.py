@@ -6,7 +6,8 @@ import argparse
 
 from bfpp import options as shared
 from bfpp.exports import add_export_arguments, write_exports
-from bfpp.pictures import add_picture_arguments, write_pictures
+from bfpp.outputs import add_force_argument
+from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.predictions import print_cautions, run_scenario
 from bfpp.results import print_json
 from bfpp.tables import print_result
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_cost_arguments(parser)
     add_picture_arguments(parser)
     add_export_arguments(parser)
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
@@ -27,11 +29,12 @@ def run(options: argparse.Namespace) -> int:
     """Simulate, and report."""
     shared.refuse_text_beside_json(options)
     result = run_scenario(shared.scenario(options, options.schedule), options.engine)
-    write_pictures(options, [result], result.title)
-    write_exports(options, result.timeline)
     if options.json:
         print_json(result.record)
     else:
+        print_text(options, [result])
         print_result(result)
         print_cautions([result])
+    write_pictures(options, [result], result.title)
+    write_exports(options, result.timeline)
     return 0

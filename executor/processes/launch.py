@@ -29,6 +29,7 @@ from executor.processes.observer import Observer
 from executor.processes.place import Message
 from executor.processes.process import Arguments, Entry, Outcome
 from executor.processes.verdict import Scene, Verdict, judge, judge_exit
+from schedules import InvalidInput
 
 PERIOD = 0.05  # seconds between two looks at messages and ends
 TO_ANSWER = 0.3  # seconds that a process that hangs has to say where
@@ -63,16 +64,16 @@ def launch(
     there, after one of them has said why. The messages that the first process
     sends (`place.send`) arrive at `on_message`.
 
-    Raises `RunFailed` where a process failed, died or hung, and `ValueError`
-    where another process cannot import the entry, or torchrun started another
-    number of processes.
+    Raises `RunFailed` where a process failed, died or hung, `ValueError` where
+    another process cannot import the entry, and `InvalidInput` where torchrun
+    started another number of processes.
     """
     limits = limits or Limits()
     if not os.environ.keys() >= TORCHRUN:
         return _launch_own(entry, arguments, processes, limits, on_message)
     if int(os.environ["WORLD_SIZE"]) != processes:
         started = os.environ["WORLD_SIZE"]
-        raise ValueError(f"the run needs {processes} processes, and torchrun started {started}")
+        raise InvalidInput(f"the run needs {processes} processes, and torchrun started {started}")
     return launch_joined(entry, arguments, limits, on_message)
 
 
