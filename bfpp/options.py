@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from bfpp.model_options import add_model_argument, model_of
+from bfpp.numbers_given import seconds as seconds
+from bfpp.numbers_given import whole_number as whole_number
 from schedules import (
     Communication,
     InvalidConfiguration,
@@ -28,16 +31,14 @@ from sim.costs import AbstractCosts, CostModel
 from sim.engines import DEFAULT as DEFAULT_ENGINE
 from sim.engines import ENGINES
 from sim.implementation import IMPLEMENTATIONS
-from sim.model import load_model
-from sim.numbers import LARGEST, LARGEST_COUNT, LEAST, is_usable, real, whole
 from sim.physical import PhysicalCosts, default_stages_per_rank
 from sim.profile import ProfiledCosts, load_profile
 
 ABSTRACT = {
     "forward": "forward pass of one micro-batch through one stage",
     "backward": "backward pass (default: the sum of its halves if they are given, else 2)",
-    "backward_input": "input half of a backward pass (default: half of --backward)",
-    "backward_weight": "weight half of a backward pass (default: half of --backward)",
+    "backward_input": "input half of a backward pass (default: what the other leaves, or half)",
+    "backward_weight": "weight half of a backward pass (default: what the other leaves, or half)",
     "transfer": "transfer between two ranks",
     "gather": "gather of one stage's weights",
     "reduce": "reduction of one stage's gradients",
@@ -54,7 +55,7 @@ MOST_RANKS = 10_000
 MOST_DEVICES = 1_000_000
 """Devices over all groups."""
 
-PHYSICAL_ONLY = ("tp", "dp", "microbatch_size", "implementation")
+PHYSICAL_ONLY = ("tp", "dp", "microbatch_size", "implementation", "seq_length")
 
 
 def add_choice(group: argparse._ArgumentGroup, name: str, default: StrEnum, purpose: str) -> None:
@@ -65,27 +66,6 @@ def add_choice(group: argparse._ArgumentGroup, name: str, default: StrEnum, purp
         default=str(default),
         help=f"{purpose} (default: {default})",
     )
-
-
-def whole_number(text: str) -> int:
-    """A whole number of at least 1."""
-    value = whole(text) or 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-    if value > LARGEST_COUNT:
-        raise argparse.ArgumentTypeError(f"must be at most {LARGEST_COUNT}, not {text!r}")
-    return value
-
-
-def seconds(text: str) -> float:
-    """A time of at least 0 seconds."""
-    value = real(text)
-    if not is_usable(value):
-        raise argparse.ArgumentTypeError(
-            f"must be a number of seconds, at least 0 (or from {LEAST:g} to {LARGEST:g}), "
-            f"not {text!r}"
-        )
-    return value
 
 
 def add_schedule_argument(parser: argparse.ArgumentParser) -> None:
@@ -171,7 +151,7 @@ def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name.replace('_', '-')}", type=seconds, metavar="S", help=what + default
         )
     physical = parser.add_argument_group("physical costs")
-    physical.add_argument("--model", metavar="NAME|FILE", help="a preset, or a TOML file")
+    add_model_argument(physical)
     physical.add_argument("--cluster", metavar="NAME|FILE", help="a preset, or a TOML file")
     physical.add_argument(
         "--tp", type=whole_number, metavar="N", help="tensor-parallel devices (default: 1)"
@@ -310,7 +290,7 @@ def _costs(options: argparse.Namespace) -> CostModel:
     for name in given:
         raise InvalidConfiguration(name, "abstract seconds do not go with --model and --cluster")
     return PhysicalCosts(
-        model=load_model(options.model),
+        model=model_of(options),
         cluster=load_cluster(options.cluster),
         tensor_parallel=options.tp or 1,
         data_parallel=options.dp or 1,

@@ -11,6 +11,9 @@ from sim.numbers import is_usable, real, whole
 
 LARGEST_SEED = 2**62
 
+ALSO = {"context": ("--seq-length",)}
+"""Other names of some sizes: those that other commands know them by."""
+
 SIZES = {
     "layers": (8, "transformer layers"),
     "hidden": (64, "width of a layer"),
@@ -30,8 +33,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "takes a seed and returns an executor.model.Model (default: a small transformer)",
     )
     for name, (size, what) in SIZES.items():
+        names = [f"--{name}", *ALSO.get(name, ())]
         group.add_argument(
-            f"--{name}", type=shared.whole_number, metavar="N", help=f"{what} (default: {size})"
+            *names, type=shared.whole_number, metavar="N", help=f"{what} (default: {size})"
         )
     shared.add_choice(
         group,

@@ -20,6 +20,8 @@ from sim.validation import Profile
 
 FIELD = "profile"
 
+SECTIONS = ("device", "intra_node", "inter_node")
+
 
 def load_constants(path: Path | str) -> Profile:
     """The constants of a file; raises `InvalidConfiguration` with the reason in one line."""
@@ -34,6 +36,7 @@ def read_constants(name: str, table: Table) -> Profile:
     clusters = _tables(name, table, "clusters", preset_names("cluster"))
     implementations = _tables(name, table, "implementations", IMPLEMENTATIONS)
     for cluster in clusters:
+        _tables(f"{name}: clusters", clusters, cluster, SECTIONS)
         try:
             load_cluster(cluster, clusters)
         except InvalidConfiguration as error:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from bfpp import options as shared
+from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.predictions import Prediction, print_cautions, run_scenario
@@ -35,9 +36,11 @@ def run(options: argparse.Namespace) -> int:
     names = options.schedules or list(schedules())
     scenarios = [shared.scenario(shared.for_one_of(names, options, name), name) for name in names]
     _require_same_model(scenarios)
+    assumed = assumptions(options)
     results = [run_scenario(scenario, options.engine) for scenario in scenarios]
     if options.json:
-        print_json({"schedules": [result.record for result in results]})
+        record = {"schedules": [result.record for result in results]}
+        print_json(with_assumptions(record, assumed))
     else:
         print_text(options, results)
         _print(results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bfpp import options as shared
 from bfpp.formats import TIMELINE
 from bfpp.jobs import about, fail, job_of, sleeps_of
+from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.run_options import add_device_arguments, add_model_arguments, add_training_arguments
@@ -72,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
         _require_no_checkpoint(options.checkpoint)
     if options.verify and options.resume:
         _require_same_training(plan, options.checkpoint)
+    assumed = [] if os.environ.get("RANK", "0") != "0" else assumptions(options)
     tokens = tokens_of_step(plan)
     sleeps = sleeps_of(load_profile(options.sleep), plan) if options.sleep else None
     job = replace(job, tells_weights=options.verify, sleeps=sleeps)
@@ -86,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     found = verify(plan, outcome) if options.verify else None
     record = _record(job, outcome, tokens, found)
     if options.json:
-        print_json(record)
+        print_json(with_assumptions(record, assumed))
     else:
         _print(job, record, outcome.reports, found)
     _write_trace(options, job, plan, outcome)

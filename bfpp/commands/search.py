@@ -10,6 +10,7 @@ from bfpp import options as shared
 from bfpp.errors import blaming
 from bfpp.formats import JOURNAL
 from bfpp.found import WRITERS, Journal, require_package, write_table
+from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.predictions import shortage
 from bfpp.results import print_json, print_table
@@ -45,14 +46,14 @@ def run(options: argparse.Namespace) -> int:
     chosen = set(chosen_configurations(problem))
     with blaming("--journal"):
         journal = Journal(options.journal and options.journal.place, problem)
-    interrupted = False
+    assumed, interrupted = assumptions(options), False
     try:
         for outcomes in search(problem, options, (each.configuration for each in journal.outcomes)):
             journal.add(outcomes)
     except KeyboardInterrupt:
         interrupted = True
     found = [outcome for outcome in journal.outcomes if outcome.configuration in chosen]
-    _report(problem, found, len(chosen), time.monotonic() - begun, options)
+    _report(problem, found, len(chosen), time.monotonic() - begun, options, assumed)
     if journal.failure:
         raise journal.failure
     if interrupted:
@@ -66,13 +67,15 @@ def _report(
     tried: int,
     seconds: float,
     options: argparse.Namespace,
+    assumed: Sequence[str],
 ) -> None:
     best_first = ranked(outcomes)
     front = {outcome.configuration for outcome in pareto(best_first)}
     if options.json:
         rows = [{**each.record, "pareto": each.configuration in front} for each in best_first]
         missed = {"nearest": nearest(outcomes).record} if outcomes and not rows else {}
-        print_json({"configurations": rows, "tried": tried, "seconds": seconds, **missed})
+        record = {"configurations": rows, "tried": tried, "seconds": seconds, **missed}
+        print_json(with_assumptions(record, assumed))
     else:
         told = f"{tried:,} configurations fit ({seconds:.1f} s)"
         _print(problem, outcomes, best_first, front, told)

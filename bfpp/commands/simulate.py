@@ -6,6 +6,7 @@ import argparse
 
 from bfpp import options as shared
 from bfpp.exports import add_export_arguments, write_exports
+from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.predictions import print_cautions, run_scenario
@@ -28,9 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulate, and report."""
     shared.refuse_text_beside_json(options)
-    result = run_scenario(shared.scenario(options, options.schedule), options.engine)
+    scenario = shared.scenario(options, options.schedule)
+    assumed = assumptions(options)
+    result = run_scenario(scenario, options.engine)
     if options.json:
-        print_json(result.record)
+        print_json(with_assumptions(result.record, assumed))
     else:
         print_text(options, [result])
         print_result(result)

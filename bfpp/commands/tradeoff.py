@@ -7,9 +7,10 @@ from dataclasses import asdict
 
 from bfpp import options as shared
 from bfpp.formats import SVG
+from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
-from bfpp.searching import add_problem_arguments, problem_of, search
+from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from schedules import InvalidConfiguration
 from sim.search import Outcome
 from sim.tradeoff import Training, tradeoff
@@ -50,6 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Search, extrapolate, and lay out by schedule."""
     problem = problem_of(options)
+    chosen_configurations(problem)
+    assumed = assumptions(options)
     by_schedule: dict[str, list[Outcome]] = {name: [] for name in problem.schedules}
     for outcomes in search(problem, options):
         for outcome in outcomes:
@@ -63,8 +66,8 @@ def run(options: argparse.Namespace) -> int:
             "model", "nothing fits in memory; `bfpp search` says by how much"
         )
     if options.json:
-        print_json({name: [_record(each, options) for each in each_size]
-                    for name, each_size in found.items()})  # fmt: skip
+        record = {name: [_record(each, options) for each in sizes] for name, sizes in found.items()}
+        print_json(with_assumptions(record, assumed))
     else:
         _print(found, options, problem.model.name)
     if options.svg:
