@@ -10,6 +10,7 @@
 from schedules import (
     Communication,
     InvalidConfiguration,
+    InvalidInput,
     Layout,
     Operation,
     Schedule,
@@ -44,6 +45,7 @@ __all__ = [
     "Costs",
     "Difference",
     "InvalidConfiguration",
+    "InvalidInput",
     "Layout",
     "Operation",
     "Panel",

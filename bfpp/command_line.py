@@ -1,21 +1,31 @@
-"""The `bfpp` command: parses, dispatches, and turns errors into one line.
+"""The `bfpp` command: parses, checks where results will go, dispatches, and tells errors.
 
 Each command is a module of `bfpp.commands` with `SUMMARY`, `add_arguments` and
 `run`; it is imported only when asked for, so that every command starts fast.
-Exit codes: 0 done, 1 a check failed, 2 bad input.
+
+Exit codes:
+
+- 0 done, 1 a check or a run failed, 130 interrupted.
+- 2 something that was given cannot be used: an `InvalidInput`, told in one line.
+- 70 (as sysexits.h has it) a fault of the program: any other exception, with its
+  traceback and what a report of it needs.
 """
 
 from __future__ import annotations
 
 import argparse
+import platform
 import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from io import TextIOWrapper
-from typing import NoReturn
 
 from bfpp import __version__, errors
+from bfpp.outputs import prepared
+from bfpp.parser import BAD_INPUT, Parser
+from bfpp.standard_output import standard_output
+from schedules import InvalidInput
 
 COMMANDS = {
     "simulate": "predict one schedule: step time, bubble, memory, timeline",
@@ -37,41 +47,40 @@ COMMANDS = {
 }
 """Every command and what it is for, in the order of the help text."""
 
-BAD_INPUT = 2
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Name the option and the reason on standard error, and exit with 2."""
-        self.exit(BAD_INPUT, f"{self.prog}: {errors.one_line(message)}\n")
+INTERRUPTED = 130
+FAULT = 70
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
     words = _spelled_out(list(sys.argv[1:] if arguments is None else arguments))
-    parser = _parser(words)
-    if not words:
-        parser.print_help(sys.stderr)
-        return BAD_INPUT
-    options, surplus = parser.parse_known_args(words)
-    if surplus:
-        options.parser.error(f"unrecognized arguments: {shlex.join(surplus)}")
+    with standard_output() as out:
+        exit_code = _run(words)
+    if out.failure is None or isinstance(out.failure, BrokenPipeError):
+        return exit_code
+    return _tell("bfpp", f"standard output: {out.failure.strerror}")
+
+
+def _run(words: list[str]) -> int:
+    name = "bfpp"
     try:
-        exit_code: int = options.run(options)
-        sys.stdout.flush()
+        parser, command = _parsers(words)
+        if not words:
+            parser.print_help(sys.stderr)
+            return BAD_INPUT
+        options = _parse(parser, command, words)
+        name = f"bfpp {options.command}"
+        with prepared(options):
+            exit_code: int = options.run(options)
     except KeyboardInterrupt:
-        print(f"{parser.prog} {options.command}: interrupted", file=sys.stderr)  # noqa: T201
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
-    except errors.BAD_INPUT as error:
-        print(f"{parser.prog} {options.command}: {errors.explain(error)}", file=sys.stderr)  # noqa: T201
-        return BAD_INPUT
+        print(f"{name}: interrupted", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    except InvalidInput as error:
+        return _tell(name, errors.explain(error))
+    except Exception as error:
+        traceback.print_exc()
+        print(_request(error, words), file=sys.stderr)  # noqa: T201
+        return FAULT
     return exit_code
 
 
@@ -84,8 +93,23 @@ def _spelled_out(words: list[str]) -> list[str]:
     ]
 
 
-def _parser(words: list[str]) -> Parser:
-    """The parser, with the options of the command in `words` alone."""
+def _tell(name: str, reason: str) -> int:
+    print(f"{name}: {reason}", file=sys.stderr)  # noqa: T201
+    return BAD_INPUT
+
+
+def _request(error: Exception, words: list[str]) -> str:
+    """What to do about a fault, and what a report of it needs besides the traceback."""
+    versions = f"bfpp {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    return (
+        f"bfpp: {type(error).__name__} is a fault of the program, unless it is in code of your "
+        f"own. Please report it with the lines above, and these:\n{versions}\n"
+        + errors.one_line(shlex.join(["bfpp", *words]))
+    )
+
+
+def _parsers(words: list[str]) -> tuple[Parser, Parser | None]:
+    """The parser, and that of the command in `words`, which alone has its options."""
     parser = Parser(
         prog="bfpp",
         description="See, predict and check the schedules of pipeline-parallel training.",
@@ -94,6 +118,7 @@ def _parser(words: list[str]) -> Parser:
     parser.add_argument("--version", action="version", version=f"bfpp {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((word for word in words if not word.startswith("-")), None)
+    found = None
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
             name, help=summary, description=f"bfpp {name}: {summary}.", allow_abbrev=False
@@ -102,7 +127,20 @@ def _parser(words: list[str]) -> Parser:
             module = import_module(f"bfpp.commands.{name}")
             module.add_arguments(command)
             command.set_defaults(run=module.run, parser=command)
-    return parser
+            found = command
+    return parser, found
+
+
+def _parse(parser: Parser, command: Parser | None, words: list[str]) -> argparse.Namespace:
+    """The options; what is unknown among them is told before what is missing."""
+    at = next((at for at, word in enumerate(words) if not word.startswith("-")), len(words))
+    parser.refuse_unknown(words[:at])
+    if command:
+        command.refuse_unknown(words[at + 1 :])
+    options, surplus = parser.parse_known_args(words)
+    if surplus:
+        options.parser.error(f"unrecognized arguments: {shlex.join(surplus)}")
+    return options
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from schedules import InvalidConfiguration
+from schedules import InvalidConfiguration, InvalidInput
 
 OPTION_OF_FIELD = {
     "pipeline_parallel": "--pp",
@@ -21,24 +21,13 @@ OPTION_OF_FIELD = {
 }
 """The option that sets a field of a configuration; by default `--field`."""
 
-BAD_INPUT = (ValueError, OSError, ArithmeticError, MemoryError)
-"""What input raises that cannot be used."""
 
-
-def explain(error: Exception) -> str:
+def explain(error: InvalidInput) -> str:
     """One line that names the option at fault, if the error tells it, and the reason."""
     if isinstance(error, InvalidConfiguration):
         option = OPTION_OF_FIELD.get(error.field, "--" + error.field.replace("_", "-"))
-        message = f"{option}: {error.reason}"
-    elif isinstance(error, OSError):
-        message = _reason(error)
-    elif isinstance(error, MemoryError):
-        message = "the step is too large for this machine's memory"
-    elif isinstance(error, ArithmeticError):
-        message = f"a number is too large to compute with ({error})"
-    else:
-        message = str(error)
-    return one_line(message)
+        return one_line(f"{option}: {error.reason}")
+    return one_line(str(error))
 
 
 def one_line(text: str) -> str:
@@ -55,9 +44,13 @@ def blaming(option: str) -> Iterator[None]:
     try:
         yield
     except InvalidConfiguration as error:
-        raise ValueError(f"{option}: {error.reason if error.field == 'file' else error}") from None
+        is_known = error.field == "file" or option == f"--{error.field}"
+        told = error.reason if is_known else error
+        raise InvalidInput(f"{option}: {told}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{option}: is not text: byte {error.start} is not UTF-8") from None
     except OSError as error:
-        raise ValueError(f"{option}: {_reason(error)}") from None
+        raise InvalidInput(f"{option}: {_reason(error)}") from None
 
 
 def _reason(error: OSError) -> str:

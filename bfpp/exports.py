@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bfpp.errors import blaming
-from bfpp.results import announce
+from bfpp import formats
+from bfpp.outputs import add_output
 from schedules.graph_file import write_graph
 from traces.timeline import Timeline
 from traces.timeline_file import save_timeline
@@ -16,9 +16,10 @@ from traces.timeline_file import save_timeline
 
 @dataclass(frozen=True)
 class Export:
-    """A kind of file: what its option says of it, and how a timeline is written."""
+    """A kind of file: what its option says of it, its format, and how a timeline is written."""
 
     summary: str
+    format: formats.Format
     write: Callable[[Timeline, Path], None]
 
 
@@ -35,13 +36,15 @@ def _write_graph(timeline: Timeline, path: Path) -> None:
 EXPORTS = {
     "perfetto": Export(
         "write a Chrome trace for ui.perfetto.dev (compressed if FILE ends in .gz)",
+        formats.PERFETTO,
         _write_perfetto,
     ),
     "timeline": Export(
         "write the timeline in JSON, for bfpp show and bfpp diff (compressed if FILE ends in .gz)",
+        formats.TIMELINE,
         save_timeline,
     ),
-    "graph": Export("write the task graph in JSON, for bfpp check", _write_graph),
+    "graph": Export("write the task graph in JSON, for bfpp check", formats.GRAPH, _write_graph),
 }
 
 
@@ -49,13 +52,12 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     """Which files to write."""
     group = parser.add_argument_group("files for other tools")
     for name, export in EXPORTS.items():
-        group.add_argument(f"--{name}", type=Path, metavar="FILE", help=export.summary)
+        add_output(group, f"--{name}", [export.format], export.summary)
 
 
 def write_exports(options: argparse.Namespace, timeline: Timeline) -> None:
     """Write the files asked for."""
     for name, export in EXPORTS.items():
-        if path := getattr(options, name):
-            with blaming(f"--{name}"):
+        if output := getattr(options, name):
+            with output.written() as path:
                 export.write(timeline, path)
-            announce(path)

@@ -6,10 +6,14 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from schedules import InvalidConfiguration
+from bfpp.errors import blaming
+from bfpp.formats import FOUND_CSV, FOUND_PARQUET, Format
+from bfpp.outputs import Output
+from schedules import InvalidConfiguration, InvalidInput
 from sim.search import Configuration, Outcome, Problem, outcome_of
 
 
@@ -18,14 +22,17 @@ class Journal:
 
     The first line says which model, cluster and number of GPUs the file is
     about; a file about others is refused. A last line that an interruption
-    left unfinished is dropped.
+    left unfinished is dropped. Where the file cannot be written any more,
+    `failure` says so; outcomes are kept all the same.
     """
 
     def __init__(self, path: Path | None, problem: Problem) -> None:
         self.outcomes: list[Outcome] = []
+        self.failure: InvalidInput | None = None
         self._path = path
         subject = json.dumps(
             {
+                "format": "bfpp search journal 1",
                 "model": asdict(problem.model),
                 "cluster": asdict(problem.cluster),
                 "gpus": problem.gpus,
@@ -36,41 +43,47 @@ class Journal:
         if path.exists() and path.stat().st_size:
             self._read(path, subject)
         else:
-            path.write_text(subject + "\n")
+            path.write_text(subject + "\n", encoding="utf-8")
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
         """Keep some more outcomes."""
         new = list(outcomes)
         self.outcomes += new
-        if self._path:
-            with self._path.open("a") as file:
-                file.writelines(json.dumps(outcome.record) + "\n" for outcome in new)
+        if self._path and not self.failure:
+            try:
+                with blaming("--journal"), self._path.open("a", encoding="utf-8") as file:
+                    file.writelines(json.dumps(outcome.record) + "\n" for outcome in new)
+            except InvalidInput as error:
+                self.failure = error
 
     def _read(self, path: Path, subject: str) -> None:
-        text = path.read_text()
-        whole, _, unfinished = text.rpartition("\n")
-        first, *lines = whole.split("\n")
+        text = path.read_bytes()
+        whole, _, unfinished = text.rpartition(b"\n")
+        first, *lines = whole.split(b"\n")
         try:
-            if json.loads(first)["gpus"] and first != subject:
+            if json.loads(first)["gpus"] and first != subject.encode():
                 raise InvalidConfiguration("journal", f"{path} is about another search")
             self.outcomes = [outcome_of(json.loads(line)) for line in lines]
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
+        except InvalidConfiguration:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InvalidConfiguration("journal", f"{path} is not a search's journal") from None
         if unfinished:
-            path.write_text(whole + "\n")
+            with path.open("r+b") as file:
+                file.truncate(len(whole) + 1)
 
 
-def write_table(path: Path, outcomes: Sequence[Outcome], front: set[Configuration]) -> None:
-    """Write outcomes, one a row, as the file's name says: .csv or .parquet.
-
-    Raises `InvalidConfiguration` for other names, or if the format's package is
-    not installed.
-    """
-    if path.suffix not in WRITERS:
-        known = " or ".join(WRITERS)
-        raise InvalidConfiguration("out", f"{path.name!r} does not end in {known}")
+def write_table(table: Output, outcomes: Sequence[Outcome], front: set[Configuration]) -> None:
+    """Write outcomes, one a row, in the format of the file's name."""
     rows = [_flat({**each.record, "pareto": each.configuration in front}) for each in outcomes]
-    WRITERS[path.suffix](path, rows)
+    with table.written() as path:
+        WRITERS[table.format](path, rows)
+
+
+def require_package(table: Output) -> None:
+    """Raise `InvalidConfiguration` if what the table's format needs is not installed."""
+    if table.format is FOUND_PARQUET and find_spec("pyarrow") is None:
+        raise InvalidConfiguration("out", "Parquet needs the package pyarrow")
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -81,22 +94,20 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [])
         writer.writeheader()
         writer.writerows(rows)
 
 
 def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    try:
-        from pyarrow import Table
-        from pyarrow.parquet import write_table as write
-    except ModuleNotFoundError:
-        raise InvalidConfiguration("out", "Parquet needs the package pyarrow") from None
-    write(Table.from_pylist(rows), path)
+    from pyarrow import Table
+    from pyarrow.parquet import write_table as write
+
+    write(Table.from_pylist(rows).replace_schema_metadata({"generator": "bfpp search"}), path)
 
 
-WRITERS: dict[str, Callable[[Path, list[dict[str, Any]]], None]] = {
-    ".csv": _write_csv,
-    ".parquet": _write_parquet,
+WRITERS: dict[Format, Callable[[Path, list[dict[str, Any]]], None]] = {
+    FOUND_CSV: _write_csv,
+    FOUND_PARQUET: _write_parquet,
 }

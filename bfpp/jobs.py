@@ -26,7 +26,7 @@ from executor.settings import (
     Saving,
     Sleeps,
 )
-from schedules import Communication, InvalidConfiguration, Layout, find_schedule
+from schedules import Communication, InvalidConfiguration, InvalidInput, Layout, find_schedule
 from sim.model import Transformer, load_model
 from sim.profile import ProfiledCosts
 
@@ -67,9 +67,9 @@ def fail(command: str, error: RunFailed) -> int:
 
 
 def require_torch() -> None:
-    """Raise `ValueError` where PyTorch, which nothing else here needs, is not installed."""
+    """Raise `InvalidInput` where PyTorch, which nothing else here needs, is not installed."""
     if find_spec("torch") is None:
-        raise ValueError("needs PyTorch, which is not installed: pip install 'bfpp[torch]'")
+        raise InvalidInput("needs PyTorch, which is not installed: pip install 'bfpp[torch]'")
 
 
 def device_job_of(options: argparse.Namespace, schedule: str, layout: Layout) -> Job:

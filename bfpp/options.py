@@ -7,14 +7,17 @@ command understands them alike.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from bfpp.model_options import add_model_argument, model_of
+from bfpp.numbers_given import seconds as seconds
+from bfpp.numbers_given import whole_number as whole_number
 from schedules import (
     Communication,
     InvalidConfiguration,
+    InvalidInput,
     Layout,
     Schedule,
     Sharding,
@@ -28,15 +31,14 @@ from sim.costs import AbstractCosts, CostModel
 from sim.engines import DEFAULT as DEFAULT_ENGINE
 from sim.engines import ENGINES
 from sim.implementation import IMPLEMENTATIONS
-from sim.model import load_model
 from sim.physical import PhysicalCosts, default_stages_per_rank
 from sim.profile import ProfiledCosts, load_profile
 
 ABSTRACT = {
     "forward": "forward pass of one micro-batch through one stage",
     "backward": "backward pass (default: the sum of its halves if they are given, else 2)",
-    "backward_input": "input half of a backward pass (default: half of --backward)",
-    "backward_weight": "weight half of a backward pass (default: half of --backward)",
+    "backward_input": "input half of a backward pass (default: what the other leaves, or half)",
+    "backward_weight": "weight half of a backward pass (default: what the other leaves, or half)",
     "transfer": "transfer between two ranks",
     "gather": "gather of one stage's weights",
     "reduce": "reduction of one stage's gradients",
@@ -44,12 +46,16 @@ ABSTRACT = {
     "norm": "norm of a rank's gradients, with --clipping",
 }
 
-LARGEST_NUMBER = 2**31 - 1
-
 MOST_PASSES = 10_000_000
 """Passes of a micro-batch through a stage in the largest step: 40 million tasks, 6 GB."""
 
-PHYSICAL_ONLY = ("tp", "dp", "microbatch_size", "implementation")
+MOST_RANKS = 10_000
+"""Pipeline-parallel ranks, each with a channel to every other: 0.6 GB."""
+
+MOST_DEVICES = 1_000_000
+"""Devices over all groups."""
+
+PHYSICAL_ONLY = ("tp", "dp", "microbatch_size", "implementation", "seq_length")
 
 
 def add_choice(group: argparse._ArgumentGroup, name: str, default: StrEnum, purpose: str) -> None:
@@ -60,30 +66,6 @@ def add_choice(group: argparse._ArgumentGroup, name: str, default: StrEnum, purp
         default=str(default),
         help=f"{purpose} (default: {default})",
     )
-
-
-def whole_number(text: str) -> int:
-    """A whole number of at least 1."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-    if value > LARGEST_NUMBER:
-        raise argparse.ArgumentTypeError(f"must be at most {LARGEST_NUMBER}, not {text!r}")
-    return value
-
-
-def seconds(text: str) -> float:
-    """A time of at least 0 seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, at least 0, not {text!r}")
-    return value
 
 
 def add_schedule_argument(parser: argparse.ArgumentParser) -> None:
@@ -169,7 +151,7 @@ def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name.replace('_', '-')}", type=seconds, metavar="S", help=what + default
         )
     physical = parser.add_argument_group("physical costs")
-    physical.add_argument("--model", metavar="NAME|FILE", help="a preset, or a TOML file")
+    add_model_argument(physical)
     physical.add_argument("--cluster", metavar="NAME|FILE", help="a preset, or a TOML file")
     physical.add_argument(
         "--tp", type=whole_number, metavar="N", help="tensor-parallel devices (default: 1)"
@@ -253,11 +235,15 @@ def layout(
         stages = default_stages_per_rank(schedule.name, costs.model, options.pp, 1)
     stages = stages or 1
     if (passes := options.pp * stages * options.microbatches) > MOST_PASSES:
-        raise ValueError(
+        raise InvalidInput(
             f"--pp, --microbatches: {options.microbatches:,} micro-batches through "
             f"{options.pp * stages:,} stages are {passes:,} passes; at most {MOST_PASSES:,} "
             "can be simulated"
         )
+    if options.pp > MOST_RANKS:
+        raise InvalidInput(f"--pp: {options.pp:,} ranks; at most {MOST_RANKS:,} can be simulated")
+    if isinstance(costs, PhysicalCosts):
+        _require_devices(options.pp, costs)
     return Layout(
         pipeline_parallel=options.pp,
         microbatches=options.microbatches,
@@ -265,6 +251,14 @@ def layout(
         placement=schedule.placement,
         sequence=options.sequence,
     )
+
+
+def _require_devices(ranks: int, costs: PhysicalCosts) -> None:
+    devices = ranks * costs.tensor_parallel * costs.data_parallel
+    if devices > MOST_DEVICES:
+        raise InvalidInput(
+            f"--pp, --tp, --dp: {devices:,} devices; at most {MOST_DEVICES:,} can be simulated"
+        )
 
 
 def communication(options: argparse.Namespace, costs: CostModel | None = None) -> Communication:
@@ -288,7 +282,7 @@ def _costs(options: argparse.Namespace) -> CostModel:
         for name in PHYSICAL_ONLY:
             if getattr(options, name) is not None:
                 option = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{option}: needs --model and --cluster beside it")
+                raise InvalidInput(f"{option}: needs --model and --cluster beside it")
         return AbstractCosts(**given)
     for name, other in (("model", "cluster"), ("cluster", "model")):
         if getattr(options, name) is None:
@@ -296,7 +290,7 @@ def _costs(options: argparse.Namespace) -> CostModel:
     for name in given:
         raise InvalidConfiguration(name, "abstract seconds do not go with --model and --cluster")
     return PhysicalCosts(
-        model=load_model(options.model),
+        model=model_of(options),
         cluster=load_cluster(options.cluster),
         tensor_parallel=options.tp or 1,
         data_parallel=options.dp or 1,

@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bfpp.errors import blaming
-from bfpp.results import Result, announce, output
+from bfpp import formats
+from bfpp.outputs import Output, add_output
+from bfpp.results import Result, output
 from sim.gains import waits_with_gains
 from traces.causes import Causes
 
@@ -24,29 +24,25 @@ EXPLAINED_UP_TO = 100_000
 def add_picture_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to draw the timelines."""
     group = parser.add_argument_group("pictures")
-    group.add_argument("--html", type=Path, metavar="FILE", help="interactive timeline")
-    group.add_argument("--svg", type=Path, metavar="FILE", help="timeline for print")
+    add_output(group, "--html", [formats.HTML], "interactive timeline")
+    add_output(group, "--svg", [formats.SVG], "timeline for print")
     group.add_argument("--text", action="store_true", help="timeline on the terminal")
 
 
 def write_pictures(options: argparse.Namespace, results: Sequence[Result], title: str) -> None:
     """Write the pictures asked for, all results below one another to one time scale."""
     if options.html:
-        with blaming("--html"):
-            write_html_of(results, options.html, title)
+        _write_html(results, options.html, title)
     if options.svg:
-        with blaming("--svg"):
-            write_svg_of(results, options.svg)
-    if options.text:
-        print_text(results)
+        _write_svg(results, options.svg)
 
 
-def write_html_of(results: Sequence[Result], path: Path, title: str) -> None:
+def _write_html(results: Sequence[Result], page: Output, title: str) -> None:
     """An interactive page of the results, each explained unless it is very large."""
     from traces.html import write_html
 
-    write_html([_panel(result) for result in results], path, title)
-    announce(path)
+    with page.written() as path:
+        write_html([_panel(result) for result in results], path, title)
 
 
 def _panel(result: Result) -> Panel:
@@ -61,16 +57,18 @@ def _panel(result: Result) -> Panel:
     return replace(panel, waits=waits, critical_path=tuple(causes.critical_path))
 
 
-def write_svg_of(results: Sequence[Result], path: Path) -> None:
+def _write_svg(results: Sequence[Result], figure: Output) -> None:
     """A printable figure of the results."""
     from traces.svg import SvgPanel, write_svg
 
-    write_svg([SvgPanel(result.title, result.timeline) for result in results], path)
-    announce(path)
+    with figure.written() as path:
+        write_svg([SvgPanel(result.title, result.timeline) for result in results], path)
 
 
-def print_text(results: Sequence[Result]) -> None:
-    """The timelines as text, as wide as the terminal."""
+def print_text(options: argparse.Namespace, results: Sequence[Result]) -> None:
+    """The timelines as text, as wide as the terminal, if asked for."""
+    if not options.text:
+        return
     from rich.text import Text
 
     from traces.text import text

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from bfpp.options import Scenario
 from bfpp.results import Result, output
+from schedules import InvalidInput
 from sim.engines import simulate
 from sim.prediction import predict
 from sim.profile import ProfiledCosts
@@ -58,13 +59,17 @@ class Prediction(Result):
 def run_scenario(scenario: Scenario, engine: str) -> Prediction:
     """Build and replay a scenario, with a progress bar where it takes long.
 
-    Raises `OverflowError` for a step that takes longer than a number can tell.
+    Raises `InvalidInput` for a step that takes longer than a number can tell, or that is
+    too large for this machine's memory.
     """
-    graph = scenario.graph()
-    with _progress(scenario.schedule.name, len(graph)) as advance, np.errstate(all="ignore"):
-        timeline = simulate(graph, scenario.costs, engine, advance)
+    try:
+        graph = scenario.graph()
+        with _progress(scenario.schedule.name, len(graph)) as advance, np.errstate(all="ignore"):
+            timeline = simulate(graph, scenario.costs, engine, advance)
+    except MemoryError:
+        raise InvalidInput("the step is too large for this machine's memory") from None
     if not math.isfinite(timeline.step_time):
-        raise OverflowError("the step time is not finite")
+        raise InvalidInput("a number is too large to compute with: the step time is not finite")
     return Prediction(replace(timeline, about=_about(scenario)), scenario=scenario)
 
 

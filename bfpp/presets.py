@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from bfpp import options as shared
 from bfpp.results import print_json, print_table
-from schedules import InvalidConfiguration
+from schedules import InvalidConfiguration, InvalidInput
 from sim.preset_files import PRESETS, preset_names
 
 Kind = TypeVar("Kind")
@@ -60,7 +60,7 @@ class Presets(Generic[Kind]):
             record = self.record(self.load(options.preset))
             text = self.text(options.preset)
         except InvalidConfiguration as error:
-            raise ValueError(f"NAME|FILE: {error.reason}") from None
+            raise InvalidInput(f"NAME|FILE: {error.reason}") from None
         if options.json:
             print_json(record)
         else:

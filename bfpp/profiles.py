@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sim.kinds import PROFILE
+
 UNITS = {
     "about": "where and how it was measured",
     "run": "what it holds for; of the model's layers, how many at its ends are attached",
@@ -20,7 +22,7 @@ UNITS = {
 
 def as_toml(record: Mapping[str, Any]) -> str:
     """A profile as a file, which says what its numbers are."""
-    lines = ["# A machine's costs, measured by bfpp calibrate."]
+    lines = ["# A machine's costs, measured by bfpp calibrate.", f'format = "{PROFILE.format}"']
     for part, content in record.items():
         lines += ["", f"# {UNITS[part]}"]
         if isinstance(content, list):

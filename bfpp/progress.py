@@ -37,7 +37,7 @@ def listening(options: argparse.Namespace, job: Job, tokens: int) -> Iterator[Li
     heard: list[Listener] = [LastWords(say)]
     if options.metrics:
         appends = options.resume is not None
-        heard.append(MetricsFile(options.metrics, _about(job), tokens, appends, say))
+        heard.append(MetricsFile(options.metrics.path, _about(job), tokens, appends, say))
     if options.log_every or not (has_bar or options.json):
         heard.append(LogLines(tokens, options.log_every))
     if not has_bar:

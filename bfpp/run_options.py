@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 
 from bfpp import options as shared
 from executor.settings import Activations, BackendName, Ends, Objective, Precision
+from sim.numbers import is_usable, real, whole
+
+LARGEST_SEED = 2**62
+
+ALSO = {"context": ("--seq-length",)}
+"""Other names of some sizes: those that other commands know them by."""
 
 LAST = "last"
 """What `--resume` goes on from, unless it names a step."""
@@ -31,8 +36,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "takes a seed and returns an executor.model.Model (default: a small transformer)",
     )
     for name, (size, what) in SIZES.items():
+        names = [f"--{name}", *ALSO.get(name, ())]
         group.add_argument(
-            f"--{name}", type=shared.whole_number, metavar="N", help=f"{what} (default: {size})"
+            *names, type=shared.whole_number, metavar="N", help=f"{what} (default: {size})"
         )
     shared.add_choice(
         group,
@@ -175,7 +181,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--seed",
-        type=int,
+        type=_seed,
         default=0,
         metavar="N",
         help="of the first weights and of the order of the data (default: 0)",
@@ -232,19 +238,21 @@ def _step(text: str) -> int | str:
     return LAST if text == LAST else shared.whole_number(text)
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 def _positive(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < math.inf:
+    value = real(text)
+    if not is_usable(value, zero=False):
         raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
     return value
 
 
 def _not_negative(text: str) -> float:
-    return _positive(text) if _number(text) else 0.0
+    return _positive(text) if real(text) else 0.0
+
+
+def _seed(text: str) -> int:
+    value = whole(text)
+    if value is None or abs(value) > LARGEST_SEED:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at most {LARGEST_SEED}, not {text!r}"
+        )
+    return value

@@ -10,12 +10,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bfpp import options as shared
-from schedules import schedules
+from bfpp.model_options import add_model_argument, model_of
+from schedules import InvalidInput, schedules
 from sim.cluster import load_cluster
 from sim.executors import EXECUTORS, as_completed, executor
 from sim.implementation import IMPLEMENTATIONS
-from sim.model import load_model
-from sim.search import Configuration, Outcome, Problem, configurations, evaluate
+from sim.search import (
+    Configuration,
+    Outcome,
+    Problem,
+    configurations,
+    evaluate,
+    nearest_first,
+    nothing_can_fit,
+)  # fmt: skip
 
 AT_ONCE = 64
 """Configurations that one piece of work simulates."""
@@ -23,7 +31,7 @@ AT_ONCE = 64
 
 def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     """Which model, on what, at which batch sizes, and where to simulate."""
-    parser.add_argument("--model", required=True, metavar="NAME|FILE", help="a preset, or a file")
+    add_model_argument(parser, required=True)
     parser.add_argument("--cluster", required=True, metavar="NAME|FILE", help="a preset, or a file")
     parser.add_argument(
         "--gpus", required=True, type=shared.whole_number, metavar="N", help="GPUs to use"
@@ -60,9 +68,14 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def problem_of(options: argparse.Namespace) -> Problem:
-    """What the options ask to be searched."""
+    """What the options ask to be searched; raises `InvalidInput` for what is too large."""
+    limits = {"--gpus": (options.gpus, shared.MOST_DEVICES)}
+    limits["--batch"] = (max(options.batch), shared.MOST_PASSES)
+    for option, (number, most) in limits.items():
+        if number > most:
+            raise InvalidInput(f"{option}: must be at most {most:,}, not {number:,}")
     return Problem(
-        load_model(options.model),
+        model_of(options),
         load_cluster(options.cluster),
         options.gpus,
         tuple(options.batch),
@@ -72,27 +85,45 @@ def problem_of(options: argparse.Namespace) -> Problem:
 
 
 def chosen_configurations(problem: Problem) -> list[Configuration]:
-    """All valid configurations; raises `ValueError` if there is none."""
-    chosen = configurations(problem)
+    """All valid configurations that are not too large; raises `InvalidInput` if there is none."""
+    chosen, _ = _divided(problem)
     if not chosen:
         batches = ", ".join(map(str, problem.batches))
-        raise ValueError(
+        raise InvalidInput(
             f"--gpus, --batch: {problem.model.name} cannot be divided over {problem.gpus} GPUs "
             f"with a batch of {batches}"
         )
     return chosen
 
 
+def _divided(problem: Problem) -> tuple[list[Configuration], int]:
+    """All valid configurations that can be simulated, and how many are too large for it."""
+    every = configurations(problem)
+    chosen = [each for each in every if each.passes <= shared.MOST_PASSES]
+    return chosen, len(every) - len(chosen)
+
+
 def search(
     problem: Problem, options: argparse.Namespace, known: Iterable[Configuration] = ()
 ) -> Iterator[list[Outcome]]:
-    """Simulate what is not known yet, some at a time, with a progress bar."""
-    chosen, done = chosen_configurations(problem), set(known)
+    """Simulate what is not known yet, some at a time, with a progress bar.
+
+    Where nothing can fit and no file is to hold all results, only what comes nearest.
+    """
+    chosen, left_out = _divided(problem)
+    done = set(known)
     missing = [configuration for configuration in chosen if configuration not in done]
     columns = (
         TextColumn("searching"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
     )  # fmt: skip
     console = Console(stderr=True)
+    if left_out:
+        most = f"more than {shared.MOST_PASSES:,} passes"
+        console.print(f"{left_out:,} configurations of {most} are left out", soft_wrap=True)
+    keeps_all = getattr(options, "out", None) or getattr(options, "journal", None)
+    if not keeps_all and nothing_can_fit(problem, chosen):
+        yield list(nearest_first(problem, chosen))
+        return
     with (
         Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar,
         executor(options.executor, options.workers) as workers,

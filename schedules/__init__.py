@@ -5,7 +5,8 @@ checker alone).
 """
 
 from schedules.graph import Communication, Lane, LaneKind, Sharding, Task, TaskGraph
-from schedules.layout import InvalidConfiguration, Layout
+from schedules.invalid import InvalidConfiguration, InvalidInput
+from schedules.layout import Layout
 from schedules.lowering import Deadlock, build_graph, lower
 from schedules.registry import find_schedule, schedules
 from schedules.steps import Operation, Order, Schedule
@@ -14,6 +15,7 @@ __all__ = [
     "Communication",
     "Deadlock",
     "InvalidConfiguration",
+    "InvalidInput",
     "Lane",
     "LaneKind",
     "Layout",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from schedules.layout import InvalidConfiguration
+from schedules.invalid import InvalidConfiguration
 
 
 def cut_layers(

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from schedules.layout import InvalidConfiguration, Layout
+from schedules.invalid import InvalidConfiguration
+from schedules.layout import Layout
 from schedules.steps import Schedule, Step, backward, forward
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from schedules.columns import Groups, Integers
 from schedules.graph import COLUMNS, Communication, Lane, LaneKind, Sharding, TaskGraph
-from schedules.layout import InvalidConfiguration, Layout
+from schedules.invalid import InvalidConfiguration
+from schedules.layout import Layout
 from schedules.steps import Operation
 
 FORMAT = "bfpp task graph 1"

@@ -14,15 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from schedules.columns import Integers
-
-
-class InvalidConfiguration(ValueError):
-    """A configuration that cannot be built; `field` names the setting at fault."""
-
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"{field}: {reason}")
-        self.field = field
-        self.reason = reason
+from schedules.invalid import InvalidConfiguration
 
 
 def _looped(stages: Integers, layout: Layout) -> Integers:

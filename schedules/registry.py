@@ -10,7 +10,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from schedules import breadth_first, depth_first, gpipe, one_forward_one_backward
-from schedules.layout import InvalidConfiguration
+from schedules.invalid import InvalidConfiguration, InvalidInput, did_you_mean
 from schedules.steps import Schedule
 
 BUILT_IN = (
@@ -28,9 +28,15 @@ def schedules() -> dict[str, Schedule]:
     """All known schedules; the built-in ones first, in the paper's order."""
     known = {schedule.name: schedule for schedule in BUILT_IN}
     for entry in entry_points(group=ENTRY_POINTS):
-        schedule = entry.load()
+        try:
+            schedule = entry.load()
+        except Exception as error:  # whatever another package raises as it is imported
+            reason = f"{type(error).__name__}: {error}"
+            raise InvalidInput(
+                f"entry point {entry.name!r} of {ENTRY_POINTS} cannot be loaded: {reason}"
+            ) from error
         if not isinstance(schedule, Schedule):
-            raise TypeError(f"entry point {entry.name!r} of {ENTRY_POINTS} is not a Schedule")
+            raise InvalidInput(f"entry point {entry.name!r} of {ENTRY_POINTS} is not a Schedule")
         known.setdefault(schedule.name, schedule)
     return known
 
@@ -40,6 +46,8 @@ def find_schedule(name: str) -> Schedule:
     known = schedules()
     if name not in known:
         raise InvalidConfiguration(
-            "schedule", f"{name!r} is not a schedule; choose from {', '.join(known)}"
+            "schedule",
+            f"{name!r} is not a schedule; choose from {', '.join(known)}"
+            + did_you_mean(name, known),
         )
     return known[name]

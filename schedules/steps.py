@@ -14,7 +14,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from schedules.layout import InvalidConfiguration, Layout
+from schedules.invalid import InvalidConfiguration
+from schedules.layout import Layout
 
 
 class Operation(IntEnum):

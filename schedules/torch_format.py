@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedules.layout import PLACEMENTS, InvalidConfiguration, Layout
+from schedules.invalid import InvalidConfiguration
+from schedules.layout import PLACEMENTS, Layout
 from schedules.steps import STEP, Operation, Order, Step
 
 LETTERS = {

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from schedules import InvalidConfiguration
+from sim.kinds import CLUSTER, require_kind
+from sim.numbers import is_count, whole
 from sim.preset_files import Table, fitted_settings, read_settings, require_keys
 
 
@@ -111,6 +113,7 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
     known = fitted_settings("clusters") if fitted is None else fitted
     if not name_or_path.endswith(".toml"):
         settings = _replaced(settings, known.get(name, {}))
+    require_kind("cluster", name, settings, CLUSTER)
     table = require_keys("cluster", name, settings, _KEYS)
     device = require_keys(
         "cluster", f"{name}: device", table["device"], _DEVICE_KEYS, tuple(_DEVICE_DEFAULTS)
@@ -163,7 +166,7 @@ def _group_bandwidths(name: str, table: Table) -> tuple[tuple[int, float], ...]:
     """The bandwidths of a node's groups, by the number of devices in them."""
     where = f"{name}: intra_node: group_bandwidths"
     for size in table:
-        if not size.isdecimal():
+        if whole(size) is None or not is_count(whole(size)):
             raise InvalidConfiguration("cluster", f"{where}: {size!r} is not a number of devices")
     numbers = require_keys("cluster", where, table, dict.fromkeys(table, float))
     return tuple(sorted((int(size), float(value)) for size, value in numbers.items()))

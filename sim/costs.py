@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from schedules import Operation, TaskGraph
+from schedules import InvalidConfiguration, Operation, TaskGraph
 from schedules.columns import NONE, Integers, Seconds
 
 
@@ -53,12 +53,18 @@ class CostModel(Protocol):
         ...
 
 
+AGREEMENT = 1e-4
+"""Share by which a whole may differ from its halves: more than a derivative's step."""
+
+
 @dataclass(frozen=True)
 class AbstractCosts:
     """The same seconds for every task of an operation, on every stage.
 
-    A whole backward pass takes the sum of its halves by default, and each half
-    by default one half of it; without any of the three, a whole one takes 2.
+    A whole backward pass takes the sum of its halves by default. Of a whole one
+    that is given, a half takes what the other leaves, and each one half of it
+    by default; without any of the three, a whole one takes 2. Raises
+    `InvalidConfiguration` where the whole is not the sum of its halves.
     """
 
     forward: float = 1.0
@@ -71,12 +77,34 @@ class AbstractCosts:
     optimizer: float = 0.0
     norm: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.backward is None:
+            return
+        halves = [half for half in (self.backward_input, self.backward_weight) if half is not None]
+        room = AGREEMENT * max(self.backward, *halves, 0.0)
+        short = self.backward < sum(halves) - room
+        if short or (len(halves) == 2 and self.backward > sum(halves) + room):
+            told = " and ".join(f"{half:g}" for half in halves)
+            raise InvalidConfiguration(
+                "backward", f"{self.backward:g} is not what its halves take together ({told})"
+            )
+
+    def backward_seconds(self) -> tuple[float, float, float]:
+        """Seconds of a whole backward pass, of its input half and of its weight half."""
+        of_input, of_weight = self.backward_input, self.backward_weight
+        if self.backward is None:
+            of_input = 1.0 if of_input is None else of_input
+            of_weight = 1.0 if of_weight is None else of_weight
+            return of_input + of_weight, of_input, of_weight
+        if of_input is None:
+            of_input = self.backward / 2 if of_weight is None else self.backward - of_weight
+        if of_weight is None:
+            of_weight = self.backward - of_input
+        return self.backward, max(of_input, 0.0), max(of_weight, 0.0)
+
     def by_operation(self) -> dict[Operation, float]:
         """Seconds of a task of each operation."""
-        half = 1.0 if self.backward is None else self.backward / 2
-        of_input = half if self.backward_input is None else self.backward_input
-        of_weight = half if self.backward_weight is None else self.backward_weight
-        whole = of_input + of_weight if self.backward is None else self.backward
+        whole, of_input, of_weight = self.backward_seconds()
         return {
             Operation.FORWARD: self.forward,
             Operation.BACKWARD: whole,

@@ -9,16 +9,18 @@ leaving out each group of rows (a table's method) in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from schedules import InvalidInput
 from sim.cluster import load_cluster
 from sim.implementation import find_implementation
-from sim.preset_files import Table
+from sim.kinds import CONSTANTS
+from sim.preset_files import preset_names
 from sim.validation import Case, Measurement, Profile, case_of
 
 LOSS_SCALE = 0.04
@@ -143,11 +145,14 @@ def fit(
     """Fit the constants of `parameters_of` to the throughput of some rows.
 
     `progress` is called with what is about to be fitted, `fits(rows)` times in
-    all. Raises `ValueError` if there are fewer rows than constants.
+    all. Raises `InvalidInput` if there are fewer rows than constants.
     """
+    for row in rows:
+        if row.cluster not in preset_names("cluster"):
+            raise InvalidInput(f"constants are those of presets, and {row.cluster!r} is a file")
     parameters = parameters_of(rows)
     if len(rows) <= len(parameters):
-        raise ValueError(f"{len(rows)} rows cannot determine {len(parameters)} constants")
+        raise InvalidInput(f"{len(rows)} rows cannot determine {len(parameters)} constants")
     cases = [case_of(row) for row in rows]
     tell = progress or _ignore
     tell("all rows")
@@ -259,7 +264,10 @@ def _standard_errors(jacobian: Numbers, residuals: Numbers) -> Numbers:
 
 def profile_text(found: Fit, source: str) -> str:
     """The constants as TOML, with standard errors; `source` says what they were fitted to."""
-    lines = [f"# Fitted by `bfpp fit` to {source}. A comment has one standard error."]
+    lines = [
+        f"# Fitted by `bfpp fit` to {source!a}. A comment has one standard error.",
+        f'format = "{CONSTANTS.format}"',
+    ]
     by_path: dict[tuple[str, ...], list[str]] = {}
     for constant in found.constants:
         error = f"{constant.standard_error:.2g} {constant.parameter.unit}"
@@ -270,8 +278,3 @@ def profile_text(found: Fit, source: str) -> str:
     for section, settings in sorted(by_path.items()):
         lines += ["", "[" + ".".join(f'"{name}"' for name in section) + "]", *settings]
     return "\n".join(lines) + "\n"
-
-
-def read_profile(settings: Mapping[str, Table]) -> Profile:
-    """The profile that TOML settings hold."""
-    return Profile(settings.get("clusters", {}), settings.get("implementations", {}))

@@ -82,6 +82,11 @@ _HEAD_SIZE = "head_dim"
 _TIED = "tie_word_embeddings"
 
 
+def is_config(path: str | Path) -> bool:
+    """Whether a model of this name is read from a `config.json`."""
+    return str(path).endswith(".json")
+
+
 def read_config(path: str | Path) -> tuple[str, Table]:
     """The name of a `config.json`'s model, and its sizes by the keys of a model file.
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from schedules import Communication, InvalidConfiguration, Sharding
+from schedules.invalid import did_you_mean
 from sim.preset_files import Table, fitted_settings
 
 
@@ -123,6 +124,6 @@ PAPER, MEGATRON = IMPLEMENTATIONS["paper"], IMPLEMENTATIONS["megatron"]
 def find_implementation(name: str) -> Implementation:
     """The implementation of that name, or `InvalidConfiguration`."""
     if name not in IMPLEMENTATIONS:
-        known = ", ".join(IMPLEMENTATIONS)
-        raise InvalidConfiguration("implementation", f"{name!r} is not one of {known}")
+        known, meant = ", ".join(IMPLEMENTATIONS), did_you_mean(name, IMPLEMENTATIONS)
+        raise InvalidConfiguration("implementation", f"{name!r} is not one of {known}{meant}")
     return IMPLEMENTATIONS[name]

@@ -105,6 +105,20 @@ def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memor
     )
 
 
+def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> float:
+    """Bytes that no schedule on this layout does without, on any rank.
+
+    The state of a rank's layers, one stage's checkpoint, and the activations of
+    the layer that runs backward.
+    """
+    model, ranks = physical.model, physical.tensor_parallel
+    layers = physical.layers_per_stage(layout)
+    parameters = layers * layout.stages_per_rank * model.layer_parameters(ranks)
+    state = physical.implementation.state_bytes * physical.state_share(sharding) * parameters
+    activations = model.activation_bytes(physical.microbatch_size, ranks)
+    return state + layers * _checkpoint(physical) + activations + _layer_gradients(physical)
+
+
 def rank_memories(timeline: Timeline, physical: PhysicalCosts) -> list[Memory]:
     """The memory of each pipeline rank."""
     ranks = range(timeline.graph.layout.pipeline_parallel)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from schedules import InvalidConfiguration
-from sim.hugging_face import read_config
+from sim.hugging_face import is_config, read_config
+from sim.kinds import MODEL, require_kind
 from sim.preset_files import read_settings, require_keys
 
 HALF_PRECISION = 2
@@ -184,9 +185,10 @@ def load_model(name_or_path: str) -> Transformer:
 
     Raises `InvalidConfiguration` for a name that is unknown or a file that is malformed.
     """
-    if name_or_path.endswith(".json"):
+    if is_config(name_or_path):
         name, sizes = read_config(name_or_path)
         return Transformer(name, **sizes)
     name, table = read_settings("model", name_or_path)
+    require_kind("model", name, table, MODEL)
     sizes = require_keys("model", name, table, _KEYS, tuple(_OPTIONAL))
     return Transformer(name, **sizes)

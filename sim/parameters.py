@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
-from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from schedules import InvalidConfiguration, Operation, TaskGraph
 from schedules.columns import Flags, Seconds
+from schedules.invalid import did_you_mean
 from sim.costs import CostModel, Costs
+from sim.numbers import LARGEST, is_count, is_usable, real, whole
 
 OPERATIONS: dict[str, tuple[Operation, ...]] = {
     "forward": (Operation.FORWARD,),
@@ -54,11 +55,16 @@ def tasks_of_kind(graph: TaskGraph, kind: str) -> Flags:
     if not kind.startswith(STAGE):
         return np.isin(graph.operation, OPERATIONS[kind])
     number = kind.removeprefix(STAGE)
-    if not number.isdecimal() or int(number) >= graph.layout.stages:
+    if not 0 <= _stage(number) < graph.layout.stages:
         raise InvalidConfiguration(
             "set", f"there is no {kind}; the last is {graph.layout.stages - 1}"
         )
-    return graph.is_compute & np.equal(graph.stage, int(number))
+    return graph.is_compute & np.equal(graph.stage, _stage(number))
+
+
+def _stage(number: str) -> int:
+    stage = whole(number)
+    return -1 if stage is None else stage
 
 
 @dataclass(frozen=True)
@@ -77,12 +83,11 @@ def parse_change(text: str) -> Change:
     """A change written as NAME=VALUE or NAME=xFACTOR."""
     name, equals, value = text.partition("=")
     is_factor = value.startswith("x")
-    try:
-        number = float(value.removeprefix("x"))
-    except ValueError:
-        number = float("nan")
-    if not (name and equals and isfinite(number) and number >= 0):
-        raise InvalidConfiguration("set", f"{text!r} is not NAME=VALUE or NAME=xFACTOR")
+    number = real(value.removeprefix("x"))
+    if not (name and equals and is_usable(number)):
+        raise InvalidConfiguration(
+            "set", f"{text!r} is not NAME=VALUE or NAME=xFACTOR, a number from 0 to {LARGEST:g}"
+        )
     return Change(name, number, is_factor)
 
 
@@ -101,7 +106,8 @@ def changed(model: CostModel, change: Change) -> CostModel:
                 "set", f"{change.name!r} is no single number here; it takes a factor: x0.9"
             )
         problem = "is ambiguous" if paths else "is not a parameter"
-        raise InvalidConfiguration("set", f"{change.name!r} {problem}; there are {some}")
+        meant = "" if paths else did_you_mean(change.name, some.split(", "))
+        raise InvalidConfiguration("set", f"{change.name!r} {problem}; there are {some}{meant}")
     value = change.value
     if change.is_factor:
         value *= _at(model, paths[0])
@@ -140,8 +146,10 @@ def _with(model: Any, path: tuple[str, ...], value: float) -> Any:
     if rest:
         return replace(model, **{name: _with(getattr(model, name), tuple(rest), value)})
     if _is_whole(model, name):
-        if value != int(value):
-            raise InvalidConfiguration("set", f"{name} must be a whole number, not {value:g}")
+        if value != int(value) or not is_count(int(value)):
+            raise InvalidConfiguration(
+                "set", f"{name} must be a whole number of at least 1, not {value:g}"
+            )
         value = int(value)
     return replace(model, **{name: value})
 

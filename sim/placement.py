@@ -47,8 +47,8 @@ class DevicePlacement:
 
         Where some pairs are and some are not, the step waits for those that are.
         """
-        nodes = self._nodes()
-        crosses: Flags = (nodes[:, None] != nodes[None, :]).any(axis=2)
+        _, alike = np.unique(self._nodes(), axis=0, return_inverse=True)
+        crosses: Flags = alike.reshape(-1, 1) != alike.reshape(1, -1)
         return crosses
 
     def data_group_nodes(self) -> Integers:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from schedules import InvalidConfiguration
+from schedules.invalid import did_you_mean
+from sim.numbers import LARGEST, LARGEST_COUNT, LEAST, is_count, is_usable
 
 PRESETS = Path(__file__).parent / "presets"
-
-LARGEST = sys.float_info.max
-"""No number may be larger, whole ones neither: they are multiplied with floats."""
 
 Table = dict[str, Any]
 
@@ -38,14 +37,23 @@ def read_settings(field: str, name_or_path: str) -> tuple[str, Table]:
     else:
         known = ", ".join(names)
         raise InvalidConfiguration(
-            field, f"{name_or_path!r} is neither a preset ({known}) nor a path to a file"
+            field,
+            f"{name_or_path!r} is neither a preset ({known}) nor a path to a file"
+            + did_you_mean(name_or_path, names),
         )
+    name = path.stem.encode(errors="replace").decode()  # it may be no text at all
+    return name, read_toml(field, path)
+
+
+def read_toml(field: str, path: Path | str) -> Table:
+    """The table of a TOML file."""
+    path = Path(path)
     try:
-        return path.stem, tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        reason = f"cannot read {name_or_path!r}: {error.strerror}"
-    except ValueError as error:
-        reason = f"{name_or_path!r} is not TOML: {error}"
+        reason = f"cannot read {str(path)!r}: {error.strerror}"
+    except (ValueError, RecursionError) as error:
+        reason = f"{str(path)!r} is not TOML: {error}"
     raise InvalidConfiguration(field, reason)
 
 
@@ -70,7 +78,9 @@ def require_keys(
     if unknown := sorted(table.keys() - kinds.keys()):
         known = ", ".join(kinds)
         raise InvalidConfiguration(
-            field, f"{where}: unknown key {unknown[0]!r}, not one of {known}"
+            field,
+            f"{where}: unknown key {unknown[0]!r}, not one of {known}"
+            + did_you_mean(unknown[0], kinds),
         )
     for key, kind in kinds.items():
         if key in table:
@@ -92,15 +102,22 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
 def _require_value(field: str, where: str, value: object, kind: type) -> None:
     accepted, title = _KINDS[kind]
     if isinstance(value, bool) != (kind is bool) or not isinstance(value, accepted):
-        raise InvalidConfiguration(field, f"{where} must be {title}, not {_shown(value)}")
-    if kind in (int, float) and not 0 < value <= LARGEST:  # type: ignore[operator]
-        raise InvalidConfiguration(
-            field, f"{where} must be positive and finite, not {_shown(value)}"
-        )
+        raise InvalidConfiguration(field, f"{where} must be {title}, not {shown(value)}")
+    for kinds, holds, reason in _RANGES:
+        if kind in kinds and not holds(value):
+            raise InvalidConfiguration(field, f"{where} must be {reason}, not {shown(value)}")
 
 
-def _shown(value: object) -> str:
+_RANGES: tuple[tuple[tuple[type, ...], Callable[[Any], bool], str], ...] = (
+    ((int, float), lambda value: 0 < value <= sys.float_info.max, "positive and finite"),
+    ((int,), is_count, f"at most {LARGEST_COUNT:,}"),
+    ((float,), is_usable, f"from {LEAST:g} to {LARGEST:g}"),
+)
+"""For each kind of number, what must hold of it, in words too."""
+
+
+def shown(value: object) -> str:
     """The value as written; whole numbers may have more digits than can be shown."""
     if isinstance(value, int) and abs(value) > LARGEST:
-        return f"a number of more than {LARGEST:.1e}"
+        return f"a number of more than {LARGEST:g}"
     return repr(value)

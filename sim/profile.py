@@ -10,7 +10,6 @@ that waits for another lane, which has to be woken.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,9 @@ from schedules import InvalidConfiguration, Layout, Operation, Sharding, TaskGra
 from schedules.columns import Flags, Integers, Seconds
 from schedules.cut import cut_layers
 from sim.costs import Costs, fixed_costs
-from sim.preset_files import Table, read_settings
+from sim.kinds import PROFILE, require_kind
+from sim.numbers import is_count, is_usable
+from sim.preset_files import Table, read_settings, shown
 
 FIELD = "profile"
 LAYER = ("count", "forward", "backward", "parameters", "bytes")
@@ -34,6 +35,10 @@ DATA = (
     "clipped-optimizer",
 )  # fmt: skip
 """The ways of `Communication.way`: an optimizer that clips waits for all ranks, say."""
+
+WHOLE = frozenset({"count", "sender", "receiver", *RUN})
+LEAST_VALUES = dict.fromkeys(("count", "ranks", "replicas", "microbatch_size"), 1)
+MOST_LAYERS = 1_000_000
 
 Numbers = dict[str, float]
 
@@ -163,15 +168,18 @@ def load_profile(path: str) -> ProfiledCosts:
 
 def read_profile(name: str, table: Table) -> ProfiledCosts:
     """The profile of what its file holds; raises like `load_profile`."""
+    require_kind(FIELD, name, table, PROFILE)
+    table = {key: value for key, value in table.items() if key != "format"}
     _require(name, table, PARTS)
-    layers = [
-        numbers
+    kinds = [
+        _numbers(f"{name}: layer {number}", each, LAYER)
         for number, each in enumerate(_list(name, table, "layers"))
-        for numbers in [_numbers(f"{name}: layer {number}", each, LAYER)]
-        for _ in range(int(numbers["count"]))
     ]
-    if not layers:
+    if not kinds:
         raise InvalidConfiguration(FIELD, f"{name}: layers must hold at least one")
+    if sum(kind["count"] for kind in kinds) > MOST_LAYERS:
+        raise InvalidConfiguration(FIELD, f"{name}: layers hold more than {MOST_LAYERS:,}")
+    layers = [kind for kind in kinds for _ in range(int(kind["count"]))]
     _require(f"{name}: data", table["data"], DATA)
     return ProfiledCosts(
         name=name,
@@ -208,8 +216,15 @@ def _numbers(where: str, table: object, keys: Sequence[str]) -> Numbers:
     _require(where, table, keys)
     assert isinstance(table, dict)  # noqa: S101
     for key, value in table.items():
-        if not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-            raise InvalidConfiguration(FIELD, f"{where}: {key} must be at least 0, not {value!r}")
+        least = LEAST_VALUES.get(key, 0)
+        if not is_usable(value) or value < least:
+            raise InvalidConfiguration(
+                FIELD, f"{where}: {key} must be at least {least}, not {shown(value)}"
+            )
+        if key in WHOLE and not (value == 0 or is_count(value)):
+            raise InvalidConfiguration(
+                FIELD, f"{where}: {key} must be a whole number, not {shown(value)}"
+            )
     if table.get("bandwidth") == 0:
         raise InvalidConfiguration(FIELD, f"{where}: bandwidth must be more than 0")
     return {key: float(value) for key, value in table.items()}

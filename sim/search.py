@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby, product
+from math import inf, isqrt
 from typing import Any
 
 from schedules import (
@@ -23,6 +24,7 @@ from schedules import (
 from sim.cluster import Cluster
 from sim.compiled_engine import simulate
 from sim.implementation import find_implementation
+from sim.memory import GIGABYTE, least_memory
 from sim.model import Transformer
 from sim.physical import PhysicalCosts, default_stages_per_rank
 from sim.prediction import predict
@@ -60,6 +62,11 @@ class Configuration:
         """The layout of the graph."""
         placement = find_schedule(self.schedule).placement
         return Layout(self.pp, self.microbatches, self.stages_per_rank, placement, self.sequence)
+
+    @property
+    def passes(self) -> int:
+        """How often a micro-batch passes through a stage, forward."""
+        return self.pp * self.stages_per_rank * self.microbatches
 
     @property
     def communication(self) -> Communication:
@@ -212,7 +219,8 @@ def _sequences(name: str, pp: int, microbatches: int) -> Iterable[int | None]:
 
 
 def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
 
 
 def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]:
@@ -232,6 +240,29 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]
                 )
             )
     return outcomes
+
+
+def least_memory_gb(problem: Problem, configuration: Configuration) -> float:
+    """What no rank of the configuration does without, known without a simulation."""
+    physical, layout = problem.physical(configuration), configuration.layout
+    return least_memory(physical, layout, Sharding(configuration.sharding)) / GIGABYTE
+
+
+def nothing_can_fit(problem: Problem, chosen: Iterable[Configuration]) -> bool:
+    """Whether each configuration needs more than a device has, however it is scheduled."""
+    memory = problem.cluster.device.memory / GIGABYTE
+    return all(least_memory_gb(problem, each) > memory for each in chosen)
+
+
+def nearest_first(problem: Problem, chosen: Iterable[Configuration]) -> Iterator[Outcome]:
+    """Simulate the configurations that need least, until no other can need less."""
+    smallest = inf
+    for needed, configuration in sorted((least_memory_gb(problem, each), each) for each in chosen):
+        if needed > smallest:
+            return
+        (outcome,) = evaluate(problem, [configuration])
+        smallest = min(smallest, outcome.memory_largest_gb)
+        yield outcome
 
 
 def _graph_of(configuration: Configuration) -> tuple[str, Layout, Communication]:

@@ -13,17 +13,25 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from schedules import InvalidConfiguration, Layout, Sharding, TaskGraph, build_graph, find_schedule
+from schedules import (
+    InvalidConfiguration,
+    InvalidInput,
+    Layout,
+    Sharding,
+    TaskGraph,
+    build_graph,
+    find_schedule,
+)
 from sim.cluster import load_cluster
 from sim.engines import simulate
 from sim.implementation import IMPLEMENTATIONS, find_implementation, with_fitted
 from sim.model import hardware_flops, load_model
+from sim.numbers import is_count, is_usable, real, whole
 from sim.physical import PhysicalCosts, default_stages_per_rank
 from sim.prediction import Prediction, predict
 from sim.preset_files import Table, fitted_settings
@@ -119,17 +127,17 @@ class Case:
 
 
 def read_measurements(path: Path) -> list[Measurement]:
-    """The rows of a table; raises `ValueError` with the line and the column at fault."""
+    """The rows of a table; raises `InvalidInput` with the line and the column at fault."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
-                raise ValueError(f"{path}: the column {missing[0]!r} is missing")
+                raise InvalidInput(f"{path}: the column {missing[0]!r} is missing")
             rows = [_measurement(row, f"{path}: line {reader.line_num}") for row in reader]
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: is not CSV: {error}") from None
+        raise InvalidInput(f"{path}: is not CSV: {error}") from None
     if not rows:
-        raise ValueError(f"{path}: has no rows")
+        raise InvalidInput(f"{path}: has no rows")
     return rows
 
 
@@ -137,18 +145,15 @@ def _measurement(row: Mapping[str, str | None], where: str) -> Measurement:
     def value(name: str) -> str:
         text = row[name]
         if not text:
-            raise ValueError(f"{where}: {name} is missing")
+            raise InvalidInput(f"{where}: {name} is missing")
         return text
 
     def number(name: str, kind: type[int] | type[float]) -> float:
         text = value(name)
-        try:
-            result = kind(text)
-        except ValueError:
-            result = 0
-        if not (isfinite(result) and result > 0):
+        result = (whole(text.strip()) or 0) if kind is int else real(text.strip())
+        if not (is_count(result) if kind is int else is_usable(result, zero=False)):
             what = "whole number" if kind is int else "number"
-            raise ValueError(f"{where}: {name} must be a positive {what}, not {text!r}")
+            raise InvalidInput(f"{where}: {name} must be a positive {what}, not {text!r}")
         return result
 
     fields: dict[str, Any] = {name: value(name) for name in NAMES}
@@ -157,14 +162,14 @@ def _measurement(row: Mapping[str, str | None], where: str) -> Measurement:
     measured = Measurement(**fields)
     samples = measured.dp * measured.microbatch_size * measured.microbatches
     if samples != measured.batch:
-        raise ValueError(
+        raise InvalidInput(
             f"{where}: batch is {measured.batch}, but dp x microbatch_size x microbatches "
             f"is {samples}"
         )
     try:
         case_of(measured)
     except InvalidConfiguration as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise InvalidInput(f"{where}: {error}") from None
     return measured
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from bfpp.command_line import main
 from sim.cluster import load_cluster
-from sim.fit import fit, fits, parameters_of, profile_text, read_profile
+from sim.constants import read_constants
+from sim.fit import fit, fits, parameters_of, profile_text
 from sim.implementation import with_fitted
 from sim.validation import Profile, case_of, read_measurements
 from tests.test_physical import MEASUREMENTS
@@ -73,7 +74,7 @@ def test_leaving_out_a_group_predicts_it_by_the_others(made_up):
 
 def test_a_profile_is_read_as_it_was_written(made_up):
     found = fit(made_up, cross_validate=False)
-    profile = read_profile(tomllib.loads(profile_text(found, "a table")))
+    profile = read_constants("profile", tomllib.loads(profile_text(found, "a table")))
     ring = load_cluster("dgx1-v100", profile.clusters).inter_node.ring_efficiency
     slowdown = with_fitted(profile.implementations)["paper"].overlap_slowdown
     values = {each.parameter.name: each.value for each in found.constants}

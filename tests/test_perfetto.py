@@ -170,7 +170,11 @@ def test_files_are_plain_or_compressed_by_their_names(tmp_path: Path) -> None:
     assert gzip.decompress((tmp_path / "trace.json.gz").read_bytes()) == plain
     trace = json.loads(plain)
     assert trace["traceEvents"] == list(events(timeline))
-    assert trace["otherData"] == {"schedule": "breadth-first", "source": "simpy"}
+    assert trace["otherData"] == {
+        "generator": "bfpp",
+        "schedule": "breadth-first",
+        "source": "simpy",
+    }
 
 
 def test_equal_timelines_make_equal_files(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ BROKEN = [
         {"channels": [{"sender": 0, "receiver": 1, "latency": 0.0, "bandwidth": 0.0}]},
         "channel 0: bandwidth must be more than 0",
     ),
-    ({"run": {**PROFILE["run"], "replicas": "two"}}, "run: replicas must be at least 0"),
+    ({"run": {**PROFILE["run"], "replicas": "two"}}, "run: replicas must be at least 1, not 'two'"),
 ]
 
 

@@ -54,7 +54,9 @@ def test_a_package_can_register_a_schedule(installed):
 
 def test_anything_else_that_is_registered_is_named(installed):
     installed("NOT_A_SCHEDULE")
-    with pytest.raises(TypeError, match=r"'NOT_A_SCHEDULE' of bfpp\.schedules is not a Schedule"):
+    with pytest.raises(
+        bfpp.InvalidInput, match=r"'NOT_A_SCHEDULE' of bfpp\.schedules is not a Schedule"
+    ):
         bfpp.schedules()
 
 

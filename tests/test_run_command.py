@@ -117,10 +117,11 @@ def test_without_times_of_tasks_those_of_steps_are_told(
 
 
 def test_a_trace_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = tmp_path / "missing" / "measured.json"
+    trace = tmp_path / "measured.json"
+    trace.write_text("somebody's\n")
     ended = run_here(capsys, *SMALL, *LOCAL, "--trace", trace)
-    assert ended.code == 2
-    assert ended.line.startswith(f"bfpp run: --trace: {trace}: No such file")
+    assert (ended.code, ended.output) == (2, "")
+    assert ended.line.startswith(f"bfpp run: --trace: {trace} is there already, and is no timeline")
 
 
 def test_the_same_command_gives_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -190,7 +190,7 @@ def test_the_best_is_what_simulate_says(command, capsys):
     [
         (["--batch", "7", "--schedule", "nope"], "SCHEDULE: 'nope' is not a schedule"),
         (["--batch", "0"], "argument --batch: must be a whole number of at least 1"),
-        (["--batch", "8", "--out", "x.xls", "--workers", "1"], "--out: 'x.xls' does not end in"),
+        (["--batch", "8", "--out", "x.xls"], "argument --out: must end in .csv or .parquet, not"),
     ],
 )
 def test_bad_input_gets_one_line(command, words, reason, capsys):

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from schedules import Lane, Operation, Task
+from schedules import InvalidInput, Lane, Operation, Task
 from schedules.columns import Seconds
 from schedules.comparison import what_differs
 from traces.causes import Causes
@@ -23,7 +23,7 @@ WORST = 10
 """How many tasks are named."""
 
 
-class DifferentGraphs(ValueError):
+class DifferentGraphs(InvalidInput):
     """Two timelines that are not of the same step; the reason says in what they differ."""
 
 

@@ -26,6 +26,7 @@ from typing import TextIO
 
 import numpy as np
 
+from schedules import InvalidInput
 from schedules.columns import NONE, Integers, Offsets, Seconds
 from traces.appearance import label
 from traces.text_files import written
@@ -46,7 +47,7 @@ ARRIVES: Event = {"ph": "f", "bp": "e"}
 def write_perfetto(timeline: Timeline, path: Path | str) -> None:
     """Write the trace, compressed where the name ends in `.gz`.
 
-    Raises `ValueError` for a step of more than 146 years.
+    Raises `InvalidInput` for a step of more than 146 years.
     """
     _require_room(timeline)
     with written(path) as file:
@@ -55,7 +56,12 @@ def write_perfetto(timeline: Timeline, path: Path | str) -> None:
 
 def _write(timeline: Timeline, file: TextIO) -> None:
     """One event a line; events are made as they are written."""
-    about = {**timeline.about, "schedule": timeline.graph.schedule, "source": timeline.source}
+    about = {
+        "generator": "bfpp",
+        **timeline.about,
+        "schedule": timeline.graph.schedule,
+        "source": timeline.source,
+    }
     file.write(f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [\n')
     separator = ""
     for event in events(timeline):
@@ -82,7 +88,7 @@ def events(timeline: Timeline) -> Iterator[Event]:
 
 def _require_room(timeline: Timeline) -> None:
     if timeline.step_time > LONGEST:
-        raise ValueError(f"a trace in nanoseconds has no room for {timeline.step_time:.3g} s")
+        raise InvalidInput(f"a trace in nanoseconds has no room for {timeline.step_time:.3g} s")
 
 
 def _names(timeline: Timeline) -> Iterator[Event]:

@@ -106,6 +106,7 @@ def document(width: float, height: float, title: str, body: Iterable[str]) -> st
     return "\n".join(
         [
             f'<svg xmlns="{NAMESPACE}" {size} {view} role="img" font-family="{FONTS}">',
+            "<!-- generator: bfpp -->",
             f"<title>{escaped(title)}</title>",
             f'<rect {size} fill="#ffffff"/>',
             *body,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from bfpp import options as shared
-from bfpp.errors import blaming
+from bfpp.formats import PROFILE
 from bfpp.jobs import about, device_job_of, fail, limits_of
+from bfpp.outputs import add_force_argument, add_output
 from bfpp.profiles import as_toml
-from bfpp.results import announce, print_json, print_table
+from bfpp.results import print_json, print_table
 from bfpp.run_options import add_device_arguments, add_model_arguments, add_process_arguments
 from schedules import Layout
 from traces.time_axis import in_words
@@ -35,9 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="fewer sizes and repetitions, less exact"
     )
-    parser.add_argument(
-        "--out", required=True, type=Path, metavar="FILE", help="write the profile, in TOML"
-    )
+    add_output(parser, "--out", [PROFILE], "write the profile, in TOML", required=True)
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
@@ -60,13 +59,12 @@ def run(options: argparse.Namespace) -> int:
     if measured is None:  # a process of torchrun's that is not the first
         return 0
     record = {"about": about(job), **measured}
-    with blaming("--out"):
-        options.out.write_text(as_toml(record), encoding="utf-8")
-    announce(options.out)
     if options.json:
         print_json(record)
     else:
         _print(record)
+    with options.out.written() as path:
+        path.write_text(as_toml(record), encoding="utf-8")
     return 0
 
 

@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Sequence
 
 from bfpp import options as shared
-from bfpp.pictures import add_picture_arguments, write_pictures
+from bfpp.model_options import assumptions, with_assumptions
+from bfpp.outputs import add_force_argument
+from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.predictions import Prediction, print_cautions, run_scenario
 from bfpp.results import NOISE, Result, print_json, print_table
 from schedules import InvalidConfiguration, schedules
@@ -24,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_communication_arguments(parser)
     shared.add_cost_arguments(parser)
     add_picture_arguments(parser)
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
@@ -33,12 +36,15 @@ def run(options: argparse.Namespace) -> int:
     names = options.schedules or list(schedules())
     scenarios = [shared.scenario(shared.for_one_of(names, options, name), name) for name in names]
     _require_same_model(scenarios)
+    assumed = assumptions(options)
     results = [run_scenario(scenario, options.engine) for scenario in scenarios]
-    write_pictures(options, results, "Schedules compared")
     if options.json:
-        print_json({"schedules": [result.record for result in results]})
+        record = {"schedules": [result.record for result in results]}
+        print_json(with_assumptions(record, assumed))
     else:
+        print_text(options, results)
         _print(results)
+    write_pictures(options, results, "Schedules compared")
     return 0
 
 

@@ -6,7 +6,8 @@ import argparse
 
 from bfpp import options as shared
 from bfpp.differences import difference_record, print_difference
-from bfpp.pictures import add_picture_arguments, write_pictures
+from bfpp.outputs import add_force_argument
+from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.results import print_json
 from bfpp.saved import Saved, add_timeline_argument, load
 from traces.difference import difference
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in FILES:
         add_timeline_argument(parser, name, name.upper())
     add_picture_arguments(parser)
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
@@ -31,9 +33,10 @@ def run(options: argparse.Namespace) -> int:
         Saved(timeline, name[0].upper() + name[1:])
         for timeline, name in zip((found.simulated, found.measured), found.names, strict=True)
     ]
-    write_pictures(options, results, f"{step}: {' and '.join(found.names)}")
     if options.json:
         print_json(difference_record(found))
     else:
+        print_text(options, results)
         print_difference(found, step)
+    write_pictures(options, results, f"{step}: {' and '.join(found.names)}")
     return 0

@@ -9,6 +9,8 @@ from dataclasses import replace
 from bfpp import options as shared
 from bfpp.errors import one_line
 from bfpp.explanation import Explanation
+from bfpp.model_options import assumptions, with_assumptions
+from bfpp.parser import Parser
 from bfpp.predictions import print_cautions, run_scenario
 from bfpp.results import NOISE, print_json, print_table
 from bfpp.tables import print_idle
@@ -51,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Explain one configuration, and how each other one differs from it."""
     scenario = shared.scenario(options, options.schedule)
+    assumed = assumptions(options)
     base = Explanation(run_scenario(scenario, options.engine))
     others = {}
     for text in options.set:
@@ -59,10 +62,12 @@ def run(options: argparse.Namespace) -> int:
     for text in options.against:
         words = _with_options(options, text)
         compared = shared.scenario(words, words.schedule)
+        if words.model != options.model:
+            assumed += assumptions(words)
         others[text] = Explanation(run_scenario(compared, options.engine))
     if options.json:
         cases = [{"case": text, **base.difference(other)} for text, other in others.items()]
-        print_json({**base.record(), "what_if": cases})
+        print_json(with_assumptions({**base.record(), "what_if": cases}, assumed))
     else:
         _print(base)
         for text, other in others.items():
@@ -75,7 +80,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
 
     A schedule that uses no sequence inherits none.
     """
-    parser: argparse.ArgumentParser = options.parser
+    parser: Parser = options.parser
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -84,7 +89,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
         raise InvalidConfiguration("against", f"{min(refused)} is no part of a configuration")
     schedule = [] if words and not words[0].startswith("-") else [options.schedule]
     inherited = argparse.Namespace(**vars(options) | {"sequence": None})
-    compared = parser.parse_args([*schedule, *words], inherited)
+    compared = parser.parse([*schedule, *words], inherited)
     if compared.sequence is None and find_schedule(compared.schedule).uses_sequence:
         compared.sequence = options.sequence
     return compared

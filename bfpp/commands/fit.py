@@ -13,7 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bfpp import options as shared
-from bfpp.results import announce, print_json, print_table
+from bfpp.errors import blaming
+from bfpp.formats import CONSTANTS
+from bfpp.outputs import add_force_argument, add_output
+from bfpp.results import print_json, print_table
 from sim.fit import Fit, Numbers, fit, fits, profile_text
 from sim.fit import Progress as Tell
 from sim.validation import Measurement, read_measurements
@@ -26,29 +29,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "table", type=Path, metavar="TABLE.csv", help="measured configurations, one a row"
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write the constants as TOML, for bfpp validate"
-    )
+    add_output(parser, "--out", [CONSTANTS], "write the constants as TOML, for bfpp validate")
     parser.add_argument(
         "--no-cross-validation",
         action="store_true",
         help="do not estimate the error elsewhere by leaving out each method of each table in turn",
     )
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fit, write the profile, and report."""
-    rows = read_measurements(options.table)
+    """Fit, report, and write the constants."""
+    with blaming("TABLE.csv"):
+        rows = read_measurements(options.table)
     with _progress(1 if options.no_cross_validation else fits(rows)) as tell:
         found = fit(rows, not options.no_cross_validation, tell)
-    if options.out:
-        options.out.write_text(profile_text(found, options.table.name), encoding="utf-8")
-        announce(options.out)
     if options.json:
         print_json(_record(found, rows))
     else:
         _print(found, rows)
+    if options.out:
+        with options.out.written() as path:
+            path.write_text(profile_text(found, options.table.name), encoding="utf-8")
     return 0
 
 

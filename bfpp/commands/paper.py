@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.progress import track
 from rich.text import Text
 
+from bfpp import formats
 from bfpp import options as shared
 from bfpp.errors import blaming
+from bfpp.outputs import Output, add_force_argument, add_output_folder
 from bfpp.paper import ITEMS
 from bfpp.paper.index import write_index
-from bfpp.paper.item import PaperTable
-from bfpp.results import announce, output, print_json, print_table
+from bfpp.paper.item import Made, PaperTable
+from bfpp.results import output, print_json, print_table
+from schedules import InvalidInput
+from schedules.invalid import did_you_mean
+
+FORMATS = (
+    formats.SVG, formats.HTML, formats.MARKDOWN, formats.PAPER_JSON, formats.MEASUREMENTS,
+)  # fmt: skip
+"""What items are written as."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,13 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ITEM",
         help=f"what to make (default: all of {', '.join(ITEMS)})",
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("out/paper"),
-        metavar="DIR",
-        help="folder for the files (default: out/paper)",
+    add_output_folder(
+        parser, "--out", Path("out/paper"), "folder for the files (default: out/paper)"
     )
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
@@ -40,30 +49,53 @@ def run(options: argparse.Namespace) -> int:
     """Make each item asked for, and a page that gathers them."""
     for name in options.items:
         if name not in ITEMS:
-            raise ValueError(f"ITEM: {name!r} is not one of {', '.join(ITEMS)}")
+            meant = did_you_mean(name, ITEMS)
+            raise InvalidInput(f"ITEM: {name!r} is not one of {', '.join(ITEMS)}{meant}")
     names = list(dict.fromkeys(options.items)) or list(ITEMS)
-    console = Console(stderr=True)
+    outputs = _outputs(options.out.path, [*names, "index"])
     with blaming("--out"):
-        options.out.mkdir(parents=True, exist_ok=True)
+        for each in outputs.values():
+            each.require_ours(options.force)
+    with TemporaryDirectory() as folder:
+        aside = Path(folder)
+        console = Console(stderr=True)
         made = {
-            name: ITEMS[name](options.out)
+            name: ITEMS[name](aside)
             for name in track(names, "Making", console=console, disable=not sys.stderr.isatty())
         }
-        index = write_index(made, options.out)
-    for item in made.values():
-        for path in item.files:
-            announce(path)
-        if item.table and not options.json:
-            _print(item.table)
-    announce(index)
+        index = write_index(made, aside)
+        _report(made, options)
+        for path in [*(path for item in made.values() for path in item.files), index]:
+            with outputs[path.name].written() as place:
+                shutil.copyfile(path, place)
+    return 0
+
+
+def _outputs(folder: Path, names: Sequence[str]) -> dict[str, Output]:
+    """By name, the files that these items may be written to."""
+    return {
+        f"{name}{suffix}": Output("--out", folder / f"{name}{suffix}", (each,))
+        for name in names
+        for each in FORMATS
+        for suffix in each.suffixes[:1]
+    }
+
+
+def _report(made: Mapping[str, Made], options: argparse.Namespace) -> None:
     if options.json:
         print_json(
             {
-                name: {"files": [str(path) for path in item.files], **item.record}
+                name: {
+                    "files": [str(options.out.path / path.name) for path in item.files],
+                    **item.record,
+                }
                 for name, item in made.items()
             }
         )
-    return 0
+        return
+    for item in made.values():
+        if item.table:
+            _print(item.table)
 
 
 def _print(table: PaperTable) -> None:

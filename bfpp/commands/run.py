@@ -9,14 +9,15 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfpp import options as shared
-from bfpp.errors import blaming
+from bfpp.formats import METRICS, TIMELINE
 from bfpp.jobs import about, fail, job_of, limits_of, sleeps_of
+from bfpp.model_options import assumptions, with_assumptions
+from bfpp.outputs import add_force_argument, add_output
 from bfpp.progress import listening, say
-from bfpp.results import announce, print_json, print_table
+from bfpp.results import print_json, print_table
 from bfpp.run_options import (
     add_device_arguments,
     add_model_arguments,
@@ -52,18 +53,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="train again in one plain loop, and compare all losses and weights; exit with 1 if "
         "they differ by more than rounding",
     )
-    group.add_argument(
+    add_output(
+        group,
         "--trace",
-        type=Path,
-        metavar="FILE",
-        help="write the timeline of the median step of the last 64, for bfpp show and bfpp diff",
+        [TIMELINE],
+        "write the timeline of the median step of the last 64, for bfpp show and bfpp diff",
     )
-    group.add_argument(
+    add_output(
+        group,
         "--metrics",
-        type=Path,
-        metavar="FILE",
-        help="write a JSON line for each step as it ends; with --resume, behind those of the run "
+        [METRICS],
+        "write a JSON line for each step as it ends; with --resume, behind those of the run "
         "that it goes on from",
+        grows=True,
     )
     group.add_argument(
         "--log-every",
@@ -72,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a line on standard error for every N steps (default: one every few seconds where "
         "that is no terminal, and none with --json)",
     )
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
@@ -88,6 +91,7 @@ def run(options: argparse.Namespace) -> int:
     plan.check()
     if job.saving:
         _require_checkpoints(options, job, plan)
+    assumed = [] if os.environ.get("RANK", "0") != "0" else assumptions(options)
     tokens = tokens_of_step(plan)
     sleeps = sleeps_of(load_profile(options.sleep), plan) if options.sleep else None
     job = replace(job, tells_weights=options.verify, sleeps=sleeps)
@@ -106,12 +110,12 @@ def run(options: argparse.Namespace) -> int:
         say(_stopped(outcome))
     use_cores(job.workers)
     found = verify(plan, outcome) if options.verify and not outcome.stopped else None
-    _write_trace(options, job, plan, outcome)
     record = _record(job, outcome, tokens, found)
     if options.json:
-        print_json(record)
+        print_json(with_assumptions(record, assumed))
     else:
         _print(job, record, outcome.reports, found)
+    _write_trace(options, job, plan, outcome)
     if outcome.stopped:
         return STOPPED
     return 0 if found is None or found.is_exact else 1
@@ -169,9 +173,8 @@ def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Out
     if outcome.columns is None:
         raise InvalidConfiguration("trace", "there is no step left to trace")
     timeline = timeline_of(outcome.columns, plan.graph)
-    with blaming("--trace"):
-        save_timeline(replace(timeline, about=about(job)), options.trace)
-    announce(options.trace)
+    with options.trace.written() as path:
+        save_timeline(replace(timeline, about=about(job)), path)
 
 
 def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None) -> dict[str, Any]:

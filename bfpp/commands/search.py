@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from bfpp import options as shared
-from bfpp.found import Journal, write_table
+from bfpp.errors import blaming
+from bfpp.formats import JOURNAL
+from bfpp.found import WRITERS, Journal, require_package, write_table
+from bfpp.model_options import assumptions, with_assumptions
+from bfpp.outputs import add_force_argument, add_output
 from bfpp.predictions import shortage
-from bfpp.results import announce, print_json, print_table
+from bfpp.results import print_json, print_table
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from sim.search import Configuration, Outcome, Problem, nearest, pareto, ranked
 
@@ -22,32 +25,37 @@ NOTHING_FITS = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp search`."""
     add_problem_arguments(parser)
-    parser.add_argument(
+    add_output(
+        parser,
         "--journal",
-        type=Path,
-        metavar="FILE",
-        help="keep every result in FILE as it comes; what FILE has already is not simulated again",
+        [JOURNAL],
+        "keep every result in FILE as it comes; what FILE has already is not simulated again",
+        grows=True,
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write all results to FILE.csv or FILE.parquet"
-    )
+    add_output(parser, "--out", list(WRITERS), "write all results to FILE.csv or FILE.parquet")
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Enumerate, simulate, rank."""
     begun = time.monotonic()
+    if options.out:
+        require_package(options.out)
     problem = problem_of(options)
     chosen = set(chosen_configurations(problem))
-    journal = Journal(options.journal, problem)
-    interrupted = False
+    with blaming("--journal"):
+        journal = Journal(options.journal and options.journal.place, problem)
+    assumed, interrupted = assumptions(options), False
     try:
         for outcomes in search(problem, options, (each.configuration for each in journal.outcomes)):
             journal.add(outcomes)
     except KeyboardInterrupt:
         interrupted = True
     found = [outcome for outcome in journal.outcomes if outcome.configuration in chosen]
-    _report(problem, found, len(chosen), time.monotonic() - begun, options)
+    _report(problem, found, len(chosen), time.monotonic() - begun, options, assumed)
+    if journal.failure:
+        raise journal.failure
     if interrupted:
         return INTERRUPTED
     return 0 if any(outcome.fits for outcome in found) else NOTHING_FITS
@@ -59,25 +67,36 @@ def _report(
     tried: int,
     seconds: float,
     options: argparse.Namespace,
+    assumed: Sequence[str],
 ) -> None:
     best_first = ranked(outcomes)
     front = {outcome.configuration for outcome in pareto(best_first)}
-    if options.out:
-        write_table(
-            options.out, [*best_first, *(each for each in outcomes if not each.fits)], front
-        )
-        announce(options.out)
     if options.json:
         rows = [{**each.record, "pareto": each.configuration in front} for each in best_first]
         missed = {"nearest": nearest(outcomes).record} if outcomes and not rows else {}
-        print_json({"configurations": rows, "tried": tried, "seconds": seconds, **missed})
-        return
+        record = {"configurations": rows, "tried": tried, "seconds": seconds, **missed}
+        print_json(with_assumptions(record, assumed))
+    else:
+        told = f"{tried:,} configurations fit ({seconds:.1f} s)"
+        _print(problem, outcomes, best_first, front, told)
+    if options.out:
+        kept = [*best_first, *(each for each in outcomes if not each.fits)]
+        write_table(options.out, kept, front)
+
+
+def _print(
+    problem: Problem,
+    outcomes: Sequence[Outcome],
+    best_first: Sequence[Outcome],
+    front: set[Configuration],
+    told: str,
+) -> None:
     title = (
         f"{problem.model.name} on {problem.gpus} GPUs of {problem.cluster.name}: "
-        f"{len(best_first):,} of {tried:,} configurations fit ({seconds:.1f} s). "
+        f"{len(best_first):,} of {told}. "
         "Tflop/s per GPU; GB on the largest rank; * none is faster with less memory"
     )
-    shown = best_first[:SHOWN]
+    shown = list(best_first[:SHOWN])
     shown += [each for each in pareto(best_first) if each not in shown]
     print_table(title, COLUMNS, [_row(outcome, front) for outcome in shown])
     if not best_first and outcomes:

@@ -6,7 +6,8 @@ import argparse
 
 from bfpp import options as shared
 from bfpp.exports import add_export_arguments, write_exports
-from bfpp.pictures import add_picture_arguments, write_pictures
+from bfpp.outputs import add_force_argument
+from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.results import print_json, print_table
 from bfpp.saved import Saved, add_timeline_argument, load
 from bfpp.tables import print_idle, print_result
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_timeline_argument(parser, "file", "FILE")
     add_picture_arguments(parser)
     add_export_arguments(parser)
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
@@ -24,12 +26,13 @@ def run(options: argparse.Namespace) -> int:
     """Report, and draw."""
     shared.refuse_text_beside_json(options)
     result = Saved(load(options.file, "FILE"))
-    write_pictures(options, [result], result.title)
-    write_exports(options, result.timeline)
     if options.json:
         print_json(result.record)
     else:
+        print_text(options, [result])
         print_table("Where it is from", ("", ""), result.origins)
         print_result(result)
         print_idle(result.idle)
+    write_pictures(options, [result], result.title)
+    write_exports(options, result.timeline)
     return 0

@@ -6,7 +6,9 @@ import argparse
 
 from bfpp import options as shared
 from bfpp.exports import add_export_arguments, write_exports
-from bfpp.pictures import add_picture_arguments, write_pictures
+from bfpp.model_options import assumptions, with_assumptions
+from bfpp.outputs import add_force_argument
+from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.predictions import print_cautions, run_scenario
 from bfpp.results import print_json
 from bfpp.tables import print_result
@@ -20,18 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_cost_arguments(parser)
     add_picture_arguments(parser)
     add_export_arguments(parser)
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Simulate, and report."""
     shared.refuse_text_beside_json(options)
-    result = run_scenario(shared.scenario(options, options.schedule), options.engine)
-    write_pictures(options, [result], result.title)
-    write_exports(options, result.timeline)
+    scenario = shared.scenario(options, options.schedule)
+    assumed = assumptions(options)
+    result = run_scenario(scenario, options.engine)
     if options.json:
-        print_json(result.record)
+        print_json(with_assumptions(result.record, assumed))
     else:
+        print_text(options, [result])
         print_result(result)
         print_cautions([result])
+    write_pictures(options, [result], result.title)
+    write_exports(options, result.timeline)
     return 0

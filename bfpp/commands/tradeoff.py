@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 
 from bfpp import options as shared
-from bfpp.results import announce, print_json, print_table
-from bfpp.searching import add_problem_arguments, problem_of, search
+from bfpp.formats import SVG
+from bfpp.model_options import assumptions, with_assumptions
+from bfpp.outputs import add_force_argument, add_output
+from bfpp.results import print_json, print_table
+from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from schedules import InvalidConfiguration
 from sim.search import Outcome
 from sim.tradeoff import Training, tradeoff
@@ -41,13 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="price of a GPU-hour, in any currency",
     )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw cost against time")
+    add_output(parser, "--svg", [SVG], "draw cost against time")
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Search, extrapolate, and lay out by schedule."""
     problem = problem_of(options)
+    chosen_configurations(problem)
+    assumed = assumptions(options)
     by_schedule: dict[str, list[Outcome]] = {name: [] for name in problem.schedules}
     for outcomes in search(problem, options):
         for outcome in outcomes:
@@ -60,14 +65,14 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidConfiguration(
             "model", "nothing fits in memory; `bfpp search` says by how much"
         )
-    if options.svg:
-        options.svg.write_text(svg_charts([_chart(found, problem.model.name)]))
-        announce(options.svg)
     if options.json:
-        print_json({name: [_record(each, options) for each in each_size]
-                    for name, each_size in found.items()})  # fmt: skip
+        record = {name: [_record(each, options) for each in sizes] for name, sizes in found.items()}
+        print_json(with_assumptions(record, assumed))
     else:
         _print(found, options, problem.model.name)
+    if options.svg:
+        with options.svg.written() as path:
+            path.write_text(svg_charts([_chart(found, problem.model.name)]), encoding="utf-8")
     return 0
 
 

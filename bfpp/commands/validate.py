@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 from bfpp import options as shared
-from bfpp.results import announce, print_json, print_table
-from sim.fit import read_profile
+from bfpp.errors import blaming
+from bfpp.formats import SVG
+from bfpp.outputs import Output, add_force_argument, add_output
+from bfpp.results import print_json, print_table
+from sim.constants import load_constants
 from sim.validation import Comparison, Profile, compare, mean_absolute_error, read_measurements
 
 COLUMNS = (
@@ -29,23 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="constants from bfpp fit --out (default: those that are shipped)",
     )
-    parser.add_argument(
-        "--svg", type=Path, metavar="FILE", help="figure: predicted throughput against measured"
-    )
+    add_output(parser, "--svg", [SVG], "figure: predicted throughput against measured")
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Predict every row, and report the errors."""
-    profile = Profile()
-    if options.profile:
-        try:
-            profile = read_profile(tomllib.loads(options.profile.read_text(encoding="utf-8")))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"--profile: {options.profile} is not TOML: {error}") from None
-    comparisons = [compare(row, profile) for row in read_measurements(options.table)]
-    if options.svg:
-        _draw(comparisons, options.svg)
+    profile = load_constants(options.profile) if options.profile else Profile()
+    with blaming("TABLE.csv"):
+        rows = read_measurements(options.table)
+    comparisons = [compare(row, profile) for row in rows]
     if options.json:
         print_json(
             {
@@ -56,10 +52,12 @@ def run(options: argparse.Namespace) -> int:
         )
     else:
         _print(comparisons)
+    if options.svg:
+        _draw(comparisons, options.svg)
     return 0
 
 
-def _draw(comparisons: Sequence[Comparison], path: Path) -> None:
+def _draw(comparisons: Sequence[Comparison], figure: Output) -> None:
     from traces.scatter import Point, write_scatter
 
     points = [
@@ -70,8 +68,8 @@ def _draw(comparisons: Sequence[Comparison], path: Path) -> None:
     ]
     error = mean_absolute_error(comparisons, "tflops_per_gpu")
     title = f"Throughput of {len(points)} configurations: mean absolute error {error:.1f} %"
-    write_scatter(points, path, title, "Tflop/s per GPU")
-    announce(path)
+    with figure.written() as path:
+        write_scatter(points, path, title, "Tflop/s per GPU")
 
 
 def _print(comparisons: Sequence[Comparison]) -> None:

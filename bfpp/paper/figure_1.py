@@ -31,7 +31,7 @@ def make(directory: Path) -> Made:
     columns = ["method", "days", "GPU-days", "batch", "memory (GB)"]
     table = PaperTable(f"The 52 B model on {SIZE:,} V100 GPUs", columns, rows)
     path = directory / "figure-1.md"
-    path.write_text(table.markdown())
+    table.write(path)
     fastest = min(found, key=lambda name: found[name].days)
     baseline = min(each.days for name, each in found.items() if name != fastest)
     sentence = (

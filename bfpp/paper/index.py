@@ -33,6 +33,7 @@ def write_index(made: Mapping[str, Made], directory: Path) -> Path:
     path = directory / "index.html"
     path.write_text(
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="generator" content="bfpp">'
         "<title>Breadth-First Pipeline Parallelism, redrawn</title>"
         f"<style>{STYLE}</style></head><body>\n"
         "<h1>Breadth-First Pipeline Parallelism, redrawn</h1>\n"

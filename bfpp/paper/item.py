@@ -32,6 +32,10 @@ class PaperTable:
         notes = "".join(f"- {note}\n" for note in self.notes)
         return f"# {self.title}\n\n{table}\n{notes}"
 
+    def write(self, path: Path) -> None:
+        """Write the Markdown to a file, which says that it is ours."""
+        path.write_text(f"<!-- generator: bfpp -->\n{self.markdown()}", encoding="utf-8")
+
 
 @dataclass(frozen=True)
 class Made:

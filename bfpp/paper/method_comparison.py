@@ -70,6 +70,7 @@ def make(directory: Path) -> Made:
     """Count every row, and write the table for programs and for people."""
     table = {method.name: _cells(method) for method in METHODS}
     record = {
+        "generator": "bfpp",
         "layers": LAYERS,
         "pipeline_parallel": RANKS,
         "microbatches": MICROBATCHES,
@@ -83,7 +84,7 @@ def make(directory: Path) -> Made:
     as_json, as_markdown = path.with_suffix(".json"), path.with_suffix(".md")
     as_json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     layout = _layout(table)
-    as_markdown.write_text(layout.markdown(), encoding="utf-8")
+    layout.write(as_markdown)
     cells = [cell for row in table.values() for cell in row.values()]
     agreeing = sum(cell.agrees for cell in cells)
     sentence = (

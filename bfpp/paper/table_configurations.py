@@ -24,7 +24,7 @@ def make(table: str, directory: Path) -> Made:
         f"Table {table}: measured and predicted", COLUMNS, [_row(each) for each in comparisons]
     )
     path = directory / f"table-{table.lower().replace('.', '')}.md"
-    path.write_text(layout.markdown())
+    layout.write(path)
     sentence = (
         f"Over {len(comparisons)} rows the mean absolute error is {throughput:.1f} % for "
         f"throughput and {memory:.1f} % for memory; the largest is "

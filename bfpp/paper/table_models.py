@@ -24,6 +24,6 @@ def make(directory: Path) -> Made:
         )
     table = PaperTable("The models: ours (as printed)", ["model", *COLUMNS], rows)
     path = directory / "table-models.md"
-    path.write_text(table.markdown())
+    table.write(path)
     sentence = "All numbers agree." if all(agree) else "Some numbers differ."
     return Made([path], {"agree": all(agree)}, table, sentence)

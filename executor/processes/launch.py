@@ -34,6 +34,7 @@ from executor.processes.record import last_beat
 from executor.processes.stacks import stacks
 from executor.processes.stopping import Stop, Terminated, is_offered, sigterm_asks
 from executor.processes.verdict import RunFailed, Scene, Verdict, judge, judge_exit
+from schedules import InvalidInput
 
 PERIOD = 0.05  # seconds between two looks at messages and ends
 TO_ANSWER = 1.0  # seconds that a process that hangs has to say where
@@ -57,9 +58,9 @@ def launch(
     network `interface`, by default the one that leads to the first process.
 
     Raises `RunFailed` where a process failed, died or hung, `Terminated` where
-    SIGTERM ended the run at once, and `ValueError` where another process cannot
-    import the entry, torchrun started another number of processes, or there is no
-    such interface.
+    SIGTERM ended the run at once, `ValueError` where another process cannot import
+    the entry, and `InvalidInput` where torchrun started another number of processes,
+    or there is no such interface.
     """
     limits = limits or Limits()
     prepare(interface)
@@ -67,7 +68,7 @@ def launch(
         return _launch_own(entry, arguments, processes, limits, on_message, interface)
     if int(os.environ["WORLD_SIZE"]) != processes:
         started = os.environ["WORLD_SIZE"]
-        raise ValueError(f"the run needs {processes} processes, and torchrun started {started}")
+        raise InvalidInput(f"the run needs {processes} processes, and torchrun started {started}")
     return launch_joined(entry, arguments, limits, on_message)
 
 

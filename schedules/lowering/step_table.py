@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from schedules.columns import NONE, Flags, Integers, among
-from schedules.layout import InvalidConfiguration, Layout
+from schedules.invalid import InvalidConfiguration
+from schedules.layout import Layout
 from schedules.steps import Operation, Order
 
 BEFORE = -1

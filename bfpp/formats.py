@@ -1,0 +1,81 @@
+"""The formats of the files that commands write: how their names end, and how ours are known.
+
+Every format but a table of measurements has a mark, which its writer puts near the
+beginning of the file (of a Parquet file, near its end). It is what tells a file that may
+be overwritten from one that somebody else wrote.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+
+READ = 4096
+"""How many bytes are searched for a mark."""
+
+COMPRESSED = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: what it is called, how names end (any way if empty), which files are ours."""
+
+    title: str
+    suffixes: tuple[str, ...]
+    is_ours: Callable[[Path], bool]
+
+
+def _begins_with(mark: bytes, within: int, path: Path) -> bool:
+    """Whether the mark is among so many bytes at the beginning of a file, compressed or not."""
+    with path.open("rb") as raw:
+        beginning = raw.read(within)
+        if not beginning.startswith(COMPRESSED):
+            return mark in beginning
+        raw.seek(0)
+        try:
+            return mark in gzip.GzipFile(fileobj=raw).read(within)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            return False
+
+
+def _ends_with(mark: bytes, path: Path) -> bool:
+    """Whether the mark is in what Parquet keeps at the end of a file."""
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - 16 * READ, 0))
+        return mark in file.read()
+
+
+def _marked(title: str, suffixes: tuple[str, ...], mark: bytes, within: int = READ) -> Format:
+    return Format(title, suffixes, partial(_begins_with, mark, within))
+
+
+def _with_format(title: str, suffixes: tuple[str, ...], name: str) -> Format:
+    """A format of JSON that says its name first; one that is inside another is not meant."""
+    mark = f'{{"format": "bfpp {name} '.encode()
+    return _marked(title, suffixes, mark, len(mark))
+
+
+def _is_the_papers(path: Path) -> bool:
+    return path.read_bytes() == (files("bfpp.paper") / "measurements.csv").read_bytes()
+
+
+JSON = (".json", ".json.gz")
+HTML = _marked("page", (".html", ".htm"), b'<meta name="generator" content="bfpp">')
+SVG = _marked("figure", (".svg",), b"<!-- generator: bfpp -->")
+PERFETTO = _marked("trace", JSON, b'"generator": "bfpp"')
+TIMELINE = _with_format("timeline", JSON, "timeline")
+GRAPH = _with_format("task graph", (".json",), "task graph")
+PROFILE = _marked("profile of a machine", (".toml",), b'format = "bfpp machine profile ')
+CONSTANTS = _marked("file of constants", (".toml",), b'format = "bfpp constants ')
+JOURNAL = _with_format("journal of a search", (), "search journal")
+METRICS = _marked("file of metrics", (), b'{"event": "begin", "run": "')
+FOUND_CSV = _marked("table of a search", (".csv",), b"schedule,pp,stages_per_rank,")
+FOUND_PARQUET = Format("table of a search", (".parquet",), partial(_ends_with, b"bfpp search"))
+MARKDOWN = _marked("table", (".md",), b"<!-- generator: bfpp -->")
+PAPER_JSON = _marked("table", (".json",), b'"generator": "bfpp"')
+MEASUREMENTS = Format("table of the paper's measurements", (".csv",), _is_the_papers)

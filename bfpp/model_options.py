@@ -1,0 +1,62 @@
+"""Which model, how long its sequences are, and what is assumed where nobody says it.
+
+A model file says how long the sequences are that are trained with; a Hugging Face
+`config.json` says only how long they may be.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from bfpp.errors import one_line
+from bfpp.numbers_given import whole_number
+from sim.hugging_face import is_config
+from sim.model import Transformer, load_model
+
+
+def add_model_argument(group: argparse._ActionsContainer, *, required: bool = False) -> None:
+    """Which transformer, and how long its sequences are."""
+    group.add_argument(
+        "--model",
+        required=required,
+        metavar="NAME|FILE",
+        help="a preset, a TOML file, or a Hugging Face config.json",
+    )
+    group.add_argument(
+        "--seq-length",
+        type=whole_number,
+        metavar="N",
+        help="tokens of a sequence (default: the model's; a config.json has only the longest)",
+    )
+
+
+def model_of(options: argparse.Namespace) -> Transformer:
+    """The model that is named, with sequences of the length that is given."""
+    model = load_model(options.model)
+    return replace(model, sequence=options.seq_length) if options.seq_length else model
+
+
+def assumptions(options: argparse.Namespace) -> list[str]:
+    """What no option says and no file either, and so is assumed; told on standard error too."""
+    given = options.seq_length if "seq_length" in options else options.context
+    if not is_config(options.model or "") or given:
+        return []
+    told = (
+        f"--seq-length {load_model(options.model).sequence}: the longest that {options.model} "
+        "allows; it does not say what is trained with"
+    )
+    Console(stderr=True, highlight=False).print(
+        Text(one_line(f"bfpp {options.command}: assumed {told}")), soft_wrap=True
+    )
+    return [told]
+
+
+def with_assumptions(record: dict[str, Any], assumed: Sequence[str]) -> dict[str, Any]:
+    """The record, and what was assumed for it, if anything."""
+    return {"assumed": list(assumed), **record} if assumed else record

@@ -1,0 +1,222 @@
+"""Files that a command writes: declared by their options, checked before any work.
+
+Theory of operation: an option that is declared by `add_output` has an `Output` for its
+value, so that the command line finds all outputs of a command, whatever it is. Before the
+command runs, `prepared` checks all of them, makes their folders, and tries to write there.
+When it has printed its results, the command writes each file in `Output.written`: aside,
+and in its place once all of it is on disk. So a file is there whole, or as it was.
+
+- The name's ending fits the format, and decides it where an option has several.
+- No two outputs are one file, and none is an input of the same command.
+- What is there already is overwritten only if it is one of ours, or with `--force`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from errno import EISDIR, ENOTDIR
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from secrets import token_hex
+from stat import S_ISREG
+from tempfile import TemporaryFile
+
+from bfpp.errors import blaming
+from bfpp.formats import Format
+from bfpp.results import announce
+from schedules import InvalidInput
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file that is to be written, or the folder of some files (`is_folder`).
+
+    One that `grows` is written to as the command goes on, after what it holds already.
+    """
+
+    option: str
+    path: Path
+    formats: tuple[Format, ...]
+    is_folder: bool = False
+    grows: bool = False
+
+    @property
+    def format(self) -> Format:
+        """The format that the name's ending stands for."""
+        return next(each for each in self.formats if _ends(self.path.name, each))
+
+    @property
+    def place(self) -> Path:
+        """The file itself, where the path is that of a link."""
+        return Path(os.path.realpath(self.path))
+
+    @contextmanager
+    def written(self) -> Iterator[Path]:
+        """A path to write to; what it holds in the end is there under its name, whole.
+
+        Raises `InvalidInput` if it cannot be written; then all is as it was.
+        """
+        place = self.place
+        ending = next((each for each in self.format.suffixes if place.name.endswith(each)), "")
+        aside = place.with_name(f".{token_hex(8)}{ending}")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            yield aside
+            if place.exists():
+                shutil.copymode(place, aside)
+            aside.replace(place)
+        except OSError as error:
+            reason = error.strerror or error
+            raise InvalidInput(f"{self.option}: {self.path}: {reason}") from None
+        finally:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+        announce(self.path)
+
+    def require_ours(self, force: bool) -> None:
+        """Raises unless nothing is there, or a regular file that may be overwritten."""
+        place = self.place
+        if not place.exists():
+            return
+        if place.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(self.path))
+        status = place.stat()
+        if not S_ISREG(status.st_mode):
+            raise InvalidInput(f"{self.option}: {self.path} is not a regular file")
+        with place.open("ab"):  # whether it may be written to
+            pass
+        if not status.st_size or self.format.is_ours(place):
+            return
+        if not force:
+            raise InvalidInput(
+                f"{self.option}: {self.path} is there already, and is no {self.format.title} "
+                "that bfpp wrote; --force overwrites it"
+            )
+        if self.grows:
+            os.truncate(place, 0)
+
+
+def add_output(
+    group: argparse._ActionsContainer,
+    option: str,
+    formats: Sequence[Format],
+    purpose: str,
+    *,
+    required: bool = False,
+    grows: bool = False,
+) -> None:
+    """An option that names a file to write, in one of these formats by its ending."""
+    kind = partial(_file, Output(option, Path(), tuple(formats), grows=grows))
+    group.add_argument(option, type=kind, metavar="FILE", help=purpose, required=required)
+
+
+def add_output_folder(
+    group: argparse._ActionsContainer, option: str, default: Path, purpose: str
+) -> None:
+    """An option that names a folder to write files to."""
+    group.add_argument(
+        option,
+        type=lambda text: Output(option, Path(text), (), is_folder=True),
+        default=Output(option, default, (), is_folder=True),
+        metavar="DIR",
+        help=purpose,
+    )
+
+
+def add_force_argument(parser: argparse.ArgumentParser) -> None:
+    """Whether to overwrite what others wrote; for every command that has outputs."""
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite files that bfpp did not write"
+    )
+
+
+def _file(declared: Output, text: str) -> Output:
+    name = Path(text).name
+    if not name or not any(_ends(name, each) for each in declared.formats):
+        known = " or ".join(suffix for each in declared.formats for suffix in each.suffixes)
+        what = f"must end in {known}" if known else "must name a file"
+        raise argparse.ArgumentTypeError(f"{what}, not {text!r}")
+    return replace(declared, path=Path(text))
+
+
+def _ends(name: str, format_: Format) -> bool:
+    return not format_.suffixes or name.endswith(format_.suffixes)
+
+
+@contextmanager
+def prepared(options: argparse.Namespace) -> Iterator[None]:
+    """Checks all outputs, and makes their folders; those stay empty only if all goes well."""
+    outputs = [value for value in vars(options).values() if isinstance(value, Output)]
+    _require_apart(outputs, options)
+    made: list[Path] = []
+    try:
+        for output in outputs:
+            with blaming(output.option):
+                made += _made_ready(output, getattr(options, "force", False))
+        yield
+    except BaseException:
+        for folder in reversed(made):
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _made_ready(output: Output, force: bool) -> list[Path]:
+    """The folders made for it, outermost first."""
+    folder = output.place if output.is_folder else output.place.parent
+    missing = []
+    for each in (folder, *folder.parents):
+        if each.exists():
+            if not each.is_dir():
+                named = output.path if each == output.place else each
+                raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(named))
+            break
+        missing.append(each)
+    if not output.is_folder:
+        output.require_ours(force)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _about(output), TemporaryFile(dir=folder):
+        pass
+    return missing[::-1]
+
+
+@contextmanager
+def _about(output: Output) -> Iterator[None]:
+    """Names the output, not the file by which it was tried whether it can be written."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInput(f"{output.option}: {output.path}: {error.strerror or error}") from None
+
+
+def _require_apart(outputs: Sequence[Output], options: argparse.Namespace) -> None:
+    for one, other in combinations(outputs, 2):
+        if one.place == other.place or _is_same(one.path, other.path):
+            raise InvalidInput(f"{one.option}, {other.option}: both name {other.path}")
+    read = [value for value in vars(options).values() if isinstance(value, str | Path)]
+    for output in outputs:
+        if any(_is_same(output.path, each) for each in read):
+            raise InvalidInput(f"{output.option}: {output.path} is what this command reads")
+        if _is_standard_output(output.path):
+            raise InvalidInput(f"{output.option}: {output.path} is where standard output goes")
+
+
+def _is_same(one: str | Path, other: str | Path) -> bool:
+    try:
+        return Path(one).samefile(other)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_standard_output(path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(sys.stdout.fileno()), path.stat())
+    except (OSError, ValueError, AttributeError):
+        return False

@@ -1,0 +1,18 @@
+"""The measured configurations of tables E.1 to E.3, as a table for `bfpp validate` and `fit`."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from bfpp.paper.item import Made
+
+
+def make(directory: Path) -> Made:
+    """Copy the rows that are at hand."""
+    text = (files("bfpp.paper") / "measurements.csv").read_bytes()
+    path = directory / "measurements.csv"
+    path.write_bytes(text)
+    rows = len(text.splitlines()) - 1
+    sentence = f"The {rows} rows of tables E.1 to E.3 that are at hand, one configuration each."
+    return Made([path], {"rows": rows}, sentence=sentence)

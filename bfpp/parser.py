@@ -1,0 +1,66 @@
+"""An argument parser whose errors are one line, and the truth: what is misspelt is named first."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from bfpp.errors import one_line
+from schedules.invalid import did_you_mean
+
+BAD_INPUT = 2
+"""The exit code where something that was given cannot be used."""
+
+_CHOICES = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)$", re.DOTALL)
+_OPTION = re.compile(r"--?[^\W\d]")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that takes no abbreviations."""
+
+    def error(self, message: str) -> NoReturn:
+        """Name the option and the reason on standard error, and exit with 2."""
+        if found := _CHOICES.search(message):
+            message += did_you_mean(found[1], re.findall(r"[^\s',]+", found[2]))
+        self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)}\n")
+
+    def parse(
+        self, words: Sequence[str], namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """The options of a whole command line; exits with 2 where there are others.
+
+        Options that are not known come first: what argparse misses may be what they mean.
+        """
+        self.refuse_unknown(words)
+        options, surplus = self.parse_known_args(words, namespace)
+        if surplus:
+            self.error(f"unrecognized arguments: {shlex.join(surplus)}")
+        return options
+
+    def refuse_unknown(self, words: Sequence[str]) -> None:
+        """Exit with 2 at the first word that looks like an option, and is none."""
+        known = list(self._option_string_actions)
+        for at, word in enumerate(words):
+            if word == "--":
+                return
+            name = word.partition("=")[0]
+            if _is_option(word) and name not in known:
+                rest = shlex.join(_with_its_values(words[at:]))
+                self.error(f"unrecognized arguments: {rest}{did_you_mean(name, known)}")
+
+
+def _with_its_values(words: Sequence[str]) -> Iterator[str]:
+    """The first of the words, and those up to the next option."""
+    yield words[0]
+    for word in words[1:]:
+        if _is_option(word):
+            return
+        yield word
+
+
+def _is_option(word: str) -> bool:
+    """Whether argparse takes the word for an option; with a space in it, it is a value."""
+    return bool(_OPTION.match(word)) and " " not in word

@@ -1,0 +1,41 @@
+"""What is raised for input that cannot be used, and words for what was probably meant.
+
+Whatever a person can get wrong raises an `InvalidInput`, at the place that knows what
+is wrong; its message is for that person. The command line tells it in one line. Every
+other exception is a fault of the program, and is shown as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+
+class InvalidInput(ValueError):
+    """Input that cannot be used; the message says what is at fault, and why."""
+
+
+class InvalidConfiguration(InvalidInput):
+    """A configuration that cannot be built; `field` names the setting at fault."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its parts, whatever a subclass is made of: it may come from another process."""
+        return _again, (type(self), self.field, self.reason)
+
+
+def _again(kind: type[InvalidConfiguration], field: str, reason: str) -> InvalidConfiguration:
+    error = kind.__new__(kind)
+    InvalidConfiguration.__init__(error, field, reason)
+    return error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence on a word that is not known: the one that is like it, if any."""
+    close = get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,53 @@
+"""What a TOML file holds, so that one kind is not read as another.
+
+A file that bfpp wrote says it (`format`); others are known by keys that no other kind has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schedules import InvalidConfiguration
+from sim.preset_files import Table
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file: what it is, which options take it, and how it is known."""
+
+    title: str
+    takers: str
+    format: str
+    keys: frozenset[str]
+
+
+PROFILE = Kind(
+    "a profile of a machine, from bfpp calibrate",
+    "bfpp simulate, compare and explain take it as --profile",
+    "bfpp machine profile 1",
+    frozenset({"passes", "channels", "dispatch"}),
+)
+CONSTANTS = Kind(
+    "a file of constants, from bfpp fit",
+    "bfpp validate takes it as --profile",
+    "bfpp constants 1",
+    frozenset({"clusters", "implementations"}),
+)
+CLUSTER = Kind(
+    "a cluster", "--cluster takes it", "", frozenset({"gpus_per_node", "intra_node", "inter_node"})
+)
+MODEL = Kind("a model", "--model takes it", "", frozenset({"hidden", "heads", "vocabulary"}))
+KINDS = (PROFILE, CONSTANTS, CLUSTER, MODEL)
+
+
+def require_kind(field: str, where: str, table: Table, kind: Kind) -> None:
+    """Raise `InvalidConfiguration` for a table that is of another kind, or of a later format."""
+    said = table.get("format")
+    found = next((each for each in KINDS if said and each.format == said), None)
+    if found is None and said is not None:
+        raise InvalidConfiguration(field, f"{where}: the format {said!r} is not {kind.format!r}")
+    found = found or next((each for each in KINDS if each.keys & table.keys()), kind)
+    if found is not kind:
+        raise InvalidConfiguration(
+            field, f"{where} is {found.title}, not {kind.title}; {found.takers}"
+        )

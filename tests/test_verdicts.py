@@ -1,0 +1,128 @@
+"""What is told of an error: our own refusals in one line and soon, faults of ours as faults."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import time
+
+import pytest
+
+from bfpp.command_line import COMMANDS, FAULT
+from schedules import Deadlock, InvalidConfiguration, InvalidInput
+from schedules.graph_file import MalformedGraph
+from traces.timeline_file import MalformedTimeline
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError, ValueError, OSError, MemoryError, OverflowError, KeyError]
+)
+def test_only_our_own_exception_is_told_as_bad_input(bfpp, monkeypatch, error):
+    def broken(*_):
+        raise error("broken inside")
+
+    monkeypatch.setattr("bfpp.commands.simulate.print_result", broken)
+    code, _, err = bfpp("simulate", "gpipe", "--pp", "3", "--forward", "1")
+    assert code == FAULT not in (0, 1, 2, 130)
+    assert err.startswith("Traceback (most recent call last):\n")
+    assert f"{error.__name__}: " in err
+    assert "in broken\n" in err
+    *_, request, versions, command = err.splitlines()
+    assert "Please report it" in request
+    assert re.match(r"bfpp [0-9.]+, Python 3\.[0-9.]+, \S+", versions)
+    assert command == "bfpp simulate gpipe --pp 3 --forward 1"
+
+
+def test_our_own_exceptions_are_value_errors_and_come_from_other_processes_whole():
+    found = [
+        InvalidInput("plain"),
+        InvalidConfiguration("loops", "too many"),
+        MalformedGraph("has no tasks"),
+        MalformedTimeline("has no times"),
+        Deadlock("all wait"),
+    ]
+    for error in found:
+        assert isinstance(error, ValueError)
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again)) == (type(error), str(error))
+        assert getattr(again, "field", None) == getattr(error, "field", None)
+
+
+def test_a_step_that_memory_cannot_hold_is_told_as_one(bfpp, monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("bfpp.predictions.simulate", full)
+    code, out, err = bfpp("simulate gpipe")
+    assert (code, out) == (2, "")
+    assert err == "bfpp simulate: the step is too large for this machine's memory\n"
+
+
+MEANT = {
+    "--verison": "bfpp: unrecognized arguments: --verison; did you mean '--version'?",
+    "--hepl simulate gpipe": "bfpp: unrecognized arguments: --hepl; did you mean '--help'?",
+    "simulat gpipe": "invalid choice: 'simulat' .*; did you mean 'simulate'?",
+    "simulate gpip": "'gpip' is not a schedule; .*; did you mean 'gpipe'?",
+    "simulate --microbatchs 4": "arguments: --microbatchs 4; did you mean '--microbatches'?",
+    "search --modl x": "unrecognized arguments: --modl x; did you mean '--model'?",
+    "simulate gpipe --engine compield": "invalid choice: 'compield' .*; did you mean 'compiled'?",
+    "simulate gpipe --model bert52b --cluster dgx-a100": "; did you mean 'bert-52b'?",
+    "simulate gpipe --model bert-52b --cluster dgx-a10": "; did you mean 'dgx-a100'?",
+    "explain gpipe --against=gpip": "; did you mean 'gpipe'?",
+    "explain gpipe --against gpipe\t--lops\t8": "arguments: --lops 8; did you mean '--loops'?",
+    "explain gpipe --set transfr=2": "'transfr' is not a parameter; .*; did you mean 'transfer'?",
+    "paper figure4": "; did you mean 'figure-4'?",
+    "models bert-25b": "; did you mean 'bert-52b'?",
+    "clusters dgx-h10": "; did you mean 'dgx-h100'?",
+    "check --formt torch x": "arguments: --formt torch x; did you mean '--format'?",
+}
+
+
+@pytest.mark.parametrize(("line", "reason"), MEANT.items())
+def test_what_is_misspelt_is_named_and_what_was_meant(bfpp, line, reason):
+    words = [word.replace("\t", " ") for word in line.split(" ")]
+    code, out, err = bfpp(*words) if len(words) > 1 else bfpp(line)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert re.search(reason.replace("?", r"\?"), err), err
+
+
+def test_every_command_names_a_misspelt_option_before_what_is_missing(bfpp):
+    for command in COMMANDS:
+        code, _, err = bfpp(f"{command} --jsn")
+        assert code == 2
+        expected = f"bfpp {command}: unrecognized arguments: --jsn; did you mean '--json'?\n"
+        assert err == expected
+
+
+HUGE = [
+    "simulate gpipe --pp 1000000",
+    "simulate breadth-first --pp 1000000 --microbatches 1",
+    "simulate gpipe --pp 1000 --microbatches 2000000000",
+    "compare --pp 1000000",
+    "compare --loops 1000000",
+    "orders gpipe --pp 1000000",
+    "orders breadth-first --loops 1000000 --pp 1000 --json",
+    "explain gpipe --pp 1000000",
+    "explain gpipe --against=--pp=1000000",
+    "simulate gpipe --model bert-6.6b --cluster dgx1-v100 --dp 2000000000",
+    "simulate gpipe --model bert-6.6b --cluster dgx1-v100 --pp 4 --microbatches 2000000000",
+    "explain gpipe --model bert-6.6b --cluster dgx1-v100 --dp 2000000000",
+    "search --model bert-6.6b --cluster dgx1-v100 --gpus 2147483647 --batch 2147483647",
+    "search --model bert-6.6b --cluster dgx1-v100 --gpus 1073741824 --batch 8",
+    "search --model bert-6.6b --cluster dgx1-v100 --gpus 8 --batch 2147483640",
+    "tradeoff --model bert-6.6b --cluster dgx1-v100 --gpus 8 --batch 2147483640 --critical-batch 8",
+]
+
+
+@pytest.mark.parametrize("line", HUGE)
+def test_what_is_too_large_is_refused_at_once(bfpp, line):
+    begun = time.process_time()
+    code, out, err = bfpp(line)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert "at most " in err
+    assert time.process_time() - begun < 1
