@@ -9,9 +9,9 @@ import numpy as np
 
 from benchmarks.measure import Results, medians
 from benchmarks.steps import COSTS, load_compiled_loops
-from schedules import Communication, Layout, Sharding, TaskGraph, build_graph
-from sim.compiled_engine import step_times, times
-from sim.costs import Costs
+from bfpp.schedules import Communication, Layout, Sharding, TaskGraph, build_graph
+from bfpp.sim.compiled_engine import step_times, times
+from bfpp.sim.costs import Costs
 
 COUNT = 50
 MICROBATCHES = (16, 128, 1024)

@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.measure import Results, medians
 from benchmarks.steps import COSTS, crowded, load_compiled_loops
-from schedules import Communication, Layout, Sharding, build_graph
-from sim import compiled_engine, simpy_engine
+from bfpp.schedules import Communication, Layout, Sharding, build_graph
+from bfpp.sim import compiled_engine, simpy_engine
 
 MICROBATCHES = (8, 40, 200)
 """Of 16 ranks with 4 loops, fully sharded: 254 tasks a micro-batch, and the gathers."""

@@ -7,7 +7,7 @@ from functools import partial
 
 from benchmarks.measure import Results, medians
 from benchmarks.object_lowering import ObjectGraph, lower_to_objects
-from schedules import Communication, Layout, Sharding, build_graph, find_schedule
+from bfpp.schedules import Communication, Layout, Sharding, build_graph, find_schedule
 
 MICROBATCHES = (8, 96, 960)
 COMMUNICATION = Communication(Sharding.FULL)

@@ -1,7 +1,7 @@
 """A second lowering, written apart from the first: one Python object for each task.
 
 It follows the rules of the task graph (docs/graph.md) and shares no code with
-`schedules.lowering`, only the words of a graph: operations, lane kinds, layouts.
+`bfpp.schedules.lowering`, only the words of a graph: operations, lane kinds, layouts.
 The tests hold the columns against it, task by task; the benchmark of the same
 name says what the columns gain.
 """
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
 
-from schedules import Communication, LaneKind, Layout, Operation, Sharding
-from schedules.steps import DATA, Step
+from bfpp.schedules import Communication, LaneKind, Layout, Operation, Sharding
+from bfpp.schedules.steps import DATA, Step
 
 FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 0, 1, 2, 3
 NOTHING = -1

@@ -16,17 +16,17 @@ from statistics import median
 import torch.distributed as dist
 
 from benchmarks.measure import Results
+from bfpp.executor.backends.making import meet
+from bfpp.executor.calibration import QUICK, Bench, measure
+from bfpp.executor.job import Job
+from bfpp.executor.processes import Place, launch
+from bfpp.executor.sources import TransformerSource
+from bfpp.executor.transformer import TransformerSizes
+from bfpp.executor.watching import connected, watched
 from bfpp.jobs import sleeps_of
-from executor.backends.making import meet
-from executor.calibration import QUICK, Bench, measure
-from executor.job import Job
-from executor.processes import Place, launch
-from executor.sources import TransformerSource
-from executor.transformer import TransformerSizes
-from executor.watching import connected, watched
-from schedules import Communication, Layout, find_schedule
-from sim.engines import simulate
-from sim.profile import read_profile
+from bfpp.schedules import Communication, Layout, find_schedule
+from bfpp.sim.engines import simulate
+from bfpp.sim.profile import read_profile
 
 STEPS, WARM_UP = 3, 1
 TIE = 0.05

@@ -10,8 +10,8 @@ from time import perf_counter
 
 from benchmarks.measure import Results, forget_peak_memory, in_fresh_process, memory
 from benchmarks.steps import COSTS, crowded, load_compiled_loops
-from schedules import Communication, Layout, Sharding, find_schedule, lower
-from sim import compiled_engine
+from bfpp.schedules import Communication, Layout, Sharding, find_schedule, lower
+from bfpp.sim import compiled_engine
 
 RANKS, LOOPS = 64, 4
 CASES = [

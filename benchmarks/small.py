@@ -10,9 +10,9 @@ from statistics import median
 
 from benchmarks.measure import Results, seconds
 from benchmarks.steps import COSTS, load_compiled_loops
-from schedules import Communication, Layout, Sharding, build_graph, find_schedule
-from sim.compiled_engine import simulate
-from traces.metrics import bubble
+from bfpp.schedules import Communication, Layout, Sharding, build_graph, find_schedule
+from bfpp.sim.compiled_engine import simulate
+from bfpp.traces.metrics import bubble
 
 STEPS, CORES, AT_ONCE, RUNS = 500, 2, 10, 5
 LEAST, MOST = 1_000, 10_000

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from schedules import Communication, Layout, Sharding, TaskGraph, build_graph
-from sim import compiled_engine
-from sim.costs import AbstractCosts, Costs
+from bfpp.schedules import Communication, Layout, Sharding, TaskGraph, build_graph
+from bfpp.sim import compiled_engine
+from bfpp.sim.costs import AbstractCosts, Costs
 
 COSTS = AbstractCosts(transfer=0.1, gather=0.2, reduce=0.3)
 RANKS_PER_NODE = 8

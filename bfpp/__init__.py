@@ -1,4 +1,8 @@
-"""The front door: the command line, and the names that a user imports.
+"""See, predict, check, compare and run the schedules of pipeline-parallel training.
+
+The names that a user imports; `__init__.pyi` lists them with their homes. Each is
+loaded when it is first used: so `import bfpp` is quick, and the layers below,
+whose modules are imported through this package, depend on nothing above them.
 
 >>> import bfpp
 >>> graph = bfpp.build_graph("breadth-first", bfpp.Layout(4, 8, stages_per_rank=4))
@@ -7,70 +11,8 @@
 0.09375
 """
 
-from schedules import (
-    Communication,
-    InvalidConfiguration,
-    InvalidInput,
-    Layout,
-    Operation,
-    Schedule,
-    Sharding,
-    TaskGraph,
-    build_graph,
-    lower,
-    schedules,
-)
-from schedules.validity import Violation, violations
-from sim.cluster import Cluster, load_cluster
-from sim.costs import AbstractCosts, CostModel, Costs
-from sim.engines import simulate
-from sim.model import Transformer, load_model
-from sim.physical import PhysicalCosts
-from traces.difference import Difference, difference
-from traces.html import Panel, write_html
-from traces.metrics import bubble, rank_metrics
-from traces.perfetto import write_perfetto
-from traces.svg import SvgPanel, write_svg
-from traces.text import text
-from traces.timeline import Timeline
-from traces.timeline_file import load_timeline, save_timeline
+import lazy_loader
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AbstractCosts",
-    "Cluster",
-    "Communication",
-    "CostModel",
-    "Costs",
-    "Difference",
-    "InvalidConfiguration",
-    "InvalidInput",
-    "Layout",
-    "Operation",
-    "Panel",
-    "PhysicalCosts",
-    "Schedule",
-    "Sharding",
-    "SvgPanel",
-    "TaskGraph",
-    "Timeline",
-    "Transformer",
-    "Violation",
-    "bubble",
-    "build_graph",
-    "difference",
-    "load_cluster",
-    "load_model",
-    "load_timeline",
-    "lower",
-    "rank_metrics",
-    "save_timeline",
-    "schedules",
-    "simulate",
-    "text",
-    "violations",
-    "write_html",
-    "write_perfetto",
-    "write_svg",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -24,8 +24,8 @@ from importlib import import_module
 from bfpp import __version__, errors
 from bfpp.outputs import prepared
 from bfpp.parser import BAD_INPUT, Parser
+from bfpp.schedules import InvalidInput
 from bfpp.standard_output import standard_output
-from schedules import InvalidInput
 
 COMMANDS = {
     "simulate": "predict one schedule: step time, bubble, memory, timeline",

@@ -7,9 +7,9 @@ from typing import Any
 
 from bfpp.errors import one_line
 from bfpp.results import NOISE, RANKS_SHOWN, print_table
-from traces.difference import Difference, Pair, TaskDifference
-from traces.metrics import bubble
-from traces.time_axis import in_words
+from bfpp.traces.difference import Difference, Pair, TaskDifference
+from bfpp.traces.metrics import bubble
+from bfpp.traces.time_axis import in_words
 
 TASKS_SHOWN = 5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from schedules import InvalidConfiguration, InvalidInput
+from bfpp.schedules import InvalidConfiguration, InvalidInput
 
 OPTION_OF_FIELD = {
     "pipeline_parallel": "--pp",

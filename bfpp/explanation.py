@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from bfpp.predictions import Prediction
-from schedules import Operation
-from sim.sensitivity import Sensitivity, sensitivities
-from traces.causes import Cause, Causes
+from bfpp.schedules import Operation
+from bfpp.sim.sensitivity import Sensitivity, sensitivities
+from bfpp.traces.causes import Cause, Causes
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from bfpp import formats
 from bfpp.outputs import add_output
-from schedules.graph_file import write_graph
-from traces.timeline import Timeline
-from traces.timeline_file import save_timeline
+from bfpp.schedules.graph_file import write_graph
+from bfpp.traces.timeline import Timeline
+from bfpp.traces.timeline_file import save_timeline
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Export:
 
 
 def _write_perfetto(timeline: Timeline, path: Path) -> None:
-    from traces.perfetto import write_perfetto
+    from bfpp.traces.perfetto import write_perfetto
 
     write_perfetto(timeline, path)
 

@@ -13,8 +13,8 @@ from typing import Any
 from bfpp.errors import blaming
 from bfpp.formats import FOUND_CSV, FOUND_PARQUET, Format
 from bfpp.outputs import Output
-from schedules import InvalidConfiguration, InvalidInput
-from sim.search import Configuration, Outcome, Problem, outcome_of
+from bfpp.schedules import InvalidConfiguration, InvalidInput
+from bfpp.sim.search import Configuration, Outcome, Problem, outcome_of
 
 
 class Journal:

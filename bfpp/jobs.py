@@ -15,8 +15,7 @@ from rich.text import Text
 
 from bfpp import options as shared
 from bfpp.errors import blaming, one_line
-from bfpp.run_options import LAST, SIZES
-from executor.settings import (
+from bfpp.executor.settings import (
     Activations,
     BackendName,
     Ends,
@@ -26,15 +25,16 @@ from executor.settings import (
     Saving,
     Sleeps,
 )
-from schedules import Communication, InvalidConfiguration, InvalidInput, Layout, find_schedule
-from sim.model import Transformer, load_model
-from sim.profile import ProfiledCosts
+from bfpp.run_options import LAST, SIZES
+from bfpp.schedules import Communication, InvalidConfiguration, InvalidInput, Layout, find_schedule
+from bfpp.sim.model import Transformer, load_model
+from bfpp.sim.profile import ProfiledCosts
 
 if TYPE_CHECKING:
-    from executor.job import Job
-    from executor.plan import Plan
-    from executor.processes import Limits, RunFailed
-    from executor.sources import ModelSource
+    from bfpp.executor.job import Job
+    from bfpp.executor.plan import Plan
+    from bfpp.executor.processes import Limits, RunFailed
+    from bfpp.executor.sources import ModelSource
 
 FAILED = 1
 """The exit code of a run that failed."""
@@ -75,7 +75,7 @@ def require_torch() -> None:
 def device_job_of(options: argparse.Namespace, schedule: str, layout: Layout) -> Job:
     """One step of a schedule, with what the options say of the model and of the devices."""
     require_torch()
-    from executor.job import Job
+    from bfpp.executor.job import Job
 
     if options.device != "cpu" and options.backend != BackendName.LOCAL:
         raise InvalidConfiguration("device", "goes with --backend local; cuda takes all GPUs")
@@ -133,7 +133,7 @@ def job_of(options: argparse.Namespace) -> Job:
 
 def limits_of(options: argparse.Namespace) -> Limits:
     """How long processes are waited for."""
-    from executor.processes import Limits
+    from bfpp.executor.processes import Limits
 
     return Limits(hang=options.task_timeout, start=options.start_timeout)
 
@@ -166,8 +166,8 @@ def _saving(options: argparse.Namespace) -> Saving | None:
 
 
 def _source(options: argparse.Namespace) -> ModelSource:
-    from executor.sources import FunctionSource, TransformerSource
-    from executor.transformer import TransformerSizes
+    from bfpp.executor.sources import FunctionSource, TransformerSource
+    from bfpp.executor.transformer import TransformerSizes
 
     path, is_function, name = (options.model or "").rpartition(".py:")
     given = [size for size in SIZES if getattr(options, size) is not None]

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from bfpp.errors import one_line
 from bfpp.numbers_given import whole_number
-from sim.hugging_face import is_config
-from sim.model import Transformer, load_model
+from bfpp.sim.hugging_face import is_config
+from bfpp.sim.model import Transformer, load_model
 
 
 def add_model_argument(group: argparse._ActionsContainer, *, required: bool = False) -> None:

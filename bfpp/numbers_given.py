@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sim.numbers import LARGEST, LARGEST_COUNT, LEAST, is_usable, real, whole
+from bfpp.sim.numbers import LARGEST, LARGEST_COUNT, LEAST, is_usable, real, whole
 
 
 def whole_number(text: str) -> int:

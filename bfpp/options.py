@@ -14,7 +14,7 @@ from enum import StrEnum
 from bfpp.model_options import add_model_argument, model_of
 from bfpp.numbers_given import seconds as seconds
 from bfpp.numbers_given import whole_number as whole_number
-from schedules import (
+from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
     InvalidInput,
@@ -24,15 +24,15 @@ from schedules import (
     TaskGraph,
     build_graph,
     find_schedule,
-    schedules,
+    registered_schedules,
 )
-from sim.cluster import load_cluster
-from sim.costs import AbstractCosts, CostModel
-from sim.engines import DEFAULT as DEFAULT_ENGINE
-from sim.engines import ENGINES
-from sim.implementation import IMPLEMENTATIONS
-from sim.physical import PhysicalCosts, default_stages_per_rank
-from sim.profile import ProfiledCosts, load_profile
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.costs import AbstractCosts, CostModel
+from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
+from bfpp.sim.engines import ENGINES
+from bfpp.sim.implementation import IMPLEMENTATIONS
+from bfpp.sim.physical import PhysicalCosts, default_stages_per_rank
+from bfpp.sim.profile import ProfiledCosts, load_profile
 
 ABSTRACT = {
     "forward": "forward pass of one micro-batch through one stage",
@@ -74,7 +74,7 @@ def add_schedule_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _summaries() -> list[str]:
-    return [f"{name}: {schedule.summary}" for name, schedule in schedules().items()]
+    return [f"{name}: {schedule.summary}" for name, schedule in registered_schedules().items()]
 
 
 def add_layout_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,7 +31,7 @@ from tempfile import TemporaryFile
 from bfpp.errors import blaming
 from bfpp.formats import Format
 from bfpp.results import announce
-from schedules import InvalidInput
+from bfpp.schedules import InvalidInput
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from bfpp.errors import one_line
-from schedules.invalid import did_you_mean
+from bfpp.schedules.invalid import did_you_mean
 
 BAD_INPUT = 2
 """The exit code where something that was given cannot be used."""

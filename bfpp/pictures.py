@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from bfpp import formats
 from bfpp.outputs import Output, add_output
 from bfpp.results import Result, output
-from sim.gains import waits_with_gains
-from traces.causes import Causes
+from bfpp.sim.gains import waits_with_gains
+from bfpp.traces.causes import Causes
 
 if TYPE_CHECKING:
-    from traces.html import Panel
+    from bfpp.traces.html import Panel
 
 EXPLAINED_UP_TO = 100_000
 """Tasks up to which a page holds what each idle stretch waits for."""
@@ -39,14 +39,14 @@ def write_pictures(options: argparse.Namespace, results: Sequence[Result], title
 
 def _write_html(results: Sequence[Result], page: Output, title: str) -> None:
     """An interactive page of the results, each explained unless it is very large."""
-    from traces.html import write_html
+    from bfpp.traces.html import write_html
 
     with page.written() as path:
         write_html([_panel(result) for result in results], path, title)
 
 
 def _panel(result: Result) -> Panel:
-    from traces.html import Panel
+    from bfpp.traces.html import Panel
 
     highlights = tuple(result.highlights())
     panel = Panel(result.title, result.timeline, result.subtitle, highlights)
@@ -59,7 +59,7 @@ def _panel(result: Result) -> Panel:
 
 def _write_svg(results: Sequence[Result], figure: Output) -> None:
     """A printable figure of the results."""
-    from traces.svg import SvgPanel, write_svg
+    from bfpp.traces.svg import SvgPanel, write_svg
 
     with figure.written() as path:
         write_svg([SvgPanel(result.title, result.timeline) for result in results], path)
@@ -71,7 +71,7 @@ def print_text(options: argparse.Namespace, results: Sequence[Result]) -> None:
         return
     from rich.text import Text
 
-    from traces.text import text
+    from bfpp.traces.text import text
 
     console = output()
     for result in results:

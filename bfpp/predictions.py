@@ -16,11 +16,11 @@ from rich.text import Text
 
 from bfpp.options import Scenario
 from bfpp.results import Result, output
-from schedules import InvalidInput
-from sim.engines import simulate
-from sim.prediction import predict
-from sim.profile import ProfiledCosts
-from traces.timeline import About
+from bfpp.schedules import InvalidInput
+from bfpp.sim.engines import simulate
+from bfpp.sim.prediction import predict
+from bfpp.sim.profile import ProfiledCosts
+from bfpp.traces.timeline import About
 
 SHOW_PROGRESS_FROM = 50_000
 """Tasks from which on a replay takes long enough to show its progress."""

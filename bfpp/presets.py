@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 from bfpp import options as shared
 from bfpp.results import print_json, print_table
-from schedules import InvalidConfiguration, InvalidInput
-from sim.preset_files import PRESETS, preset_names
+from bfpp.schedules import InvalidConfiguration, InvalidInput
+from bfpp.sim.preset_files import PRESETS, preset_names
 
 Kind = TypeVar("Kind")
 

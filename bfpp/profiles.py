@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sim.kinds import PROFILE
+from bfpp.sim.kinds import PROFILE
 
 UNITS = {
     "about": "where and how it was measured",

@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bfpp.errors import one_line
+from bfpp.executor import listeners
+from bfpp.executor.events import Listener, Message, to_all
+from bfpp.executor.listeners import LastWords, LogLines, MetricsFile
 from bfpp.jobs import about
-from executor import listeners
-from executor.events import Listener, Message, to_all
-from executor.listeners import LastWords, LogLines, MetricsFile
 
 if TYPE_CHECKING:
-    from executor.job import Job
+    from bfpp.executor.job import Job
 
 
 def say(line: str) -> None:

@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bfpp.errors import one_line
-from schedules import Sharding
-from traces.metrics import RankMetrics, bubble, rank_metrics
-from traces.time_axis import in_words
-from traces.timeline import Timeline
+from bfpp.schedules import Sharding
+from bfpp.traces.metrics import RankMetrics, bubble, rank_metrics
+from bfpp.traces.time_axis import in_words
+from bfpp.traces.timeline import Timeline
 
 WIDTH_OF_FILES = 120
 """Characters in a line of output that goes to no terminal."""

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from bfpp import options as shared
-from executor.settings import Activations, BackendName, Ends, Objective, Precision
-from sim.numbers import is_usable, real, whole
+from bfpp.executor.settings import Activations, BackendName, Ends, Objective, Precision
+from bfpp.sim.numbers import is_usable, real, whole
 
 LARGEST_SEED = 2**62
 
@@ -33,7 +33,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="NAME|FILE",
         help="a preset, a TOML file or a config.json of a transformer; or FILE.py:FUNCTION, which "
-        "takes a seed and returns an executor.model.Model (default: a small transformer)",
+        "takes a seed and returns a bfpp.executor.model.Model (default: a small transformer)",
     )
     for name, (size, what) in SIZES.items():
         names = [f"--{name}", *ALSO.get(name, ())]

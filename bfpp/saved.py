@@ -10,9 +10,9 @@ from typing import Any
 
 from bfpp.errors import blaming, one_line
 from bfpp.results import Result
-from traces.causes import Cause, Causes
-from traces.timeline import Timeline
-from traces.timeline_file import load_timeline
+from bfpp.traces.causes import Cause, Causes
+from bfpp.traces.timeline import Timeline
+from bfpp.traces.timeline_file import load_timeline
 
 
 def add_timeline_argument(parser: argparse.ArgumentParser, name: str, metavar: str) -> None:

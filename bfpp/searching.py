@@ -11,11 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bfpp import options as shared
 from bfpp.model_options import add_model_argument, model_of
-from schedules import InvalidInput, schedules
-from sim.cluster import load_cluster
-from sim.executors import EXECUTORS, as_completed, executor
-from sim.implementation import IMPLEMENTATIONS
-from sim.search import (
+from bfpp.schedules import InvalidInput, registered_schedules
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.executors import EXECUTORS, as_completed, executor
+from bfpp.sim.implementation import IMPLEMENTATIONS
+from bfpp.sim.search import (
     Configuration,
     Outcome,
     Problem,
@@ -48,7 +48,8 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         "--schedule",
         action="append",
         metavar="SCHEDULE",
-        help=f"search this schedule (may be given again; default: {', '.join(schedules())})",
+        help="search this schedule (may be given again; default: "
+        f"{', '.join(registered_schedules())})",
     )
     parser.add_argument(
         "--implementation",
@@ -79,7 +80,7 @@ def problem_of(options: argparse.Namespace) -> Problem:
         load_cluster(options.cluster),
         options.gpus,
         tuple(options.batch),
-        tuple(options.schedule or schedules()),
+        tuple(options.schedule or registered_schedules()),
         options.implementation,
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bfpp.results import RANKS_SHOWN, Result, print_table
-from traces.causes import Cause
-from traces.time_axis import in_words, unit_of
+from bfpp.traces.causes import Cause
+from bfpp.traces.time_axis import in_words, unit_of
 
 RANK_COLUMNS = (
     "rank", "compute", "start", "end", "busy", "exposed transfer", "exposed data",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from executor.job import Job
-from executor.settings import Activations
-from schedules import Sharding
+from bfpp.executor.job import Job
+from bfpp.executor.settings import Activations
+from bfpp.schedules import Sharding
 
 
 def to_save_memory(job: Job) -> str:

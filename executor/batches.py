@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from executor.model import GENERATOR, Model
-from schedules import InvalidConfiguration
+from bfpp.executor.model import GENERATOR, Model
+from bfpp.schedules import InvalidConfiguration
 
 
 def samples_of(model: Model, step: int, samples: range) -> tuple[Tensor, Tensor]:

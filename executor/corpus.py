@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from schedules import InvalidConfiguration
+from bfpp.schedules import InvalidConfiguration
 
 BYTES = 256
 MASK = BYTES

@@ -16,12 +16,12 @@ from functools import partial
 
 from torch import Tensor
 
-from executor.backends.protocol import Backend
-from executor.finite import Seen
-from executor.lanes import Lane, Mark
-from executor.worker import Worker
-from schedules import Operation, Task, TaskGraph
-from schedules.columns import NONE
+from bfpp.executor.backends.protocol import Backend
+from bfpp.executor.finite import Seen
+from bfpp.executor.lanes import Lane, Mark
+from bfpp.executor.worker import Worker
+from bfpp.schedules import Operation, Task, TaskGraph
+from bfpp.schedules.columns import NONE
 
 Kernel = Callable[[Backend, Task, Sequence[Worker]], None]
 LOADING = "loading the batch"

@@ -13,10 +13,10 @@ process 0). An event is a dict that JSON can hold; `event` says which it is:
 - `end`, once: `how` (done, stopped, failed or interrupted) and `reason`.
 
 A run that goes on says no step twice; one that is resumed begins anew. Whoever
-listens to other entries than `executor.session.train` hears of `end` alone. What
+listens to other entries tha `bfpp.executor.session.train` hears of `end` alone. What
 a listener raises ends the run, and comes out of `launch`; under torchrun, it is a
 failure of process 0. A listener that must not end a run catches its own errors,
-as `executor.listeners.MetricsFile` does.
+as `bfpp.executor.listeners.MetricsFile` does.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What there is to look at stays on its device until the step is done, so that no
 host waits for a GPU in the middle of one. A loss comes before gradients, since
 it explains them; of a stage's gradients, the last parameter that has a bad one
 is the nearest to where they come from. All processes agree on what is named
-(`executor.training`).
+(`bfpp.executor.training`).
 """
 
 from __future__ import annotations

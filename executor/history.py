@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from executor import checkpoint
-from executor.job import Job
-from executor.plan import Plan
-from executor.sources import description
-from schedules import InvalidConfiguration
+from bfpp.executor import checkpoint
+from bfpp.executor.job import Job
+from bfpp.executor.plan import Plan
+from bfpp.executor.sources import description
+from bfpp.schedules import InvalidConfiguration
 
 KEY = "trained with"
 LAST = "trained last with"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from executor.plan import Plan
-from executor.settings import BackendName, Saving, Sleeps, Training
-from executor.sources import ModelSource
-from schedules import Communication, InvalidConfiguration, Layout, build_graph
+from bfpp.executor.plan import Plan
+from bfpp.executor.settings import BackendName, Saving, Sleeps, Training
+from bfpp.executor.sources import ModelSource
+from bfpp.schedules import Communication, InvalidConfiguration, Layout, build_graph
 
 
 @dataclass(frozen=True)

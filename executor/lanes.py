@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from executor.cuda_events import Events, StreamMark
+from bfpp.executor.cuda_events import Events, StreamMark
 
 Action = Callable[[], None]
 

@@ -15,8 +15,8 @@ from types import FunctionType, MethodType
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from executor.model import Model
-from schedules import InvalidConfiguration
+from bfpp.executor.model import Model
+from bfpp.schedules import InvalidConfiguration
 
 
 def require_plain_loss(model: Model) -> None:

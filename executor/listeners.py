@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from executor.events import Message
-from traces.time_axis import in_words
+from bfpp.executor.events import Message
+from bfpp.traces.time_axis import in_words
 
 AT_FIRST = 10
 """Steps that have a line each."""

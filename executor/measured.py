@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from executor.dispatch import Step
-from schedules import Operation, TaskGraph
-from schedules.columns import NONE, Seconds, among
-from traces.timeline import Timeline
+from bfpp.executor.dispatch import Step
+from bfpp.schedules import Operation, TaskGraph
+from bfpp.schedules.columns import NONE, Seconds, among
+from bfpp.traces.timeline import Timeline
 
 POSTED, READY, START, END = range(4)
 

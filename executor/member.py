@@ -15,8 +15,8 @@ from pathlib import Path
 def main() -> None:
     """Takes part, once all that this needs is imported."""
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # `executor.processes.member.ASK_WHERE`
-    from executor.processes.member import main as take_part
+    faulthandler.register(signal.SIGUSR1)  # `bfpp.executor.processes.member.ASK_WHERE`
+    from bfpp.executor.processes.member import main as take_part
 
     take_part(Path(sys.argv[1]))
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from executor.finite import Piece, largest
-from executor.flat import StageState, memory_of
-from executor.plan import Plan
-from executor.stage import Stage
-from schedules import Operation, Task
-from schedules.columns import NONE
+from bfpp.executor.finite import Piece, largest
+from bfpp.executor.flat import StageState, memory_of
+from bfpp.executor.plan import Plan
+from bfpp.executor.stage import Stage
+from bfpp.schedules import Operation, Task
+from bfpp.schedules.columns import NONE
 
 
 class Memory:

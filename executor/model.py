@@ -35,9 +35,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from executor.settings import Ends
-from schedules import InvalidConfiguration
-from schedules.cut import cut_layers
+from bfpp.executor.settings import Ends
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.cut import cut_layers
 
 Layer = nn.Module | Callable[[], nn.Module]
 

@@ -11,11 +11,11 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from executor.batches import bits, require_function, samples_of
-from executor.model import Model, Shape, build, cut, drawing
-from executor.settings import Precision, Training
-from executor.tracing import Traced, trace
-from schedules import InvalidConfiguration, Sharding, TaskGraph
+from bfpp.executor.batches import bits, require_function, samples_of
+from bfpp.executor.model import Model, Shape, build, cut, drawing
+from bfpp.executor.settings import Precision, Training
+from bfpp.executor.tracing import Traced, trace
+from bfpp.schedules import InvalidConfiguration, Sharding, TaskGraph
 
 DTYPES = {
     Precision.FLOAT64: torch.float64,

@@ -11,9 +11,9 @@ from collections import deque
 import torch
 from torch import Tensor
 
-from executor.flat import memory_of
-from executor.lanes import Device, Mark
-from executor.model import Shape
+from bfpp.executor.flat import memory_of
+from bfpp.executor.lanes import Device, Mark
+from bfpp.executor.model import Shape
 
 
 class Pool:

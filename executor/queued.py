@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from executor.dispatch import Step
-from executor.processes.watch import Watch
-from executor.training import Trainer
-from executor.worker import Worker
-from schedules import Task
+from bfpp.executor.dispatch import Step
+from bfpp.executor.processes.watch import Watch
+from bfpp.executor.training import Trainer
+from bfpp.executor.worker import Worker
+from bfpp.schedules import Task
 
 
 def lane_name(worker: Worker, task: Task | None = None) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from executor.flat import parameters_of
-from executor.model import compute_in
-from executor.plan import Plan
+from bfpp.executor.flat import parameters_of
+from bfpp.executor.model import compute_in
+from bfpp.executor.plan import Plan
 
 
 @dataclass(frozen=True)

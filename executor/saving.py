@@ -11,15 +11,15 @@ from typing import Any
 
 import torch.distributed as dist
 
-from executor import checkpoint
-from executor.backends.protocol import Backend
-from executor.checkpoint import CheckpointError, Processes, Retention
-from executor.job import Job
-from executor.processes import Place
-from executor.processes.member import PARENT
-from executor.settings import BackendName, Saving
-from executor.state import pieces_of
-from executor.watching import slow
+from bfpp.executor import checkpoint
+from bfpp.executor.backends.protocol import Backend
+from bfpp.executor.checkpoint import CheckpointError, Processes, Retention
+from bfpp.executor.job import Job
+from bfpp.executor.processes import Place
+from bfpp.executor.processes.member import PARENT
+from bfpp.executor.settings import BackendName, Saving
+from bfpp.executor.state import pieces_of
+from bfpp.executor.watching import slow
 
 
 @dataclass(frozen=True)

@@ -15,22 +15,22 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import Tensor
 
-from executor import events
-from executor.advice import to_save_memory
-from executor.backends.distributed import WrongMessage
-from executor.backends.making import meet
-from executor.checkpoint import CheckpointError
-from executor.finite import NotFinite
-from executor.history import KEY, LAST, changes, continued, described
-from executor.job import Job
-from executor.plan import Plan
-from executor.processes import Place
-from executor.saving import Begun, begin, held, save
-from executor.state import weights_of, whole
-from executor.training import Report, Trainer, collect
-from executor.watching import connected, in_one_process, slow, watched
-from schedules import InvalidConfiguration
-from schedules.columns import Seconds
+from bfpp.executor import events
+from bfpp.executor.advice import to_save_memory
+from bfpp.executor.backends.distributed import WrongMessage
+from bfpp.executor.backends.making import meet
+from bfpp.executor.checkpoint import CheckpointError
+from bfpp.executor.finite import NotFinite
+from bfpp.executor.history import KEY, LAST, changes, continued, described
+from bfpp.executor.job import Job
+from bfpp.executor.plan import Plan
+from bfpp.executor.processes import Place
+from bfpp.executor.saving import Begun, begin, held, save
+from bfpp.executor.state import weights_of, whole
+from bfpp.executor.training import Report, Trainer, collect
+from bfpp.executor.watching import connected, in_one_process, slow, watched
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.columns import Seconds
 
 
 class Disagreement(Exception):
@@ -45,7 +45,7 @@ FORESEEN = (CheckpointError, Disagreement, InvalidConfiguration, NotFinite, Wron
 class Outcome:
     """What the first process tells at the end.
 
-    `columns` say when the tasks of the median step ran (`executor.measured`),
+    `columns` say when the tasks of the median step ran (`bfpp.executor.measured`),
     if there was one; `first` is the step that the run began with; `weights` are
     the last ones, by name and flat, if they are wanted. `stopped`: SIGTERM ended
     the run before its last step. `saved` is the last checkpoint that it wrote,

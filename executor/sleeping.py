@@ -13,11 +13,11 @@ from contextlib import contextmanager
 
 import torch
 
-from executor.lanes import Device
-from executor.plan import Plan
-from executor.settings import Sleeps
-from executor.worker import Cell, Worker
-from schedules import Operation, Task
+from bfpp.executor.lanes import Device
+from bfpp.executor.plan import Plan
+from bfpp.executor.settings import Sleeps
+from bfpp.executor.worker import Cell, Worker
+from bfpp.schedules import Operation, Task
 
 MOST_OVERSLEEP = 2e-4
 """Seconds; what is more is the work of others on a busy machine."""

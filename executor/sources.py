@@ -10,10 +10,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
-from executor.corpus import Text, read_text
-from executor.model import Model, drawing
-from executor.transformer import TransformerSizes, transformer
-from schedules import InvalidConfiguration
+from bfpp.executor.corpus import Text, read_text
+from bfpp.executor.model import Model, drawing
+from bfpp.executor.transformer import TransformerSizes, transformer
+from bfpp.schedules import InvalidConfiguration
 
 
 class ModelSource(Protocol):
@@ -58,7 +58,7 @@ class FunctionSource:
             raise InvalidConfiguration("model", f"{self} fails with {words}") from error
         if not isinstance(model, Model):
             raise InvalidConfiguration(
-                "model", f"{self} returned {type(model).__name__}, not an executor.model.Model"
+                "model", f"{self} returned {type(model).__name__}, not a bfpp.executor.model.Model"
             )
         return model
 

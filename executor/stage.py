@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from executor.flat import StageState, flatten, memory_of, parameters_of
-from executor.leaves import require_own_leaves
-from executor.model import compute_in
-from executor.plan import Plan
-from schedules import InvalidConfiguration
-from schedules.columns import NONE
+from bfpp.executor.flat import StageState, flatten, memory_of, parameters_of
+from bfpp.executor.leaves import require_own_leaves
+from bfpp.executor.model import compute_in
+from bfpp.executor.plan import Plan
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.columns import NONE
 
 
 class Stage:

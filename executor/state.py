@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from executor.checkpoint import Pieces
-from executor.worker import Worker
+from bfpp.executor.checkpoint import Pieces
+from bfpp.executor.worker import Worker
 
 STEP = "steps of the optimizer"
 MOMENTS = {"": None, " first moment": "exp_avg", " second moment": "exp_avg_sq"}

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from executor.batches import tried
-from executor.leaves import require_plain_loss
-from executor.model import Layer, Model, Shape, compute_in, copy, drawing, make
-from schedules import InvalidConfiguration
+from bfpp.executor.batches import tried
+from bfpp.executor.leaves import require_plain_loss
+from bfpp.executor.model import Layer, Model, Shape, compute_in, copy, drawing, make
+from bfpp.schedules import InvalidConfiguration
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def trace(
     """Run the layers on shapes alone.
 
     Raises `InvalidConfiguration` for a layer that cannot be run so, or that
-    breaks a rule of `executor.model`.
+    breaks a rule of `bfpp.executor.model`.
     """
     require_plain_loss(model)
     inputs, _ = tried(model, 0, range(microbatch_size))

@@ -11,10 +11,10 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from executor.backends.protocol import Backend
-from executor.dispatch import Dispatcher, Observe, Step, ignore
-from executor.finite import Finding, NotFinite, Where, first_finding, soonest, state_finding
-from executor.measured import (
+from bfpp.executor.backends.protocol import Backend
+from bfpp.executor.dispatch import Dispatcher, Observe, Step, ignore
+from bfpp.executor.finite import Finding, NotFinite, Where, first_finding, soonest, state_finding
+from bfpp.executor.measured import (
     Columns,
     Span,
     columns_of,
@@ -23,8 +23,8 @@ from executor.measured import (
     span_of_all,
     span_of_marks,
 )
-from executor.plan import Plan
-from schedules.columns import Seconds
+from bfpp.executor.plan import Plan
+from bfpp.schedules.columns import Seconds
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from executor.corpus import IGNORED, Text
-from executor.model import Model
-from schedules import InvalidConfiguration
+from bfpp.executor.corpus import IGNORED, Text
+from bfpp.executor.model import Model
+from bfpp.schedules import InvalidConfiguration
 
 
 @dataclass(frozen=True)

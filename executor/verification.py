@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from executor.plan import DTYPES, Plan
-from executor.reference import train_plainly
-from executor.session import Outcome
-from executor.settings import Precision
-from executor.training import Report
+from bfpp.executor.plan import DTYPES, Plan
+from bfpp.executor.reference import train_plainly
+from bfpp.executor.session import Outcome
+from bfpp.executor.settings import Precision
+from bfpp.executor.training import Report
 
 
 @dataclass(frozen=True)

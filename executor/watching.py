@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from executor.backends.making import make_backend
-from executor.backends.protocol import Backend
-from executor.finite import NotFinite
-from executor.job import Job
-from executor.plan import Plan
-from executor.processes import Activity, Place
-from executor.processes.watch import Doing
-from executor.queued import Queued, lane_name
-from executor.training import Report, Trainer
-from executor.worker import Worker
-from schedules import Operation, Task
-from schedules.steps import TRANSFERS
+from bfpp.executor.backends.making import make_backend
+from bfpp.executor.backends.protocol import Backend
+from bfpp.executor.finite import NotFinite
+from bfpp.executor.job import Job
+from bfpp.executor.plan import Plan
+from bfpp.executor.processes import Activity, Place
+from bfpp.executor.processes.watch import Doing
+from bfpp.executor.queued import Queued, lane_name
+from bfpp.executor.training import Report, Trainer
+from bfpp.executor.worker import Worker
+from bfpp.schedules import Operation, Task
+from bfpp.schedules.steps import TRANSFERS
 
 LONGER = 10
 """How many times as long as a task it may take to build, to save and to load a model."""

@@ -9,15 +9,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from executor.finite import Seen, Where
-from executor.lanes import Device
-from executor.memory import Memory
-from executor.plan import Plan
-from executor.pool import Pool
-from executor.settings import Activations
-from executor.stage import Stage
-from schedules import Operation, Task
-from schedules.columns import NONE
+from bfpp.executor.finite import Seen, Where
+from bfpp.executor.lanes import Device
+from bfpp.executor.memory import Memory
+from bfpp.executor.plan import Plan
+from bfpp.executor.pool import Pool
+from bfpp.executor.settings import Activations
+from bfpp.executor.stage import Stage
+from bfpp.schedules import Operation, Task
+from bfpp.schedules.columns import NONE
 
 
 class Cell(NamedTuple):

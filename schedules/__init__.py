@@ -4,12 +4,12 @@ No time passes here, and nothing but numpy is needed (networkx for the validity
 checker alone).
 """
 
-from schedules.graph import Communication, Lane, LaneKind, Sharding, Task, TaskGraph
-from schedules.invalid import InvalidConfiguration, InvalidInput
-from schedules.layout import Layout
-from schedules.lowering import Deadlock, build_graph, lower
-from schedules.registry import find_schedule, schedules
-from schedules.steps import Operation, Order, Schedule
+from bfpp.schedules.graph import Communication, Lane, LaneKind, Sharding, Task, TaskGraph
+from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput
+from bfpp.schedules.layout import Layout
+from bfpp.schedules.lowering import Deadlock, build_graph, lower
+from bfpp.schedules.registry import find_schedule, registered_schedules
+from bfpp.schedules.steps import Operation, Order, Schedule
 
 __all__ = [
     "Communication",
@@ -28,5 +28,5 @@ __all__ = [
     "build_graph",
     "find_schedule",
     "lower",
-    "schedules",
+    "registered_schedules",
 ]

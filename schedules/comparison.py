@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from schedules.graph import TaskGraph
+from bfpp.schedules.graph import TaskGraph
 
 SETTINGS: dict[str, Callable[[TaskGraph], object]] = {
     "schedule": lambda graph: graph.schedule,

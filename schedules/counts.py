@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from schedules.columns import NONE, Flags, Integers, Seconds, among, group_by
-from schedules.graph import Sharding, TaskGraph
-from schedules.steps import Operation
+from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among, group_by
+from bfpp.schedules.graph import Sharding, TaskGraph
+from bfpp.schedules.steps import Operation
 
 ENDS_AN_ACTIVATION = (Operation.BACKWARD, Operation.BACKWARD_WEIGHT)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from schedules.invalid import InvalidConfiguration
+from bfpp.schedules.invalid import InvalidConfiguration
 
 
 def cut_layers(

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from schedules.invalid import InvalidConfiguration
-from schedules.layout import Layout
-from schedules.steps import Schedule, Step, backward, forward
+from bfpp.schedules.invalid import InvalidConfiguration
+from bfpp.schedules.layout import Layout
+from bfpp.schedules.steps import Schedule, Step, backward, forward
 
 
 def steps(layout: Layout, rank: int) -> Iterator[Step]:

@@ -1,6 +1,6 @@
 """The task graph: one training step as columns.
 
-Rules that every graph keeps (and that `schedules.validity` checks):
+Rules that every graph keeps (and that `bfpp.schedules.validity` checks):
 
 - Tasks are numbered in an order in which they could run: every dependency has
   a smaller number. The order of each lane is the order of its tasks' numbers.
@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schedules.columns import NONE, Flags, Groups, Integers, among, group_by
-from schedules.layout import Layout
-from schedules.steps import COMPUTE_STEPS, TRANSFERS, Operation
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, among, group_by
+from bfpp.schedules.layout import Layout
+from bfpp.schedules.steps import COMPUTE_STEPS, TRANSFERS, Operation
 
 COLUMNS = (
     "operation", "rank", "peer", "stage", "microbatch", "lane", "peer_lane", "weight_buffer",

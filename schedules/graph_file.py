@@ -2,7 +2,7 @@
 
 One object: `format`, `schedule`, `layout`, `communication`, `lanes` (rank, kind,
 peer), and `tasks`, a list for each column; `dependencies` holds a list for each
-task. Reading checks the form alone; `schedules.validity` checks the meaning.
+task. Reading checks the form alone; `bfpp.schedules.validity` checks the meaning.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from schedules.columns import Groups, Integers
-from schedules.graph import COLUMNS, Communication, Lane, LaneKind, Sharding, TaskGraph
-from schedules.invalid import InvalidConfiguration
-from schedules.layout import Layout
-from schedules.steps import Operation
+from bfpp.schedules.columns import Groups, Integers
+from bfpp.schedules.graph import COLUMNS, Communication, Lane, LaneKind, Sharding, TaskGraph
+from bfpp.schedules.invalid import InvalidConfiguration
+from bfpp.schedules.layout import Layout
+from bfpp.schedules.steps import Operation
 
 FORMAT = "bfpp task graph 1"
 

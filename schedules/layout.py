@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from schedules.columns import Integers
-from schedules.invalid import InvalidConfiguration
+from bfpp.schedules.columns import Integers
+from bfpp.schedules.invalid import InvalidConfiguration
 
 
 def _looped(stages: Integers, layout: Layout) -> Integers:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from schedules.layout import Layout
-from schedules.steps import Schedule, Step, backward, forward
+from bfpp.schedules.layout import Layout
+from bfpp.schedules.steps import Schedule, Step, backward, forward
 
 
 def steps(layout: Layout, rank: int) -> Iterator[Step]:

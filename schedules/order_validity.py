@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-from schedules.steps import Operation, Order, Step
-from schedules.torch_format import word
+from bfpp.schedules.steps import Operation, Order, Step
+from bfpp.schedules.torch_format import word
 
 MOST_LISTED = 20
 """How many violations of one rule are listed; the others are counted."""

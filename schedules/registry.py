@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import entry_points
 
-from schedules import breadth_first, depth_first, gpipe, one_forward_one_backward
-from schedules.invalid import InvalidConfiguration, InvalidInput, did_you_mean
-from schedules.steps import Schedule
+from bfpp.schedules import breadth_first, depth_first, gpipe, one_forward_one_backward
+from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput, did_you_mean
+from bfpp.schedules.steps import Schedule
 
 BUILT_IN = (
     gpipe.SCHEDULE,
@@ -24,7 +24,7 @@ ENTRY_POINTS = "bfpp.schedules"
 
 
 @cache
-def schedules() -> dict[str, Schedule]:
+def registered_schedules() -> dict[str, Schedule]:
     """All known schedules; the built-in ones first, in the paper's order."""
     known = {schedule.name: schedule for schedule in BUILT_IN}
     for entry in entry_points(group=ENTRY_POINTS):
@@ -43,7 +43,7 @@ def schedules() -> dict[str, Schedule]:
 
 def find_schedule(name: str) -> Schedule:
     """The schedule of that name, or `InvalidConfiguration`."""
-    known = schedules()
+    known = registered_schedules()
     if name not in known:
         raise InvalidConfiguration(
             "schedule",

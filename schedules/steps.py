@@ -14,8 +14,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from schedules.invalid import InvalidConfiguration
-from schedules.layout import Layout
+from bfpp.schedules.invalid import InvalidConfiguration
+from bfpp.schedules.layout import Layout
 
 
 class Operation(IntEnum):

@@ -9,7 +9,7 @@ forward pass of micro-batch 3 through stage 2, `2B3` its backward pass, `2I3` an
   slots), communication actions, which follow from the orders and are skipped,
   and overlapped pairs, `(0F4;7B0)OVERLAP_F_B`, which become their steps in turn.
 - A blank line is a rank that runs nothing, except at the end of the file.
-- Reading checks words, not orders: see `schedules.order_validity` for those.
+- Reading checks words, not orders: see `bfpp.schedules.order_validity` for those.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedules.invalid import InvalidConfiguration
-from schedules.layout import PLACEMENTS, Layout
-from schedules.steps import STEP, Operation, Order, Step
+from bfpp.schedules.invalid import InvalidConfiguration
+from bfpp.schedules.layout import PLACEMENTS, Layout
+from bfpp.schedules.steps import STEP, Operation, Order, Step
 
 LETTERS = {
     Operation.FORWARD: "F",

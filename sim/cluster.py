@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from schedules import InvalidConfiguration
-from sim.kinds import CLUSTER, require_kind
-from sim.numbers import is_count, whole
-from sim.preset_files import Table, fitted_settings, read_settings, require_keys
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.kinds import CLUSTER, require_kind
+from bfpp.sim.numbers import is_count, whole
+from bfpp.sim.preset_files import Table, fitted_settings, read_settings, require_keys
 
 
 @dataclass(frozen=True)

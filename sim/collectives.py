@@ -10,7 +10,7 @@ within each node first, so that only one copy of it travels between the N nodes,
 
 from __future__ import annotations
 
-from sim.cluster import Link
+from bfpp.sim.cluster import Link
 
 
 def ring_steps(members: int) -> int:

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from schedules import TaskGraph
-from schedules.columns import Seconds
-from sim import kernels
-from sim.costs import Costs
-from traces.timeline import Timeline
+from bfpp.schedules import TaskGraph
+from bfpp.schedules.columns import Seconds
+from bfpp.sim import kernels
+from bfpp.sim.costs import Costs
+from bfpp.traces.timeline import Timeline
 
 COMPILE_FROM = 300_000
 """Tasks of an uncompiled sweep that take as long as loading numba: about 0.3 s."""
@@ -121,7 +121,7 @@ def replay_with_slopes(
 
 
 class _Loops:
-    """The loops of `sim.kernels`, compiled once enough has been asked of them."""
+    """The loops of `bfpp.sim.kernels`, compiled once enough has been asked of them."""
 
     def __init__(self) -> None:
         self._asked = 0
@@ -139,7 +139,7 @@ _LOOPS = _Loops()
 
 @cache
 def _compiled_kernels() -> ModuleType:
-    """A second copy of `sim.kernels`, with its functions compiled (and kept on disk)."""
+    """A second copy of `bfpp.sim.kernels`, with its functions compiled (and kept on disk)."""
     import numba
 
     loader = SourceFileLoader(kernels.__name__, kernels.__file__)

@@ -14,12 +14,12 @@ from typing import Protocol
 
 import numpy as np
 
-from schedules.columns import Seconds
-from sim.cluster import Cluster
-from sim.collectives import all_reduce_seconds
-from sim.efficiency import Product, product_seconds, traffic_seconds
-from sim.implementation import Implementation
-from sim.model import Transformer
+from bfpp.schedules.columns import Seconds
+from bfpp.sim.cluster import Cluster
+from bfpp.sim.collectives import all_reduce_seconds
+from bfpp.sim.efficiency import Product, product_seconds, traffic_seconds
+from bfpp.sim.implementation import Implementation
+from bfpp.sim.model import Transformer
 
 ACTIVATION_PASSES = 2.0
 """How often a forward pass moves a layer's activations through memory.

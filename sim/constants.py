@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from schedules import InvalidConfiguration
-from schedules.invalid import did_you_mean
-from sim.cluster import load_cluster
-from sim.implementation import FITTED, IMPLEMENTATIONS
-from sim.kinds import CONSTANTS, require_kind
-from sim.numbers import LARGEST, is_usable
-from sim.preset_files import Table, preset_names, read_toml
-from sim.validation import Profile
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.invalid import did_you_mean
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.implementation import FITTED, IMPLEMENTATIONS
+from bfpp.sim.kinds import CONSTANTS, require_kind
+from bfpp.sim.numbers import LARGEST, is_usable
+from bfpp.sim.preset_files import Table, preset_names, read_toml
+from bfpp.sim.validation import Profile
 
 FIELD = "profile"
 

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from schedules import InvalidConfiguration, Operation, TaskGraph
-from schedules.columns import NONE, Integers, Seconds
+from bfpp.schedules import InvalidConfiguration, Operation, TaskGraph
+from bfpp.schedules.columns import NONE, Integers, Seconds
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
-from sim.cluster import Device
-from sim.model import HALF_PRECISION
+from bfpp.sim.cluster import Device
+from bfpp.sim.model import HALF_PRECISION
 
 TILE = 64
 """Rows and columns of a tile. Assumed: of the finest that libraries choose where waves are few."""

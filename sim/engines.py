@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from schedules import InvalidConfiguration, TaskGraph
-from sim.compiled_engine import simulate as simulate_compiled
-from sim.costs import CostModel
-from sim.simpy_engine import simulate as simulate_with_simpy
-from traces.timeline import Timeline
+from bfpp.schedules import InvalidConfiguration, TaskGraph
+from bfpp.sim.compiled_engine import simulate as simulate_compiled
+from bfpp.sim.costs import CostModel
+from bfpp.sim.simpy_engine import simulate as simulate_with_simpy
+from bfpp.traces.timeline import Timeline
 
 Progress = Callable[[int], None]
 

@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
 
-from schedules import InvalidConfiguration
+from bfpp.schedules import InvalidConfiguration
 
 POLL_SECONDS = 0.02
 

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from schedules import InvalidInput
-from sim.cluster import load_cluster
-from sim.implementation import find_implementation
-from sim.kinds import CONSTANTS
-from sim.preset_files import preset_names
-from sim.validation import Case, Measurement, Profile, case_of
+from bfpp.schedules import InvalidInput
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.implementation import find_implementation
+from bfpp.sim.kinds import CONSTANTS
+from bfpp.sim.preset_files import preset_names
+from bfpp.sim.validation import Case, Measurement, Profile, case_of
 
 LOSS_SCALE = 0.04
 """The relative error from which on a row counts as an outlier."""

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from schedules import TaskGraph
-from schedules.columns import NONE, Groups, Seconds
-from sim.compiled_engine import times
-from sim.costs import fixed_costs
-from traces.causes import Causes, Wait
+from bfpp.schedules import TaskGraph
+from bfpp.schedules.columns import NONE, Groups, Seconds
+from bfpp.sim.compiled_engine import times
+from bfpp.sim.costs import fixed_costs
+from bfpp.traces.causes import Causes, Wait
 
 MOST = 1000
 """How many waits, the longest ones, are looked into."""

@@ -23,8 +23,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from schedules import InvalidConfiguration
-from sim.preset_files import Table, require_keys
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.preset_files import Table, require_keys
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from schedules import Communication, InvalidConfiguration, Sharding
-from schedules.invalid import did_you_mean
-from sim.preset_files import Table, fitted_settings
+from bfpp.schedules import Communication, InvalidConfiguration, Sharding
+from bfpp.schedules.invalid import did_you_mean
+from bfpp.sim.preset_files import Table, fitted_settings
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The loops of the compiled engine, in plain Python over arrays.
 
 Every function here runs as it stands, and as machine code once numba has
-compiled it (`sim.compiled_engine` decides). They keep to what both understand:
+compiled it (`bfpp.sim.compiled_engine` decides). They keep to what both understand:
 loops, scalars, arrays written in place, tuples of arrays, a heap of tuples.
 
 The flows in a port form a list of slots: 2 x task at a task's out port, and one

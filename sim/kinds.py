@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from schedules import InvalidConfiguration
-from sim.preset_files import Table
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.preset_files import Table
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,14 @@ from math import log2
 
 import numpy as np
 
-from schedules import Operation, Sharding, TaskGraph
-from schedules.columns import NONE, Flags, Integers, Seconds
-from sim.cluster import Cluster, Link
-from sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
-from sim.costs import Costs
-from sim.implementation import Implementation
-from sim.model import Transformer
-from sim.placement import DevicePlacement
+from bfpp.schedules import Operation, Sharding, TaskGraph
+from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
+from bfpp.sim.cluster import Cluster, Link
+from bfpp.sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
+from bfpp.sim.costs import Costs
+from bfpp.sim.implementation import Implementation
+from bfpp.sim.model import Transformer
+from bfpp.sim.placement import DevicePlacement
 
 NVLINK_OUT, NVLINK_IN, NETWORK_OUT, NETWORK_IN = range(4)
 PORTS = 4

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from schedules import Layout, Operation, Sharding, TaskGraph
-from schedules.columns import NONE, Flags, Integers, Offsets
-from schedules.counts import ENDS_AN_ACTIVATION
-from sim.physical import PhysicalCosts, rank_parameters
-from traces.timeline import Timeline
+from bfpp.schedules import Layout, Operation, Sharding, TaskGraph
+from bfpp.schedules.columns import NONE, Flags, Integers, Offsets
+from bfpp.schedules.counts import ENDS_AN_ACTIVATION
+from bfpp.sim.physical import PhysicalCosts, rank_parameters
+from bfpp.traces.timeline import Timeline
 
 GIGABYTE = 2**30
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from schedules import InvalidConfiguration
-from sim.hugging_face import is_config, read_config
-from sim.kinds import MODEL, require_kind
-from sim.preset_files import read_settings, require_keys
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.hugging_face import is_config, read_config
+from bfpp.sim.kinds import MODEL, require_kind
+from bfpp.sim.preset_files import read_settings, require_keys
 
 HALF_PRECISION = 2
 """Bytes of a half-precision number."""

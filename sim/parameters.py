@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from schedules import InvalidConfiguration, Operation, TaskGraph
-from schedules.columns import Flags, Seconds
-from schedules.invalid import did_you_mean
-from sim.costs import CostModel, Costs
-from sim.numbers import LARGEST, is_count, is_usable, real, whole
+from bfpp.schedules import InvalidConfiguration, Operation, TaskGraph
+from bfpp.schedules.columns import Flags, Seconds
+from bfpp.schedules.invalid import did_you_mean
+from bfpp.sim.costs import CostModel, Costs
+from bfpp.sim.numbers import LARGEST, is_count, is_usable, real, whole
 
 OPERATIONS: dict[str, tuple[Operation, ...]] = {
     "forward": (Operation.FORWARD,),

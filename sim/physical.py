@@ -2,9 +2,9 @@
 
 Rules:
 
-- A compute step takes the seconds of `sim.compute`, on every device of a
+- A compute step takes the seconds of `bfpp.sim.compute`, on every device of a
   tensor-parallel group alike, and longer for the communication beside it.
-- Transfers, gathers and reductions are those of `sim.links`.
+- Transfers, gathers and reductions are those of `bfpp.sim.links`.
 - The optimizer's update moves the rank's share of the state through memory.
 - A step does not go beyond the device's power limit.
 """
@@ -15,16 +15,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedules import InvalidConfiguration, Layout, Operation, Sharding, TaskGraph, find_schedule
-from schedules.columns import Seconds
-from sim.cluster import Cluster
-from sim.compute import stage_seconds
-from sim.costs import Costs
-from sim.implementation import PAPER, Implementation
-from sim.links import Links
-from sim.model import Transformer, hardware_flops
-from sim.placement import DevicePlacement
-from sim.power import least_seconds, within_power
+from bfpp.schedules import (
+    InvalidConfiguration,
+    Layout,
+    Operation,
+    Sharding,
+    TaskGraph,
+    find_schedule,
+)
+from bfpp.schedules.columns import Seconds
+from bfpp.sim.cluster import Cluster
+from bfpp.sim.compute import stage_seconds
+from bfpp.sim.costs import Costs
+from bfpp.sim.implementation import PAPER, Implementation
+from bfpp.sim.links import Links
+from bfpp.sim.model import Transformer, hardware_flops
+from bfpp.sim.placement import DevicePlacement
+from bfpp.sim.power import least_seconds, within_power
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedules import InvalidConfiguration
-from schedules.columns import Flags, Integers
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.columns import Flags, Integers
 
 
 @dataclass(frozen=True)

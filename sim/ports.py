@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import simpy
 
-from schedules.columns import Seconds
+from bfpp.schedules.columns import Seconds
 
 
 @dataclass(eq=False)

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from schedules import TaskGraph
-from sim.cluster import Device
-from sim.compiled_engine import times
-from sim.costs import Costs
+from bfpp.schedules import TaskGraph
+from bfpp.sim.cluster import Device
+from bfpp.sim.compiled_engine import times
+from bfpp.sim.costs import Costs
 
 TOLERANCE = 0.002
 """Share of what the limit asks for from which on what is missing is added without a replay."""

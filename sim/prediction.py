@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from sim.memory import GIGABYTE, rank_memories
-from sim.model import hardware_flops
-from sim.physical import PhysicalCosts
-from traces.timeline import Timeline
+from bfpp.sim.memory import GIGABYTE, rank_memories
+from bfpp.sim.model import hardware_flops
+from bfpp.sim.physical import PhysicalCosts
+from bfpp.traces.timeline import Timeline
 
 
 class Prediction(TypedDict):

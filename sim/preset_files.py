@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from schedules import InvalidConfiguration
-from schedules.invalid import did_you_mean
-from sim.numbers import LARGEST, LARGEST_COUNT, LEAST, is_count, is_usable
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.invalid import did_you_mean
+from bfpp.sim.numbers import LARGEST, LARGEST_COUNT, LEAST, is_count, is_usable
 
 PRESETS = Path(__file__).parent / "presets"
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from schedules import InvalidConfiguration, Layout, Operation, Sharding, TaskGraph
-from schedules.columns import Flags, Integers, Seconds
-from schedules.cut import cut_layers
-from sim.costs import Costs, fixed_costs
-from sim.kinds import PROFILE, require_kind
-from sim.numbers import is_count, is_usable
-from sim.preset_files import Table, read_settings, shown
+from bfpp.schedules import InvalidConfiguration, Layout, Operation, Sharding, TaskGraph
+from bfpp.schedules.columns import Flags, Integers, Seconds
+from bfpp.schedules.cut import cut_layers
+from bfpp.sim.costs import Costs, fixed_costs
+from bfpp.sim.kinds import PROFILE, require_kind
+from bfpp.sim.numbers import is_count, is_usable
+from bfpp.sim.preset_files import Table, read_settings, shown
 
 FIELD = "profile"
 LAYER = ("count", "forward", "backward", "parameters", "bytes")

@@ -14,21 +14,21 @@ from itertools import groupby, product
 from math import inf, isqrt
 from typing import Any
 
-from schedules import (
+from bfpp.schedules import (
     Communication,
     Layout,
     Sharding,
     build_graph,
     find_schedule,
 )
-from sim.cluster import Cluster
-from sim.compiled_engine import simulate
-from sim.implementation import find_implementation
-from sim.memory import GIGABYTE, least_memory
-from sim.model import Transformer
-from sim.physical import PhysicalCosts, default_stages_per_rank
-from sim.prediction import predict
-from traces.metrics import bubble
+from bfpp.sim.cluster import Cluster
+from bfpp.sim.compiled_engine import simulate
+from bfpp.sim.implementation import find_implementation
+from bfpp.sim.memory import GIGABYTE, least_memory
+from bfpp.sim.model import Transformer
+from bfpp.sim.physical import PhysicalCosts, default_stages_per_rank
+from bfpp.sim.prediction import predict
+from bfpp.traces.metrics import bubble
 
 SHARDING_OF = {"megatron": (Sharding.NONE,)}
 """What an implementation supports, if not all (the paper, section Evaluation)."""

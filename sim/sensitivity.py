@@ -14,14 +14,14 @@ from itertools import islice
 
 import numpy as np
 
-from schedules import TaskGraph
-from schedules.columns import Integers, Seconds
-from sim.compiled_engine import Slopes, flows_meet, replay_with_slopes, times
-from sim.costs import CostModel, Costs
-from sim.parameters import OPERATIONS, STAGE, numbers, relative_slope, tasks_of_kind
-from sim.physical import PhysicalCosts
-from traces.causes import Causes
-from traces.timeline import Timeline
+from bfpp.schedules import TaskGraph
+from bfpp.schedules.columns import Integers, Seconds
+from bfpp.sim.compiled_engine import Slopes, flows_meet, replay_with_slopes, times
+from bfpp.sim.costs import CostModel, Costs
+from bfpp.sim.parameters import OPERATIONS, STAGE, numbers, relative_slope, tasks_of_kind
+from bfpp.sim.physical import PhysicalCosts
+from bfpp.traces.causes import Causes
+from bfpp.traces.timeline import Timeline
 
 AT_ONCE = 16
 """Parameters whose derivatives one replay carries: bounds its memory."""

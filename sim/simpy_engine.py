@@ -13,11 +13,11 @@ from collections.abc import Callable, Generator
 import numpy as np
 import simpy
 
-from schedules import TaskGraph
-from schedules.columns import NONE
-from sim.costs import Costs
-from sim.ports import Ports
-from traces.timeline import Timeline
+from bfpp.schedules import TaskGraph
+from bfpp.schedules.columns import NONE
+from bfpp.sim.costs import Costs
+from bfpp.sim.ports import Ports
+from bfpp.traces.timeline import Timeline
 
 Steps = Generator[simpy.Event, object, None]
 

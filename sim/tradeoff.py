@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sim.model import Transformer, hardware_flops
-from sim.search import Outcome
-from sim.theory.batch import training_samples
+from bfpp.sim.model import Transformer, hardware_flops
+from bfpp.sim.search import Outcome
+from bfpp.sim.theory.batch import training_samples
 
 SECONDS_A_DAY = 86_400.0
 

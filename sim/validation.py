@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from schedules import (
+from bfpp.schedules import (
     InvalidConfiguration,
     InvalidInput,
     Layout,
@@ -27,14 +27,14 @@ from schedules import (
     build_graph,
     find_schedule,
 )
-from sim.cluster import load_cluster
-from sim.engines import simulate
-from sim.implementation import IMPLEMENTATIONS, find_implementation, with_fitted
-from sim.model import hardware_flops, load_model
-from sim.numbers import is_count, is_usable, real, whole
-from sim.physical import PhysicalCosts, default_stages_per_rank
-from sim.prediction import Prediction, predict
-from sim.preset_files import Table, fitted_settings
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.engines import simulate
+from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation, with_fitted
+from bfpp.sim.model import hardware_flops, load_model
+from bfpp.sim.numbers import is_count, is_usable, real, whole
+from bfpp.sim.physical import PhysicalCosts, default_stages_per_rank
+from bfpp.sim.prediction import Prediction, predict
+from bfpp.sim.preset_files import Table, fitted_settings
 
 NAMES = ("table", "model", "cluster", "implementation", "schedule", "sharding")
 COUNTS = ("batch", "pp", "tp", "dp", "microbatch_size", "microbatches", "loops")
@@ -121,7 +121,7 @@ class Case:
         return flops / step_time / 1e12
 
     def predict(self, profile: Profile) -> Prediction:
-        """The prediction, as `sim.prediction.predict` gives it."""
+        """The prediction, as `bfpp.sim.prediction.predict` gives it."""
         physical = self.physical(profile)
         return predict(simulate(self.graph, physical), physical)
 

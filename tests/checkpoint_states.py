@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.checkpoint import (
+from bfpp.executor.checkpoint import (
     Pieces,
     Retention,
     latest,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import pytest
 from hypothesis import settings
@@ -24,6 +25,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_package():
+    """The root of the repository is on the path: its folders are imported as bfpp's alone."""
+    yield
+    assert {"executor", "schedules", "sim", "traces"} & sys.modules.keys() == set()
 
 
 @pytest.fixture

@@ -14,20 +14,20 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from executor.backends import distributed
-from executor.backends.distributed import DistributedBackend
-from executor.checkpoint import Pieces
-from executor.job import Job
-from executor.lanes import Threads
-from executor.model import Model
-from executor.plan import Plan
-from executor.processes import Place
-from executor.session import train
-from executor.state import pieces_of
-from executor.training import Report, Trainer
-from executor.worker import Worker
-from schedules import Operation, Task
-from schedules.columns import Seconds
+from bfpp.executor.backends import distributed
+from bfpp.executor.backends.distributed import DistributedBackend
+from bfpp.executor.checkpoint import Pieces
+from bfpp.executor.job import Job
+from bfpp.executor.lanes import Threads
+from bfpp.executor.model import Model
+from bfpp.executor.plan import Plan
+from bfpp.executor.processes import Place
+from bfpp.executor.session import train
+from bfpp.executor.state import pieces_of
+from bfpp.executor.training import Report, Trainer
+from bfpp.executor.worker import Worker
+from bfpp.schedules import Operation, Task
+from bfpp.schedules.columns import Seconds
 from tests.small_models import chain
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from schedules import TaskGraph
-from schedules.columns import NONE
+from bfpp.schedules import TaskGraph
+from bfpp.schedules.columns import NONE
+from bfpp.traces.timeline import MEASURED, Timeline
 from tests.strategies import graphs, order_graphs
-from traces.timeline import MEASURED, Timeline
 
 OFFSET = 1.7e9
 """Seconds that a clock may show at the begin of a step."""

@@ -16,8 +16,8 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from schedules import Operation, Task, TaskGraph
-from schedules.columns import NONE, group_by
+from bfpp.schedules import Operation, Task, TaskGraph
+from bfpp.schedules.columns import NONE, group_by
 
 Choose = Callable[[Sequence[Any]], Any]
 Mutation = Callable[[TaskGraph, Choose], TaskGraph | None]

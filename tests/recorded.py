@@ -17,16 +17,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
-from schedules.graph import LaneKind
-from sim.cluster import load_cluster
-from sim.costs import AbstractCosts
-from sim.engines import simulate
-from sim.implementation import IMPLEMENTATIONS
-from sim.model import load_model
-from sim.physical import PhysicalCosts
-from sim.prediction import predict
-from sim.validation import compare, read_measurements
+from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
+from bfpp.schedules.graph import LaneKind
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.engines import simulate
+from bfpp.sim.implementation import IMPLEMENTATIONS
+from bfpp.sim.model import load_model
+from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.prediction import predict
+from bfpp.sim.validation import compare, read_measurements
 
 FILE = Path(__file__).parent / "golden" / "recorded.json"
 GRAPHS, PREDICTIONS = 400, 60

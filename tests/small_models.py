@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from executor.model import Model
+from bfpp.executor.model import Model
 
 WIDTH = 6
 

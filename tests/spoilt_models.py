@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from executor.model import Model
+from bfpp.executor.model import Model
 from tests.small_models import Tanh, numbers
 
 WIDTH = 4

@@ -19,7 +19,7 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from schedules import (
+from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
     Layout,
@@ -30,10 +30,10 @@ from schedules import (
     build_graph,
     find_schedule,
     lower,
-    schedules,
+    registered_schedules,
 )
-from schedules.layout import PLACEMENTS
-from schedules.steps import STEP, Step, backward, backward_input, backward_weight, forward
+from bfpp.schedules.layout import PLACEMENTS
+from bfpp.schedules.steps import STEP, Step, backward, backward_input, backward_weight, forward
 
 CELLS = 48
 """About how many (stage, micro-batch) pairs a drawn layout has at most."""
@@ -87,7 +87,7 @@ def _can_run(schedule: Schedule, layout: Layout) -> bool:
 def configurations(
     draw: st.DrawFn, ranks: int = 5, stages_per_rank: int = 4, cells: int = CELLS
 ) -> Configuration:
-    name = draw(st.sampled_from(list(schedules())))
+    name = draw(st.sampled_from(list(registered_schedules())))
     layout = draw(layouts(find_schedule(name), ranks, stages_per_rank, cells))
     return Configuration(name, layout, draw(communications()))
 

@@ -8,14 +8,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bfpp.command_line import main  # noqa: E402
+from bfpp.executor.calibration.communication import lags  # noqa: E402
+from bfpp.executor.calibration.fitting import fit_line, least_squares  # noqa: E402
+from bfpp.executor.measured import END, READY  # noqa: E402
 from bfpp.profiles import inline  # noqa: E402
-from executor.calibration.communication import lags  # noqa: E402
-from executor.calibration.fitting import fit_line, least_squares  # noqa: E402
-from executor.measured import END, READY  # noqa: E402
-from schedules import Layout, build_graph  # noqa: E402
-from sim.costs import AbstractCosts  # noqa: E402
-from sim.engines import simulate  # noqa: E402
-from sim.profile import load_profile  # noqa: E402
+from bfpp.schedules import Layout, build_graph  # noqa: E402
+from bfpp.sim.costs import AbstractCosts  # noqa: E402
+from bfpp.sim.engines import simulate  # noqa: E402
+from bfpp.sim.profile import load_profile  # noqa: E402
 
 
 def test_a_line_is_found_whatever_the_scale():

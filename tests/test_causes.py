@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules import Communication, Layout, Operation, Sharding, build_graph
-from schedules.columns import NONE
-from sim.compiled_engine import simulate
-from sim.costs import AbstractCosts
-from sim.parameters import Scaled
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
+from bfpp.schedules.columns import NONE
+from bfpp.sim.compiled_engine import simulate
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.parameters import Scaled
+from bfpp.traces.causes import Cause, Causes
+from bfpp.traces.metrics import rank_metrics
+from bfpp.traces.timeline import Timeline
 from tests.strategies import graphs, order_graphs
-from traces.causes import Cause, Causes
-from traces.metrics import rank_metrics
-from traces.timeline import Timeline
 
 whole_seconds = st.integers(0, 5).map(float)
 

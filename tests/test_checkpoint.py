@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint import load as torch_load
 
-from executor.checkpoint import (
+from bfpp.executor.checkpoint import (
     CheckpointError,
     Pieces,
     complete,
@@ -25,8 +25,8 @@ from executor.checkpoint import (
     read_settings,
     save,
 )
-from executor.checkpoint.pieces import DTYPES
-from executor.checkpoint.planning import SavePieces, segments
+from bfpp.executor.checkpoint.pieces import DTYPES
+from bfpp.executor.checkpoint.planning import SavePieces, segments
 from tests.checkpoint_states import cut, empty_state, loaded_step, state_of, whole
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 
-from executor.checkpoint import CheckpointError, load, read_manifest, save
-from executor.checkpoint.manifest import StoredFile, sealed
+from bfpp.executor.checkpoint import CheckpointError, load, read_manifest, save
+from bfpp.executor.checkpoint.manifest import StoredFile, sealed
 from tests.checkpoint_states import cut, empty_state, loaded_step, state_of, whole
 
 DATA = "__0_0.distcp"

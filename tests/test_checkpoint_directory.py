@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor.checkpoint import (
+from bfpp.executor.checkpoint import (
     CheckpointError,
     Retention,
     complete,

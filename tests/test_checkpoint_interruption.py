@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from executor.checkpoint import CheckpointError, Pieces, complete, latest, load, save
+from bfpp.executor.checkpoint import CheckpointError, Pieces, complete, latest, load, save
 from tests.checkpoint_states import (
     PROCESSES,
     cut,

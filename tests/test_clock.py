@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from executor.processes.clock import ClockOffset, measure_offset
-from executor.processes.launch import launch
-from executor.processes.place import Place, join
+from bfpp.executor.processes.clock import ClockOffset, measure_offset
+from bfpp.executor.processes.launch import launch
+from bfpp.executor.processes.place import Place, join
 
 SKEW = 1_234_500_000  # nanoseconds that the second process's clock is ahead
 PLAUSIBLE = 50_000_000  # a round trip of more would make the measurement worthless

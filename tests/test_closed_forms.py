@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules import Communication, Layout, Sharding, build_graph, find_schedule
-from schedules.counts import (
+from bfpp.schedules import Communication, Layout, Sharding, build_graph, find_schedule
+from bfpp.schedules.counts import (
     data_network,
     peak_activations,
     reduction_window,
     sends_per_microbatch,
     weight_buffers,
 )
-from sim.costs import AbstractCosts
-from sim.engines import simulate
-from traces.metrics import bubble, compute_time
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.engines import simulate
+from bfpp.traces.metrics import bubble, compute_time
 
 EXACT = settings(derandomize=True, deadline=None, max_examples=60)
 NAMES = ("gpipe", "1f1b", "depth-first", "breadth-first")

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from schedules import Layout, build_graph
-from sim import compiled_engine, kernels
-from sim.costs import AbstractCosts
+from bfpp.schedules import Layout, build_graph
+from bfpp.sim import compiled_engine, kernels
+from bfpp.sim.costs import AbstractCosts
 
 COMPILED = SimpleNamespace(sweep=object(), replay=object())
 

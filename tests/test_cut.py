@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from schedules import InvalidConfiguration
-from schedules.cut import cut_layers
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.cut import cut_layers
 
 
 @given(st.integers(0, 40), st.integers(1, 12), st.integers(0, 2), st.integers(0, 2), st.booleans())

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules import Communication, Layout, Operation, Sharding, build_graph
-from schedules.comparison import what_differs
-from sim.costs import AbstractCosts
-from sim.engines import simulate
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
+from bfpp.schedules.comparison import what_differs
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.engines import simulate
+from bfpp.traces.difference import DifferentGraphs, Pair, difference
+from bfpp.traces.timeline import MEASURED
 from tests.measured import executed, measured
 from tests.mutations import waiting_less
 from tests.strategies import configurations
-from traces.difference import DifferentGraphs, Pair, difference
-from traces.timeline import MEASURED
 
 SOME = settings(derandomize=True, deadline=None, max_examples=40)
 COSTS = AbstractCosts(forward=1.5, backward=2.5, transfer=0.25, gather=1, reduce=0.5)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from schedules import Communication, Layout, Sharding, build_graph
-from schedules.columns import Groups
-from schedules.graph import COLUMNS
-from schedules.graph_file import read_graph, write_graph
+from bfpp.schedules import Communication, Layout, Sharding, build_graph
+from bfpp.schedules.columns import Groups
+from bfpp.schedules.graph import COLUMNS
+from bfpp.schedules.graph_file import read_graph, write_graph
 from tests.mutations import MUTATIONS, rebuilt
 from tests.strategies import configurations, graphs, order_graphs
 

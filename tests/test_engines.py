@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules import Communication, Layout, Operation, Sharding, build_graph
-from sim import compiled_engine, kernels, simpy_engine
-from sim.cluster import load_cluster
-from sim.compiled_engine import flows_meet
-from sim.costs import AbstractCosts, Costs
-from sim.model import load_model
-from sim.physical import PhysicalCosts
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
+from bfpp.sim import compiled_engine, kernels, simpy_engine
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.compiled_engine import flows_meet
+from bfpp.sim.costs import AbstractCosts, Costs
+from bfpp.sim.model import load_model
+from bfpp.sim.physical import PhysicalCosts
 from tests.strategies import graphs
 
 MANY = settings(derandomize=True, deadline=None, max_examples=150)

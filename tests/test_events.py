@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from executor.backends.local import LocalBackend
-from executor.cuda_events import StreamMark
-from executor.dispatch import Step
-from executor.lanes import Streams, Threads
-from executor.measured import columns_of, span_of_all, span_of_marks
-from executor.plan import Plan
-from executor.settings import Optimization
-from executor.training import QUEUED, Report, Trainer
-from schedules import Communication, Layout, Sharding, build_graph
+from bfpp.executor.backends.local import LocalBackend
+from bfpp.executor.cuda_events import StreamMark
+from bfpp.executor.dispatch import Step
+from bfpp.executor.lanes import Streams, Threads
+from bfpp.executor.measured import columns_of, span_of_all, span_of_marks
+from bfpp.executor.plan import Plan
+from bfpp.executor.settings import Optimization
+from bfpp.executor.training import QUEUED, Report, Trainer
+from bfpp.schedules import Communication, Layout, Sharding, build_graph
 from tests.small_models import chain
 from tests.training_runs import run_locally
 

@@ -17,16 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from executor.backends.local import LocalBackend
-from executor.dispatch import Dispatcher, Step
-from executor.flat import StageState
-from executor.lanes import Threads
-from executor.model import Model
-from executor.plan import Plan
-from executor.settings import Activations, Ends, Optimization, Precision
-from executor.stage import Stage
-from executor.worker import Cell, Worker
-from schedules import (
+from bfpp.executor.backends.local import LocalBackend
+from bfpp.executor.dispatch import Dispatcher, Step
+from bfpp.executor.flat import StageState
+from bfpp.executor.lanes import Threads
+from bfpp.executor.model import Model
+from bfpp.executor.plan import Plan
+from bfpp.executor.settings import Activations, Ends, Optimization, Precision
+from bfpp.executor.stage import Stage
+from bfpp.executor.worker import Cell, Worker
+from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
     Layout,
@@ -35,7 +35,7 @@ from schedules import (
     Task,
     TaskGraph,
     build_graph,
-    schedules,
+    registered_schedules,
 )
 from tests.small_models import Tanh, chain, mean_square, numbers
 from tests.strategies import configurations, order_graphs
@@ -65,12 +65,12 @@ CUTS = [(1, 1), (2, 1), (1, 3), (3, 2), (4, 2), (2, 4)]
 
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut[0]}x{cut[1]}")
 @pytest.mark.parametrize("sharding", Sharding)
-@pytest.mark.parametrize("name", schedules())
+@pytest.mark.parametrize("name", registered_schedules())
 def test_every_schedule_trains_as_a_plain_loop(
     name: str, sharding: Sharding, cut: tuple[int, int]
 ) -> None:
     ranks, replicas = cut
-    layout = Layout(ranks, 2 * ranks, 2, schedules()[name].placement)
+    layout = Layout(ranks, 2 * ranks, 2, registered_schedules()[name].placement)
     for activations, overlaps in zip(Activations, (True, False), strict=True):
         communication = Communication(sharding, overlaps, overlaps, clipping=overlaps)
         try:
@@ -265,7 +265,7 @@ def test_training_leaves_the_given_modules_as_they_are() -> None:
 def test_random_numbers_depend_neither_on_the_cut_nor_on_the_schedule() -> None:
     losses = {}
     for name, ranks, replicas in (("gpipe", 2, 1), ("breadth-first", 1, 2), ("1f1b", 4, 1)):
-        layout = Layout(ranks, 4 // replicas, 1, schedules()[name].placement)
+        layout = Layout(ranks, 4 // replicas, 1, registered_schedules()[name].placement)
         graph = build_graph(name, layout, Communication())
         reports, _ = run_locally(plan_of(graph, chain(4, 4, dropout), replicas))
         losses[name] = [report.loss for report in reports]
@@ -310,7 +310,7 @@ def skipped(operation: Operation) -> Callable[[pytest.MonkeyPatch], None]:
     """A backend that does not do the first micro-batch's, or the first stage's, of these."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        from executor.dispatch import KERNELS
+        from bfpp.executor.dispatch import KERNELS
 
         kernel = KERNELS[operation]
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from bfpp.command_line import main
-from sim.cluster import load_cluster
-from sim.constants import read_constants
-from sim.fit import fit, fits, parameters_of, profile_text
-from sim.implementation import with_fitted
-from sim.validation import Profile, case_of, read_measurements
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.constants import read_constants
+from bfpp.sim.fit import fit, fits, parameters_of, profile_text
+from bfpp.sim.implementation import with_fitted
+from bfpp.sim.validation import Profile, case_of, read_measurements
 from tests.test_physical import MEASUREMENTS
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from schedules import Communication, Layout, Sharding, build_graph
-from sim.costs import AbstractCosts
-from sim.engines import simulate
-from sim.gains import waits_with_gains
+from bfpp.schedules import Communication, Layout, Sharding, build_graph
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.engines import simulate
+from bfpp.sim.gains import waits_with_gains
+from bfpp.traces.causes import Causes
 from tests.strategies import graphs
-from traces.causes import Causes
 
 COSTS = AbstractCosts(forward=2, backward=3, transfer=1, gather=2, reduce=1)
 

@@ -11,19 +11,19 @@ from random import Random
 import pytest
 import torch
 
-from executor.lanes import Action, StreamLane, Streams
-from executor.measured import END, START
-from executor.plan import Plan
-from executor.reference import train_plainly
-from executor.settings import Activations, Optimization, Precision
-from schedules import (
+from bfpp.executor.lanes import Action, StreamLane, Streams
+from bfpp.executor.measured import END, START
+from bfpp.executor.plan import Plan
+from bfpp.executor.reference import train_plainly
+from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
     Layout,
     Sharding,
     build_graph,
     find_schedule,
-    schedules,
+    registered_schedules,
 )
 from tests.run_program import ROOT, run
 from tests.small_models import regression
@@ -89,7 +89,7 @@ class DelayedLane(StreamLane):
         super().run(late)
 
 
-CASES = list(product(schedules(), Sharding, Activations, (False, True)))
+CASES = list(product(registered_schedules(), Sharding, Activations, (False, True)))
 
 
 @pytest.mark.parametrize("kind", [Streams, Delayed])

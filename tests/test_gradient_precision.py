@@ -11,12 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from executor.backends.local import LocalBackend
-from executor.lanes import Threads
-from executor.model import Model
-from executor.plan import Plan
-from executor.settings import Activations, Optimization, Precision
-from schedules import Communication, InvalidConfiguration, Layout, Sharding, TaskGraph, build_graph
+from bfpp.executor.backends.local import LocalBackend
+from bfpp.executor.lanes import Threads
+from bfpp.executor.model import Model
+from bfpp.executor.plan import Plan
+from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Sharding,
+    TaskGraph,
+    build_graph,
+)
 from tests.small_models import Tanh, chain, mean_square, numbers
 from tests.strategies import order_graphs
 from tests.training_runs import run_locally

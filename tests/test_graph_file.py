@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
-from schedules.graph_file import COLUMNS, FORMAT, MalformedGraph, read_graph, write_graph
-from schedules.validity import violations
+from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
+from bfpp.schedules.graph_file import COLUMNS, FORMAT, MalformedGraph, read_graph, write_graph
+from bfpp.schedules.validity import violations
 from tests.strategies import graphs, order_graphs
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from schedules import Operation
+from bfpp.schedules import Operation
+from bfpp.traces.timeline_file import load_timeline
 from tests.run_program import MODEL, ROOT
-from traces.timeline_file import load_timeline
 
 CAN_HOLD_HOSTS = os.geteuid() == 0 and shutil.which("ip") and shutil.which("tc")
 pytestmark = [

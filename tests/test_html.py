@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schedules import Communication, Layout, Operation, Sharding, build_graph
-from sim.costs import AbstractCosts
-from sim.simpy_engine import simulate
-from traces.appearance import fill
-from traces.causes import Causes
-from traces.html import Panel, embeddable, packed, page, write_html
-from traces.timeline import Timeline
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.simpy_engine import simulate
+from bfpp.traces.appearance import fill
+from bfpp.traces.causes import Causes
+from bfpp.traces.html import Panel, embeddable, packed, page, write_html
+from bfpp.traces.timeline import Timeline
 
 HOSTILE = "</script><img src=x onerror=\"document.title='pwned'\"><b>bold</b> & <br>"
 DTYPES = {"Int8Array": "<i1", "Int16Array": "<i2", "Int32Array": "<i4", "Float64Array": "<f8"}

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from schedules import InvalidConfiguration
-from sim.hugging_face import DIALECTS, read_config
-from sim.model import Transformer, load_model
-from sim.theory import compute
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.hugging_face import DIALECTS, read_config
+from bfpp.sim.model import Transformer, load_model
+from bfpp.sim.theory import compute
 
 GPT2 = {
     "model_type": "gpt2",

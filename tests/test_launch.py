@@ -21,9 +21,9 @@ from types import MappingProxyType
 
 import pytest
 
-from executor.processes.beats import Limits
-from executor.processes.launch import RunFailed, launch
-from executor.processes.place import Message, Place, cores
+from bfpp.executor.processes.beats import Limits
+from bfpp.executor.processes.launch import RunFailed, launch
+from bfpp.executor.processes.place import Message, Place, cores
 from tests.toy_run import Total, Toy, train, wait_for_each_other
 
 ROOT = Path(__file__).parent.parent

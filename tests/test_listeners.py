@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from executor.events import Message, begun, ended, saved, stepped, to_all
-from executor.listeners import AT_FIRST, LastWords, LogLines, MetricsFile
+from bfpp.executor.events import Message, begun, ended, saved, stepped, to_all
+from bfpp.executor.listeners import AT_FIRST, LastWords, LogLines, MetricsFile
 
 BEGIN = begun(0, 9, None, ["a note"], ["a warning"])
 

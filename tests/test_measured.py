@@ -9,25 +9,25 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from schedules import Communication, Layout, Operation, Sharding, build_graph
-from schedules.columns import NONE
-from sim.compiled_engine import simulate
-from sim.costs import AbstractCosts
-from sim.gains import waits_with_gains
-from tests.measured import executed, measured, predecessors
-from traces.causes import Cause, Causes
-from traces.html import Panel, page
-from traces.metrics import (
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
+from bfpp.schedules.columns import NONE
+from bfpp.sim.compiled_engine import simulate
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.gains import waits_with_gains
+from bfpp.traces.causes import Cause, Causes
+from bfpp.traces.html import Panel, page
+from bfpp.traces.metrics import (
     gradient_buffers_over_time,
     lane_busy_time,
     live_activations_over_time,
     rank_metrics,
     weight_buffers_over_time,
 )
-from traces.perfetto import events
-from traces.svg import SvgPanel, svg
-from traces.text import text
-from traces.timeline import MEASURED, Timeline
+from bfpp.traces.perfetto import events
+from bfpp.traces.svg import SvgPanel, svg
+from bfpp.traces.text import text
+from bfpp.traces.timeline import MEASURED, Timeline
+from tests.measured import executed, measured, predecessors
 
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
 FEW = settings(derandomize=True, deadline=None, max_examples=15)

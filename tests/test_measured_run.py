@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from bfpp.command_line import main
-from executor.dispatch import Step, Times
-from executor.measured import END, POSTED, READY, START, columns_of, merged, timeline_of
-from executor.worker import Worker
-from schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
+from bfpp.executor.dispatch import Step, Times
+from bfpp.executor.measured import END, POSTED, READY, START, columns_of, merged, timeline_of
+from bfpp.executor.worker import Worker
+from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
+from bfpp.traces.timeline import Timeline
+from bfpp.traces.timeline_file import load_timeline
 from tests.measured import predecessors
 from tests.run_program import run, run_here
-from traces.timeline import Timeline
-from traces.timeline_file import load_timeline
 
 ROUNDING = 1e-8
 """Seconds by which a saved time may differ; the processes of a machine share its clock."""

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedules import Communication, Layout, Sharding, build_graph, find_schedule, lower
-from schedules.steps import STEP, backward, backward_input, backward_weight, forward
-from sim.cluster import load_cluster
-from sim.costs import AbstractCosts
-from sim.engines import simulate
-from sim.implementation import MEGATRON, PAPER
-from sim.memory import GIGABYTE, Memory, passes_alive, rank_memories, rank_memory
-from sim.model import load_model
-from sim.physical import PhysicalCosts, rank_parameters
-from sim.prediction import predict
-from sim.validation import compare, read_measurements
+from bfpp.schedules import Communication, Layout, Sharding, build_graph, find_schedule, lower
+from bfpp.schedules.steps import STEP, backward, backward_input, backward_weight, forward
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.engines import simulate
+from bfpp.sim.implementation import MEGATRON, PAPER
+from bfpp.sim.memory import GIGABYTE, Memory, passes_alive, rank_memories, rank_memory
+from bfpp.sim.model import load_model
+from bfpp.sim.physical import PhysicalCosts, rank_parameters
+from bfpp.sim.prediction import predict
+from bfpp.sim.validation import compare, read_measurements
 from tests.test_physical import MEASUREMENTS
 
 COSTING = PhysicalCosts(load_model("bert-52b"), load_cluster("dgx1-v100"), tensor_parallel=8)
@@ -189,7 +189,7 @@ def test_missing_memory_is_what_a_device_has_too_little(gigabytes):
 
 
 def test_each_ranks_memory_is_priced_once(monkeypatch):
-    from sim import memory
+    from bfpp.sim import memory
 
     priced = []
     price = memory.rank_memory

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules import Communication, LaneKind, Layout, Operation, Sharding, build_graph
-from sim.costs import AbstractCosts
-from sim.engines import simulate
-from tests.strategies import graphs
-from traces.metrics import (
+from bfpp.schedules import Communication, LaneKind, Layout, Operation, Sharding, build_graph
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.engines import simulate
+from bfpp.traces.metrics import (
     bubble,
     compute_time,
     exposed_time,
@@ -21,6 +20,7 @@ from traces.metrics import (
     rank_metrics,
     weight_buffers_over_time,
 )
+from tests.strategies import graphs
 
 COSTS = AbstractCosts(forward=2, backward=3, transfer=1, gather=2, reduce=1, optimizer=1)
 SOME = settings(derandomize=True, deadline=None, max_examples=40)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedules import InvalidConfiguration
-from sim.cluster import Link, load_cluster
-from sim.collectives import ring_bytes
-from sim.compute import layer_products
-from sim.implementation import PAPER
-from sim.model import Transformer, hardware_flops, load_model
-from sim.preset_files import preset_names
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.cluster import Link, load_cluster
+from bfpp.sim.collectives import ring_bytes
+from bfpp.sim.compute import layer_products
+from bfpp.sim.implementation import PAPER
+from bfpp.sim.model import Transformer, hardware_flops, load_model
+from bfpp.sim.preset_files import preset_names
 
 MEBIBYTE = 2**20
 

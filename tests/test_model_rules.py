@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from executor.batches import samples_of
-from executor.model import Model
-from executor.plan import Plan
-from executor.settings import Activations, Precision
-from executor.stage import Stage
-from schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph, lower
-from schedules.steps import STEP, backward_input, backward_weight, forward
+from bfpp.executor.batches import samples_of
+from bfpp.executor.model import Model
+from bfpp.executor.plan import Plan
+from bfpp.executor.settings import Activations, Precision
+from bfpp.executor.stage import Stage
+from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph, lower
+from bfpp.schedules.steps import STEP, backward_input, backward_weight, forward
 from tests.run_program import run_here
 from tests.small_models import Tanh, chain, mean_square, numbers
 from tests.training_runs import EXACT, errors_of, run_locally
@@ -219,7 +219,7 @@ def test_a_layer_with_a_tensor_that_is_no_parameter_is_refused() -> None:
 
 
 def test_the_graph_is_walked_once_for_each_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    from executor import stage
+    from bfpp.executor import stage
 
     calls: list[object] = []
     walk = stage.require_own_leaves

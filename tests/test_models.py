@@ -16,26 +16,26 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bfpp.command_line import main
-from executor.checkpoint import Pieces
-from executor.corpus import IGNORED, MASK, Text, default_text
-from executor.model import Layer, Model, cut
-from executor.plan import Plan
-from executor.session import Outcome
-from executor.settings import Ends, Optimization, Precision
-from executor.sources import FunctionSource
-from executor.state import whole
-from executor.tracing import trace
-from executor.training import Report
-from executor.transformer import (
+from bfpp.executor.checkpoint import Pieces
+from bfpp.executor.corpus import IGNORED, MASK, Text, default_text
+from bfpp.executor.model import Layer, Model, cut
+from bfpp.executor.plan import Plan
+from bfpp.executor.session import Outcome
+from bfpp.executor.settings import Ends, Optimization, Precision
+from bfpp.executor.sources import FunctionSource
+from bfpp.executor.state import whole
+from bfpp.executor.tracing import trace
+from bfpp.executor.training import Report
+from bfpp.executor.transformer import (
     Attention,
     Perceptron,
     TransformerSizes,
     token_loss,
     transformer,
 )
-from executor.verification import verify
-from executor.worker import Cell, Worker
-from schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
+from bfpp.executor.verification import verify
+from bfpp.executor.worker import Cell, Worker
+from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
 from tests.small_models import chain, mean_square, numbers
 from tests.training_runs import run_locally
 
@@ -255,7 +255,7 @@ def test_the_transformer_draws_nothing() -> None:
 OWN = """
 import torch
 from torch import nn
-from executor.model import Model
+from bfpp.executor.model import Model
 
 def images(step, samples):
     rows, kinds = [], []
@@ -304,7 +304,7 @@ def test_a_model_from_a_file(own: Path, capfd: pytest.CaptureFixture[str]) -> No
     ("name", "message"),
     [
         ("nothing", "has no function nothing"),
-        ("no_model", "returned int, not an executor.model.Model"),
+        ("no_model", "returned int, not a bfpp.executor.model.Model"),
         ("broken", "fails with NameError: name 'undefined' is not defined"),
         ("misfit", "layer 1 (Linear) does not take what the layer before returns"),
     ],

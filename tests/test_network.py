@@ -11,10 +11,15 @@ import sys
 import pytest
 
 from bfpp.command_line import main
-from executor.processes import network
-from executor.processes.environment import GLOO, NCCL, missing, prepare
-from executor.processes.network import interface_to, interface_to_others, interfaces, is_loopback
-from schedules import InvalidConfiguration
+from bfpp.executor.processes import network
+from bfpp.executor.processes.environment import GLOO, NCCL, missing, prepare
+from bfpp.executor.processes.network import (
+    interface_to,
+    interface_to_others,
+    interfaces,
+    is_loopback,
+)
+from bfpp.schedules import InvalidConfiguration
 from tests.run_program import ROOT
 
 JOINED = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
@@ -83,7 +88,7 @@ def test_an_interface_that_is_not_there_is_named_with_those_that_are() -> None:
 
 PART = """
 import json, os, sys
-from executor.processes import Place, launch
+from bfpp.executor.processes import Place, launch
 import torch
 def part(place, _):
     return dict(os.environ), torch.cuda.is_initialized()

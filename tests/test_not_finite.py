@@ -12,13 +12,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor import checkpoint
-from executor.batches import is_same
-from executor.finite import NotFinite
-from executor.model import Model
-from executor.plan import Plan
-from executor.settings import Activations, Optimization, Precision
-from schedules import Communication, InvalidConfiguration, Layout, Sharding, TaskGraph, build_graph
+from bfpp.executor import checkpoint
+from bfpp.executor.batches import is_same
+from bfpp.executor.finite import NotFinite
+from bfpp.executor.model import Model
+from bfpp.executor.plan import Plan
+from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Sharding,
+    TaskGraph,
+    build_graph,
+)
 from tests.run_program import run_here
 from tests.small_models import mean_square
 from tests.spoilt_models import WRONG, model_of

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.object_lowering import lower_to_objects
-from schedules import (
+from bfpp.schedules import (
     Communication,
     Layout,
     Sharding,
@@ -15,7 +15,7 @@ from schedules import (
     find_schedule,
     lower,
 )
-from schedules.graph_file import COLUMNS
+from bfpp.schedules.graph_file import COLUMNS
 from tests.strategies import communications, configurations, orders
 
 MANY = settings(derandomize=True, deadline=None, max_examples=200)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from schedules import (
+from bfpp.schedules import (
     InvalidConfiguration,
     Layout,
     Schedule,
@@ -19,11 +19,11 @@ from schedules import (
     find_schedule,
     gpipe,
     one_forward_one_backward,
-    schedules,
+    registered_schedules,
 )
-from schedules.order_validity import order_violations
-from schedules.steps import Operation, Step
-from schedules.torch_format import layout_of, word
+from bfpp.schedules.order_validity import order_violations
+from bfpp.schedules.steps import Operation, Step
+from bfpp.schedules.torch_format import layout_of, word
 
 deterministic = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -53,7 +53,7 @@ def layouts(draw: st.DrawFn, schedule: Schedule) -> Layout:
     return layout
 
 
-@pytest.mark.parametrize("name", schedules())
+@pytest.mark.parametrize("name", registered_schedules())
 @deterministic
 @given(data=st.data())
 def test_every_stage_runs_every_microbatch_once_each_way(name: str, data: st.DataObject) -> None:
@@ -102,7 +102,7 @@ def test_depth_first_refuses_a_sequence_shorter_than_the_pipeline() -> None:
     )
 
 
-@pytest.mark.parametrize("name", schedules())
+@pytest.mark.parametrize("name", registered_schedules())
 def test_a_sequence_is_refused_where_it_would_mean_nothing(name: str) -> None:
     schedule = find_schedule(name)
     layout = Layout(2, 4, 2, schedule.placement, sequence=4)

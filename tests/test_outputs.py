@@ -60,7 +60,7 @@ KEPT = {"--checkpoint"}
 def folder(tmp_path, monkeypatch, bfpp):
     """Every test runs in a folder of its own, with what commands read."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sim.fit.TOLERANCE", 0.5)  # as good as its first guess, and soon
+    monkeypatch.setattr("bfpp.sim.fit.TOLERANCE", 0.5)  # as good as its first guess, and soon
     Path("small.toml").write_text(SMALL)
     lines = MEASUREMENTS.read_text().splitlines(keepends=True)
     small = [line for line in lines if ",bert-6.6b,dgx1-v100,paper,no-pipeline" in line]

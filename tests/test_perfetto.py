@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from schedules import Communication, Layout, Sharding, TaskGraph, build_graph
-from schedules.columns import NONE
-from sim.costs import AbstractCosts
-from sim.simpy_engine import simulate
+from bfpp.schedules import Communication, Layout, Sharding, TaskGraph, build_graph
+from bfpp.schedules.columns import NONE
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.simpy_engine import simulate
+from bfpp.traces.perfetto import events, write_perfetto
+from bfpp.traces.timeline import Timeline
 from tests.strategies import graphs
-from traces.perfetto import events, write_perfetto
-from traces.timeline import Timeline
 
 
 def example(communication: Communication | None = None, **costs: float) -> Timeline:

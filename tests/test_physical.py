@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from schedules import (
+from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
     Layout,
@@ -18,29 +18,29 @@ from schedules import (
     find_schedule,
     lower,
 )
-from schedules.steps import STEP, backward, backward_input, backward_weight, forward
-from sim.cluster import Link, load_cluster
-from sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
-from sim.compute import (
+from bfpp.schedules.steps import STEP, backward, backward_input, backward_weight, forward
+from bfpp.sim.cluster import Link, load_cluster
+from bfpp.sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
+from bfpp.sim.compute import (
     embedding_work,
     hidden_all_reduce_seconds,
     layer_products,
     layer_work,
     output_work,
 )
-from sim.efficiency import RAMP_DEPTH, TILE, Product, product_seconds
-from sim.engines import simulate
-from sim.implementation import MEGATRON, PAPER, find_implementation
-from sim.links import NETWORK_IN, NETWORK_OUT, NVLINK_IN, NVLINK_OUT, PORTS
-from sim.model import Transformer, hardware_flops, load_model
-from sim.physical import (
+from bfpp.sim.efficiency import RAMP_DEPTH, TILE, Product, product_seconds
+from bfpp.sim.engines import simulate
+from bfpp.sim.implementation import MEGATRON, PAPER, find_implementation
+from bfpp.sim.links import NETWORK_IN, NETWORK_OUT, NVLINK_IN, NVLINK_OUT, PORTS
+from bfpp.sim.model import Transformer, hardware_flops, load_model
+from bfpp.sim.physical import (
     PhysicalCosts,
     default_stages_per_rank,
     rank_parameters,
 )
-from sim.placement import DevicePlacement
-from sim.prediction import predict
-from sim.simpy_engine import simulate as replay
+from bfpp.sim.placement import DevicePlacement
+from bfpp.sim.prediction import predict
+from bfpp.sim.simpy_engine import simulate as replay
 
 MEASUREMENTS = Path(__file__).parents[1] / "bfpp" / "paper" / "measurements.csv"
 

@@ -8,9 +8,9 @@ import tomllib
 import pytest
 
 from bfpp.command_line import main
-from sim.cluster import load_cluster
-from sim.model import load_model
-from sim.preset_files import PRESETS, preset_names
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.model import load_model
+from bfpp.sim.preset_files import PRESETS, preset_names
 
 COMMANDS = {"models": "model", "clusters": "cluster"}
 LOAD = {"models": load_model, "clusters": load_cluster}

@@ -12,9 +12,16 @@ import pytest
 from hypothesis import given
 
 from bfpp.profiles import as_toml, inline
-from schedules import Communication, InvalidConfiguration, Layout, Operation, Sharding, build_graph
-from sim.engines import simulate
-from sim.profile import DATA, load_profile
+from bfpp.schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Operation,
+    Sharding,
+    build_graph,
+)
+from bfpp.sim.engines import simulate
+from bfpp.sim.profile import DATA, load_profile
 from tests.strategies import configurations
 
 LINE = {"fixed": 1.0, "per_parameter": 0.01}

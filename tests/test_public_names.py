@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 import bfpp
-from schedules import gpipe, registry
+from bfpp.schedules import gpipe, registry
 
 
 def test_every_public_name_is_there_and_documented():
@@ -32,11 +32,11 @@ def installed(monkeypatch):
         monkeypatch.setattr(
             registry, "entry_points", lambda group: [entry] * (group == entry.group)
         )
-        registry.schedules.cache_clear()
+        registry.registered_schedules.cache_clear()
 
     yield install
     monkeypatch.undo()
-    registry.schedules.cache_clear()
+    registry.registered_schedules.cache_clear()
 
 
 MINE = bfpp.Schedule("mine", "GPipe under another name", "contiguous", gpipe.steps)
@@ -45,7 +45,13 @@ NOT_A_SCHEDULE = gpipe.steps
 
 def test_a_package_can_register_a_schedule(installed):
     installed("MINE")
-    assert list(bfpp.schedules()) == ["gpipe", "1f1b", "depth-first", "breadth-first", "mine"]
+    assert list(bfpp.registered_schedules()) == [
+        "gpipe",
+        "1f1b",
+        "depth-first",
+        "breadth-first",
+        "mine",
+    ]
     layout = bfpp.Layout(2, 3, 1, "contiguous")
     mine, original = bfpp.build_graph("mine", layout), bfpp.build_graph("gpipe", layout)
     assert bfpp.violations(mine) == []
@@ -57,7 +63,7 @@ def test_anything_else_that_is_registered_is_named(installed):
     with pytest.raises(
         bfpp.InvalidInput, match=r"'NOT_A_SCHEDULE' of bfpp\.schedules is not a Schedule"
     ):
-        bfpp.schedules()
+        bfpp.registered_schedules()
 
 
 @pytest.mark.parametrize(

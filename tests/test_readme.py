@@ -18,7 +18,7 @@ import pytest
 
 from bfpp.command_line import main
 from bfpp.paper import figure_4
-from schedules.steps import Schedule
+from bfpp.schedules.steps import Schedule
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

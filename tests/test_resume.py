@@ -15,10 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor import checkpoint
-from executor.plan import Plan
-from executor.reference import train_plainly
-from executor.settings import Activations, Optimization, Precision
+from bfpp.executor import checkpoint
+from bfpp.executor.plan import Plan
+from bfpp.executor.reference import train_plainly
+from bfpp.executor.settings import Activations, Optimization, Precision
 from tests import small_models
 from tests.run_program import Ended, run, run_here
 from tests.small_models import WIDTH, regression

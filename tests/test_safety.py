@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from executor import checkpoint
-from executor.backends.distributed import DistributedBackend
-from executor.events import ended
-from executor.job import Job
-from executor.processes import Message, Place, RunFailed, launch
-from executor.session import train
-from executor.settings import BackendName, Saving
-from executor.sources import FunctionSource
-from executor.worker import Worker
-from schedules import Communication, Layout, Operation, Task, build_graph
+from bfpp.executor import checkpoint
+from bfpp.executor.backends.distributed import DistributedBackend
+from bfpp.executor.events import ended
+from bfpp.executor.job import Job
+from bfpp.executor.processes import Message, Place, RunFailed, launch
+from bfpp.executor.session import train
+from bfpp.executor.settings import BackendName, Saving
+from bfpp.executor.sources import FunctionSource
+from bfpp.executor.worker import Worker
+from bfpp.schedules import Communication, Layout, Operation, Task, build_graph
 from tests import small_models
 from tests.run_program import alive, program, ranks_of, run, run_here, unlogged, wait_for
 from tests.small_models import WIDTH
@@ -190,7 +190,7 @@ def test_a_run_that_comes_second_by_a_moment_is_refused_too(tmp_path: Path) -> N
 def test_what_cannot_be_saved_is_known_before_a_process_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor.processes.children.start_processes", None)
+    monkeypatch.setattr("bfpp.executor.processes.children.start_processes", None)
     (tmp_path / "file").touch()
     ended = run_here(capsys, *TWO, "--checkpoint", tmp_path / "file" / "saved")
     assert ended.code == 2

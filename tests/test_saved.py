@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from bfpp.command_line import main
-from schedules import Layout, build_graph
+from bfpp.schedules import Layout, build_graph
+from bfpp.traces.timeline_file import load_timeline, save_timeline
 from tests.measured import executed
-from traces.timeline_file import load_timeline, save_timeline
 
 HOSTILE = "[red]x[/red]<script>\x1b[31m\n"
 SIMULATE = "simulate gpipe --pp 2 --microbatches 3 --transfer 0.5 --json"

@@ -11,11 +11,11 @@ import pytest
 
 from bfpp.command_line import main
 from bfpp.found import Journal
-from schedules import InvalidConfiguration
-from sim.cluster import load_cluster
-from sim.executors import as_completed, executor
-from sim.model import load_model
-from sim.search import Problem, configurations, evaluate, nearest, outcome_of, pareto, ranked
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.executors import as_completed, executor
+from bfpp.sim.model import load_model
+from bfpp.sim.search import Problem, configurations, evaluate, nearest, outcome_of, pareto, ranked
 
 ALL = ("gpipe", "1f1b", "depth-first", "breadth-first")
 SMALL = replace(load_model("bert-6.6b"), layers=4, name="small")
@@ -50,7 +50,7 @@ def test_no_group_sizes_are_left_out():
 
 def test_neighbours_share_a_graph(monkeypatch, outcomes):
     built = []
-    from sim import search
+    from bfpp.sim import search
 
     build = search.build_graph
     monkeypatch.setattr(search, "build_graph", lambda *graph: built.append(graph) or build(*graph))

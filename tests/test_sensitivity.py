@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
-from sim.cluster import load_cluster
-from sim.compiled_engine import step_times, times
-from sim.costs import AbstractCosts, Costs
-from sim.engines import simulate
-from sim.model import load_model
-from sim.parameters import changed, parse_change
-from sim.physical import PhysicalCosts
-from sim.sensitivity import sensitivities, step_time_slopes
+from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.compiled_engine import step_times, times
+from bfpp.sim.costs import AbstractCosts, Costs
+from bfpp.sim.engines import simulate
+from bfpp.sim.model import load_model
+from bfpp.sim.parameters import changed, parse_change
+from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.sensitivity import sensitivities, step_time_slopes
 from tests.strategies import graphs
 
 PHYSICAL = PhysicalCosts(load_model("bert-6.6b"), load_cluster("dgx1-v100"), 2, 8, 1)

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from executor.batches import is_same
-from executor.model import Layer, Model, cut
-from executor.plan import Plan
-from executor.settings import Activations, Optimization, Precision
-from executor.tracing import trace
-from schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
+from bfpp.executor.batches import is_same
+from bfpp.executor.model import Layer, Model, cut
+from bfpp.executor.plan import Plan
+from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.tracing import trace
+from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
 from tests.small_models import Tanh, mean_square, numbers
 from tests.training_runs import EXACT, errors_of, run_locally
 

@@ -10,12 +10,12 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules import Communication, InvalidConfiguration, Layout, Operation, build_graph
-from schedules.columns import NONE
-from sim.costs import AbstractCosts, Costs
-from sim.engines import simulate
-from sim.ports import Ports
-from sim.simpy_engine import simulate as replay
+from bfpp.schedules import Communication, InvalidConfiguration, Layout, Operation, build_graph
+from bfpp.schedules.columns import NONE
+from bfpp.sim.costs import AbstractCosts, Costs
+from bfpp.sim.engines import simulate
+from bfpp.sim.ports import Ports
+from bfpp.sim.simpy_engine import simulate as replay
 from tests.strategies import graphs
 
 

@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from executor import checkpoint
-from executor.events import Message
-from executor.job import Job
-from executor.processes import STOPPED, Place, Terminated, launch
-from executor.processes.stopping import ECHO, Stop
-from executor.session import Outcome, train
-from executor.settings import BackendName, Saving
-from executor.sources import FunctionSource
-from schedules import Communication, Layout
+from bfpp.executor import checkpoint
+from bfpp.executor.events import Message
+from bfpp.executor.job import Job
+from bfpp.executor.processes import STOPPED, Place, Terminated, launch
+from bfpp.executor.processes.stopping import ECHO, Stop
+from bfpp.executor.session import Outcome, train
+from bfpp.executor.settings import BackendName, Saving
+from bfpp.executor.sources import FunctionSource
+from bfpp.schedules import Communication, Layout
 from tests import small_models
 from tests.run_program import alive, program, ranks_of, run_here, unlogged, wait_for
 from tests.test_launch import children

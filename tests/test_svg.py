@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
-from schedules.columns import NONE
-from sim.costs import AbstractCosts
-from sim.simpy_engine import simulate
+from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
+from bfpp.schedules.columns import NONE
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.simpy_engine import simulate
+from bfpp.traces.appearance import ALL_LANES, IDLE, drawn_rows, fill
+from bfpp.traces.bars import FINEST, Bar, bars
+from bfpp.traces.svg import SvgPanel, svg, svg_placements, write_svg
+from bfpp.traces.svg_elements import text_width
+from bfpp.traces.time_axis import in_words, time_axis
+from bfpp.traces.timeline import Timeline
 from tests.strategies import graphs
-from traces.appearance import ALL_LANES, IDLE, drawn_rows, fill
-from traces.bars import FINEST, Bar, bars
-from traces.svg import SvgPanel, svg, svg_placements, write_svg
-from traces.svg_elements import text_width
-from traces.time_axis import in_words, time_axis
-from traces.timeline import Timeline
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 FIGURE_4 = {

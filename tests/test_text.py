@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from rich.text import Text
 
-from schedules import Communication, Layout, Operation, Sharding, build_graph
-from sim.costs import AbstractCosts
-from sim.simpy_engine import simulate
-from traces.appearance import fill
-from traces.text import text
-from traces.timeline import Timeline
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.simpy_engine import simulate
+from bfpp.traces.appearance import fill
+from bfpp.traces.text import text
+from bfpp.traces.timeline import Timeline
 
 GOLDEN = Path(__file__).parent / "golden"
 RANKS, MICROBATCHES = 4, 8

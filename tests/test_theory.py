@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules import InvalidConfiguration, Layout, Sharding, build_graph, find_schedule
-from schedules.counts import data_network, peak_activations, reduction_window
-from sim.costs import AbstractCosts
-from sim.engines import simulate
-from sim.model import load_model
-from sim.theory import Setup, batch, compute, memory, network
-from traces.metrics import bubble
+from bfpp.schedules import InvalidConfiguration, Layout, Sharding, build_graph, find_schedule
+from bfpp.schedules.counts import data_network, peak_activations, reduction_window
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.engines import simulate
+from bfpp.sim.model import load_model
+from bfpp.sim.theory import Setup, batch, compute, memory, network
+from bfpp.traces.metrics import bubble
 
 MIB, GIB = 2**20, 2**30
 EXACT = settings(derandomize=True, deadline=None, max_examples=60)

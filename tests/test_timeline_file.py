@@ -11,18 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
-from sim.costs import AbstractCosts
-from sim.engines import simulate
-from tests.measured import executed, measured
-from tests.strategies import graphs, order_graphs
-from traces.causes import Causes
-from traces.html import Panel, page
-from traces.metrics import rank_metrics
-from traces.perfetto import LONGEST, events
-from traces.svg import SvgPanel, svg
-from traces.text import text as drawn_text
-from traces.timeline_file import (
+from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.engines import simulate
+from bfpp.traces.causes import Causes
+from bfpp.traces.html import Panel, page
+from bfpp.traces.metrics import rank_metrics
+from bfpp.traces.perfetto import LONGEST, events
+from bfpp.traces.svg import SvgPanel, svg
+from bfpp.traces.text import text as drawn_text
+from bfpp.traces.timeline_file import (
     FORMAT,
     MalformedTimeline,
     load_timeline,
@@ -30,6 +28,8 @@ from traces.timeline_file import (
     save_timeline,
     write_timeline,
 )
+from tests.measured import executed, measured
+from tests.strategies import graphs, order_graphs
 
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
 COLUMNS = ("start", "end", "posted", "ready")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules import InvalidConfiguration, Layout, find_schedule
-from schedules.order_validity import MOST_LISTED, RULES, OrderViolation, order_violations
-from schedules.steps import STEP, Order
-from schedules.torch_format import MalformedOrders, layout_of, read_orders, word, write_orders
+from bfpp.schedules import InvalidConfiguration, Layout, find_schedule
+from bfpp.schedules.order_validity import MOST_LISTED, RULES, OrderViolation, order_violations
+from bfpp.schedules.steps import STEP, Order
+from bfpp.schedules.torch_format import MalformedOrders, layout_of, read_orders, word, write_orders
 
 deterministic = settings(derandomize=True, deadline=None, max_examples=150)
 

@@ -10,13 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from executor.job import Job
-from executor.measured import timeline_of
-from executor.processes import RunFailed, launch
-from executor.settings import Activations, Optimization, Precision
-from schedules import Communication, InvalidConfiguration, Layout, Sharding, schedules
-from schedules.columns import NONE
-from schedules.steps import DATA
+from bfpp.executor.job import Job
+from bfpp.executor.measured import timeline_of
+from bfpp.executor.processes import RunFailed, launch
+from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Sharding,
+    registered_schedules,
+)
+from bfpp.schedules.columns import NONE
+from bfpp.schedules.steps import DATA
 from tests.gloo_runs import Chain, Ran, count_groups, disagree, run_all, swap_receives
 from tests.spoilt_models import SpoiltSource
 from tests.training_runs import EXACT, STEPS, compare, run_locally
@@ -29,9 +35,9 @@ def job_of(name: str, sharding: Sharding, ranks: int, replicas: int) -> Job:
     """Settings that differ from case to case, so that each is met with each schedule."""
     clips = (ranks + replicas + len(name)) % 2 == 0
     overlaps = sharding is not Sharding.PARTIAL
-    layout = Layout(ranks, 2 * ranks, 2, schedules()[name].placement)
+    layout = Layout(ranks, 2 * ranks, 2, registered_schedules()[name].placement)
     try:
-        schedules()[name].require(layout)
+        registered_schedules()[name].require(layout)
     except InvalidConfiguration:
         layout = replace(layout, stages_per_rank=1)
     return Job(
@@ -52,7 +58,7 @@ def job_of(name: str, sharding: Sharding, ranks: int, replicas: int) -> Job:
 JOBS = {
     f"{name} {sharding} {ranks}x{replicas}": job_of(name, sharding, ranks, replicas)
     for ranks, replicas in CUTS
-    for name in schedules()
+    for name in registered_schedules()
     for sharding in Sharding
 }
 SINGLE = "breadth-first full 2x2"

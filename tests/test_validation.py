@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from bfpp.command_line import main
-from sim.validation import MEASURED, Profile, case_of, compare, read_measurements
+from bfpp.sim.validation import MEASURED, Profile, case_of, compare, read_measurements
+from bfpp.traces.scatter import Point, scatter
 from tests.test_physical import MEASUREMENTS
-from traces.scatter import Point, scatter
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schedules import (
+from bfpp.schedules import (
     Communication,
     Layout,
     Sharding,
@@ -18,9 +18,9 @@ from schedules import (
     build_graph,
     lower,
 )
-from schedules.steps import STEP, backward, forward
-from schedules.validity import violations
-from schedules.validity.happens_before import happens_before, network, replay
+from bfpp.schedules.steps import STEP, backward, forward
+from bfpp.schedules.validity import violations
+from bfpp.schedules.validity.happens_before import happens_before, network, replay
 from tests.mutations import MUTATIONS, changed, drop_dependency, waiting_less
 from tests.strategies import graphs, order_graphs
 from tests.toy_execution import flaw

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from schedules import (
+from bfpp.schedules import (
     Communication,
     Lane,
     LaneKind,
@@ -18,7 +18,7 @@ from schedules import (
     TaskGraph,
     build_graph,
 )
-from schedules.validity import ORDER, STRUCTURE, violations
+from bfpp.schedules.validity import ORDER, STRUCTURE, violations
 from tests.mutations import changed, exchanged, find, rebuilt, twice, waiting_less, without
 
 

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from bfpp.command_line import COMMANDS, FAULT
-from schedules import Deadlock, InvalidConfiguration, InvalidInput
-from schedules.graph_file import MalformedGraph
-from traces.timeline_file import MalformedTimeline
+from bfpp.schedules import Deadlock, InvalidConfiguration, InvalidInput
+from bfpp.schedules.graph_file import MalformedGraph
+from bfpp.traces.timeline_file import MalformedTimeline
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from executor.processes.beats import Activity, Beat, Failure, LaneState, Limits, beat_from_json
-from executor.processes.observer import Observer, beat_key, publish, published
-from executor.processes.record import Record, last_beat
-from executor.processes.stacks import stacks
-from executor.processes.verdict import Scene, Verdict, judge, judge_exit, verdict_from_json
-from executor.processes.watch import MAIN, Watch
+from bfpp.executor.processes.beats import Activity, Beat, Failure, LaneState, Limits, beat_from_json
+from bfpp.executor.processes.observer import Observer, beat_key, publish, published
+from bfpp.executor.processes.record import Record, last_beat
+from bfpp.executor.processes.stacks import stacks
+from bfpp.executor.processes.verdict import Scene, Verdict, judge, judge_exit, verdict_from_json
+from bfpp.executor.processes.watch import MAIN, Watch
 
 LIMITS = Limits()
 LONG = LIMITS.hang + 1

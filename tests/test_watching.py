@@ -13,15 +13,15 @@ from typing import cast
 import pytest
 from torch import Tensor, nn
 
-from executor.backends.local import LocalBackend
-from executor.dispatch import Step, Times
-from executor.lanes import Threads
-from executor.model import Model
-from executor.plan import Plan
-from executor.processes.watch import Watch
-from executor.queued import Queued, lane_name
-from executor.training import Trainer
-from schedules import Communication, Layout, Operation, Sharding, build_graph
+from bfpp.executor.backends.local import LocalBackend
+from bfpp.executor.dispatch import Step, Times
+from bfpp.executor.lanes import Threads
+from bfpp.executor.model import Model
+from bfpp.executor.plan import Plan
+from bfpp.executor.processes.watch import Watch
+from bfpp.executor.queued import Queued, lane_name
+from bfpp.executor.training import Trainer
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from tests.run_program import wait_for
 from tests.small_models import Tanh, chain, mean_square, numbers
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from schedules import Lane, LaneKind, Layout, Operation, Sharding, Task, TaskGraph
-from schedules.columns import NONE
+from bfpp.schedules import Lane, LaneKind, Layout, Operation, Sharding, Task, TaskGraph
+from bfpp.schedules.columns import NONE
 
 NOTHING = math.nan
 

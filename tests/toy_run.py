@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import distributed
 
-from executor.processes.beats import Activity, Limits
-from executor.processes.launch import launch
-from executor.processes.place import Place, join
+from bfpp.executor.processes.beats import Activity, Limits
+from bfpp.executor.processes.launch import launch
+from bfpp.executor.processes.place import Place, join
 
 
 def forever() -> None:

@@ -14,16 +14,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from executor import checkpoint
-from executor.backends.local import LocalBackend
-from executor.backends.protocol import MakeWorker
-from executor.checkpoint import Pieces
-from executor.lanes import Device, Threads
-from executor.plan import Plan
-from executor.reference import train_plainly
-from executor.state import pieces_of
-from executor.training import Report, Trainer
-from executor.worker import Worker
+from bfpp.executor import checkpoint
+from bfpp.executor.backends.local import LocalBackend
+from bfpp.executor.backends.protocol import MakeWorker
+from bfpp.executor.checkpoint import Pieces
+from bfpp.executor.lanes import Device, Threads
+from bfpp.executor.plan import Plan
+from bfpp.executor.reference import train_plainly
+from bfpp.executor.state import pieces_of
+from bfpp.executor.training import Report, Trainer
+from bfpp.executor.worker import Worker
 
 EXACT = 1e-10
 STEPS = 3

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from schedules import LaneKind, Operation, Task, TaskGraph
-from schedules.columns import NONE, Integers
-from traces.timeline import Timeline
+from bfpp.schedules import LaneKind, Operation, Task, TaskGraph
+from bfpp.schedules.columns import NONE, Integers
+from bfpp.traces.timeline import Timeline
 
 
 class Tone(NamedTuple):

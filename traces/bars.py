@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schedules import Operation
-from schedules.columns import Flags, Integers
-from traces.appearance import IDLE, Row, fill, label
-from traces.timeline import Timeline
+from bfpp.schedules import Operation
+from bfpp.schedules.columns import Flags, Integers
+from bfpp.traces.appearance import IDLE, Row, fill, label
+from bfpp.traces.timeline import Timeline
 
 FINEST = 1.0
 TOUCHING = 0.02

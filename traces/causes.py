@@ -17,10 +17,10 @@ from functools import cached_property
 
 import numpy as np
 
-from schedules import Operation, TaskGraph
-from schedules.columns import NONE, Groups, Integers, Seconds, group_by
-from traces.metrics import compute_time
-from traces.timeline import Timeline
+from bfpp.schedules import Operation, TaskGraph
+from bfpp.schedules.columns import NONE, Groups, Integers, Seconds, group_by
+from bfpp.traces.metrics import compute_time
+from bfpp.traces.timeline import Timeline
 
 
 class Cause(StrEnum):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from traces.appearance import QUIET_INK
-from traces.svg_elements import document, number, stroked, text, text_width
-from traces.time_axis import round_step
+from bfpp.traces.appearance import QUIET_INK
+from bfpp.traces.svg_elements import document, number, stroked, text, text_width
+from bfpp.traces.time_axis import round_step
 
 COLOURS = ("#1f5fa8", "#d9700f", "#2f8f5b", "#8a4fb0", "#b8324f", "#5b6770")
 """Series colours, in the order of their first mention; told apart by colour-blind readers."""

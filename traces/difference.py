@@ -12,12 +12,12 @@ from functools import cached_property
 
 import numpy as np
 
-from schedules import InvalidInput, Lane, Operation, Task
-from schedules.columns import Seconds
-from schedules.comparison import what_differs
-from traces.causes import Causes
-from traces.metrics import lane_busy_time, rank_metrics
-from traces.timeline import Timeline
+from bfpp.schedules import InvalidInput, Lane, Operation, Task
+from bfpp.schedules.columns import Seconds
+from bfpp.schedules.comparison import what_differs
+from bfpp.traces.causes import Causes
+from bfpp.traces.metrics import lane_busy_time, rank_metrics
+from bfpp.traces.timeline import Timeline
 
 WORST = 10
 """How many tasks are named."""

@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from schedules import LaneKind, Operation, TaskGraph
-from schedules.columns import Flags
-from traces.appearance import COMPUTE_AND_DATA, IDLE, QUIET_INK, TONES, fill, ink
-from traces.causes import Wait
-from traces.timeline import Timeline
+from bfpp.schedules import LaneKind, Operation, TaskGraph
+from bfpp.schedules.columns import Flags
+from bfpp.traces.appearance import COMPUTE_AND_DATA, IDLE, QUIET_INK, TONES, fill, ink
+from bfpp.traces.causes import Wait
+from bfpp.traces.timeline import Timeline
 
 __all__ = ["Panel", "write_html"]
 
@@ -110,7 +110,7 @@ def embeddable(content: object) -> str:
 
 
 def _part(name: str) -> str:
-    return (files("traces") / "page" / name).read_text(encoding="utf-8")
+    return (files("bfpp.traces") / "page" / name).read_text(encoding="utf-8")
 
 
 def _digest(script: str) -> str:

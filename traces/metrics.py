@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from schedules import Operation
-from schedules.columns import NONE, Flags, Integers, Seconds, among
-from schedules.counts import ENDS_AN_ACTIVATION, peak_activations
-from traces.timeline import Timeline
+from bfpp.schedules import Operation
+from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
+from bfpp.schedules.counts import ENDS_AN_ACTIVATION, peak_activations
+from bfpp.traces.timeline import Timeline
 
 DATA = (Operation.GATHER, Operation.REDUCE)
 

@@ -26,11 +26,11 @@ from typing import TextIO
 
 import numpy as np
 
-from schedules import InvalidInput
-from schedules.columns import NONE, Integers, Offsets, Seconds
-from traces.appearance import label
-from traces.text_files import written
-from traces.timeline import Timeline
+from bfpp.schedules import InvalidInput
+from bfpp.schedules.columns import NONE, Integers, Offsets, Seconds
+from bfpp.traces.appearance import label
+from bfpp.traces.text_files import written
+from bfpp.traces.timeline import Timeline
 
 Event = dict[str, object]
 

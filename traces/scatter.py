@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from traces.appearance import DARK_INK, IDLE, QUIET_INK
-from traces.svg_elements import document, number, stroked, text
+from bfpp.traces.appearance import DARK_INK, IDLE, QUIET_INK
+from bfpp.traces.svg_elements import document, number, stroked, text
 
 COLOURS = ("#2166ac", "#d97706", "#2e8b57", "#8e44ad", "#c2185b", "#5b6673")
 SIDE, LEFT, TOP, BOTTOM, RIGHT = 420.0, 64.0, 48.0, 52.0, 150.0

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from schedules import LaneKind, Operation
-from traces.appearance import (
+from bfpp.schedules import LaneKind, Operation
+from bfpp.traces.appearance import (
     COMPUTE_AND_DATA,
     IDLE,
     QUIET_INK,
@@ -24,9 +24,9 @@ from traces.appearance import (
     fill,
     ink,
 )
-from traces.bars import Bar, bars
-from traces.metrics import bubble
-from traces.svg_elements import (
+from bfpp.traces.bars import Bar, bars
+from bfpp.traces.metrics import bubble
+from bfpp.traces.svg_elements import (
     box,
     document,
     filled,
@@ -37,9 +37,9 @@ from traces.svg_elements import (
     text,
     text_width,
 )
-from traces.svg_placements import svg_placements
-from traces.time_axis import in_words, time_axis
-from traces.timeline import Timeline
+from bfpp.traces.svg_placements import svg_placements
+from bfpp.traces.time_axis import in_words, time_axis
+from bfpp.traces.timeline import Timeline
 
 __all__ = ["SvgPanel", "svg", "svg_placements", "write_svg"]
 

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import accumulate
 from xml.sax.saxutils import escape, quoteattr
 
-from traces.appearance import DARK_INK
+from bfpp.traces.appearance import DARK_INK
 
 NAMESPACE = "http://www.w3.org/2000/svg"
 FONTS = "Helvetica, Arial, 'Liberation Sans', 'Nimbus Sans', sans-serif"

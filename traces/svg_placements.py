@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from schedules import Layout, Operation
-from traces.appearance import IDLE, QUIET_INK, fill, ink
-from traces.svg_elements import box, document, filled, labels, number, shortened, stroked, text
+from bfpp.schedules import Layout, Operation
+from bfpp.traces.appearance import IDLE, QUIET_INK, fill, ink
+from bfpp.traces.svg_elements import box, document, filled, labels, number, shortened, stroked, text
 
 EDGE, TITLE, SMALL = 6.0, 10.0, 7.5
 MARGIN, BETWEEN = 34.0, 16.0

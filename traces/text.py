@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from schedules import LaneKind, Operation, Task
-from schedules.columns import Integers, Seconds
-from traces.appearance import ALL_LANES, Row, drawn_operations, drawn_rows, fill, ink, label
-from traces.time_axis import time_axis
-from traces.timeline import Timeline
+from bfpp.schedules import LaneKind, Operation, Task
+from bfpp.schedules.columns import Integers, Seconds
+from bfpp.traces.appearance import ALL_LANES, Row, drawn_operations, drawn_rows, fill, ink, label
+from bfpp.traces.time_axis import time_axis
+from bfpp.traces.timeline import Timeline
 
 
 class Mark(NamedTuple):

@@ -17,8 +17,8 @@ from functools import cached_property
 
 import numpy as np
 
-from schedules import Task, TaskGraph
-from schedules.columns import Integers, Seconds
+from bfpp.schedules import Task, TaskGraph
+from bfpp.schedules.columns import Integers, Seconds
 
 MEASURED = "measured"
 """The source of a timeline that no engine made."""

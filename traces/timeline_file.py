@@ -1,6 +1,6 @@
 """Timelines as JSON: how a measurement reaches a machine that only reads it.
 
-One object: `format`, `source`, `about`, `graph` (that of `schedules.graph_file`),
+One object: `format`, `source`, `about`, `graph` (that of `bfpp.schedules.graph_file`),
 and a list of seconds for each task: `start`, `end`, and `posted` and `ready`
 where they were measured (else null). A file is compressed if its name ends in
 `.gz`, and is read either way. What is read can be drawn and counted: its tasks
@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from schedules import InvalidConfiguration, TaskGraph
-from schedules.columns import NONE, Integers, Seconds
-from schedules.graph_file import MalformedGraph, graph_record, recorded_graph
-from schedules.validity.structure import columns, numbering
-from traces.text_files import written
-from traces.timeline import About, Timeline
+from bfpp.schedules import InvalidConfiguration, TaskGraph
+from bfpp.schedules.columns import NONE, Integers, Seconds
+from bfpp.schedules.graph_file import MalformedGraph, graph_record, recorded_graph
+from bfpp.schedules.validity.structure import columns, numbering
+from bfpp.traces.text_files import written
+from bfpp.traces.timeline import About, Timeline
 
 FORMAT = "bfpp timeline 1"
 

@@ -16,8 +16,8 @@ from bfpp.outputs import add_force_argument, add_output
 from bfpp.profiles import as_toml
 from bfpp.results import print_json, print_table
 from bfpp.run_options import add_device_arguments, add_model_arguments, add_process_arguments
-from schedules import Layout
-from traces.time_axis import in_words
+from bfpp.schedules import Layout
+from bfpp.traces.time_axis import in_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, and write."""
     job = device_job_of(options, "breadth-first", Layout(options.pp, 1))
-    from executor.calibration import QUICK, Effort, calibrate
-    from executor.processes import RunFailed, launch, prepare
+    from bfpp.executor.calibration import QUICK, Effort, calibrate
+    from bfpp.executor.processes import RunFailed, launch, prepare
 
     prepare(options.interface)
     job.require_devices()

@@ -12,10 +12,10 @@ from typing import Any
 from bfpp import options as shared
 from bfpp.errors import blaming, one_line
 from bfpp.results import print_json
-from schedules.graph_file import read_graph
-from schedules.order_validity import order_violations
-from schedules.torch_format import read_orders
-from schedules.validity import violations
+from bfpp.schedules.graph_file import read_graph
+from bfpp.schedules.order_validity import order_violations
+from bfpp.schedules.torch_format import read_orders
+from bfpp.schedules.validity import violations
 
 INVALID = 1
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from bfpp.presets import Presets, file_text
-from sim.cluster import Cluster, load_cluster
+from bfpp.sim.cluster import Cluster, load_cluster
 
 
 def _record(cluster: Cluster) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.predictions import Prediction, print_cautions, run_scenario
 from bfpp.results import NOISE, Result, print_json, print_table
-from schedules import InvalidConfiguration, schedules
+from bfpp.schedules import InvalidConfiguration, registered_schedules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "schedules",
         nargs="*",
         metavar="SCHEDULE",
-        help=f"schedules to compare (default: all of {', '.join(schedules())})",
+        help=f"schedules to compare (default: all of {', '.join(registered_schedules())})",
     )
     shared.add_layout_arguments(parser)
     shared.add_communication_arguments(parser)
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     shared.refuse_text_beside_json(options)
-    names = options.schedules or list(schedules())
+    names = options.schedules or list(registered_schedules())
     scenarios = [shared.scenario(shared.for_one_of(names, options, name), name) for name in names]
     _require_same_model(scenarios)
     assumed = assumptions(options)

@@ -10,7 +10,7 @@ from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.results import print_json
 from bfpp.saved import Saved, add_timeline_argument, load
-from traces.difference import difference
+from bfpp.traces.difference import difference
 
 FILES = ("simulated", "measured")
 

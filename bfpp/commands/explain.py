@@ -13,10 +13,10 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.parser import Parser
 from bfpp.predictions import print_cautions, run_scenario
 from bfpp.results import NOISE, print_json, print_table
+from bfpp.schedules import InvalidConfiguration, find_schedule
+from bfpp.sim.parameters import changed, parse_change
 from bfpp.tables import print_idle
-from schedules import InvalidConfiguration, find_schedule
-from sim.parameters import changed, parse_change
-from traces.time_axis import in_words
+from bfpp.traces.time_axis import in_words
 
 SENSITIVITIES_SHOWN = 12
 

@@ -17,9 +17,9 @@ from bfpp.errors import blaming
 from bfpp.formats import CONSTANTS
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
-from sim.fit import Fit, Numbers, fit, fits, profile_text
-from sim.fit import Progress as Tell
-from sim.validation import Measurement, read_measurements
+from bfpp.sim.fit import Fit, Numbers, fit, fits, profile_text
+from bfpp.sim.fit import Progress as Tell
+from bfpp.sim.validation import Measurement, read_measurements
 
 COLUMNS = ("constant", "value", "standard error", "unit", "determined")
 

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from bfpp.presets import Presets, file_text
-from sim.hugging_face import read_config
-from sim.model import Transformer, load_model
+from bfpp.sim.hugging_face import read_config
+from bfpp.sim.model import Transformer, load_model
 
 
 def _record(model: Transformer) -> dict[str, Any]:

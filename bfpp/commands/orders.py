@@ -7,8 +7,8 @@ import sys
 
 from bfpp import options as shared
 from bfpp.results import print_json
-from schedules import find_schedule
-from schedules.torch_format import write_orders
+from bfpp.schedules import find_schedule
+from bfpp.schedules.torch_format import write_orders
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,8 +21,8 @@ from bfpp.paper import ITEMS
 from bfpp.paper.index import write_index
 from bfpp.paper.item import Made, PaperTable
 from bfpp.results import output, print_json, print_table
-from schedules import InvalidInput
-from schedules.invalid import did_you_mean
+from bfpp.schedules import InvalidInput
+from bfpp.schedules.invalid import did_you_mean
 
 FORMATS = (
     formats.SVG, formats.HTML, formats.MARKDOWN, formats.PAPER_JSON, formats.MEASUREMENTS,

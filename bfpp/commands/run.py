@@ -24,17 +24,17 @@ from bfpp.run_options import (
     add_process_arguments,
     add_training_arguments,
 )
-from schedules import InvalidConfiguration
-from sim.profile import load_profile
-from traces.time_axis import in_words
-from traces.timeline_file import save_timeline
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.profile import load_profile
+from bfpp.traces.time_axis import in_words
+from bfpp.traces.timeline_file import save_timeline
 
 if TYPE_CHECKING:
-    from executor.job import Job
-    from executor.plan import Plan
-    from executor.session import Outcome
-    from executor.training import Report
-    from executor.verification import Verification
+    from bfpp.executor.job import Job
+    from bfpp.executor.plan import Plan
+    from bfpp.executor.session import Outcome
+    from bfpp.executor.training import Report
+    from bfpp.executor.verification import Verification
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,9 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Train, and report."""
     job = job_of(options)
-    from executor.processes import STOPPED, RunFailed, Terminated, launch, prepare, use_cores
-    from executor.session import train
-    from executor.verification import verify
+    from bfpp.executor.processes import STOPPED, RunFailed, Terminated, launch, prepare, use_cores
+    from bfpp.executor.session import train
+    from bfpp.executor.verification import verify
 
     prepare(options.interface)
     job.require_devices()
@@ -134,9 +134,9 @@ def _require_checkpoints(options: argparse.Namespace, job: Job, plan: Plan) -> N
 
     Before any process starts; of torchrun's, the first process is asked.
     """
-    from executor.checkpoint import CheckpointError, require_usable
-    from executor.history import require_same_training
-    from executor.saving import start_of, will_save
+    from bfpp.executor.checkpoint import CheckpointError, require_usable
+    from bfpp.executor.history import require_same_training
+    from bfpp.executor.saving import start_of, will_save
 
     saving = job.saving
     if saving is None or os.environ.get("RANK", "0") != "0":
@@ -168,7 +168,7 @@ def tokens_of_step(plan: Plan) -> int:
 def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Outcome) -> None:
     if not options.trace:
         return
-    from executor.measured import timeline_of
+    from bfpp.executor.measured import timeline_of
 
     if outcome.columns is None:
         raise InvalidConfiguration("trace", "there is no step left to trace")

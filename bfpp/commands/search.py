@@ -15,7 +15,7 @@ from bfpp.outputs import add_force_argument, add_output
 from bfpp.predictions import shortage
 from bfpp.results import print_json, print_table
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
-from sim.search import Configuration, Outcome, Problem, nearest, pareto, ranked
+from bfpp.sim.search import Configuration, Outcome, Problem, nearest, pareto, ranked
 
 SHOWN = 15
 INTERRUPTED = 130

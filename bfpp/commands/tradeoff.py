@@ -10,11 +10,11 @@ from bfpp.formats import SVG
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
+from bfpp.schedules import InvalidConfiguration
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
-from schedules import InvalidConfiguration
-from sim.search import Outcome
-from sim.tradeoff import Training, tradeoff
-from traces.chart import Chart, Series, svg_charts
+from bfpp.sim.search import Outcome
+from bfpp.sim.tradeoff import Training, tradeoff
+from bfpp.traces.chart import Chart, Series, svg_charts
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 

@@ -11,8 +11,8 @@ from bfpp.errors import blaming
 from bfpp.formats import SVG
 from bfpp.outputs import Output, add_force_argument, add_output
 from bfpp.results import print_json, print_table
-from sim.constants import load_constants
-from sim.validation import Comparison, Profile, compare, mean_absolute_error, read_measurements
+from bfpp.sim.constants import load_constants
+from bfpp.sim.validation import Comparison, Profile, compare, mean_absolute_error, read_measurements
 
 COLUMNS = (
     "configuration", "batch", "pp", "tp", "dp", "size", "micro-batches", "loops", "sharding",
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _draw(comparisons: Sequence[Comparison], figure: Output) -> None:
-    from traces.scatter import Point, write_scatter
+    from bfpp.traces.scatter import Point, write_scatter
 
     points = [
         Point(

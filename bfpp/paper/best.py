@@ -15,11 +15,11 @@ from importlib.resources import as_file, files
 from typing import NamedTuple
 
 from bfpp.searching import parts
-from sim.cluster import load_cluster
-from sim.executors import as_completed, executor
-from sim.model import load_model
-from sim.search import Configuration, Outcome, Problem, configurations, evaluate, ranked
-from sim.validation import Measurement, read_measurements
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.executors import as_completed, executor
+from bfpp.sim.model import load_model
+from bfpp.sim.search import Configuration, Outcome, Problem, configurations, evaluate, ranked
+from bfpp.sim.validation import Measurement, read_measurements
 
 GPUS = 64
 
@@ -64,7 +64,7 @@ METHODS = (
     ),
     Method(
         "No pipeline",
-        # As in `sim.validation`: unsharded, micro-batches are accumulated one by one.
+        # As in `bfpp.sim.validation`: unsharded, micro-batches are accumulated one by one.
         (Variant("breadth-first", "paper", ("full",)), Variant("1f1b", "paper", ("none",))),
         has_pipeline=False,
     ),

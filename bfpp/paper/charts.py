@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from bfpp.paper.item import Made
-from schedules import Layout, Sharding, build_graph, find_schedule
-from sim.cluster import load_cluster
-from sim.compiled_engine import simulate
-from sim.implementation import find_implementation
-from sim.model import load_model
-from sim.physical import PhysicalCosts, default_stages_per_rank
-from sim.prediction import predict
-from traces.chart import Chart, svg_charts
+from bfpp.schedules import Layout, Sharding, build_graph, find_schedule
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.compiled_engine import simulate
+from bfpp.sim.implementation import find_implementation
+from bfpp.sim.model import load_model
+from bfpp.sim.physical import PhysicalCosts, default_stages_per_rank
+from bfpp.sim.prediction import predict
+from bfpp.traces.chart import Chart, svg_charts
 
 UTILIZATION = "GPU utilization (%)"
 SOFTWARE = {

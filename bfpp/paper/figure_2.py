@@ -14,11 +14,11 @@ from pathlib import Path
 
 from bfpp.paper.charts import draw_charts
 from bfpp.paper.item import Made, graph_of
-from schedules import Communication
-from sim.compiled_engine import simulate
-from sim.costs import AbstractCosts
-from traces.chart import Chart, Series
-from traces.metrics import compute_time
+from bfpp.schedules import Communication
+from bfpp.sim.compiled_engine import simulate
+from bfpp.sim.costs import AbstractCosts
+from bfpp.traces.chart import Chart, Series
+from bfpp.traces.metrics import compute_time
 
 LAYERS, RANKS, NETWORK_BATCH = 32, 8, 6
 COSTS = AbstractCosts(forward=1, backward=2, transfer=0.2, reduce=3 * NETWORK_BATCH)

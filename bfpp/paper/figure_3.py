@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bfpp.paper.item import Made
-from schedules import Layout
-from traces.svg import svg_placements
+from bfpp.schedules import Layout
+from bfpp.traces.svg import svg_placements
 
 PLACEMENTS = (
     ("(a) Standard", Layout(4, 1, 4, "contiguous")),

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bfpp.paper.item import Made, captioned, draw, graph_of
-from schedules import Communication
-from sim.costs import AbstractCosts
+from bfpp.schedules import Communication
+from bfpp.sim.costs import AbstractCosts
 
 RANKS, LAYERS, MICROBATCHES = 4, 16, 8
 COSTS = AbstractCosts(forward=1, backward=2, reduce=12)

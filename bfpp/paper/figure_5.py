@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bfpp.paper.charts import SOFTWARE, TITLES, UTILIZATION, draw_charts, utilization
 from bfpp.paper.item import Made
-from schedules import find_schedule
-from traces.chart import Chart, Series
+from bfpp.schedules import find_schedule
+from bfpp.traces.chart import Chart, Series
 
 LOOPS = 4
 CONFIGURATIONS = (

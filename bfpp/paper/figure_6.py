@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bfpp.paper.charts import TITLES, UTILIZATION, draw_charts, utilization
 from bfpp.paper.item import Made
-from traces.chart import Chart, Series
+from bfpp.traces.chart import Chart, Series
 
 LOOPS = (1, 2, 4, 8)
 WITHOUT_LOOPS = {"breadth-first": "gpipe", "depth-first": "1f1b"}

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from bfpp.paper.best import METHOD_OF_SCHEDULE, METHODS, PANELS, Panel, best_outcomes, printed
 from bfpp.paper.charts import UTILIZATION, draw_charts
 from bfpp.paper.item import Made, PaperTable
-from sim.cluster import load_cluster
-from sim.search import Outcome
-from sim.validation import compare
-from traces.chart import Chart, Series
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.search import Outcome
+from bfpp.sim.validation import compare
+from bfpp.traces.chart import Chart, Series
 
 LEAST, ONE_MORE = 8, 9
 """Batches of one sample for every eight of 64 GPUs, and of one more, to overlap transfers."""

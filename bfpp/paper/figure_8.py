@@ -7,9 +7,9 @@ from pathlib import Path
 from bfpp.paper.best import GPUS, METHODS, PANELS, Panel, best_outcomes
 from bfpp.paper.charts import draw_charts
 from bfpp.paper.item import Made
-from sim.model import load_model
-from sim.tradeoff import Training, tradeoff
-from traces.chart import Chart, Series
+from bfpp.sim.model import load_model
+from bfpp.sim.tradeoff import Training, tradeoff
+from bfpp.traces.chart import Chart, Series
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bfpp.paper.item import Made, captioned, draw, graph_of
-from schedules import Communication, Sharding
-from sim.costs import AbstractCosts
+from bfpp.schedules import Communication, Sharding
+from bfpp.sim.costs import AbstractCosts
 
 LAYERS, MICROBATCHES = 4, 4
 COSTS = {

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from schedules import Communication, Layout, TaskGraph, build_graph, find_schedule
-from sim.costs import AbstractCosts
-from sim.engines import simulate
-from traces.metrics import bubble
-from traces.time_axis import in_words
-from traces.timeline import Timeline
+from bfpp.schedules import Communication, Layout, TaskGraph, build_graph, find_schedule
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.engines import simulate
+from bfpp.traces.metrics import bubble
+from bfpp.traces.time_axis import in_words
+from bfpp.traces.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ def draw(
     panels: Sequence[Captioned], directory: Path, name: str, title: str, sentence: str
 ) -> Made:
     """Write the timelines below one another, for print and for the browser."""
-    from traces.html import Panel, write_html
-    from traces.svg import SvgPanel, write_svg
+    from bfpp.traces.html import Panel, write_html
+    from bfpp.traces.svg import SvgPanel, write_svg
 
     svg, html = directory / f"{name}.svg", directory / f"{name}.html"
     write_svg([SvgPanel(panel.caption, panel.timeline) for panel in panels], svg)

@@ -16,17 +16,17 @@ from pathlib import Path
 
 from bfpp.paper.item import Made, PaperTable
 from bfpp.paper.methods import CHIMERA, FLEXIBLE, LAYERS, METHODS, MICROBATCHES, RANKS, Method
-from schedules import InvalidConfiguration, TaskGraph
-from schedules.counts import (
+from bfpp.schedules import InvalidConfiguration, TaskGraph
+from bfpp.schedules.counts import (
     data_network,
     peak_activations,
     reduction_window,
     sends_per_microbatch,
     weight_buffers,
 )
-from sim.costs import AbstractCosts
-from sim.engines import simulate
-from traces.metrics import bubble
+from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.engines import simulate
+from bfpp.traces.metrics import bubble
 
 
 def _bubble(graph: TaskGraph) -> float:

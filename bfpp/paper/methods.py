@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bfpp.paper.item import graph_of
-from schedules import Communication, Sharding, TaskGraph
+from bfpp.schedules import Communication, Sharding, TaskGraph
 
 LAYERS, RANKS, MICROBATCHES = 16, 4, 8
 

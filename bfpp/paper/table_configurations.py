@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bfpp.paper.best import printed
 from bfpp.paper.item import Made, PaperTable
-from sim.validation import Comparison, compare, mean_absolute_error
+from bfpp.sim.validation import Comparison, compare, mean_absolute_error
 
 COLUMNS = (
     "method", "batch", "pp x tp x dp", "micro-batches", "loops", "sharding",

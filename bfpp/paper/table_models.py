@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bfpp.paper.item import Made, PaperTable
-from sim.model import load_model
+from bfpp.sim.model import load_model
 
 PRINTED = {"bert-52b": (64, 64, 128, 8192, 1024), "bert-6.6b": (32, 32, 128, 4096, 1024)}
 COLUMNS = ("layers", "attention heads", "head size", "hidden size", "sequence length")

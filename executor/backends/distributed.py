@@ -2,7 +2,7 @@
 
 Every directed channel has a process group of its own, since NCCL matches
 messages by their order in a group; a process makes those groups that it is in,
-in the order of all (`executor.backends.groups`). Gloo's messages carry the
+in the order of all (`bfpp.executor.backends.groups`). Gloo's messages carry the
 task's number as their tag besides. What is announced has none, so that the next
 announcement is received, whatever it says.
 """
@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.backends.groups import Groups
-from executor.backends.protocol import MakeWorker
-from executor.lanes import Device
-from executor.plan import Plan
-from executor.worker import Worker
-from schedules import Operation, Task
+from bfpp.executor.backends.groups import Groups
+from bfpp.executor.backends.protocol import MakeWorker
+from bfpp.executor.lanes import Device
+from bfpp.executor.plan import Plan
+from bfpp.executor.worker import Worker
+from bfpp.schedules import Operation, Task
 
 Channel = tuple[Operation, int, int]
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from executor.backends.protocol import MakeWorker
-from executor.lanes import Device
-from executor.plan import Plan
-from executor.worker import Worker
-from schedules import Task
-from schedules.steps import TRANSFERS
+from bfpp.executor.backends.protocol import MakeWorker
+from bfpp.executor.lanes import Device
+from bfpp.executor.plan import Plan
+from bfpp.executor.worker import Worker
+from bfpp.schedules import Task
+from bfpp.schedules.steps import TRANSFERS
 
 
 class LocalBackend:

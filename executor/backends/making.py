@@ -7,16 +7,16 @@ from functools import partial
 
 import torch
 
-from executor.backends.distributed import DistributedBackend
-from executor.backends.local import LocalBackend
-from executor.backends.protocol import Backend, MakeWorker
-from executor.job import Job
-from executor.lanes import Device, Streams, Threads
-from executor.plan import Plan
-from executor.processes import Place, join, measure_offset, use_cores
-from executor.settings import BackendName
-from executor.sleeping import SleepingWorker
-from executor.worker import Worker
+from bfpp.executor.backends.distributed import DistributedBackend
+from bfpp.executor.backends.local import LocalBackend
+from bfpp.executor.backends.protocol import Backend, MakeWorker
+from bfpp.executor.job import Job
+from bfpp.executor.lanes import Device, Streams, Threads
+from bfpp.executor.plan import Plan
+from bfpp.executor.processes import Place, join, measure_offset, use_cores
+from bfpp.executor.settings import BackendName
+from bfpp.executor.sleeping import SleepingWorker
+from bfpp.executor.worker import Worker
 
 
 def meet(place: Place, job: Job) -> float:

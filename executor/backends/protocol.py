@@ -7,10 +7,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from executor.lanes import Device
-from executor.plan import Plan
-from executor.worker import Worker
-from schedules import Task
+from bfpp.executor.lanes import Device
+from bfpp.executor.plan import Plan
+from bfpp.executor.worker import Worker
+from bfpp.schedules import Task
 
 MakeWorker = Callable[[Plan, int, int, Device], Worker]
 """Makes the worker of a pipeline rank of a replica."""

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from executor.backends.making import meet
-from executor.calibration.communication import measure_data, measure_transfers
-from executor.calibration.compute import measure_compute
-from executor.calibration.runs import QUICK, Bench, Effort, Profile
-from executor.job import Job
-from executor.plan import Plan
-from executor.processes import Place
-from executor.settings import Ends
+from bfpp.executor.backends.making import meet
+from bfpp.executor.calibration.communication import measure_data, measure_transfers
+from bfpp.executor.calibration.compute import measure_compute
+from bfpp.executor.calibration.runs import QUICK, Bench, Effort, Profile
+from bfpp.executor.job import Job
+from bfpp.executor.plan import Plan
+from bfpp.executor.processes import Place
+from bfpp.executor.settings import Ends
 
 __all__ = ["QUICK", "Bench", "Effort", "Profile", "calibrate", "measure"]
 

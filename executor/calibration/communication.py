@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from executor.calibration.fitting import fit_line
-from executor.calibration.runs import (
+from bfpp.executor.calibration.fitting import fit_line
+from bfpp.executor.calibration.runs import (
     MICROBATCHES,
     Bench,
     Profile,
     durations,
     tasks_of,
 )
-from executor.measured import END, READY
-from executor.model import Model
-from executor.plan import Plan
-from schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
-from schedules.columns import NONE, Seconds
+from bfpp.executor.measured import END, READY
+from bfpp.executor.model import Model
+from bfpp.executor.plan import Plan
+from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
+from bfpp.schedules.columns import NONE, Seconds
 
 
 class Scale(nn.Module):

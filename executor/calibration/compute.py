@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from executor.calibration.fitting import least_squares
-from executor.calibration.runs import (
+from bfpp.executor.calibration.fitting import least_squares
+from bfpp.executor.calibration.runs import (
     MICROBATCHES,
     Bench,
     Profile,
     durations,
     tasks_of,
 )
-from executor.plan import Plan
-from schedules import Layout, Operation, build_graph
+from bfpp.executor.plan import Plan
+from bfpp.schedules import Layout, Operation, build_graph
 
 ALIKE = 3
 """Layers of a kind that are run: to know what one more takes."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from executor.job import Job
-from executor.measured import END, START
-from executor.plan import Plan
-from executor.processes import Place
-from executor.watching import connected, watched
-from schedules import Operation, TaskGraph
-from schedules.columns import Seconds
+from bfpp.executor.job import Job
+from bfpp.executor.measured import END, START
+from bfpp.executor.plan import Plan
+from bfpp.executor.processes import Place
+from bfpp.executor.watching import connected, watched
+from bfpp.schedules import Operation, TaskGraph
+from bfpp.schedules.columns import Seconds
 
 Profile = dict[str, Any]
 """What is measured, as the profile's file holds it; seconds, bytes, bytes per second."""

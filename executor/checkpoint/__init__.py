@@ -16,17 +16,17 @@ values lie, and every file's SHA-256. The rules:
   damage, not forgery: who can write to the directory can make a valid checkpoint,
   but not one that runs code.
 - Several hosts need a file system that they share, and one training run at a time
-  writes to a directory: a lock sees to it (`executor.checkpoint.lock`).
+  writes to a directory: a lock sees to it (`bfpp.executor.checkpoint.lock`).
 """
 
-from executor.checkpoint.directory import Retention, Start, complete, latest, start_of
-from executor.checkpoint.loading import load
-from executor.checkpoint.lock import locked
-from executor.checkpoint.manifest import Manifest, read_manifest, read_settings
-from executor.checkpoint.pieces import Pieces
-from executor.checkpoint.processes import CheckpointError, Processes
-from executor.checkpoint.readiness import require_space, require_usable, size_of
-from executor.checkpoint.saving import save
+from bfpp.executor.checkpoint.directory import Retention, Start, complete, latest, start_of
+from bfpp.executor.checkpoint.loading import load
+from bfpp.executor.checkpoint.lock import locked
+from bfpp.executor.checkpoint.manifest import Manifest, read_manifest, read_settings
+from bfpp.executor.checkpoint.pieces import Pieces
+from bfpp.executor.checkpoint.processes import CheckpointError, Processes
+from bfpp.executor.checkpoint.readiness import require_space, require_usable, size_of
+from bfpp.executor.checkpoint.saving import save
 
 __all__ = [
     "CheckpointError",

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from executor.checkpoint.lock import may_tidy
-from executor.checkpoint.processes import CheckpointError
+from bfpp.executor.checkpoint.lock import may_tidy
+from bfpp.executor.checkpoint.processes import CheckpointError
 
 UNFINISHED = ".unfinished-"
 DISCARDED = ".discarded-"

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.futures import Future
 
-from executor.checkpoint.manifest import (
+from bfpp.executor.checkpoint.manifest import (
     Extent,
     Manifest,
     StoredFile,
@@ -28,9 +28,9 @@ from executor.checkpoint.manifest import (
     read_manifest,
     require_plain,
 )
-from executor.checkpoint.pieces import Holdings, Pieces, holdings
-from executor.checkpoint.planning import LoadPieces, agreed, chunk_of
-from executor.checkpoint.processes import CheckpointError, Processes
+from bfpp.executor.checkpoint.pieces import Holdings, Pieces, holdings
+from bfpp.executor.checkpoint.planning import LoadPieces, agreed, chunk_of
+from bfpp.executor.checkpoint.processes import CheckpointError, Processes
 
 
 def load(

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from executor.checkpoint.processes import CheckpointError
+from bfpp.executor.checkpoint.processes import CheckpointError
 
 LOCK = ".lock"
 CANNOT = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}

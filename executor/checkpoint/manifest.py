@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from executor.checkpoint.pieces import DTYPES
-from executor.checkpoint.processes import CheckpointError
+from bfpp.executor.checkpoint.pieces import DTYPES
+from bfpp.executor.checkpoint.processes import CheckpointError
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -28,8 +28,8 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from executor.checkpoint.pieces import Holdings, Pieces, holdings
-from executor.checkpoint.processes import CheckpointError
+from bfpp.executor.checkpoint.pieces import Holdings, Pieces, holdings
+from bfpp.executor.checkpoint.processes import CheckpointError
 
 
 class Whole(NamedTuple):

@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from executor.checkpoint.directory import DISCARDED, UNFINISHED, to_disk, unused
-from executor.checkpoint.lock import require_unlocked
-from executor.checkpoint.pieces import Pieces
-from executor.checkpoint.processes import CheckpointError, Processes, one_line
+from bfpp.executor.checkpoint.directory import DISCARDED, UNFINISHED, to_disk, unused
+from bfpp.executor.checkpoint.lock import require_unlocked
+from bfpp.executor.checkpoint.pieces import Pieces
+from bfpp.executor.checkpoint.processes import CheckpointError, Processes, one_line
 
 UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 

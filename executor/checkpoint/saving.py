@@ -15,8 +15,8 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from executor.checkpoint.directory import Retention, begin, discard_old, publish, to_disk
-from executor.checkpoint.manifest import (
+from bfpp.executor.checkpoint.directory import Retention, begin, discard_old, publish, to_disk
+from bfpp.executor.checkpoint.manifest import (
     MANIFEST,
     METADATA_FILE,
     Extent,
@@ -26,9 +26,9 @@ from executor.checkpoint.manifest import (
     plain_settings,
     write_manifest,
 )
-from executor.checkpoint.pieces import Pieces
-from executor.checkpoint.planning import SavePieces
-from executor.checkpoint.processes import CheckpointError, Processes, one_line
+from bfpp.executor.checkpoint.pieces import Pieces
+from bfpp.executor.checkpoint.planning import SavePieces
+from bfpp.executor.checkpoint.processes import CheckpointError, Processes, one_line
 
 
 class Writer(FileSystemWriter):

@@ -22,12 +22,12 @@ from torch.distributed.elastic.multiprocessing import (
     start_processes,
 )
 
-from executor.processes.environment import GLOO, STREAMS, chosen
-from executor.processes.member import ASK_WHERE, PARENT
-from executor.processes.stopping import Terminated
+from bfpp.executor.processes.environment import GLOO, STREAMS, chosen
+from bfpp.executor.processes.member import ASK_WHERE, PARENT
+from bfpp.executor.processes.stopping import Terminated
 
 HOST = "127.0.0.1"
-PROGRAM = "executor.member"
+PROGRAM = "bfpp.executor.member"
 TORCH_HANDLES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from executor.processes.network import (
+from bfpp.executor.processes.network import (
     interface_to,
     interface_to_others,
     interfaces,
     is_loopback,
 )
-from schedules import InvalidConfiguration
+from bfpp.schedules import InvalidConfiguration
 
 TORCHRUN = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # what it tells its processes
 GLOO = "GLOO_SOCKET_IFNAME"

@@ -16,9 +16,9 @@ from contextlib import suppress
 
 from torch.distributed import DistError, Store
 
-from executor.processes.beats import Limits
-from executor.processes.observer import beat_key
-from executor.processes.watch import Watch
+from bfpp.executor.processes.beats import Limits
+from bfpp.executor.processes.observer import beat_key
+from bfpp.executor.processes.watch import Watch
 
 LOST = -1  # what `look` gets where the store does not answer any more
 

@@ -21,15 +21,15 @@ from typing import NoReturn
 
 from torch.distributed import DistError, PrefixStore, Store, TCPStore
 
-from executor.events import Message, ended
-from executor.processes.beats import Limits
-from executor.processes.guard import LOST, Guard
-from executor.processes.observer import Observer, beat_key, publish, published
-from executor.processes.place import Place, connect
-from executor.processes.process import Arguments, Entry, Outcome, take_part
-from executor.processes.stopping import STOPPED, is_offered, signals_to
-from executor.processes.verdict import RunFailed, Verdict, judge
-from executor.processes.watch import Watch
+from bfpp.executor.events import Message, ended
+from bfpp.executor.processes.beats import Limits
+from bfpp.executor.processes.guard import LOST, Guard
+from bfpp.executor.processes.observer import Observer, beat_key, publish, published
+from bfpp.executor.processes.place import Place, connect
+from bfpp.executor.processes.process import Arguments, Entry, Outcome, take_part
+from bfpp.executor.processes.stopping import STOPPED, is_offered, signals_to
+from bfpp.executor.processes.verdict import RunFailed, Verdict, judge
+from bfpp.executor.processes.watch import Watch
 
 GRACE_TO_SAVE = 5.0  # seconds of silence that are too many where a run stops in order
 CULPRIT_FIRST = 0.5  # seconds: torchrun names the process that it sees end first

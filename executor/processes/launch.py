@@ -22,19 +22,19 @@ from pathlib import Path
 
 from torch.distributed import TCPStore
 
-from executor.events import Message, ended
-from executor.processes.beats import Limits
-from executor.processes.children import HOST, Children
-from executor.processes.environment import is_joined, prepare
-from executor.processes.joined import launch_joined
-from executor.processes.member import MESSAGES, OUTCOME, RECORD, WORK
-from executor.processes.observer import Observer
-from executor.processes.process import Arguments, Entry, Outcome
-from executor.processes.record import last_beat
-from executor.processes.stacks import stacks
-from executor.processes.stopping import Stop, Terminated, is_offered, sigterm_asks
-from executor.processes.verdict import RunFailed, Scene, Verdict, judge, judge_exit
-from schedules import InvalidInput
+from bfpp.executor.events import Message, ended
+from bfpp.executor.processes.beats import Limits
+from bfpp.executor.processes.children import HOST, Children
+from bfpp.executor.processes.environment import is_joined, prepare
+from bfpp.executor.processes.joined import launch_joined
+from bfpp.executor.processes.member import MESSAGES, OUTCOME, RECORD, WORK
+from bfpp.executor.processes.observer import Observer
+from bfpp.executor.processes.process import Arguments, Entry, Outcome
+from bfpp.executor.processes.record import last_beat
+from bfpp.executor.processes.stacks import stacks
+from bfpp.executor.processes.stopping import Stop, Terminated, is_offered, sigterm_asks
+from bfpp.executor.processes.verdict import RunFailed, Scene, Verdict, judge, judge_exit
+from bfpp.schedules import InvalidInput
 
 PERIOD = 0.05  # seconds between two looks at messages and ends
 TO_ANSWER = 1.0  # seconds that a process that hangs has to say where
@@ -53,7 +53,7 @@ def launch(
 
     Under torchrun, the other processes get None; a failure ends each process
     there, after one of them has said why. The messages that the first process
-    sends (`place.send`) arrive at `on_message` (`executor.events`), and at last,
+    sends (`place.send`) arrive at `on_message` (`bfpp.executor.events`), and at last,
     where the run did not end by itself, how it ended. They reach each other by a
     network `interface`, by default the one that leads to the first process.
 

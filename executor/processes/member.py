@@ -1,4 +1,4 @@
-"""A process that we started ourselves, from where `executor.member` begins.
+"""A process that we started ourselves, from where `bfpp.executor.member` begins.
 
 It ends with its parent, however the parent ends: the kernel is asked to kill
 it, and where there is no such kernel its guard sees that the parent is gone.
@@ -17,13 +17,13 @@ from pathlib import Path
 
 from torch.distributed import Store
 
-from executor.events import Message
-from executor.processes.guard import Guard
-from executor.processes.place import FOREVER, Place, connect, use_cores
-from executor.processes.process import take_part
-from executor.processes.record import Record
-from executor.processes.stopping import STOPPED, is_offered, signals_to
-from executor.processes.watch import Watch
+from bfpp.executor.events import Message
+from bfpp.executor.processes.guard import Guard
+from bfpp.executor.processes.place import FOREVER, Place, connect, use_cores
+from bfpp.executor.processes.process import take_part
+from bfpp.executor.processes.record import Record
+from bfpp.executor.processes.stopping import STOPPED, is_offered, signals_to
+from bfpp.executor.processes.watch import Watch
 
 PARENT = "BFPP_PARENT"  # the environment variable with its process id
 SET_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl

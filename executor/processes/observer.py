@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from torch.distributed import Store
 
-from executor.processes.beats import Beat, Limits, beat_from_json
-from executor.processes.verdict import Scene, Verdict, verdict_from_json
+from bfpp.executor.processes.beats import Beat, Limits, beat_from_json
+from bfpp.executor.processes.verdict import Scene, Verdict, verdict_from_json
 
 VERDICT = "verdict"
 VERDICTS = "verdicts"

@@ -14,10 +14,10 @@ from datetime import timedelta
 import torch
 from torch import distributed
 
-from executor.events import Message
-from executor.processes.beats import Activity, Limits
-from executor.processes.stopping import Stop, offer
-from executor.processes.watch import Watch
+from bfpp.executor.events import Message
+from bfpp.executor.processes.beats import Activity, Limits
+from bfpp.executor.processes.stopping import Stop, offer
+from bfpp.executor.processes.watch import Watch
 
 FOREVER = timedelta(days=30)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from executor.processes.guard import Guard
-from executor.processes.place import Place, part
+from bfpp.executor.processes.guard import Guard
+from bfpp.executor.processes.place import Place, part
 
 Arguments = TypeVar("Arguments")
 Outcome = TypeVar("Outcome")

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from executor.processes.beats import Activity, Beat, LaneState
+from bfpp.executor.processes.beats import Activity, Beat, LaneState
 
 ENTRY = struct.Struct("<?qd?102p")  # busy, step or -1, since when, whether it waits, words
 MOST_LANES = 1024

@@ -3,7 +3,7 @@
 - Before the first step is done, and in an entry that never offers to stop, it ends
   the run at once: there is nothing to save.
 - After that the run stops in order. Whoever got the signal marks its `Stop`; at the
-  end of each step all processes agree (`executor.training`), so all of them stop
+  end of each step all processes agree (`bfpp.executor.training`), so all of them stop
   after the same step, save, and say so.
 - A second one ends the run at once. One that comes with the first is no second
   one: SLURM signals every process of a job, and a launcher passes the signal on.
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 
 from torch.distributed import Store
 
-from executor.processes.guard import Guard
+from bfpp.executor.processes.guard import Guard
 
 OFFERED = "stops"
 ECHO = 1.0

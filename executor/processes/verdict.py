@@ -22,7 +22,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
-from executor.processes.beats import Beat, Failure, LaneState, Limits
+from bfpp.executor.processes.beats import Beat, Failure, LaneState, Limits
 
 MOST_WAITS = 6  # lines of a message that says who waits for whom
 MOST_NAMES = 8

@@ -17,9 +17,9 @@ from typing import NoReturn
 
 from torch.distributed import DistError
 
-from executor.processes.beats import Activity, Beat, Failure, LaneState
-from executor.processes.record import Record
-from executor.processes.shortage import shortage
+from bfpp.executor.processes.beats import Activity, Beat, Failure, LaneState
+from bfpp.executor.processes.record import Record
+from bfpp.executor.processes.shortage import shortage
 
 Doing = int | Activity  # an int is a task's number, to be described when it is told
 LaneRecord = tuple[Doing, float, bool, int]  # what, since when, whether still, which thread

@@ -13,20 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from schedules.graph import Communication, TaskGraph
-from schedules.layout import Layout
-from schedules.lowering.draft import Draft
-from schedules.lowering.passes import (
+from bfpp.schedules.graph import Communication, TaskGraph
+from bfpp.schedules.layout import Layout
+from bfpp.schedules.lowering.draft import Draft
+from bfpp.schedules.lowering.passes import (
     add_compute,
     add_gathers,
     add_optimizer,
     add_reductions,
     add_transfers,
 )
-from schedules.lowering.runs import runs_of
-from schedules.lowering.step_table import Deadlock, step_table
-from schedules.registry import find_schedule
-from schedules.steps import Order
+from bfpp.schedules.lowering.runs import runs_of
+from bfpp.schedules.lowering.step_table import Deadlock, step_table
+from bfpp.schedules.registry import find_schedule
+from bfpp.schedules.steps import Order
 
 __all__ = ["Deadlock", "build_graph", "lower"]
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schedules.columns import NONE, Groups, Integers, group_by
-from schedules.graph import Communication, Lane, LaneKind, TaskGraph
-from schedules.layout import Layout
-from schedules.steps import DATA, Operation
+from bfpp.schedules.columns import NONE, Groups, Integers, group_by
+from bfpp.schedules.graph import Communication, Lane, LaneKind, TaskGraph
+from bfpp.schedules.layout import Layout
+from bfpp.schedules.steps import DATA, Operation
 
 COMPUTE, TRANSFER, GATHER, REDUCE, NORM, OPTIMIZER = range(6)
 PHASES = 6

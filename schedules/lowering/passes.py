@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from schedules.columns import NONE, Integers
-from schedules.graph import Sharding
-from schedules.lowering.draft import (
+from bfpp.schedules.columns import NONE, Integers
+from bfpp.schedules.graph import Sharding
+from bfpp.schedules.lowering.draft import (
     COMPUTE,
     GATHER,
     NORM,
@@ -17,9 +17,9 @@ from schedules.lowering.draft import (
     Draft,
     Tasks,
 )
-from schedules.lowering.runs import Runs
-from schedules.lowering.step_table import BEFORE, Steps
-from schedules.steps import Operation
+from bfpp.schedules.lowering.runs import Runs
+from bfpp.schedules.lowering.step_table import BEFORE, Steps
+from bfpp.schedules.steps import Operation
 
 
 def add_compute(draft: Draft, steps: Steps, runs: Runs) -> None:

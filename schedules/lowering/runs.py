@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from schedules.columns import NONE, Flags, Integers
-from schedules.graph import Sharding
-from schedules.layout import Layout
-from schedules.lowering.step_table import Steps
+from bfpp.schedules.columns import NONE, Flags, Integers
+from bfpp.schedules.graph import Sharding
+from bfpp.schedules.layout import Layout
+from bfpp.schedules.lowering.step_table import Steps
 
 BUFFERS = 2
 """How many runs of one sequence hold weights, or gradients, at once."""

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schedules.columns import NONE, Flags, Integers, among
-from schedules.invalid import InvalidConfiguration
-from schedules.layout import Layout
-from schedules.steps import Operation, Order
+from bfpp.schedules.columns import NONE, Flags, Integers, among
+from bfpp.schedules.invalid import InvalidConfiguration
+from bfpp.schedules.layout import Layout
+from bfpp.schedules.steps import Operation, Order
 
 BEFORE = -1
 """The round before the first compute step."""

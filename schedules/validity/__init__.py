@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from schedules.graph import TaskGraph
-from schedules.validity import buffers, compute, structure, transfers
-from schedules.validity.findings import Finding
-from schedules.validity.happens_before import HappensBefore, happens_before
+from bfpp.schedules.graph import TaskGraph
+from bfpp.schedules.validity import buffers, compute, structure, transfers
+from bfpp.schedules.validity.findings import Finding
+from bfpp.schedules.validity.happens_before import HappensBefore, happens_before
 
 __all__ = ["ORDER", "STRUCTURE", "Violation", "violations"]
 

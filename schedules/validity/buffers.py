@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from schedules.columns import NONE, Integers
-from schedules.graph import Sharding, TaskGraph
-from schedules.steps import COMPUTE_STEPS, Operation
-from schedules.validity.findings import Finding, having
-from schedules.validity.happens_before import HappensBefore
+from bfpp.schedules.columns import NONE, Integers
+from bfpp.schedules.graph import Sharding, TaskGraph
+from bfpp.schedules.steps import COMPUTE_STEPS, Operation
+from bfpp.schedules.validity.findings import Finding, having
+from bfpp.schedules.validity.happens_before import HappensBefore
 
 ADDS_GRADIENTS = (Operation.BACKWARD, Operation.BACKWARD_WEIGHT)
 

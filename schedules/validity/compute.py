@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from schedules.graph import TaskGraph
-from schedules.steps import COMPUTE_STEPS, Operation
-from schedules.validity.findings import HANDS_ON, Finding, by_cell, having, too_early
-from schedules.validity.happens_before import HappensBefore
+from bfpp.schedules.graph import TaskGraph
+from bfpp.schedules.steps import COMPUTE_STEPS, Operation
+from bfpp.schedules.validity.findings import HANDS_ON, Finding, by_cell, having, too_early
+from bfpp.schedules.validity.happens_before import HappensBefore
 
 
 def passes(graph: TaskGraph) -> Iterator[Finding]:

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import numpy as np
 
-from schedules.columns import Integers
-from schedules.graph import TaskGraph
-from schedules.steps import Operation
+from bfpp.schedules.columns import Integers
+from bfpp.schedules.graph import TaskGraph
+from bfpp.schedules.steps import Operation
 
 Finding = tuple[str, tuple[int, ...]]
 """What breaks a rule: one sentence, and the numbers of the tasks that it names."""

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from schedules.columns import NONE, Flags, Integers
-from schedules.graph import TaskGraph
+from bfpp.schedules.columns import NONE, Flags, Integers
+from bfpp.schedules.graph import TaskGraph
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from schedules.columns import NONE
-from schedules.graph import LaneKind, Task, TaskGraph
-from schedules.steps import DATA, TRANSFERS, Operation
-from schedules.validity.findings import Finding
-from schedules.validity.happens_before import replay
+from bfpp.schedules.columns import NONE
+from bfpp.schedules.graph import LaneKind, Task, TaskGraph
+from bfpp.schedules.steps import DATA, TRANSFERS, Operation
+from bfpp.schedules.validity.findings import Finding
+from bfpp.schedules.validity.happens_before import replay
 
 CHANNELS = {
     Operation.TRANSFER_ACTIVATIONS: (LaneKind.SEND_ACTIVATIONS, LaneKind.RECEIVE_ACTIVATIONS),

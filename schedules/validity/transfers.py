@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from schedules.graph import Lane, TaskGraph
-from schedules.steps import Operation
-from schedules.validity.findings import HANDS_ON, Cell, Finding, by_cell, too_early
-from schedules.validity.happens_before import HappensBefore
-from schedules.validity.structure import CHANNELS
+from bfpp.schedules.graph import Lane, TaskGraph
+from bfpp.schedules.steps import Operation
+from bfpp.schedules.validity.findings import HANDS_ON, Cell, Finding, by_cell, too_early
+from bfpp.schedules.validity.happens_before import HappensBefore
+from bfpp.schedules.validity.structure import CHANNELS
 
 
 class Payload(NamedTuple):

@@ -49,6 +49,6 @@ for one token of each, and has the factor in its intensities.
 N_Ch (pipelines of Chimera) appears in a table only, and in no equation.
 """
 
-from sim.theory.setup import Setup
+from bfpp.sim.theory.setup import Setup
 
 __all__ = ["Setup"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sim.model import Transformer, hardware_flops
-from sim.theory.setup import Setup
+from bfpp.sim.model import Transformer, hardware_flops
+from bfpp.sim.theory.setup import Setup
 
 FLOPS_PER_PARAMETER = 8
 """Operations a parameter and token: 2 forward, 2 to recompute it, 4 backward."""

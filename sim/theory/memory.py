@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sim.model import Transformer
-from sim.theory.compute import parameters
-from sim.theory.setup import Setup
+from bfpp.sim.model import Transformer
+from bfpp.sim.theory.compute import parameters
+from bfpp.sim.theory.setup import Setup
 
 
 class Range(NamedTuple):

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from schedules import Sharding
-from sim.model import Transformer
-from sim.theory.compute import FLOPS_PER_PARAMETER, layer_parameters
-from sim.theory.setup import Setup
+from bfpp.schedules import Sharding
+from bfpp.sim.model import Transformer
+from bfpp.sim.theory.compute import FLOPS_PER_PARAMETER, layer_parameters
+from bfpp.sim.theory.setup import Setup
 
 MUCH = 10.0
 """What "much greater" is taken to mean; the paper does not say."""

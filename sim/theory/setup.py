@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from schedules import InvalidConfiguration
+from bfpp.schedules import InvalidConfiguration
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,77 @@
+"""The public names of `bfpp`, and where each of them lives."""
+
+from .schedules import Communication as Communication
+from .schedules import InvalidConfiguration as InvalidConfiguration
+from .schedules import InvalidInput as InvalidInput
+from .schedules import Layout as Layout
+from .schedules import Operation as Operation
+from .schedules import Schedule as Schedule
+from .schedules import Sharding as Sharding
+from .schedules import TaskGraph as TaskGraph
+from .schedules import build_graph as build_graph
+from .schedules import lower as lower
+from .schedules import registered_schedules as registered_schedules
+from .schedules.validity import Violation as Violation
+from .schedules.validity import violations as violations
+from .sim.cluster import Cluster as Cluster
+from .sim.cluster import load_cluster as load_cluster
+from .sim.costs import AbstractCosts as AbstractCosts
+from .sim.costs import CostModel as CostModel
+from .sim.costs import Costs as Costs
+from .sim.engines import simulate as simulate
+from .sim.model import Transformer as Transformer
+from .sim.model import load_model as load_model
+from .sim.physical import PhysicalCosts as PhysicalCosts
+from .traces.difference import Difference as Difference
+from .traces.difference import difference as difference
+from .traces.html import Panel as Panel
+from .traces.html import write_html as write_html
+from .traces.metrics import bubble as bubble
+from .traces.metrics import rank_metrics as rank_metrics
+from .traces.perfetto import write_perfetto as write_perfetto
+from .traces.svg import SvgPanel as SvgPanel
+from .traces.svg import write_svg as write_svg
+from .traces.text import text as text
+from .traces.timeline import Timeline as Timeline
+from .traces.timeline_file import load_timeline as load_timeline
+from .traces.timeline_file import save_timeline as save_timeline
+
+__version__: str
+
+__all__ = [
+    "AbstractCosts",
+    "Cluster",
+    "Communication",
+    "CostModel",
+    "Costs",
+    "Difference",
+    "InvalidConfiguration",
+    "InvalidInput",
+    "Layout",
+    "Operation",
+    "Panel",
+    "PhysicalCosts",
+    "Schedule",
+    "Sharding",
+    "SvgPanel",
+    "TaskGraph",
+    "Timeline",
+    "Transformer",
+    "Violation",
+    "bubble",
+    "build_graph",
+    "difference",
+    "load_cluster",
+    "load_model",
+    "load_timeline",
+    "lower",
+    "rank_metrics",
+    "registered_schedules",
+    "save_timeline",
+    "simulate",
+    "text",
+    "violations",
+    "write_html",
+    "write_perfetto",
+    "write_svg",
+]
