@@ -13,11 +13,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
 
-from bfpp.schedules import Communication, LaneKind, Layout, Operation, Sharding
-from bfpp.schedules.steps import DATA, Step
+from bfpp.schedules import Communication, Layout, Operation, Sharding
+from bfpp.schedules.operations import OPERATIONS
+from bfpp.schedules.steps import Step
 
 FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 0, 1, 2, 3
 NOTHING = -1
+STREAMS = (
+    "COMPUTE", "DATA", "SEND_ACTIVATIONS", "RECEIVE_ACTIVATIONS", "SEND_GRADIENTS",
+    "RECEIVE_GRADIENTS",
+)  # fmt: skip
 AT_ONCE = 2
 """Buffers that take turns."""
 
@@ -299,16 +304,16 @@ def _fully_sharded(runs: list[ObjectRun]) -> tuple[list[ObjectTask], list[Object
 def _put_on_lanes(
     tasks: list[ObjectTask], communication: Communication
 ) -> list[tuple[int, int, int]]:
-    """Give each task its lane, or both; returns the lanes, numbered by rank, kind and peer."""
-    here = dict.fromkeys(range(len(Operation)), int(LaneKind.COMPUTE))
+    """Give each task its lane, or both; returns the lanes: rank, number of the stream, peer."""
+    compute, data, *channels = range(len(STREAMS))
+    here = dict.fromkeys(range(len(OPERATIONS)), compute)
     there = dict(here)
     if communication.data_overlap:
-        here |= dict.fromkeys(DATA, int(LaneKind.DATA))
+        here |= dict.fromkeys((Operation.GATHER, Operation.REDUCE, Operation.NORM), data)
     if communication.pipeline_overlap:
-        here[Operation.TRANSFER_ACTIVATIONS] = int(LaneKind.SEND_ACTIVATIONS)
-        there[Operation.TRANSFER_ACTIVATIONS] = int(LaneKind.RECEIVE_ACTIVATIONS)
-        here[Operation.TRANSFER_GRADIENTS] = int(LaneKind.SEND_GRADIENTS)
-        there[Operation.TRANSFER_GRADIENTS] = int(LaneKind.RECEIVE_GRADIENTS)
+        sends = Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS
+        for transfer, (out, into) in zip(sends, (channels[:2], channels[2:]), strict=True):
+            here[transfer], there[transfer] = out, into
     ends = []
     for task in tasks:
         channel = task.peer >= 0 and communication.pipeline_overlap

@@ -8,7 +8,8 @@ import numpy as np
 
 from bfpp.schedules import Communication, Layout, Sharding, TaskGraph, build_graph
 from bfpp.sim import compiled_engine
-from bfpp.sim.costs import AbstractCosts, Costs
+from bfpp.sim.abstract import AbstractCosts
+from bfpp.sim.costs import Costs
 
 COSTS = AbstractCosts(transfer=0.1, gather=0.2, reduce=0.3)
 RANKS_PER_NODE = 8

@@ -13,9 +13,9 @@ from .schedules import lower as lower
 from .schedules import registered_schedules as registered_schedules
 from .schedules.validity import Violation as Violation
 from .schedules.validity import violations as violations
+from .sim.abstract import AbstractCosts as AbstractCosts
 from .sim.cluster import Cluster as Cluster
 from .sim.cluster import load_cluster as load_cluster
-from .sim.costs import AbstractCosts as AbstractCosts
 from .sim.costs import CostModel as CostModel
 from .sim.costs import Costs as Costs
 from .sim.engines import simulate as simulate

@@ -7,9 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from bfpp.predictions import Prediction
-from bfpp.schedules import Operation
+from bfpp.schedules.operations import OPERATIONS
 from bfpp.sim.sensitivity import Sensitivity, sensitivities
-from bfpp.traces.causes import Cause, Causes
+from bfpp.traces.causes import Causes
+from bfpp.traces.operations import Cause
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Explanation:
         """For each operation on the critical path: its name, tasks and seconds."""
         timeline, path = self.result.timeline, self.causes.critical_path
         rows = []
-        for operation in Operation:
+        for operation in OPERATIONS:
             tasks = [task for task in path if timeline.graph.operation[task] == operation]
             if tasks:
                 seconds = float(timeline.duration[tasks].sum())

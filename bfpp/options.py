@@ -26,8 +26,9 @@ from bfpp.schedules import (
     find_schedule,
     registered_schedules,
 )
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
-from bfpp.sim.costs import AbstractCosts, CostModel
+from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
 from bfpp.sim.engines import ENGINES
 from bfpp.sim.implementation import IMPLEMENTATIONS

@@ -10,7 +10,8 @@ from typing import Any
 
 from bfpp.errors import blaming, one_line
 from bfpp.results import Result
-from bfpp.traces.causes import Cause, Causes
+from bfpp.traces.causes import Causes
+from bfpp.traces.operations import Cause
 from bfpp.traces.timeline import Timeline
 from bfpp.traces.timeline_file import load_timeline
 

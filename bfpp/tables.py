@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bfpp.results import RANKS_SHOWN, Result, print_table
-from bfpp.traces.causes import Cause
+from bfpp.traces.operations import Cause
 from bfpp.traces.time_axis import in_words, unit_of
 
 RANK_COLUMNS = (

@@ -22,6 +22,7 @@ from bfpp.executor.lanes import Lane, Mark
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE
+from bfpp.schedules.operations import Table
 
 Kernel = Callable[[Backend, Task, Sequence[Worker]], None]
 LOADING = "loading the batch"
@@ -37,12 +38,16 @@ def ignore(task: Task | str, worker: Worker) -> AbstractContextManager[None]:
 
 
 def _compute(step_of: Callable[[Worker], Callable[[Task], None]]) -> Kernel:
-    """A step of whatever worker it is: one that sleeps has its own."""
+    """A step of whatever worker it is: one that sleeps has its own.
+
+    Of a pass in pieces, the first one does it all: layers are not cut within.
+    """
 
     def run(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
         del backend
         (worker,) = workers
-        step_of(worker)(task)
+        if worker.plan.graph.is_whole[task.number]:
+            step_of(worker)(task)
 
     return run
 
@@ -54,18 +59,21 @@ def _update(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
     worker.update(backend.total_square_norm(worker) if is_clipped else None)
 
 
-KERNELS: dict[Operation, Kernel] = {
-    Operation.FORWARD: _compute(lambda worker: worker.forward),
-    Operation.BACKWARD: _compute(lambda worker: worker.backward),
-    Operation.BACKWARD_INPUT: _compute(lambda worker: worker.backward_input),
-    Operation.BACKWARD_WEIGHT: _compute(lambda worker: worker.backward_weight),
-    Operation.TRANSFER_ACTIVATIONS: lambda backend, *what: backend.transfer(*what),
-    Operation.TRANSFER_GRADIENTS: lambda backend, *what: backend.transfer(*what),
-    Operation.GATHER: lambda backend, *what: backend.gather(*what),
-    Operation.REDUCE: lambda backend, *what: backend.reduce(*what),
-    Operation.NORM: lambda backend, *what: backend.norm(*what),
-    Operation.OPTIMIZER: _update,
-}
+KERNELS: Table[Kernel] = Table(
+    "kernel",
+    {
+        Operation.FORWARD: _compute(lambda worker: worker.forward),
+        Operation.BACKWARD: _compute(lambda worker: worker.backward),
+        Operation.BACKWARD_INPUT: _compute(lambda worker: worker.backward_input),
+        Operation.BACKWARD_WEIGHT: _compute(lambda worker: worker.backward_weight),
+        Operation.TRANSFER_ACTIVATIONS: lambda backend, *what: backend.transfer(*what),
+        Operation.TRANSFER_GRADIENTS: lambda backend, *what: backend.transfer(*what),
+        Operation.GATHER: lambda backend, *what: backend.gather(*what),
+        Operation.REDUCE: lambda backend, *what: backend.reduce(*what),
+        Operation.NORM: lambda backend, *what: backend.norm(*what),
+        Operation.OPTIMIZER: _update,
+    },
+)
 
 
 @dataclass(frozen=True)

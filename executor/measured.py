@@ -17,6 +17,7 @@ import numpy as np
 from bfpp.executor.dispatch import Step
 from bfpp.schedules import Operation, TaskGraph
 from bfpp.schedules.columns import NONE, Seconds, among
+from bfpp.schedules.operations import collectives
 from bfpp.traces.timeline import Timeline
 
 POSTED, READY, START, END = range(4)
@@ -88,7 +89,7 @@ def span_of_marks(step: Step, first: Iterable[int], graph: TaskGraph, ahead: flo
 
 
 def _is_shared(task: int, graph: TaskGraph) -> bool:
-    return Operation(graph.operation[task]) in graph.communication.collectives
+    return int(graph.operation[task]) in collectives(graph.communication)
 
 
 def merged(parts: Sequence[Columns], graph: TaskGraph) -> Seconds:
@@ -97,7 +98,7 @@ def merged(parts: Sequence[Columns], graph: TaskGraph) -> Seconds:
     known = [[part[replica] for part in parts if replica in part] for replica in replicas]
     whole: Seconds = np.array([np.fmin.reduce(each) for each in known])
     whole[:, START] = [np.fmax.reduce(each)[START] for each in known]
-    together = among(graph.operation, graph.communication.collectives)
+    together = among(graph.operation, collectives(graph.communication))
     whole[:, START, together] = whole[:, START, together].max(axis=0)
     norms, updates = (graph.operation == each for each in (Operation.NORM, Operation.OPTIMIZER))
     if norms.any():

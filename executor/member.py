@@ -1,4 +1,4 @@
-"""The program of a process that we start ourselves: `python -m executor.member DIRECTORY`.
+"""The program of a process that we start ourselves: `python -m bfpp.executor.member DIRECTORY`.
 
 It can be asked where it is from its first moment on, since importing torch may
 take minutes. No package imports this module, which runs as the main one.

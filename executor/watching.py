@@ -16,8 +16,8 @@ from bfpp.executor.processes.watch import Doing
 from bfpp.executor.queued import Queued, lane_name
 from bfpp.executor.training import Report, Trainer
 from bfpp.executor.worker import Worker
-from bfpp.schedules import Operation, Task
-from bfpp.schedules.steps import TRANSFERS
+from bfpp.schedules import Task
+from bfpp.schedules.operations import Group
 
 LONGER = 10
 """How many times as long as a task it may take to build, to save and to load a model."""
@@ -60,14 +60,14 @@ def _describe(plan: Plan, worker: Worker | None, number: int) -> Activity:
 
 def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:
     """The other processes that a task is done with."""
-    communication = plan.graph.communication
     ranks, replicas = [worker.rank], [worker.replica]
-    if task.operation in TRANSFERS:
-        ranks = [task.rank, task.peer]
-    elif task.operation in communication.collectives:
-        replicas = [*range(plan.data_parallel)]
-    elif task.operation is Operation.OPTIMIZER and communication.clipping:
-        ranks = [*range(plan.graph.layout.pipeline_parallel)]
+    match task.operation.group(plan.graph.communication):
+        case Group.P2P:
+            ranks = [task.rank, task.peer]
+        case Group.PP:
+            ranks = [*range(plan.graph.layout.pipeline_parallel)]
+        case Group.DP:
+            replicas = [*range(plan.data_parallel)]
     group = {plan.process(rank, replica) for rank in ranks for replica in replicas}
     return tuple(sorted(group - {plan.process(worker.rank, worker.replica)}))
 

@@ -4,12 +4,14 @@ No time passes here, and nothing but numpy is needed (networkx for the validity
 checker alone).
 """
 
-from bfpp.schedules.graph import Communication, Lane, LaneKind, Sharding, Task, TaskGraph
+from bfpp.schedules.communication import Communication, Sharding
+from bfpp.schedules.graph import Lane, Task, TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering import Deadlock, build_graph, lower
+from bfpp.schedules.operations import Operation
 from bfpp.schedules.registry import find_schedule, registered_schedules
-from bfpp.schedules.steps import Operation, Order, Schedule
+from bfpp.schedules.steps import Order, Schedule
 
 __all__ = [
     "Communication",
@@ -17,7 +19,6 @@ __all__ = [
     "InvalidConfiguration",
     "InvalidInput",
     "Lane",
-    "LaneKind",
     "Layout",
     "Operation",
     "Order",

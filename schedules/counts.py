@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among, group_by
-from bfpp.schedules.graph import Sharding, TaskGraph
-from bfpp.schedules.steps import Operation
-
-ENDS_AN_ACTIVATION = (Operation.BACKWARD, Operation.BACKWARD_WEIGHT)
+from bfpp.schedules.communication import Sharding
+from bfpp.schedules.graph import TaskGraph
+from bfpp.schedules.operations import SAVED, Operation, enders, writers
 
 
 def live_activations(graph: TaskGraph) -> Integers:
@@ -22,8 +21,9 @@ def live_activations(graph: TaskGraph) -> Integers:
     A forward pass adds one; the backward pass (or its weight half) of the same
     stage and micro-batch lets it go. Tasks of other kinds hold 0.
     """
-    change = np.equal(graph.operation, Operation.FORWARD).astype(np.int32)
-    change -= among(graph.operation, ENDS_AN_ACTIVATION)
+    change = among(graph.operation, writers(SAVED)).astype(np.int32)
+    change -= among(graph.operation, enders(SAVED))
+    change *= graph.is_whole
     steps = np.flatnonzero(graph.is_compute).astype(np.int32)
     start, steps = group_by(graph.rank[steps], steps, graph.layout.pipeline_parallel)
     total = np.append(0, np.cumsum(change[steps]))
@@ -81,7 +81,7 @@ def reduction_window(graph: TaskGraph, *, final: bool = True) -> Seconds:
     first = np.full(ranks, len(graph))
     np.minimum.at(first, graph.rank[reductions], reductions)
     ready = np.array([graph.dependencies.of(reduction).max() for reduction in first])
-    work = np.flatnonzero(among(graph.operation, ENDS_AN_ACTIVATION))
+    work = np.flatnonzero(among(graph.operation, enders(SAVED)) & graph.is_whole)
     rank = graph.rank[work]
     after: Seconds = np.bincount(rank, work > ready[rank], ranks) / np.bincount(rank)
     return after

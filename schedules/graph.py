@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from enum import IntEnum, StrEnum
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import NamedTuple
@@ -23,94 +22,31 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers, among, group_by
+from bfpp.schedules.communication import Communication
+from bfpp.schedules.composite import Templates, expanded, require_templates
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.steps import COMPUTE_STEPS, TRANSFERS, Operation
+from bfpp.schedules.operations import OPERATIONS, Operation, Stream, compute_steps, transfers
 
 COLUMNS = (
     "operation", "rank", "peer", "stage", "microbatch", "lane", "peer_lane", "weight_buffer",
-    "gradient_buffer",
+    "gradient_buffer", "piece",
 )  # fmt: skip
 """The columns that hold one number for each task."""
-
-
-class Sharding(StrEnum):
-    """How much of the training state each data-parallel device keeps.
-
-    The paper's DP_0 (everything), DP_PS (its share of the optimizer state) and
-    DP_FS (its share of everything; weights are gathered before each use).
-    """
-
-    NONE = "none"
-    PARTIAL = "partial"
-    FULL = "full"
-
-
-@dataclass(frozen=True)
-class Communication:
-    """What is communicated, and whether beside the compute or in its way.
-
-    Without `pipeline_overlap`, transfers take the compute lanes' time at both
-    ends; without `data_overlap`, gathers and reductions take the compute
-    lane's time. With `clipping`, gradients are clipped by their norm over all
-    ranks, so that no rank updates its weights before each has told its share.
-    """
-
-    sharding: Sharding = Sharding.NONE
-    pipeline_overlap: bool = True
-    data_overlap: bool = True
-    clipping: bool = False
-
-    @property
-    def collectives(self) -> tuple[Operation, ...]:
-        """What all replicas of a rank do together.
-
-        The norm of gradients is one of them only if they are sharded: otherwise
-        each replica knows it.
-        """
-        shared = (Operation.GATHER, Operation.REDUCE)
-        return shared if self.sharding is Sharding.NONE else (*shared, Operation.NORM)
-
-    def way(self, operation: Operation) -> str:
-        """How an operation is done here, in words: a reduction as `reduce-scatter`."""
-        if operation is Operation.REDUCE:
-            return "all-reduce" if self.sharding is Sharding.NONE else "reduce-scatter"
-        if operation is Operation.NORM and self.sharding is not Sharding.NONE:
-            return "norm-of-shares"
-        if operation is Operation.OPTIMIZER and self.clipping:
-            return "clipped-optimizer"
-        return operation.title
-
-
-class LaneKind(IntEnum):
-    """What a lane carries."""
-
-    COMPUTE = 0
-    DATA = 1
-    SEND_ACTIVATIONS = 2
-    RECEIVE_ACTIVATIONS = 3
-    SEND_GRADIENTS = 4
-    RECEIVE_GRADIENTS = 5
-
-    @property
-    def title(self) -> str:
-        """The kind in words: `send gradients`."""
-        return self.name.lower().replace("_", " ")
 
 
 class Lane(NamedTuple):
     """One in-order queue of a rank; `peer` is the rank at a channel's other end."""
 
     rank: int
-    kind: LaneKind
+    stream: Stream
     peer: int = NONE
 
     @property
     def title(self) -> str:
         """The lane in words, without its rank: `send gradients to 2`."""
         if self.peer == NONE:
-            return self.kind.title
-        toward = "to" if self.kind.name.startswith("SEND") else "from"
-        return f"{self.kind.title} {toward} {self.peer}"
+            return self.stream.title
+        return f"{self.stream.title} {self.stream.toward} {self.peer}"
 
 
 class Task(NamedTuple):
@@ -119,7 +55,8 @@ class Task(NamedTuple):
     `peer` and `peer_lane` are those of a transfer's receiver; `rank` and `lane`
     those of its sender. `weight_buffer` is where a gather puts weights and a
     compute step finds them; `gradient_buffer` is where a backward pass adds
-    gradients and a reduction finds them; both number the buffers of a rank.
+    gradients and a reduction finds them; both number the buffers of a rank. `piece` is
+    which one of its pass it is (`schedules.composite`).
     """
 
     number: int
@@ -132,6 +69,7 @@ class Task(NamedTuple):
     peer_lane: int
     weight_buffer: int
     gradient_buffer: int
+    piece: int
     dependencies: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -152,7 +90,8 @@ class TaskGraph:
     For a transfer, `stage` is the stage whose output it carries: activations
     go from it to stage + 1, gradients to stage - 1. `dependencies` lists, for
     each task, the tasks that must have ended before it starts; the order of a
-    lane comes on top of these and is not repeated in them.
+    lane comes on top of these and is not repeated in them. `templates` are those of
+    passes with communication inside; `expanded` shows their pieces.
     """
 
     schedule: str
@@ -168,7 +107,9 @@ class TaskGraph:
     peer_lane: Integers
     weight_buffer: Integers
     gradient_buffer: Integers
+    piece: Integers
     dependencies: Groups
+    templates: Templates = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.operation)
@@ -177,7 +118,7 @@ class TaskGraph:
         """The task of that number."""
         return Task(
             number,
-            Operation(self.operation[number]),
+            OPERATIONS[self.operation[number]],
             int(self.rank[number]),
             int(self.peer[number]),
             int(self.stage[number]),
@@ -186,6 +127,7 @@ class TaskGraph:
             int(self.peer_lane[number]),
             int(self.weight_buffer[number]),
             int(self.gradient_buffer[number]),
+            int(self.piece[number]),
             tuple(self.dependencies.of(number).tolist()),
         )
 
@@ -206,7 +148,7 @@ class TaskGraph:
     @cached_property
     def dependents(self) -> Groups:
         """For each task, the tasks that list it among their dependencies."""
-        return group_by(self.dependencies.member, self._dependent, len(self))
+        return group_by(self.dependencies.member, self.dependent, len(self))
 
     @cached_property
     def followers(self) -> Groups:
@@ -216,12 +158,12 @@ class TaskGraph:
         together[start[:-1]] = False
         return group_by(
             np.append(self.dependencies.member, task[:-1][together[1:]]),
-            np.append(self._dependent, task[1:][together[1:]]),
+            np.append(self.dependent, task[1:][together[1:]]),
             len(self),
         )
 
     @property
-    def _dependent(self) -> Integers:
+    def dependent(self) -> Integers:
         """For each dependency, the task that has it."""
         numbers = np.arange(len(self), dtype=np.int32)
         return np.repeat(numbers, np.diff(self.dependencies.start))
@@ -229,21 +171,37 @@ class TaskGraph:
     @cached_property
     def is_compute(self) -> Flags:
         """Forward and backward passes: what a schedule orders."""
-        return among(self.operation, COMPUTE_STEPS)
+        return among(self.operation, compute_steps())
+
+    @cached_property
+    def is_whole(self) -> Flags:
+        """One task for each pass: all but the pieces after the first one of its compute."""
+        whole = np.ones(len(self), dtype=bool)
+        pieces = np.flatnonzero(self.is_compute & (self.piece != NONE))
+        whole[pieces] = False
+        first = np.unique(pieces - self.piece[pieces], return_index=True)[1]
+        whole[pieces[first]] = True
+        return whole
 
     @cached_property
     def is_transfer(self) -> Flags:
         """Tasks on two lanes."""
-        return among(self.operation, TRANSFERS)
+        return among(self.operation, transfers())
 
     @cached_property
     def digest(self) -> str:
         """A hexadecimal SHA-256 of all that decides what runs; the same on every machine.
 
         The schedule's name is not part of it: an order by another name is the
-        same step.
+        same step. Operations count by name, whatever their codes are here.
         """
-        told = [asdict(self.layout), asdict(self.communication), self.lanes]
+        present = [OPERATIONS[code].name for code in np.unique(self.operation).tolist()]
+        lanes = [(lane.rank, lane.stream.name, lane.peer) for lane in self.lanes]
+        templates = sorted(
+            (operation.name, stage, [(piece.operation.name, piece.share) for piece in template])
+            for (operation, stage), template in self.templates.items()
+        )
+        told = [asdict(self.layout), asdict(self.communication), lanes, present, templates]
         digest = sha256(json.dumps(told, sort_keys=True).encode())
         columns = [getattr(self, name) for name in COLUMNS]
         for column in (*columns, self.dependencies.start, self.dependencies.member):
@@ -251,6 +209,18 @@ class TaskGraph:
             digest.update(len(column).to_bytes(8, "little"))
             digest.update(column.astype("<i8").tobytes())
         return digest.hexdigest()
+
+    def with_templates(self, templates: Templates) -> TaskGraph:
+        """The graph with these passes as composites.
+
+        Raises `InvalidConfiguration` for a template that a pass cannot have.
+        """
+        require_templates(self, templates)
+        return replace(self, templates=dict(templates))
+
+    def expanded(self) -> TaskGraph:
+        """The graph with a task for each piece of its composite passes."""
+        return expanded(self)
 
     def lanes_of(self, rank: int) -> list[int]:
         """The numbers of a rank's lanes, compute first."""

@@ -1,8 +1,10 @@
 """Task graphs as JSON: written to be read by other tools, and checked when read.
 
-One object: `format`, `schedule`, `layout`, `communication`, `lanes` (rank, kind,
-peer), and `tasks`, a list for each column; `dependencies` holds a list for each
-task. Reading checks the form alone; `bfpp.schedules.validity` checks the meaning.
+One object: `format`, `schedule`, `layout`, `communication`, `lanes` (rank, stream,
+peer), `templates` (operation, stage, and the operation and share of each piece), and
+`tasks`, a list for each column; `dependencies` holds a list for each task. Templates
+and the column `piece` may be absent. Reading checks the form alone;
+`bfpp.schedules.validity` checks the meaning.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from bfpp.schedules.columns import Groups, Integers
-from bfpp.schedules.graph import COLUMNS, Communication, Lane, LaneKind, Sharding, TaskGraph
+from bfpp.schedules.columns import NONE, Groups, Integers
+from bfpp.schedules.communication import Communication, Sharding
+from bfpp.schedules.composite import Piece, Templates
+from bfpp.schedules.graph import COLUMNS, Lane, TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.steps import Operation
+from bfpp.schedules.operations import OPERATIONS, operation_named, stream_named
 
 FORMAT = "bfpp task graph 1"
 
@@ -38,7 +42,7 @@ def write_graph(graph: TaskGraph) -> str:
 def graph_record(graph: TaskGraph) -> dict[str, Any]:
     """The graph as the object that its JSON text holds; `recorded_graph` gives it back."""
     columns = {name: getattr(graph, name).tolist() for name in COLUMNS}
-    columns["operation"] = [Operation(code).name for code in columns["operation"]]
+    columns["operation"] = [OPERATIONS[code].name for code in columns["operation"]]
     start, member = graph.dependencies.start.tolist(), graph.dependencies.member.tolist()
     columns["dependencies"] = [member[start[task] : start[task + 1]] for task in range(len(graph))]
     return {
@@ -46,7 +50,11 @@ def graph_record(graph: TaskGraph) -> dict[str, Any]:
         "schedule": graph.schedule,
         "layout": asdict(graph.layout),
         "communication": asdict(graph.communication),
-        "lanes": [[lane.rank, lane.kind.name, lane.peer] for lane in graph.lanes],
+        "lanes": [[lane.rank, lane.stream.name, lane.peer] for lane in graph.lanes],
+        "templates": [
+            [operation.name, stage, [[piece.operation.name, piece.share] for piece in template]]
+            for (operation, stage), template in graph.templates.items()
+        ],
         "tasks": columns,
     }
 
@@ -77,9 +85,9 @@ def recorded_graph(record: object) -> TaskGraph:
 
 
 def _graph(record: dict[str, Any]) -> TaskGraph:
-    tasks = record["tasks"]
+    tasks = {"piece": [NONE] * len(record["tasks"]["operation"]), **record["tasks"]}
     columns = {name: _column(tasks[name], name) for name in COLUMNS[1:]}
-    operation = np.array([Operation[name] for name in tasks["operation"]], dtype=np.int8)
+    operation = np.array([operation_named(name) for name in tasks["operation"]], dtype=np.int8)
     lists = tasks["dependencies"]
     if not all(isinstance(each, list) for each in lists):
         raise MalformedGraph("column dependencies does not hold lists")
@@ -89,9 +97,10 @@ def _graph(record: dict[str, Any]) -> TaskGraph:
         layout=_layout(record["layout"]),
         communication=_communication(record["communication"]),
         lanes=tuple(
-            Lane(int(rank), LaneKind[kind], int(peer)) for rank, kind, peer in record["lanes"]
+            Lane(int(rank), stream_named(name), int(peer)) for rank, name, peer in record["lanes"]
         ),
         operation=operation,
+        templates=_templates(record.get("templates", [])),
         dependencies=Groups(start, _column(list(chain.from_iterable(lists)), "dependencies")),
         **columns,
     )
@@ -101,6 +110,15 @@ def _column(values: object, name: str) -> Integers:
     if not isinstance(values, list) or any(type(value) is not int for value in values):
         raise MalformedGraph(f"column {name} does not hold whole numbers")
     return np.array(values, dtype=np.int32)
+
+
+def _templates(record: list[Any]) -> Templates:
+    return {
+        (operation_named(name), int(stage)): tuple(
+            Piece(operation_named(piece), float(share)) for piece, share in pieces
+        )
+        for name, stage, pieces in record
+    }
 
 
 def _layout(record: dict[str, Any]) -> Layout:

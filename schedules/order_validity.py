@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice, pairwise
 
-from bfpp.schedules.steps import Operation, Order, Step
+from bfpp.schedules.operations import OPERATIONS, Operation, writers
+from bfpp.schedules.steps import Order, Step
 from bfpp.schedules.torch_format import word
 
 MOST_LISTED = 20
@@ -101,14 +103,19 @@ def _look_up(orders: Sequence[Order]) -> _Table:
 def _producers(step: Step) -> Iterator[Step]:
     """What a step waits for, as far as it exists; a gradient comes whole or as a half."""
     operation, stage, microbatch = step
-    if operation == Operation.FORWARD:
-        yield (Operation.FORWARD, stage - 1, microbatch)
-    elif operation == Operation.BACKWARD_WEIGHT:
-        yield (Operation.BACKWARD_INPUT, stage, microbatch)
-    else:
-        yield (Operation.FORWARD, stage, microbatch)
-        yield (Operation.BACKWARD, stage + 1, microbatch)
-        yield (Operation.BACKWARD_INPUT, stage + 1, microbatch)
+    for producer, stages_on in _makers(operation):
+        yield (producer, stage + stages_on, microbatch)
+
+
+@cache
+def _makers(operation: int) -> list[tuple[int, int]]:
+    """The operations that make what one needs, and how many stages on from it."""
+    return [
+        (int(maker), needed.stages_on)
+        for needed in OPERATIONS[operation].reads
+        if needed.datum.buffer is None
+        for maker in writers(needed.datum)
+    ]
 
 
 def _placement(table: _Table) -> Iterator[_Finding]:

@@ -9,43 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
-
-
-class Operation(IntEnum):
-    """What a task does. The first four are compute steps, in a schedule's hands."""
-
-    FORWARD = 0
-    BACKWARD = 1
-    BACKWARD_INPUT = 2
-    BACKWARD_WEIGHT = 3
-    TRANSFER_ACTIVATIONS = 4
-    TRANSFER_GRADIENTS = 5
-    GATHER = 6
-    REDUCE = 7
-    OPTIMIZER = 8
-    NORM = 9
-
-    @property
-    def title(self) -> str:
-        """The operation in words: `backward input`."""
-        return self.name.lower().replace("_", " ")
-
-
-COMPUTE_STEPS = (
-    Operation.FORWARD,
-    Operation.BACKWARD,
-    Operation.BACKWARD_INPUT,
-    Operation.BACKWARD_WEIGHT,
-)
-TRANSFERS = (Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS)
-DATA = (Operation.GATHER, Operation.REDUCE, Operation.NORM)
 
 Step = tuple[int, int, int]
 """(operation, stage, micro-batch)"""

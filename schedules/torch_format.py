@@ -22,7 +22,8 @@ import numpy as np
 
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import PLACEMENTS, Layout
-from bfpp.schedules.steps import STEP, Operation, Order, Step
+from bfpp.schedules.operations import OPERATIONS, Operation
+from bfpp.schedules.steps import STEP, Order, Step
 
 LETTERS = {
     Operation.FORWARD: "F",
@@ -30,7 +31,7 @@ LETTERS = {
     Operation.BACKWARD_INPUT: "I",
     Operation.BACKWARD_WEIGHT: "W",
 }
-_OPERATIONS = {letter: int(operation) for operation, letter in LETTERS.items()}
+_CODES = {letter: int(operation) for operation, letter in LETTERS.items()}
 
 _COMPUTE = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
 _COMMUNICATION = re.compile(r"[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|(?:SEND|RECV)_[FB])[0-9]*")
@@ -52,7 +53,7 @@ class MalformedOrders(InvalidConfiguration):
 def word(step: Step) -> str:
     """The word of a compute step: `2F3`."""
     operation, stage, microbatch = step
-    return f"{stage}{LETTERS[Operation(operation)]}{microbatch}"
+    return f"{stage}{LETTERS[OPERATIONS[operation]]}{microbatch}"
 
 
 def write_orders(orders: Sequence[Order]) -> str:
@@ -98,7 +99,7 @@ def _steps(line: str, number: int) -> Iterator[Step]:
             if compute := _COMPUTE.fullmatch(part.strip()):
                 stage, letter, microbatch = compute.groups()
                 where = f"line {number}, cell {position}"
-                yield _OPERATIONS[letter], _number(stage, where), _number(microbatch, where)
+                yield _CODES[letter], _number(stage, where), _number(microbatch, where)
             elif overlapped or (action and not _COMMUNICATION.fullmatch(action)):
                 raise MalformedOrders(
                     f"line {number}, cell {position}: {_shown(action)} is not an action; "

@@ -9,13 +9,15 @@ at the lesser of its shares at both its ports.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from bfpp.schedules import InvalidConfiguration, Operation, TaskGraph
+from bfpp.schedules import Operation, TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
+from bfpp.schedules.composite import composites
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,15 @@ class Costs:
         return seconds
 
 
+class Load(NamedTuple):
+    """What some tasks cost: columns over them, or a number for all."""
+
+    seconds: Seconds | float
+    bytes: Seconds | float = 0.0
+    port_out: Integers | int = NONE
+    port_in: Integers | int = NONE
+
+
 class CostModel(Protocol):
     """Anything that can price the tasks of a graph."""
 
@@ -53,76 +64,17 @@ class CostModel(Protocol):
         ...
 
 
-AGREEMENT = 1e-4
-"""Share by which a whole may differ from its halves: more than a derivative's step."""
+def inside_passes(graph: TaskGraph, alone: Callable[[Operation, Integers], Seconds]) -> Seconds:
+    """For each task, the seconds of the communication inside it.
 
-
-@dataclass(frozen=True)
-class AbstractCosts:
-    """The same seconds for every task of an operation, on every stage.
-
-    A whole backward pass takes the sum of its halves by default. Of a whole one
-    that is given, a half takes what the other leaves, and each one half of it
-    by default; without any of the three, a whole one takes 2. Raises
-    `InvalidConfiguration` where the whole is not the sum of its halves.
+    `alone` gives those of some tasks of an operation, as if they were tasks of the graph.
     """
-
-    forward: float = 1.0
-    backward: float | None = None
-    backward_input: float | None = None
-    backward_weight: float | None = None
-    transfer: float = 0.0
-    gather: float = 0.0
-    reduce: float = 0.0
-    optimizer: float = 0.0
-    norm: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.backward is None:
-            return
-        halves = [half for half in (self.backward_input, self.backward_weight) if half is not None]
-        room = AGREEMENT * max(self.backward, *halves, 0.0)
-        short = self.backward < sum(halves) - room
-        if short or (len(halves) == 2 and self.backward > sum(halves) + room):
-            told = " and ".join(f"{half:g}" for half in halves)
-            raise InvalidConfiguration(
-                "backward", f"{self.backward:g} is not what its halves take together ({told})"
-            )
-
-    def backward_seconds(self) -> tuple[float, float, float]:
-        """Seconds of a whole backward pass, of its input half and of its weight half."""
-        of_input, of_weight = self.backward_input, self.backward_weight
-        if self.backward is None:
-            of_input = 1.0 if of_input is None else of_input
-            of_weight = 1.0 if of_weight is None else of_weight
-            return of_input + of_weight, of_input, of_weight
-        if of_input is None:
-            of_input = self.backward / 2 if of_weight is None else self.backward - of_weight
-        if of_weight is None:
-            of_weight = self.backward - of_input
-        return self.backward, max(of_input, 0.0), max(of_weight, 0.0)
-
-    def by_operation(self) -> dict[Operation, float]:
-        """Seconds of a task of each operation."""
-        whole, of_input, of_weight = self.backward_seconds()
-        return {
-            Operation.FORWARD: self.forward,
-            Operation.BACKWARD: whole,
-            Operation.BACKWARD_INPUT: of_input,
-            Operation.BACKWARD_WEIGHT: of_weight,
-            Operation.TRANSFER_ACTIVATIONS: self.transfer,
-            Operation.TRANSFER_GRADIENTS: self.transfer,
-            Operation.GATHER: self.gather,
-            Operation.REDUCE: self.reduce,
-            Operation.OPTIMIZER: self.optimizer,
-            Operation.NORM: self.norm,
-        }
-
-    def costs(self, graph: TaskGraph) -> Costs:
-        """Seconds by operation; no bytes, so no port is shared."""
-        table = self.by_operation()
-        seconds = np.array([table[operation] for operation in Operation])
-        return fixed_costs(seconds[graph.operation])
+    seconds = np.zeros(len(graph))
+    for template, tasks in composites(graph):
+        for piece in template:
+            if not piece.share:
+                seconds[tasks] += alone(piece.operation, tasks)
+    return seconds
 
 
 def fixed_costs(seconds: Seconds) -> Costs:

@@ -27,11 +27,11 @@ from math import log2
 
 import numpy as np
 
-from bfpp.schedules import Operation, Sharding, TaskGraph
-from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
+from bfpp.schedules import Sharding, TaskGraph
+from bfpp.schedules.columns import Flags, Integers, Seconds
 from bfpp.sim.cluster import Cluster, Link
 from bfpp.sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
-from bfpp.sim.costs import Costs
+from bfpp.sim.costs import Costs, Load
 from bfpp.sim.implementation import Implementation
 from bfpp.sim.model import Transformer
 from bfpp.sim.placement import DevicePlacement
@@ -40,7 +40,6 @@ NVLINK_OUT, NVLINK_IN, NETWORK_OUT, NETWORK_IN = range(4)
 PORTS = 4
 """The ports of a pipeline rank; port p of rank r has the number PORTS r + p."""
 
-GATHER_OR_REDUCE = (Operation.GATHER, Operation.REDUCE)
 PAIR = 2
 """Devices at the two ends of a transfer."""
 
@@ -59,14 +58,47 @@ class Links:
     microbatch_size: int
     parameters: Seconds
 
-    def costs(self, graph: TaskGraph, compute: Seconds) -> Costs:
-        """The costs of all tasks, given the seconds of compute steps and updates."""
-        port_out, port_in = self._ports(graph)
-        alone = Costs(
-            self._latency(graph), self._bytes(graph), port_out, port_in, self._port_bandwidth()
+    def transfers(self, graph: TaskGraph, tasks: Integers) -> Load:
+        """The load of transfers."""
+        rank, peer = graph.rank[tasks], graph.peer[tasks]
+        crosses = self.placement.crosses_nodes()[rank, peer]
+        inside, between = self.cluster.intra_node, self.cluster.inter_node
+        meeting = log2(PAIR * self.placement.tensor_parallel)
+        latency = np.where(crosses, between.latency + between.transfer_latency, inside.latency)
+        return Load(
+            meeting * self.implementation.transfer_seconds + latency,
+            self.model.transfer_bytes(self.microbatch_size, self.placement.tensor_parallel),
+            PORTS * rank + np.where(crosses, NETWORK_OUT, NVLINK_OUT),
+            PORTS * peer + np.where(crosses, NETWORK_IN, NVLINK_IN),
         )
+
+    def collectives(self, graph: TaskGraph, tasks: Integers, size: float, passes: float) -> Load:
+        """The load of collectives of data-parallel groups.
+
+        They pass `size` bytes for each of a stage's parameters around the ring, so often.
+        A group of one has nobody to communicate with.
+        """
+        if self.placement.data_parallel == 1:
+            return Load(0.0)
+        rank = graph.rank[tasks]
+        between = self.cluster.inter_node.latency
+        latency = np.where(self._spans_nodes, between, self.cluster.intra_node.latency)[rank]
+        steps = passes * ring_steps(self.placement.data_parallel)
+        bandwidth, limits = self._ring_bandwidth
+        port = np.where(limits, self._transfer_bandwidths[1], self._transfer_bandwidths[0])
+        share = self._shares(graph.communication.sharding)[rank] * (port / bandwidth)[rank]
+        uses_network = limits[rank]
+        return Load(
+            steps * latency,
+            self.parameters[graph.stage[tasks]] * (size * passes) * share,
+            PORTS * rank + np.where(uses_network, NETWORK_OUT, NVLINK_OUT),
+            PORTS * rank + np.where(uses_network, NETWORK_IN, NVLINK_IN),
+        )
+
+    def beside_compute(self, graph: TaskGraph, alone: Costs) -> Costs:
+        """The costs of all tasks, with what communication costs the compute beside it."""
         taken = alone.seconds_alone()
-        compute = compute + self._collecting(graph)
+        compute = self._collecting(graph)
         if self.implementation.blocking_transfers and graph.communication.pipeline_overlap:
             compute = compute + _of_transfers(graph, taken)
             alone = replace(
@@ -99,53 +131,11 @@ class Links:
         limits = self._spans_nodes & (between < within)
         return np.where(limits, between, within), limits
 
-    def _port_bandwidth(self) -> Seconds:
+    @property
+    def port_bandwidth(self) -> Seconds:
+        """Bytes/s of each port of each rank."""
         within, between = self._transfer_bandwidths
         return np.tile([within, within, between, between], self.placement.pipeline_parallel)
-
-    def _crosses(self, graph: TaskGraph) -> Flags:
-        """For each transfer, whether it goes from node to node."""
-        sends = graph.is_transfer
-        crosses: Flags = self.placement.crosses_nodes()[graph.rank[sends], graph.peer[sends]]
-        return crosses
-
-    def _is_collective(self, graph: TaskGraph) -> Flags:
-        """Gathers and reductions that have anyone to communicate with."""
-        alone = self.placement.data_parallel == 1
-        return np.isin(graph.operation, GATHER_OR_REDUCE) & (not alone)
-
-    def _latency(self, graph: TaskGraph) -> Seconds:
-        """Seconds of communication before and besides its bytes."""
-        seconds = np.zeros(len(graph))
-        inside, between = self.cluster.intra_node, self.cluster.inter_node
-        meeting = log2(PAIR * self.placement.tensor_parallel)
-        seconds[graph.is_transfer] = meeting * self.implementation.transfer_seconds + np.where(
-            self._crosses(graph), between.latency + between.transfer_latency, inside.latency
-        )
-        collective = self._is_collective(graph)
-        of_rank = np.where(self._spans_nodes, between.latency, inside.latency)
-        steps = _passes(graph)[graph.operation[collective]]
-        steps = steps * ring_steps(self.placement.data_parallel)
-        seconds[collective] = steps * of_rank[graph.rank[collective]]
-        return seconds
-
-    def _bytes(self, graph: TaskGraph) -> Seconds:
-        """Bytes through a task's ports, at the speed of transfers."""
-        moved = np.zeros(len(graph))
-        moved[graph.is_transfer] = self.model.transfer_bytes(
-            self.microbatch_size, self.placement.tensor_parallel
-        )
-        collective = self._is_collective(graph)
-        operation, rank = graph.operation[collective], graph.rank[collective]
-        size = np.zeros(len(Operation))
-        size[Operation.GATHER] = self.implementation.weight_bytes
-        size[Operation.REDUCE] = self.implementation.gradient_bytes
-        size = size * _passes(graph)
-        bandwidth, limits = self._ring_bandwidth
-        port = np.where(limits, self._transfer_bandwidths[1], self._transfer_bandwidths[0])
-        share = self._shares(graph.communication.sharding)[rank] * (port / bandwidth)[rank]
-        moved[collective] = self.parameters[graph.stage[collective]] * size[operation] * share
-        return moved
 
     def _shares(self, sharding: Sharding) -> Seconds:
         """For each rank, the share of its data that one pass sends over the narrowest link.
@@ -158,20 +148,6 @@ class Links:
         nodes = self.placement.data_group_nodes()
         of_nodes = (nodes - 1) / np.maximum(nodes, 1)
         return np.where(self._ring_bandwidth[1], of_nodes, ring)
-
-    def _ports(self, graph: TaskGraph) -> tuple[Integers, Integers]:
-        """The ports that each task's bytes leave and enter by."""
-        port_out = np.full(len(graph), NONE, dtype=np.int32)
-        port_in = port_out.copy()
-        sends, collective = graph.is_transfer, self._is_collective(graph)
-        crosses = self._crosses(graph)
-        port_out[sends] = PORTS * graph.rank[sends] + np.where(crosses, NETWORK_OUT, NVLINK_OUT)
-        port_in[sends] = PORTS * graph.peer[sends] + np.where(crosses, NETWORK_IN, NVLINK_IN)
-        rank = graph.rank[collective]
-        uses_network = self._ring_bandwidth[1][rank]
-        port_out[collective] = PORTS * rank + np.where(uses_network, NETWORK_OUT, NVLINK_OUT)
-        port_in[collective] = PORTS * rank + np.where(uses_network, NETWORK_IN, NVLINK_IN)
-        return port_out, port_in
 
     def _collecting(self, graph: TaskGraph) -> Seconds:
         """Seconds for which steps that receive gather the shares of their group."""
@@ -187,14 +163,6 @@ class Links:
             return np.zeros(len(graph))
         ends = _of_transfers(graph, taken) + _of_transfers(graph, taken, sent=True)
         return self.implementation.overlap_slowdown * ends
-
-
-def _passes(graph: TaskGraph) -> Seconds:
-    """For each operation, how often it passes its data around the ring."""
-    passes = np.zeros(len(Operation))
-    passes[Operation.GATHER] = 1.0
-    passes[Operation.REDUCE] = 2.0 if graph.communication.sharding is Sharding.NONE else 1.0
-    return passes
 
 
 def _of_transfers(graph: TaskGraph, seconds: Seconds, *, sent: bool = False) -> Seconds:

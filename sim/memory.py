@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bfpp.schedules import Layout, Operation, Sharding, TaskGraph
+from bfpp.schedules import Layout, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Integers, Offsets
-from bfpp.schedules.counts import ENDS_AN_ACTIVATION
+from bfpp.schedules.operations import HALVED, SAVED, enders, writers
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.traces.timeline import Timeline
 
@@ -133,9 +133,9 @@ def passes_alive(timeline: Timeline, rank: int) -> tuple[Offsets, Offsets]:
     pending from the start of the first.
     """
     operation = timeline.graph.operation[timeline.compute_tasks(rank)]
-    live = _open(operation == Operation.FORWARD, np.isin(operation, ENDS_AN_ACTIVATION))
-    halves = operation == Operation.BACKWARD_INPUT
-    return live, _open(halves, operation == Operation.BACKWARD_WEIGHT)
+    live = _open(np.isin(operation, writers(SAVED)), np.isin(operation, enders(SAVED)))
+    halves = _open(np.isin(operation, writers(HALVED)), np.isin(operation, enders(HALVED)))
+    return live, halves
 
 
 def _open(begins: Flags, ends: Flags) -> Offsets:

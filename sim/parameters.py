@@ -14,21 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from bfpp.schedules import InvalidConfiguration, Operation, TaskGraph
+from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.schedules.columns import Flags, Seconds
 from bfpp.schedules.invalid import did_you_mean
 from bfpp.sim.costs import CostModel, Costs
 from bfpp.sim.numbers import LARGEST, is_count, is_usable, real, whole
+from bfpp.sim.prices import parameters
 
-OPERATIONS: dict[str, tuple[Operation, ...]] = {
-    "forward": (Operation.FORWARD,),
-    "backward": (Operation.BACKWARD, Operation.BACKWARD_INPUT, Operation.BACKWARD_WEIGHT),
-    "transfer": (Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS),
-    "gather": (Operation.GATHER,),
-    "reduce": (Operation.REDUCE,),
-    "optimizer": (Operation.OPTIMIZER,),
-    "norm": (Operation.NORM,),
-}
 STAGE = "stage."
 
 LEFT_OUT = ("int | None", "float | None")
@@ -53,7 +45,7 @@ class Scaled:
 def tasks_of_kind(graph: TaskGraph, kind: str) -> Flags:
     """The tasks of an operation, or the compute steps of `stage.N`."""
     if not kind.startswith(STAGE):
-        return np.isin(graph.operation, OPERATIONS[kind])
+        return np.isin(graph.operation, parameters()[kind])
     number = kind.removeprefix(STAGE)
     if not 0 <= _stage(number) < graph.layout.stages:
         raise InvalidConfiguration(
@@ -93,13 +85,13 @@ def parse_change(text: str) -> Change:
 
 def changed(model: CostModel, change: Change) -> CostModel:
     """The model with one parameter changed; raises `InvalidConfiguration` if it has none such."""
-    is_kind = change.name in OPERATIONS or change.name.startswith(STAGE)
+    is_kind = change.name in parameters() or change.name.startswith(STAGE)
     if is_kind and change.is_factor:
         return Scaled(model, change.name, change.value)
     paths = [path for path, _ in numbers(model) if _is_called(path, change.name)]
     if len(paths) != 1:
         some = ", ".join(
-            sorted({*OPERATIONS, "stage.N", *(".".join(path) for path, _ in numbers(model))})
+            sorted({*parameters(), "stage.N", *(".".join(path) for path, _ in numbers(model))})
         )
         if is_kind:
             raise InvalidConfiguration(

@@ -12,26 +12,23 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from bfpp.schedules import (
-    InvalidConfiguration,
-    Layout,
-    Operation,
-    Sharding,
-    TaskGraph,
-    find_schedule,
-)
-from bfpp.schedules.columns import Seconds
+from bfpp.schedules import InvalidConfiguration, Layout, Sharding, TaskGraph, find_schedule
+from bfpp.schedules.columns import NONE, Integers, Seconds
+from bfpp.schedules.composite import shares
+from bfpp.schedules.operations import OPERATIONS, Operation
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.compute import stage_seconds
-from bfpp.sim.costs import Costs
+from bfpp.sim.compute import StageSeconds, stage_seconds
+from bfpp.sim.costs import Costs, Load, inside_passes
 from bfpp.sim.implementation import PAPER, Implementation
 from bfpp.sim.links import Links
 from bfpp.sim.model import Transformer, hardware_flops
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import least_seconds, within_power
+from bfpp.sim.prices import PRICES
 
 
 @dataclass(frozen=True)
@@ -104,15 +101,8 @@ class PhysicalCosts:
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The costs of each task of the graph."""
-        links = Links(
-            self.model,
-            self.cluster,
-            self.implementation,
-            self.placement(graph.layout.pipeline_parallel),
-            self.microbatch_size,
-            self.stage_parameters(graph.layout),
-        )
-        costs = links.costs(graph, _compute_seconds(self, graph))
+        step = PhysicalStep(self, graph)
+        costs = step.links.beside_compute(graph, step.alone())
         return within_power(graph, costs, self._least_seconds(graph.layout))
 
     def _least_seconds(self, layout: Layout) -> float:
@@ -123,8 +113,65 @@ class PhysicalCosts:
         return least_seconds(self.cluster.device, flops)
 
 
-NORM_TRAFFIC = 4.0
-"""Bytes for each parameter that the norm of the gradients reads, in full precision."""
+@dataclass(frozen=True, eq=False)
+class PhysicalStep:
+    """A training step while its tasks are priced."""
+
+    physical: PhysicalCosts
+    graph: TaskGraph
+
+    @cached_property
+    def links(self) -> Links:
+        """The links that communication crosses."""
+        physical, layout = self.physical, self.graph.layout
+        return Links(
+            physical.model,
+            physical.cluster,
+            physical.implementation,
+            physical.placement(layout.pipeline_parallel),
+            physical.microbatch_size,
+            physical.stage_parameters(layout),
+        )
+
+    @cached_property
+    def _stages(self) -> StageSeconds:
+        layout = self.graph.layout
+        return stage_seconds(self.physical, layout.stages, self.physical.layers_per_stage(layout))
+
+    def alone(self) -> Costs:
+        """The costs of each task if nothing else were under way."""
+        graph = self.graph
+        seconds, moved = np.zeros((2, len(graph)))
+        port_out, port_in = np.full((2, len(graph)), NONE, dtype=np.int32)
+        for code in np.unique(graph.operation).tolist():
+            tasks = np.flatnonzero(graph.operation == code).astype(np.int32)
+            load = PRICES[OPERATIONS[code]].physical_load(self, tasks)
+            seconds[tasks], moved[tasks] = load.seconds, load.bytes
+            port_out[tasks], port_in[tasks] = load.port_out, load.port_in
+        if graph.templates:
+            seconds = seconds * shares(graph) + inside_passes(graph, self._seconds_alone)
+        return Costs(seconds, moved, port_out, port_in, self.links.port_bandwidth)
+
+    def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
+        """Seconds of tasks that have their ports to themselves."""
+        load = PRICES[operation].physical_load(self, tasks)
+        bandwidth = self.links.port_bandwidth
+        rate = np.minimum(bandwidth[load.port_out], bandwidth[load.port_in])
+        seconds: Seconds = np.broadcast_to(load.seconds + load.bytes / rate, len(tasks))
+        return seconds
+
+    def passes(self, tasks: Integers, *parts: str) -> Load:
+        """Passes of micro-batches through stages, by their parts."""
+        by_stage = sum(getattr(self._stages, part) for part in parts)
+        return Load(by_stage[self.graph.stage[tasks]])
+
+    def state_traffic(self, tasks: Integers, traffic: float) -> Load:
+        """Tasks that move `traffic` bytes for each parameter of a rank's state."""
+        parameters = rank_parameters(self.physical, self.graph.layout)
+        parameters = parameters * self.physical.state_share(self.graph.communication.sharding)
+        device = self.physical.cluster.device
+        bandwidth = device.memory_bandwidth * device.memory_efficiency
+        return Load((parameters * traffic / bandwidth)[self.graph.rank[tasks]])
 
 
 def default_stages_per_rank(
@@ -144,35 +191,6 @@ def default_stages_per_rank(
             f"{model.layers} layers cannot be divided over {pipeline_parallel} ranks",
         )
     return model.layers // pipeline_parallel
-
-
-def _compute_seconds(physical: PhysicalCosts, graph: TaskGraph) -> Seconds:
-    """Seconds of compute steps and updates; zero for communication."""
-    layout = graph.layout
-    stages = stage_seconds(physical, layout.stages, physical.layers_per_stage(layout))
-    by_stage = np.zeros((len(Operation), layout.stages))
-    by_stage[Operation.FORWARD] = stages.forward
-    by_stage[Operation.BACKWARD] = stages.backward_input + stages.backward_weight
-    by_stage[Operation.BACKWARD_INPUT] = stages.backward_input
-    by_stage[Operation.BACKWARD_WEIGHT] = stages.backward_weight
-    seconds: Seconds = by_stage[graph.operation, graph.stage]
-    for operation, traffic in (
-        (Operation.OPTIMIZER, physical.implementation.optimizer_traffic),
-        (Operation.NORM, NORM_TRAFFIC),
-    ):
-        tasks = graph.operation == operation
-        seconds[tasks] = _state_seconds(physical, graph, traffic)[graph.rank[tasks]]
-    return seconds
-
-
-def _state_seconds(physical: PhysicalCosts, graph: TaskGraph, traffic: float) -> Seconds:
-    """Seconds in which each rank moves `traffic` bytes a parameter of its state."""
-    parameters = rank_parameters(physical, graph.layout)
-    parameters = parameters * physical.state_share(graph.communication.sharding)
-    device = physical.cluster.device
-    bandwidth = device.memory_bandwidth * device.memory_efficiency
-    seconds: Seconds = parameters * traffic / bandwidth
-    return seconds
 
 
 def rank_parameters(physical: PhysicalCosts, layout: Layout) -> Seconds:

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from bfpp.schedules import InvalidConfiguration, Layout, Operation, Sharding, TaskGraph
+from bfpp.schedules import InvalidConfiguration, Layout, Sharding, TaskGraph
 from bfpp.schedules.columns import Flags, Integers, Seconds
 from bfpp.schedules.cut import cut_layers
+from bfpp.schedules.operations import OPERATIONS
 from bfpp.sim.costs import Costs, fixed_costs
 from bfpp.sim.kinds import PROFILE, require_kind
 from bfpp.sim.numbers import is_count, is_usable
 from bfpp.sim.preset_files import Table, read_settings, shown
+from bfpp.sim.prices import PRICES
 
 FIELD = "profile"
 LAYER = ("count", "forward", "backward", "parameters", "bytes")
@@ -34,7 +37,7 @@ DATA = (
     "gather", "all-reduce", "reduce-scatter", "norm", "norm-of-shares", "optimizer",
     "clipped-optimizer",
 )  # fmt: skip
-"""The ways of `Communication.way`: an optimizer that clips waits for all ranks, say."""
+"""The algorithms of operations: an optimizer that clips waits for all ranks, say."""
 
 WHOLE = frozenset({"count", "sender", "receiver", *RUN})
 LEAST_VALUES = dict.fromkeys(("count", "ranks", "replicas", "microbatch_size"), 1)
@@ -78,9 +81,9 @@ class ProfiledCosts:
 
     def pass_seconds(self, layout: Layout, kind: str) -> Seconds:
         """For each stage, what its `forward` or `backward` pass of a micro-batch takes."""
-        return self.passes[kind] + self._sums(layout, kind)
+        return self.passes[kind] + self.sums(layout, kind)
 
-    def _sums(self, layout: Layout, key: str) -> Seconds:
+    def sums(self, layout: Layout, key: str) -> Seconds:
         """For each stage, the sum over its layers."""
         return np.array(
             [sum(self.layers[layer][key] for layer in layers) for layers in self.cuts(layout)]
@@ -88,50 +91,21 @@ class ProfiledCosts:
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The measured seconds of each task; ports are not shared."""
-        seconds = self._seconds(graph) + np.where(
-            _waits_for_another_lane(graph), self.dispatch["wake"], self.dispatch["next"]
+        step, seconds = MeasuredStep(self, graph), np.zeros(len(graph))
+        for code in np.unique(graph.operation).tolist():
+            tasks = np.flatnonzero(graph.operation == code).astype(np.int32)
+            seconds[tasks] = PRICES[OPERATIONS[code]].measured_seconds(step, tasks)
+        return fixed_costs(
+            seconds
+            + np.where(_waits_for_another_lane(graph), self.dispatch["wake"], self.dispatch["next"])
         )
-        return fixed_costs(seconds)
 
-    def _seconds(self, graph: TaskGraph) -> Seconds:
-        layout = graph.layout
-        by_stage = np.zeros((len(Operation), layout.stages))
-        backward = self.pass_seconds(layout, "backward")
-        by_stage[Operation.FORWARD] = self.pass_seconds(layout, "forward")
-        by_stage[Operation.BACKWARD] = backward
-        by_stage[[Operation.BACKWARD_INPUT, Operation.BACKWARD_WEIGHT]] = backward / 2
-        parameters = self._sums(layout, "parameters")
-        for operation in (Operation.GATHER, Operation.REDUCE):
-            by_stage[operation] = self._line(graph.communication.way(operation), parameters)
-        seconds: Seconds = by_stage[graph.operation, graph.stage]
-        of_rank: Seconds = np.bincount(  # type: ignore[assignment]
-            layout.rank_of_stage, parameters, layout.pipeline_parallel
-        )
-        share = 1 if graph.communication.sharding is Sharding.NONE else 1 / self.replicas
-        for operation in (Operation.NORM, Operation.OPTIMIZER):
-            tasks = graph.operation == operation
-            line = self._line(graph.communication.way(operation), of_rank * share)
-            seconds[tasks] = line[graph.rank[tasks]]
-        transfers = np.flatnonzero(graph.is_transfer).astype(np.int32)
-        seconds[transfers] = self._transfer_seconds(graph, transfers)
-        return seconds
-
-    def _line(self, way: str, parameters: Seconds) -> Seconds:
-        line = self.data[way]
+    def line(self, algorithm: str, parameters: Seconds) -> Seconds:
+        """What a collective or an update of so many parameters takes."""
+        line = self.data[algorithm]
         return line["fixed"] + line["per_parameter"] * parameters
 
-    def _transfer_seconds(self, graph: TaskGraph, tasks: Integers) -> Seconds:
-        """Latency, and what the stage before hands on over the bandwidth."""
-        last_layers = [layers[-1] for layers in self.cuts(graph.layout)]
-        size = np.array([self.layers[layer]["bytes"] for layer in last_layers])
-        is_gradient = graph.operation[tasks] == Operation.TRANSFER_GRADIENTS
-        sent = size[graph.stage[tasks] - is_gradient]
-        latency, bandwidth = self._channel_tables(graph.layout.pipeline_parallel)
-        ends = graph.rank[tasks], graph.peer[tasks]
-        seconds: Seconds = latency[ends] + sent / bandwidth[ends]
-        return seconds
-
-    def _channel_tables(self, ranks: int) -> tuple[Seconds, Seconds]:
+    def channel_tables(self, ranks: int) -> tuple[Seconds, Seconds]:
         """Latency and bandwidth by sender and receiver; the mean where nothing was measured."""
         if ranks > 1 and not self.channels:
             raise InvalidConfiguration(
@@ -147,6 +121,55 @@ class ProfiledCosts:
                     table[sender, receiver] = channel[key]
             tables.append(table)
         return tables[0], tables[1]
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredStep:
+    """A training step while its tasks are priced by a profile."""
+
+    profile: ProfiledCosts
+    graph: TaskGraph
+
+    @cached_property
+    def _parameters(self) -> Seconds:
+        return self.profile.sums(self.graph.layout, "parameters")
+
+    def _algorithm(self, tasks: Integers) -> str:
+        return OPERATIONS[int(self.graph.operation[tasks[0]])].algorithm(self.graph.communication)
+
+    def passes(self, tasks: Integers, kind: str) -> Seconds:
+        """Passes of micro-batches through stages."""
+        by_stage = self.profile.pass_seconds(self.graph.layout, kind)
+        seconds: Seconds = by_stage[self.graph.stage[tasks]]
+        return seconds
+
+    def of_stage(self, tasks: Integers) -> Seconds:
+        """Collectives over the parameters of a stage."""
+        line = self.profile.line(self._algorithm(tasks), self._parameters)
+        seconds: Seconds = line[self.graph.stage[tasks]]
+        return seconds
+
+    def of_rank(self, tasks: Integers) -> Seconds:
+        """Updates, and norms, over the parameters of a rank's state."""
+        layout = self.graph.layout
+        parameters: Seconds = np.bincount(  # type: ignore[assignment]
+            layout.rank_of_stage, self._parameters, layout.pipeline_parallel
+        )
+        is_whole = self.graph.communication.sharding is Sharding.NONE
+        share = 1 if is_whole else 1 / self.profile.replicas
+        line = self.profile.line(self._algorithm(tasks), parameters * share)
+        seconds: Seconds = line[self.graph.rank[tasks]]
+        return seconds
+
+    def transfers(self, tasks: Integers, of_stage: int) -> Seconds:
+        """Latency, and what a stage hands on over the bandwidth: a task's own, or one near it."""
+        last_layers = [layers[-1] for layers in self.profile.cuts(self.graph.layout)]
+        size = np.array([self.profile.layers[layer]["bytes"] for layer in last_layers])
+        sent = size[self.graph.stage[tasks] + of_stage]
+        latency, bandwidth = self.profile.channel_tables(self.graph.layout.pipeline_parallel)
+        ends = self.graph.rank[tasks], self.graph.peer[tasks]
+        seconds: Seconds = latency[ends] + sent / bandwidth[ends]
+        return seconds
 
 
 def _waits_for_another_lane(graph: TaskGraph) -> Flags:

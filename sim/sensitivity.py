@@ -18,8 +18,9 @@ from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import Integers, Seconds
 from bfpp.sim.compiled_engine import Slopes, flows_meet, replay_with_slopes, times
 from bfpp.sim.costs import CostModel, Costs
-from bfpp.sim.parameters import OPERATIONS, STAGE, numbers, relative_slope, tasks_of_kind
+from bfpp.sim.parameters import STAGE, numbers, relative_slope, tasks_of_kind
 from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.prices import parameters
 from bfpp.traces.causes import Causes
 from bfpp.traces.timeline import Timeline
 
@@ -71,7 +72,7 @@ def step_time_slopes(graph: TaskGraph, costs: Costs, slopes: Iterable[Costs]) ->
 def _slopes(graph: TaskGraph, model: CostModel, costs: Costs) -> Iterator[tuple[str, Costs]]:
     """Each parameter, and the derivative of the costs by its logarithm."""
     present = set(graph.operation.tolist())
-    kinds = [name for name, codes in OPERATIONS.items() if present.intersection(codes)]
+    kinds = [name for name, codes in parameters().items() if present.intersection(codes)]
     kinds += [f"{STAGE}{stage}" for stage in range(graph.layout.stages)]
     for kind in kinds:
         chosen = tasks_of_kind(graph, kind)

@@ -18,6 +18,7 @@ import numpy as np
 
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE, group_by
+from bfpp.schedules.operations import OPERATIONS
 
 Choose = Callable[[Sequence[Any]], Any]
 Mutation = Callable[[TaskGraph, Choose], TaskGraph | None]
@@ -53,7 +54,7 @@ def find(graph: TaskGraph, *operations: Operation, **fields: int) -> list[Task]:
     return [
         task
         for task in graph.tasks()
-        if task.operation in (operations or tuple(Operation))
+        if task.operation in (operations or tuple(OPERATIONS))
         and all(getattr(task, name) == value for name, value in fields.items())
     ]
 

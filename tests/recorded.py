@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
-from bfpp.schedules.graph import LaneKind
+from bfpp.schedules.operations import OPERATIONS
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
-from bfpp.sim.costs import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import IMPLEMENTATIONS
 from bfpp.sim.model import load_model
@@ -32,7 +32,7 @@ FILE = Path(__file__).parent / "golden" / "recorded.json"
 GRAPHS, PREDICTIONS = 400, 60
 MEASURED = files("bfpp") / "paper" / "measurements.csv"
 
-OPERATIONS = {
+NAMES = {
     Operation.FORWARD: "forward",
     Operation.BACKWARD: "backward",
     Operation.BACKWARD_INPUT: "backward input",
@@ -43,14 +43,6 @@ OPERATIONS = {
     Operation.REDUCE: "reduce",
     Operation.OPTIMIZER: "optimizer",
     Operation.NORM: "norm",
-}
-LANES = {
-    LaneKind.COMPUTE: "compute",
-    LaneKind.DATA: "data",
-    LaneKind.SEND_ACTIVATIONS: "send activations",
-    LaneKind.RECEIVE_ACTIVATIONS: "receive activations",
-    LaneKind.SEND_GRADIENTS: "send gradients",
-    LaneKind.RECEIVE_GRADIENTS: "receive gradients",
 }
 
 
@@ -106,12 +98,13 @@ def graph_hash(graph: TaskGraph) -> str:
     """A hash of every column, lane and dependency, by name."""
     digest = sha256()
     for lane in graph.lanes:
-        digest.update(f"{lane.rank} {LANES[lane.kind]} {lane.peer};".encode())
+        stream = lane.stream.name.lower().replace("_", " ")
+        digest.update(f"{lane.rank} {stream} {lane.peer};".encode())
     numbers = ("rank", "peer", "stage", "microbatch", "lane", "peer_lane")
     columns = [getattr(graph, name).tolist() for name in numbers]
     columns += [graph.weight_buffer.tolist(), graph.gradient_buffer.tolist()]
     for task, operation in enumerate(graph.operation.tolist()):
-        words = [OPERATIONS[Operation(operation)], *(column[task] for column in columns)]
+        words: list[object] = [NAMES[OPERATIONS[operation]], *(column[task] for column in columns)]
         words += sorted(graph.dependencies.of(task).tolist())
         digest.update((" ".join(map(str, words)) + ";").encode())
     return digest.hexdigest()

@@ -13,7 +13,7 @@ from bfpp.executor.calibration.fitting import fit_line, least_squares  # noqa: E
 from bfpp.executor.measured import END, READY  # noqa: E402
 from bfpp.profiles import inline  # noqa: E402
 from bfpp.schedules import Layout, build_graph  # noqa: E402
-from bfpp.sim.costs import AbstractCosts  # noqa: E402
+from bfpp.sim.abstract import AbstractCosts  # noqa: E402
 from bfpp.sim.engines import simulate  # noqa: E402
 from bfpp.sim.profile import load_profile  # noqa: E402
 

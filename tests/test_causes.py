@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.columns import NONE
+from bfpp.schedules.operations import OPERATIONS
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.compiled_engine import simulate
-from bfpp.sim.costs import AbstractCosts
 from bfpp.sim.parameters import Scaled
 from bfpp.traces.causes import Cause, Causes
 from bfpp.traces.metrics import rank_metrics
@@ -101,7 +102,7 @@ def test_an_example_by_hand():
         Cause.OPTIMIZER: 0.25,
     }
     causes = Causes(timeline)
-    operations = [Operation(timeline.graph.operation[task]) for task in causes.critical_path]
+    operations = [OPERATIONS[timeline.graph.operation[task]] for task in causes.critical_path]
     assert operations == [
         Operation.FORWARD,
         Operation.TRANSFER_ACTIVATIONS,

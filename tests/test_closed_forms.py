@@ -14,7 +14,7 @@ from bfpp.schedules.counts import (
     sends_per_microbatch,
     weight_buffers,
 )
-from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.metrics import bubble, compute_time
 

@@ -21,7 +21,7 @@ HOSTILE = "[red]x[/red]<script>\x1b[31m\n"
 
 RANK = {
     "rank", "compute_time", "start", "end", "idle", "utilisation", "exposed_transfer",
-    "exposed_data", "peak_microbatches",
+    "exposed_data", "exposed_model", "peak_microbatches",
 }  # fmt: skip
 ABSTRACT = {"schedule", "step_time", "bubble", "tasks", "engine", "ranks"}
 WITH_MODEL = ABSTRACT | {

@@ -9,7 +9,7 @@ import pytest
 
 from bfpp.schedules import Layout, build_graph
 from bfpp.sim import compiled_engine, kernels
-from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.abstract import AbstractCosts
 
 COMPILED = SimpleNamespace(sweep=object(), replay=object())
 

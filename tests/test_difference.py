@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.comparison import what_differs
-from bfpp.sim.costs import AbstractCosts
+from bfpp.schedules.operations import COMPUTE
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.difference import DifferentGraphs, Pair, difference
 from bfpp.traces.timeline import MEASURED
@@ -86,7 +87,10 @@ def test_an_example_by_hand():
     assert (forward.count, forward.mean, forward.mean.error) == (2, Pair(1, 2), -0.5)
     assert found.operations[Operation.TRANSFER_GRADIENTS].mean == Pair(0.5, 0)
     assert found.operations[Operation.TRANSFER_GRADIENTS].mean.error is None
-    assert [each.busy for each in found.lanes if each.lane.kind == 0] == [Pair(3, 4), Pair(3, 4)]
+    assert [each.busy for each in found.lanes if each.lane.stream is COMPUTE] == [
+        Pair(3, 4),
+        Pair(3, 4),
+    ]
     assert found.mean_rank["transfer"] == Pair(1.0, 0)
     assert [each.task.operation for each in found.worst[:2]] == [Operation.FORWARD] * 2
     assert found.worst[0].duration == Pair(1, 2)

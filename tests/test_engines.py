@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.sim import compiled_engine, kernels, simpy_engine
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.compiled_engine import flows_meet
-from bfpp.sim.costs import AbstractCosts, Costs
+from bfpp.sim.costs import Costs
 from bfpp.sim.model import load_model
 from bfpp.sim.physical import PhysicalCosts
 from tests.strategies import graphs

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from bfpp.schedules import Communication, Layout, Sharding, build_graph
-from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.sim.gains import waits_with_gains
 from bfpp.traces.causes import Causes

@@ -43,7 +43,7 @@ def record():
 def test_the_form_is_what_the_module_says():
     written = record()
     assert list(written) == [
-        "format", "schedule", "layout", "communication", "lanes", "tasks",
+        "format", "schedule", "layout", "communication", "lanes", "templates", "tasks",
     ]  # fmt: skip
     assert written["format"] == FORMAT
     assert list(written["tasks"]) == [*COLUMNS, "dependencies"]

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
-from bfpp.sim.costs import AbstractCosts
+from bfpp.schedules.operations import OPERATIONS
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.simpy_engine import simulate
 from bfpp.traces.appearance import fill
 from bfpp.traces.causes import Causes
@@ -91,7 +92,7 @@ def test_colours_are_those_of_every_figure() -> None:
         )
     }
     assert drawn == {
-        (operation, microbatch): fill(Operation(operation), microbatch, 32)
+        (operation, microbatch): fill(OPERATIONS[operation], microbatch, 32)
         for operation, microbatch in drawn
     }
     assert len(panel["inks"]) == len(panel["colours"])
@@ -371,7 +372,7 @@ def test_the_dependency_that_ended_last_is_told(opened: Callable[..., Page]) -> 
     page.point_at(task, shown)
     last = max(graph.task(task).dependencies, key=lambda other: shown.end[other])
     told = page.find(".tip li.last").text
-    assert told.startswith(Operation(graph.operation[last]).title.capitalize())
+    assert told.startswith(OPERATIONS[graph.operation[last]].title.capitalize())
     assert "ended last" in told
 
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.columns import NONE
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.compiled_engine import simulate
-from bfpp.sim.costs import AbstractCosts
 from bfpp.sim.gains import waits_with_gains
 from bfpp.traces.causes import Cause, Causes
 from bfpp.traces.html import Panel, page

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, Layout, Sharding, build_graph, find_schedule, lower
 from bfpp.schedules.steps import STEP, backward, backward_input, backward_weight, forward
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
-from bfpp.sim.costs import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import MEGATRON, PAPER
 from bfpp.sim.memory import GIGABYTE, Memory, passes_alive, rank_memories, rank_memory

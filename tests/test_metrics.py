@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfpp.schedules import Communication, LaneKind, Layout, Operation, Sharding, build_graph
-from bfpp.sim.costs import AbstractCosts
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph, operations
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.metrics import (
     bubble,
@@ -102,15 +102,15 @@ def test_two_ranks_by_hand():
     assert (second.start, second.end, second.idle) == (2, 8, 5)
     assert (first.exposed_transfer, second.exposed_transfer) == (2, 2)
     sends = [
-        lane.kind
+        lane.stream
         for lane, busy in zip(graph.lanes, lane_busy_time(timeline), strict=True)
         if busy == 2
     ]
     assert sends == [
-        LaneKind.SEND_ACTIVATIONS,
-        LaneKind.RECEIVE_GRADIENTS,
-        LaneKind.RECEIVE_ACTIVATIONS,
-        LaneKind.SEND_GRADIENTS,
+        operations.SEND_ACTIVATIONS,
+        operations.RECEIVE_GRADIENTS,
+        operations.RECEIVE_ACTIVATIONS,
+        operations.SEND_GRADIENTS,
     ]
 
 

@@ -21,8 +21,9 @@ from bfpp.schedules import (
     one_forward_one_backward,
     registered_schedules,
 )
+from bfpp.schedules.operations import Operation
 from bfpp.schedules.order_validity import order_violations
-from bfpp.schedules.steps import Operation, Step
+from bfpp.schedules.steps import Step
 from bfpp.schedules.torch_format import layout_of, word
 
 deterministic = settings(derandomize=True, deadline=None, max_examples=60)

@@ -22,7 +22,7 @@ from hypothesis import given
 
 from bfpp.schedules import Communication, Layout, Sharding, TaskGraph, build_graph
 from bfpp.schedules.columns import NONE
-from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.simpy_engine import simulate
 from bfpp.traces.perfetto import events, write_perfetto
 from bfpp.traces.timeline import Timeline

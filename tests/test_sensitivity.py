@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.compiled_engine import step_times, times
-from bfpp.sim.costs import AbstractCosts, Costs
+from bfpp.sim.costs import Costs
 from bfpp.sim.engines import simulate
 from bfpp.sim.model import load_model
 from bfpp.sim.parameters import changed, parse_change

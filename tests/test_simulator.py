@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Operation, build_graph
 from bfpp.schedules.columns import NONE
-from bfpp.sim.costs import AbstractCosts, Costs
+from bfpp.sim.abstract import AbstractCosts
+from bfpp.sim.costs import Costs
 from bfpp.sim.engines import simulate
 from bfpp.sim.ports import Ports
 from bfpp.sim.simpy_engine import simulate as replay

@@ -13,9 +13,10 @@ from hypothesis import given
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
 from bfpp.schedules.columns import NONE
-from bfpp.sim.costs import AbstractCosts
+from bfpp.schedules.operations import STREAMS
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.simpy_engine import simulate
-from bfpp.traces.appearance import ALL_LANES, IDLE, drawn_rows, fill
+from bfpp.traces.appearance import IDLE, drawn_rows, fill
 from bfpp.traces.bars import FINEST, Bar, bars
 from bfpp.traces.svg import SvgPanel, svg, svg_placements, write_svg
 from bfpp.traces.svg_elements import text_width
@@ -113,9 +114,9 @@ def test_layers_of_one_pass_are_one_bar_with_seams() -> None:
 
 def test_rows_without_time_are_left_out() -> None:
     free = timeline("breadth-first", FIGURE_4["breadth-first"])
-    assert len(boxes(svg([SvgPanel("free", free, ALL_LANES)]))[IDLE]) == 4
+    assert len(boxes(svg([SvgPanel("free", free, STREAMS)]))[IDLE]) == 4
     costly = timeline("breadth-first", FIGURE_4["breadth-first"], transfer=0.25, reduce=1)
-    drawn = svg([SvgPanel("costly", costly, ALL_LANES)])
+    drawn = svg([SvgPanel("costly", costly, STREAMS)])
     assert len(boxes(drawn)[IDLE]) == len(costly.graph.lanes)
     assert "send gradients to 3" in texts(drawn)
     assert "transfer gradients" in texts(drawn)
@@ -200,7 +201,7 @@ def test_thin_bars_blend_by_time() -> None:
 def test_every_graph_can_be_drawn(graph: TaskGraph) -> None:
     costs = AbstractCosts(1.1e-3, 2.3e-3, transfer=1e-4, gather=5e-4, reduce=7e-4)
     one = simulate(graph, costs.costs(graph))
-    root = parsed(svg([SvgPanel("any", one, ALL_LANES)]))
+    root = parsed(svg([SvgPanel("any", one, STREAMS)]))
     assert root.tag == f"{NAMESPACE}svg"
 
 

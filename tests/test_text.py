@@ -12,7 +12,7 @@ import pytest
 from rich.text import Text
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
-from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.simpy_engine import simulate
 from bfpp.traces.appearance import fill
 from bfpp.traces.text import text

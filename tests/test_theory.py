@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import InvalidConfiguration, Layout, Sharding, build_graph, find_schedule
 from bfpp.schedules.counts import data_network, peak_activations, reduction_window
-from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.sim.model import load_model
 from bfpp.sim.theory import Setup, batch, compute, memory, network

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
-from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.causes import Causes
 from bfpp.traces.html import Panel, page

@@ -22,7 +22,7 @@ from bfpp.schedules import (
     registered_schedules,
 )
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.steps import DATA
+from bfpp.schedules.operations import collectives
 from tests.gloo_runs import Chain, Ran, count_groups, disagree, run_all, swap_receives
 from tests.spoilt_models import SpoiltSource
 from tests.training_runs import EXACT, STEPS, compare, run_locally
@@ -154,7 +154,7 @@ def test_replicas_begin_together_what_they_do_together(ran: dict[str, Ran]) -> N
     case = "breadth-first full 2x2"
     graph, columns = JOBS[case].plan().graph, ran[case].columns
     start, end = columns[:, 2], columns[:, 3]
-    together = np.isin(graph.operation, DATA)
+    together = np.isin(graph.operation, collectives(graph.communication))
     assert together.any()
     assert (start[0, together] == start[1, together]).all()
     assert (start[0, ~together] != start[1, ~together]).any()

@@ -11,12 +11,12 @@ import pytest
 from bfpp.schedules import (
     Communication,
     Lane,
-    LaneKind,
     Layout,
     Operation,
     Sharding,
     TaskGraph,
     build_graph,
+    operations,
 )
 from bfpp.schedules.validity import ORDER, STRUCTURE, violations
 from tests.mutations import changed, exchanged, find, rebuilt, twice, waiting_less, without
@@ -53,12 +53,12 @@ def numbered_backwards() -> TaskGraph:
 def reduces_beside_its_lane() -> TaskGraph:
     graph = one_rank(1, 1)
     reduction = first(graph, Operation.REDUCE)
-    return changed(graph, reduction, lane=graph.lanes.index(Lane(0, LaneKind.COMPUTE)))
+    return changed(graph, reduction, lane=graph.lanes.index(Lane(0, operations.COMPUTE)))
 
 
 def runs_elsewhere() -> TaskGraph:
     graph = pair_of_ranks()
-    return changed(graph, 0, rank=1, lane=graph.lanes.index(Lane(1, LaneKind.COMPUTE)))
+    return changed(graph, 0, rank=1, lane=graph.lanes.index(Lane(1, operations.COMPUTE)))
 
 
 def misses_a_forward() -> TaskGraph:
@@ -73,8 +73,8 @@ def misses_a_transfer() -> TaskGraph:
 def receives_from_a_stranger() -> TaskGraph:
     graph = build_graph("gpipe", Layout(3, 1, placement="contiguous"))
     lanes = list(graph.lanes)
-    lanes[lanes.index(Lane(1, LaneKind.RECEIVE_ACTIVATIONS, 0))] = Lane(
-        1, LaneKind.RECEIVE_ACTIVATIONS, 2
+    lanes[lanes.index(Lane(1, operations.RECEIVE_ACTIVATIONS, 0))] = Lane(
+        1, operations.RECEIVE_ACTIVATIONS, 2
     )
     return replace(graph, lanes=tuple(lanes))
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from bfpp.schedules import Lane, LaneKind, Layout, Operation, Sharding, Task, TaskGraph
+from bfpp.schedules import Lane, Layout, Operation, Sharding, Task, TaskGraph, operations
 from bfpp.schedules.columns import NONE
 
 NOTHING = math.nan
@@ -283,10 +283,10 @@ def unchanged(before: float, after: float) -> float:
 
 def are_one_channel(sender: Lane, receiver: Lane) -> bool:
     """Whether what is sent from one lane comes out at the other."""
-    if sender.kind is LaneKind.COMPUTE:
-        return receiver.kind is LaneKind.COMPUTE
-    kinds = (sender.kind, receiver.kind)
-    return (sender.rank, sender.peer) == (receiver.peer, receiver.rank) and kinds in (
-        (LaneKind.SEND_ACTIVATIONS, LaneKind.RECEIVE_ACTIVATIONS),
-        (LaneKind.SEND_GRADIENTS, LaneKind.RECEIVE_GRADIENTS),
+    if sender.stream is operations.COMPUTE:
+        return receiver.stream is operations.COMPUTE
+    streams = (sender.stream, receiver.stream)
+    return (sender.rank, sender.peer) == (receiver.peer, receiver.rank) and streams in (
+        (operations.SEND_ACTIVATIONS, operations.RECEIVE_ACTIVATIONS),
+        (operations.SEND_GRADIENTS, operations.RECEIVE_GRADIENTS),
     )

@@ -9,37 +9,16 @@ stage, as in the paper's figures.
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules import LaneKind, Operation, Task, TaskGraph
+from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE, Integers
+from bfpp.schedules.operations import COMPUTE, DATA, OPERATIONS, STREAMS, Stream
+from bfpp.traces.operations import TRACED
 from bfpp.traces.timeline import Timeline
-
-
-class Tone(NamedTuple):
-    """A hue in degrees, a saturation, and the lightness of first and last micro-batch."""
-
-    hue: float
-    saturation: float
-    darkest: float
-    lightest: float
-
-
-TONES: dict[Operation, Tone] = {
-    Operation.FORWARD: Tone(214, 0.68, 0.40, 0.76),
-    Operation.BACKWARD: Tone(28, 0.86, 0.42, 0.74),
-    Operation.BACKWARD_INPUT: Tone(28, 0.86, 0.42, 0.74),
-    Operation.BACKWARD_WEIGHT: Tone(152, 0.42, 0.34, 0.68),
-    Operation.TRANSFER_ACTIVATIONS: Tone(200, 0.28, 0.58, 0.80),
-    Operation.TRANSFER_GRADIENTS: Tone(36, 0.34, 0.58, 0.80),
-    Operation.GATHER: Tone(276, 0.38, 0.56, 0.56),
-    Operation.REDUCE: Tone(344, 0.52, 0.52, 0.52),
-    Operation.OPTIMIZER: Tone(220, 0.10, 0.32, 0.32),
-    Operation.NORM: Tone(220, 0.10, 0.62, 0.62),
-}
 
 DARK_INK, LIGHT_INK = "#16202c", "#ffffff"
 QUIET_INK = "#5b6673"
@@ -48,7 +27,7 @@ IDLE = "#eef0f3"
 
 def fill(operation: Operation, microbatch: int = 0, microbatches: int = 1) -> str:
     """The colour of a task, as `#rrggbb`."""
-    tone = TONES[operation]
+    tone = TRACED[operation].tone
     share = max(microbatch, 0) / max(microbatches - 1, 1)
     lightness = tone.darkest + (tone.lightest - tone.darkest) * share
     channels = colorsys.hls_to_rgb(tone.hue / 360, lightness, tone.saturation)
@@ -71,32 +50,31 @@ class Row(NamedTuple):
     """One line of a figure: a lane, and its tasks in order."""
 
     rank: int
-    kind: LaneKind
+    stream: Stream
     title: str
     tasks: Integers
 
 
-COMPUTE_AND_DATA = (LaneKind.COMPUTE, LaneKind.DATA)
-ALL_LANES = tuple(LaneKind)
+COMPUTE_AND_DATA = (COMPUTE, DATA)
 
 
-def rows(graph: TaskGraph, kinds: tuple[LaneKind, ...] = ALL_LANES) -> list[Row]:
+def rows(graph: TaskGraph, streams: Collection[Stream] = STREAMS) -> list[Row]:
     """The rows of a figure, rank by rank, compute first; empty lanes left out."""
     return [
-        Row(lane.rank, lane.kind, lane.title, graph.lane_tasks.of(number))
+        Row(lane.rank, lane.stream, lane.title, graph.lane_tasks.of(number))
         for number, lane in enumerate(graph.lanes)
-        if lane.kind in kinds
+        if lane.stream in streams
     ]
 
 
-def drawn_rows(timeline: Timeline, kinds: tuple[LaneKind, ...] = ALL_LANES) -> list[Row]:
+def drawn_rows(timeline: Timeline, streams: Collection[Stream] = STREAMS) -> list[Row]:
     """The rows that have something to draw: tasks that take time, and no row without any.
 
     In the order of their starts, from which measured tasks of a lane may differ
     by the error of a clock.
     """
     drawn = []
-    for row in rows(timeline.graph, kinds):
+    for row in rows(timeline.graph, streams):
         tasks = row.tasks[timeline.duration[row.tasks] > 0]
         if len(tasks):
             drawn.append(row._replace(tasks=timeline.by_start(tasks)))
@@ -108,4 +86,4 @@ def drawn_operations(graph: TaskGraph, drawn: Sequence[Row]) -> list[Operation]:
     seen: set[int] = set()
     for row in drawn:
         seen.update(np.unique(graph.operation[row.tasks]).tolist())
-    return [Operation(operation) for operation in sorted(seen)]
+    return [OPERATIONS[operation] for operation in sorted(seen)]

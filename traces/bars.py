@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules import Operation
 from bfpp.schedules.columns import Flags, Integers
+from bfpp.schedules.operations import OPERATIONS
 from bfpp.traces.appearance import IDLE, Row, fill, label
 from bfpp.traces.timeline import Timeline
 
@@ -89,7 +89,7 @@ def _colours(timeline: Timeline, tasks: Integers) -> Integers:
     kinds = np.stack([graph.operation[tasks], graph.microbatch[tasks]])
     distinct, which = np.unique(kinds, axis=1, return_inverse=True)
     fills = [
-        fill(Operation(operation), microbatch, graph.layout.microbatches)
+        fill(OPERATIONS[operation], microbatch, graph.layout.microbatches)
         for operation, microbatch in distinct.T.tolist()
     ]
     return np.array([_channels(colour) for colour in fills], dtype=np.int32)[which.ravel()]

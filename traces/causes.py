@@ -12,44 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
 
-from bfpp.schedules import Operation, TaskGraph
+from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Groups, Integers, Seconds, group_by
+from bfpp.schedules.operations import OPERATIONS, collectives
 from bfpp.traces.metrics import compute_time
+from bfpp.traces.operations import TRACED, Cause
 from bfpp.traces.timeline import Timeline
-
-
-class Cause(StrEnum):
-    """What an idle rank waits for."""
-
-    WARM_UP = "warm-up"
-    DRAIN = "drain"
-    OTHER_RANK = "other ranks' compute"
-    IMBALANCE = "imbalance between stages"
-    TRANSFER = "transfer"
-    GATHER = "exposed gather"
-    REDUCTION = "exposed reduction"
-    BUFFER = "buffer not yet free"
-    OPTIMIZER = "optimizer"
-    REPLICAS = "data-parallel peers"
-    DISPATCH = "dispatch"
-
-
-COMMUNICATION: dict[int, Cause] = {
-    Operation.TRANSFER_ACTIVATIONS: Cause.TRANSFER,
-    Operation.TRANSFER_GRADIENTS: Cause.TRANSFER,
-    Operation.GATHER: Cause.GATHER,
-    Operation.REDUCE: Cause.REDUCTION,
-    Operation.OPTIMIZER: Cause.OPTIMIZER,
-    Operation.NORM: Cause.OPTIMIZER,
-}
-
-WAITS_FOR_REPLICAS = (Operation.GATHER, Operation.REDUCE)
-"""What begins once the same rank of every replica is ready, which the graph does not show."""
 
 SAME = 1e-9
 """Relative difference of durations below which stages are balanced."""
@@ -142,7 +114,7 @@ class Causes:
     @cached_property
     def _mean_seconds(self) -> Seconds:
         """For each operation, the mean duration of its tasks."""
-        operation, codes = self.timeline.graph.operation, len(Operation)
+        operation, codes = self.timeline.graph.operation, len(OPERATIONS)
         count = np.bincount(operation, minlength=codes)
         total = np.bincount(operation, self.timeline.duration, codes)
         mean: Seconds = total / np.maximum(count, 1)
@@ -206,18 +178,20 @@ class Causes:
 
     def _waited_for_replicas(self, task: int, begin: float, until: float) -> float:
         """How long of a stretch before its start a task was ready, but its peers were not."""
-        ready, operation = self.timeline.ready, self.timeline.graph.operation
-        if ready is None or task == NONE or operation[task] not in WAITS_FOR_REPLICAS:
+        ready, graph = self.timeline.ready, self.timeline.graph
+        if ready is None or task == NONE:
+            return 0.0
+        if int(graph.operation[task]) not in collectives(graph.communication):
             return 0.0
         return max(until - max(begin, float(ready[task])), 0.0)
 
     def _cause_of(self, on: int, after: int, where: Cause) -> Cause:
         graph = self.timeline.graph
-        operation = int(graph.operation[on])
+        operation = OPERATIONS[graph.operation[on]]
         beside = after != NONE and graph.is_compute[after] and graph.lane[on] != graph.lane[after]
-        if operation == Operation.REDUCE and beside:
+        if beside and any(datum.buffer for datum in operation.row.ends):
             return Cause.BUFFER
-        return COMMUNICATION.get(operation, where)
+        return TRACED[operation].cause or where
 
 
 def _predecessors(graph: TaskGraph) -> Groups:

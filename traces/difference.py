@@ -15,6 +15,7 @@ import numpy as np
 from bfpp.schedules import InvalidInput, Lane, Operation, Task
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.comparison import what_differs
+from bfpp.schedules.operations import OPERATIONS
 from bfpp.traces.causes import Causes
 from bfpp.traces.metrics import lane_busy_time, rank_metrics
 from bfpp.traces.timeline import Timeline
@@ -107,7 +108,7 @@ class Difference:
     @cached_property
     def operations(self) -> dict[Operation, OperationDifference]:
         """For each operation of the graph, the seconds of its tasks."""
-        operation, codes = self.simulated.graph.operation, len(Operation)
+        operation, codes = self.simulated.graph.operation, len(OPERATIONS)
         count = np.bincount(operation, minlength=codes).tolist()
         totals = [
             np.bincount(operation, timeline.duration, codes).tolist()
@@ -115,7 +116,7 @@ class Difference:
         ]
         return {
             each: OperationDifference(count[each], Pair(totals[0][each], totals[1][each]))
-            for each in Operation
+            for each in OPERATIONS
             if count[each]
         }
 

@@ -29,10 +29,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules import LaneKind, Operation, TaskGraph
+from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import Flags
-from bfpp.traces.appearance import COMPUTE_AND_DATA, IDLE, QUIET_INK, TONES, fill, ink
+from bfpp.schedules.operations import COMPUTE, OPERATIONS
+from bfpp.traces.appearance import COMPUTE_AND_DATA, IDLE, QUIET_INK, fill, ink
 from bfpp.traces.causes import Wait
+from bfpp.traces.operations import TRACED
 from bfpp.traces.timeline import Timeline
 
 __all__ = ["Panel", "write_html"]
@@ -128,7 +130,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "graph": graph.digest,
         "ranks": graph.layout.pipeline_parallel,
         "lanes": _lanes(graph),
-        "operations": [operation.title for operation in Operation],
+        "operations": [operation.title for operation in OPERATIONS],
         "colours": colours.fills,
         "inks": [ink(colour) for colour in colours.fills],
         "legend": colours.legend(timeline.duration > 0),
@@ -158,8 +160,8 @@ def _lanes(graph: TaskGraph) -> list[dict[str, Any]]:
         {
             "rank": lane.rank,
             "title": lane.title,
-            "size": "compute" if lane.kind == LaneKind.COMPUTE else
-                    "data" if lane.kind in COMPUTE_AND_DATA else "channel",
+            "size": "compute" if lane.stream is COMPUTE else
+                    "data" if lane.stream in COMPUTE_AND_DATA else "channel",
         }
         for lane in graph.lanes
     ]  # fmt: skip
@@ -234,7 +236,7 @@ class _Colours:
             for operation in self.present
         }
         self.fills = [
-            fill(Operation(operation), shade, shades)
+            fill(OPERATIONS[operation], shade, shades)
             for operation, shades in self.shades.items()
             for shade in range(shades)
         ]
@@ -242,7 +244,7 @@ class _Colours:
     def of_tasks(self) -> npt.NDArray[np.int16]:
         """For each task, the number of its colour."""
         graph = self.graph
-        first, shades = np.zeros((2, len(Operation)), dtype=np.int32)
+        first, shades = np.zeros((2, len(OPERATIONS)), dtype=np.int32)
         shades[self.present] = list(self.shades.values())
         first[self.present] = np.cumsum(shades[self.present]) - shades[self.present]
         steps = shades[graph.operation] - 1
@@ -256,14 +258,14 @@ class _Colours:
         return [
             {
                 "operation": operation,
-                "name": Operation(operation).title,
-                "from": fill(Operation(operation)),
-                "to": fill(Operation(operation), 1, 2 if self.shades[operation] > 1 else 1),
+                "name": OPERATIONS[operation].title,
+                "from": fill(OPERATIONS[operation]),
+                "to": fill(OPERATIONS[operation], 1, 2 if self.shades[operation] > 1 else 1),
             }
             for operation in operations
         ]
 
 
 def _is_shaded(operation: int) -> bool:
-    tone = TONES[Operation(operation)]
+    tone = TRACED[OPERATIONS[operation]].tone
     return tone.darkest != tone.lightest

@@ -8,12 +8,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules import Operation
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
-from bfpp.schedules.counts import ENDS_AN_ACTIVATION, peak_activations
+from bfpp.schedules.communication import Communication
+from bfpp.schedules.counts import peak_activations
+from bfpp.schedules.operations import (
+    GRADIENTS,
+    OPERATIONS,
+    SAVED,
+    WEIGHTS,
+    Group,
+    Operation,
+    Scope,
+    enders,
+    of_scope,
+    writers,
+)
 from bfpp.traces.timeline import Timeline
 
-DATA = (Operation.GATHER, Operation.REDUCE)
+TRANSFERS = {Group.P2P}
+DATA_PARALLEL = {Group.DP, Group.DP_SHARD, Group.DP_REPLICATE}
+MODEL_PARALLEL = {Group.TP, Group.CP, Group.EP}
 
 
 @dataclass(frozen=True)
@@ -21,9 +35,10 @@ class RankMetrics:
     """One rank's share of a step; times in seconds.
 
     `start` and `end` are those of its compute, from the step's first start, and
-    `idle` is what of the step time it does not compute. `exposed_transfer` and
-    `exposed_data` are how long it only communicates: a transfer (at either
-    end), or a gather or reduction, runs while no compute step does.
+    `idle` is what of the step time it does not compute. `exposed_transfer`,
+    `exposed_data` and `exposed_model` are how long it only communicates: a transfer
+    (at either end), a gather or reduction, or what tensor-, context- and expert-parallel
+    groups exchange runs while no compute step does.
     `peak_microbatches` is the most activations alive at once, in units of all
     of the rank's stages.
     """
@@ -36,6 +51,7 @@ class RankMetrics:
     utilisation: float
     exposed_transfer: float
     exposed_data: float
+    exposed_model: float
     peak_microbatches: float
 
 
@@ -44,7 +60,10 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
     graph, step_time = timeline.graph, timeline.step_time
     computes = compute_time(timeline).tolist()
     peaks = peak_activations(graph) / graph.layout.stages_per_rank
-    chosen = graph.is_transfer, among(graph.operation, DATA)
+    chosen = [
+        among(graph.operation, communicating(groups, graph.communication))
+        for groups in (TRANSFERS, DATA_PARALLEL, MODEL_PARALLEL)
+    ]
     table = []
     for rank, seconds in enumerate(computes):
         tasks = graph.rank_tasks.of(rank)
@@ -61,10 +80,20 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
                 utilisation=busy / step_time if step_time else 1.0,
                 exposed_transfer=exposed[0],
                 exposed_data=exposed[1],
+                exposed_model=exposed[2],
                 peak_microbatches=float(peaks[rank]),
             )
         )
     return table
+
+
+def communicating(groups: set[Group], communication: Communication) -> list[Operation]:
+    """What such groups exchange for a stage or a micro-batch."""
+    return [
+        operation
+        for operation in OPERATIONS
+        if operation.group(communication) in groups and operation.row.scope is not Scope.RANK
+    ]
 
 
 def compute_time(timeline: Timeline) -> Seconds:
@@ -143,8 +172,8 @@ def live_activations_over_time(timeline: Timeline, rank: int) -> Level:
     """The (stage, micro-batch) activations that a rank holds."""
     graph = timeline.graph
     tasks = graph.rank_tasks.of(rank)
-    begins = tasks[graph.operation[tasks] == Operation.FORWARD]
-    ends = tasks[among(graph.operation[tasks], ENDS_AN_ACTIVATION)]
+    begins = tasks[among(graph.operation[tasks], writers(SAVED))]
+    ends = tasks[among(graph.operation[tasks], enders(SAVED))]
     return _level(timeline.start[begins], timeline.end[ends])
 
 
@@ -153,7 +182,7 @@ def weight_buffers_over_time(timeline: Timeline, rank: int) -> Level:
     graph = timeline.graph
     tasks = graph.rank_tasks.of(rank)
     tasks = tasks[graph.weight_buffer[tasks] != NONE]
-    opens = graph.operation[tasks] == Operation.GATHER
+    opens = among(graph.operation[tasks], of_scope(Scope.STAGE, writers(WEIGHTS)))
     return _buffers_over_time(timeline, tasks, graph.weight_buffer[tasks], opens)
 
 
@@ -162,7 +191,7 @@ def gradient_buffers_over_time(timeline: Timeline, rank: int) -> Level:
     graph = timeline.graph
     tasks = graph.rank_tasks.of(rank)
     tasks = tasks[graph.gradient_buffer[tasks] != NONE]
-    reduces = graph.operation[tasks] == Operation.REDUCE
+    reduces = among(graph.operation[tasks], enders(GRADIENTS))
     buffer = graph.gradient_buffer[tasks]
     opens = np.zeros(len(tasks), dtype=bool)
     for number in np.unique(buffer):

@@ -8,12 +8,13 @@ it: no script, no style sheet, and fonts that every machine has.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from bfpp.schedules import LaneKind, Operation
+from bfpp.schedules import Operation
+from bfpp.schedules.operations import COMPUTE, Scope, Stream
 from bfpp.traces.appearance import (
     COMPUTE_AND_DATA,
     IDLE,
@@ -60,7 +61,7 @@ class SvgPanel:
 
     title: str
     timeline: Timeline
-    kinds: tuple[LaneKind, ...] = COMPUTE_AND_DATA
+    streams: Collection[Stream] = COMPUTE_AND_DATA
 
 
 def write_svg(panels: Sequence[SvgPanel], path: Path | str) -> None:
@@ -70,7 +71,7 @@ def write_svg(panels: Sequence[SvgPanel], path: Path | str) -> None:
 
 def svg(panels: Sequence[SvgPanel]) -> str:
     """The panels below each other to one time scale, with a time axis and a legend."""
-    drawings = [_Drawing(panel, drawn_rows(panel.timeline, panel.kinds)) for panel in panels]
+    drawings = [_Drawing(panel, drawn_rows(panel.timeline, panel.streams)) for panel in panels]
     frame = _frame(drawings)
     body, y = [], EDGE
     for drawing in drawings:
@@ -89,7 +90,7 @@ class _Drawing(NamedTuple):
 
     @property
     def shows_channels(self) -> bool:
-        return any(row.kind not in COMPUTE_AND_DATA for row in self.rows)
+        return any(row.stream not in COMPUTE_AND_DATA for row in self.rows)
 
 
 class _Frame(NamedTuple):
@@ -118,11 +119,11 @@ def _frame(drawings: Sequence[_Drawing]) -> _Frame:
 
 
 def _relative_height(row: Row) -> float:
-    return 1.0 if row.kind is LaneKind.COMPUTE else 0.5
+    return 1.0 if row.stream is COMPUTE else 0.5
 
 
 def _row_name(row: Row, drawing: _Drawing) -> str:
-    if row.kind is LaneKind.COMPUTE:
+    if row.stream is COMPUTE:
         return f"rank {row.rank}"
     return row.title if drawing.shows_channels else ""
 
@@ -255,7 +256,7 @@ def _legend(drawings: Sequence[_Drawing], frame: _Frame, top: float) -> tuple[li
         elements += _swatch(operation, x, baseline)
         elements.append(text(x + SWATCH + 3, baseline, operation.title, SMALL))
         x += width + 12
-    note = NUMBERS + (STAGES if shown & {Operation.GATHER, Operation.REDUCE} else "")
+    note = NUMBERS + (STAGES if any(each.row.scope is Scope.STAGE for each in shown) else "")
     if x + text_width(note, SMALL) > frame.right:
         baseline += LINE
     elements.append(text(frame.right, baseline, note, SMALL, "end", QUIET_INK))

@@ -14,40 +14,19 @@ character that it takes. Two ranks, three micro-batches, GPipe:
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules import LaneKind, Operation, Task
+from bfpp.schedules import Operation, Task
 from bfpp.schedules.columns import Integers, Seconds
-from bfpp.traces.appearance import ALL_LANES, Row, drawn_operations, drawn_rows, fill, ink, label
+from bfpp.schedules.operations import STREAMS, Scope, Stream
+from bfpp.traces.appearance import Row, drawn_operations, drawn_rows, fill, ink, label
+from bfpp.traces.operations import TRACED
 from bfpp.traces.time_axis import time_axis
 from bfpp.traces.timeline import Timeline
 
-
-class Mark(NamedTuple):
-    """How an operation is written: around its label, behind it, and in place of it."""
-
-    before: str
-    padding: str
-    after: str
-    unlabelled: str
-
-
-MARKS: dict[Operation, Mark] = {
-    Operation.FORWARD: Mark("", "-", " ", "-"),
-    Operation.BACKWARD: Mark("[", " ", "]", "="),
-    Operation.BACKWARD_INPUT: Mark("[", " ", "]", "="),
-    Operation.BACKWARD_WEIGHT: Mark("{", " ", "}", "~"),
-    Operation.TRANSFER_ACTIVATIONS: Mark(">", "-", " ", ">"),
-    Operation.TRANSFER_GRADIENTS: Mark("<", "-", " ", "<"),
-    Operation.GATHER: Mark("(", " ", ")", "^"),
-    Operation.REDUCE: Mark("<", " ", ">", "v"),
-    Operation.OPTIMIZER: Mark("", " ", "", "*"),
-    Operation.NORM: Mark("", " ", "", "+"),
-}
 BAR = " | "
 LEAST_COLUMNS = 10
 COLUMNS_BETWEEN_TICKS = 8
@@ -75,7 +54,7 @@ def text(
     timeline: Timeline,
     width: int = 100,
     colour: bool = False,
-    kinds: tuple[LaneKind, ...] = ALL_LANES,
+    streams: Collection[Stream] = STREAMS,
 ) -> str:
     """The timeline in lines of at most `width` characters, with an axis and a key below.
 
@@ -84,7 +63,7 @@ def text(
     fits the colours to its terminal). The grid has at least 10 characters
     beside the names of the rows, however narrow the width.
     """
-    drawn = drawn_rows(timeline, kinds)
+    drawn = drawn_rows(timeline, streams)
     if not drawn:
         return "no task takes any time\n"
     titles = [f"rank {row.rank}  {row.title}" for row in drawn]
@@ -133,7 +112,7 @@ def _characters_for_unit(timeline: Timeline, row: Row, unit: float) -> int:
     durations = timeline.duration[row.tasks].tolist()
     for number, duration in zip(row.tasks.tolist(), durations, strict=True):
         task = timeline.graph.task(number)
-        mark, name = MARKS[task.operation], label(task)
+        mark, name = TRACED[task.operation].mark, label(task)
         characters = len(mark.before) + len(name) + len(mark.after) if name else 1
         needed = max(needed, -(-characters // max(round(duration / unit), 1)))
     return needed
@@ -171,7 +150,7 @@ def _spans(timeline: Timeline, row: Row, scale: Scale) -> Iterator[tuple[int, in
 
 def _cell(task: Task, characters: int) -> str:
     """A task in so many characters: with its label if that fits."""
-    mark, name = MARKS[task.operation], label(task)
+    mark, name = TRACED[task.operation].mark, label(task)
     room = characters - len(mark.before) - len(mark.after)
     if name and len(name) <= room:
         return mark.before + name.ljust(room, mark.padding) + mark.after
@@ -188,12 +167,10 @@ def _key(operations: Sequence[Operation], available: int) -> list[str]:
 
 
 def _explained(operation: Operation) -> str:
-    mark = MARKS[operation]
-    labels = {Operation.GATHER: "stage", Operation.REDUCE: "stage"}
-    labels |= dict.fromkeys((Operation.OPTIMIZER, Operation.NORM), "")
-    named = labels.get(operation, "micro-batch")
-    sample = f"{mark.before}0{mark.after}".strip() if named else mark.unlabelled
-    return f"{sample} {operation.title}" + (" of stage 0" if named == "stage" else "")
+    mark = TRACED[operation].mark
+    scope = operation.row.scope
+    sample = mark.unlabelled if scope is Scope.RANK else f"{mark.before}0{mark.after}".strip()
+    return f"{sample} {operation.title}" + (" of stage 0" if scope is Scope.STAGE else "")
 
 
 def _axis(scale: Scale, available: int) -> str:

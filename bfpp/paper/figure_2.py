@@ -15,8 +15,8 @@ from pathlib import Path
 from bfpp.paper.charts import draw_charts
 from bfpp.paper.item import Made, graph_of
 from bfpp.schedules import Communication
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.compiled_engine import simulate
-from bfpp.sim.costs import AbstractCosts
 from bfpp.traces.chart import Chart, Series
 from bfpp.traces.metrics import compute_time
 

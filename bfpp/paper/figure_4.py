@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bfpp.paper.item import Made, captioned, draw, graph_of
 from bfpp.schedules import Communication
-from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.abstract import AbstractCosts
 
 RANKS, LAYERS, MICROBATCHES = 4, 16, 8
 COSTS = AbstractCosts(forward=1, backward=2, reduce=12)

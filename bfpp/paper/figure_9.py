@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bfpp.paper.item import Made, captioned, draw, graph_of
 from bfpp.schedules import Communication, Sharding
-from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.abstract import AbstractCosts
 
 LAYERS, MICROBATCHES = 4, 4
 COSTS = {

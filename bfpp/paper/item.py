@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bfpp.schedules import Communication, Layout, TaskGraph, build_graph, find_schedule
-from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.metrics import bubble
 from bfpp.traces.time_axis import in_words

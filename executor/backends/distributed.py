@@ -22,6 +22,7 @@ from bfpp.executor.lanes import Device
 from bfpp.executor.plan import Plan
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Operation, Task
+from bfpp.schedules.operations import OPERATIONS
 
 Channel = tuple[Operation, int, int]
 
@@ -161,5 +162,5 @@ def _channels(plan: Plan) -> list[Channel]:
     columns = (graph.operation[tasks], graph.rank[tasks], graph.peer[tasks])
     found = set(zip(*(column.tolist() for column in columns), strict=True))
     return [
-        (Operation(operation), sender, receiver) for operation, sender, receiver in sorted(found)
+        (OPERATIONS[operation], sender, receiver) for operation, sender, receiver in sorted(found)
     ]

@@ -12,7 +12,7 @@ from bfpp.executor.lanes import Device
 from bfpp.executor.plan import Plan
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Task
-from bfpp.schedules.steps import TRANSFERS
+from bfpp.schedules.operations import collectives, transfers
 
 
 class LocalBackend:
@@ -32,10 +32,10 @@ class LocalBackend:
 
     def parties(self, task: Task) -> list[list[Worker]]:
         """Sender and receiver of each replica; or all replicas; or each on its own."""
-        if task.operation in TRANSFERS:
+        if task.operation in transfers():
             return [[replica[task.rank], replica[task.peer]] for replica in self.replicas]
         own = [replica[task.rank] for replica in self.replicas]
-        if task.operation in self.plan.graph.communication.collectives:
+        if task.operation in collectives(self.plan.graph.communication):
             return [own]
         return [[worker] for worker in own]
 

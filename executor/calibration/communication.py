@@ -135,7 +135,7 @@ def measure_data(plan: Plan, bench: Bench) -> Profile:
         for kind in KINDS if columns else ():
             if tasks := tasks_of(small.graph, kind):
                 point = _parameters(small, kind, size), durations(columns, tasks)
-                points.setdefault(communication.way(kind), []).append(point)
+                points.setdefault(kind.algorithm(communication), []).append(point)
     lines = {way: fit_line(found) for way, found in points.items()}
     return {
         "data": {

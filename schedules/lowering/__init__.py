@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bfpp.schedules.graph import Communication, TaskGraph
+from bfpp.schedules.communication import Communication
+from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.draft import Draft
 from bfpp.schedules.lowering.passes import (

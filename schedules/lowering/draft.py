@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.columns import NONE, Groups, Integers, group_by
-from bfpp.schedules.graph import Communication, Lane, LaneKind, TaskGraph
+from bfpp.schedules.communication import Communication
+from bfpp.schedules.graph import Lane, TaskGraph
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.steps import DATA, Operation
+from bfpp.schedules.operations import OPERATIONS, STREAMS
 
 COMPUTE, TRANSFER, GATHER, REDUCE, NORM, OPTIMIZER = range(6)
 PHASES = 6
 """The phases of a round, in their order."""
-
-KINDS = tuple(LaneKind)
 
 
 class Tasks(NamedTuple):
@@ -66,14 +65,14 @@ class Draft:
         del key
         new = np.empty_like(old)
         new[old] = np.arange(self.size, dtype=np.int32)
-        columns = {
+        columns: dict[str, Any] = {
             column: self._column(column)[old]
             for column in (
                 "rank", "peer", "stage", "microbatch", "weight_buffer", "gradient_buffer",
             )
         }  # fmt: skip
         operation = self._column("operation")[old].astype(np.int8)
-        lanes, lane, peer_lane = _lanes(
+        lanes, lane, peer_lane = lanes_of_tasks(
             operation, columns["rank"], columns["peer"], self.communication
         )
         return TaskGraph(
@@ -84,6 +83,7 @@ class Draft:
             operation=operation,
             lane=lane,
             peer_lane=peer_lane,
+            piece=np.full(self.size, NONE, dtype=np.int32),
             dependencies=self._dependencies(new),
             **columns,
         )
@@ -102,48 +102,35 @@ class Draft:
         return group_by(task, on, self.size)
 
 
-def _lanes(
+def lanes_of_tasks(
     operation: npt.NDArray[np.int8], rank: Integers, peer: Integers, communication: Communication
 ) -> tuple[tuple[Lane, ...], Integers, Integers]:
     """The lanes in use, and each task's lane and, for transfers, lane at the receiver."""
-    here, there = _kinds(communication)
+    streams = [each.streams(communication) for each in OPERATIONS]
+    here, there = np.array([[*map(STREAMS.index, each)] for each in streams], dtype=np.int32).T
+    by_peer = np.array([bool(stream.toward) for stream in STREAMS])
     ranks = int(rank.max()) + 1
     crosses = np.flatnonzero(peer != NONE)
-    is_channel = here[operation] >= LaneKind.SEND_ACTIVATIONS
     sender, receiver = rank[crosses], peer[crosses]
-    lane = _code(rank, here[operation], np.where(is_channel, peer, 0), ranks)
-    back = np.where(is_channel[crosses], sender, 0)
-    received = _code(receiver, there[operation[crosses]], back, ranks)
+    stream, arrives_on = here[operation], there[operation[crosses]]
+    lane = _code(rank, stream, np.where(by_peer[stream], peer, 0), ranks)
+    received = _code(receiver, arrives_on, np.where(by_peer[arrives_on], sender, 0), ranks)
 
-    used = np.zeros(ranks * len(LaneKind) * ranks, dtype=bool)
+    used = np.zeros(ranks * len(STREAMS) * ranks, dtype=bool)
     used[lane] = True
     used[received] = True
     number = np.cumsum(used, dtype=np.int32) - 1
     peer_lane = np.full(len(rank), NONE, dtype=np.int32)
     peer_lane[crosses] = number[received]
-    table = used.reshape(ranks, len(LaneKind), ranks)
+    table = used.reshape(ranks, len(STREAMS), ranks)
     lanes = tuple(
-        Lane(rank, KINDS[kind], peer if kind >= LaneKind.SEND_ACTIVATIONS else NONE)
-        for rank, kind, peer in np.argwhere(table).tolist()
+        Lane(rank, STREAMS[stream], peer if by_peer[stream] else NONE)
+        for rank, stream, peer in np.argwhere(table).tolist()
     )
     return lanes, number[lane], peer_lane
 
 
-def _kinds(communication: Communication) -> tuple[Integers, Integers]:
-    """For each operation, the kind of its lane and of its lane at a receiver."""
-    here = np.full(len(Operation), LaneKind.COMPUTE, dtype=np.int32)
-    there = here.copy()
-    if communication.data_overlap:
-        here[[*DATA]] = LaneKind.DATA
-    if communication.pipeline_overlap:
-        here[Operation.TRANSFER_ACTIVATIONS] = LaneKind.SEND_ACTIVATIONS
-        there[Operation.TRANSFER_ACTIVATIONS] = LaneKind.RECEIVE_ACTIVATIONS
-        here[Operation.TRANSFER_GRADIENTS] = LaneKind.SEND_GRADIENTS
-        there[Operation.TRANSFER_GRADIENTS] = LaneKind.RECEIVE_GRADIENTS
-    return here, there
-
-
-def _code(rank: Integers, kind: Integers, peer: Integers, ranks: int) -> Integers:
-    """A lane's place in a table over ranks, kinds and peers."""
-    code: Integers = (rank * len(LaneKind) + kind) * ranks + peer
+def _code(rank: Integers, stream: Integers, peer: Integers, ranks: int) -> Integers:
+    """A lane's place in a table over ranks, streams and peers."""
+    code: Integers = (rank * len(STREAMS) + stream) * ranks + peer
     return code

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.columns import NONE, Integers
-from bfpp.schedules.graph import Sharding
+from bfpp.schedules.communication import Sharding
 from bfpp.schedules.lowering.draft import (
     COMPUTE,
     GATHER,
@@ -19,7 +19,7 @@ from bfpp.schedules.lowering.draft import (
 )
 from bfpp.schedules.lowering.runs import Runs
 from bfpp.schedules.lowering.step_table import BEFORE, Steps
-from bfpp.schedules.steps import Operation
+from bfpp.schedules.operations import Operation
 
 
 def add_compute(draft: Draft, steps: Steps, runs: Runs) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Integers
-from bfpp.schedules.graph import Sharding
+from bfpp.schedules.communication import Sharding
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.step_table import Steps
 

@@ -11,7 +11,16 @@ import numpy.typing as npt
 from bfpp.schedules.columns import NONE, Flags, Integers, among
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.steps import Operation, Order
+from bfpp.schedules.operations import (
+    GRADIENTS,
+    INPUT_GRADIENT,
+    OPERATIONS,
+    Operation,
+    Scope,
+    of_scope,
+    writers,
+)
+from bfpp.schedules.steps import Order
 
 BEFORE = -1
 """The round before the first compute step."""
@@ -48,12 +57,12 @@ class Steps(NamedTuple):
     @property
     def hands_on_gradient(self) -> Flags:
         """The steps that make the gradient of their stage's input."""
-        return among(self.operation, (Operation.BACKWARD, Operation.BACKWARD_INPUT))
+        return among(self.operation, writers(INPUT_GRADIENT))
 
     @property
     def adds_gradients(self) -> Flags:
         """The steps that add to the gradients of their stage's weights."""
-        return among(self.operation, (Operation.BACKWARD, Operation.BACKWARD_WEIGHT))
+        return among(self.operation, of_scope(Scope.CELL, writers(GRADIENTS)))
 
 
 def step_table(orders: Sequence[Order], layout: Layout) -> Steps:
@@ -171,7 +180,7 @@ def _rounds(steps: Steps) -> Integers:
 
 def _require_finished(steps: Steps, at: list[int]) -> None:
     def describe(step: int) -> str:
-        operation = Operation(int(steps.operation[step])).title
+        operation = OPERATIONS[int(steps.operation[step])].title
         return f"{operation} of stage {steps.stage[step]} micro-batch {steps.microbatch[step]}"
 
     stuck = [

@@ -10,17 +10,37 @@ neither before nor after a step may run beside it, and spoils it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
 from bfpp.schedules.columns import NONE, Integers
-from bfpp.schedules.graph import Sharding, TaskGraph
-from bfpp.schedules.steps import COMPUTE_STEPS, Operation
+from bfpp.schedules.communication import Sharding
+from bfpp.schedules.graph import TaskGraph
+from bfpp.schedules.operations import (
+    GRADIENTS,
+    INPUT_GRADIENT,
+    WEIGHTS,
+    Operation,
+    Scope,
+    compute_steps,
+    enders,
+    of_scope,
+    readers,
+    writers,
+)
 from bfpp.schedules.validity.findings import Finding, having
 from bfpp.schedules.validity.happens_before import HappensBefore
 
-ADDS_GRADIENTS = (Operation.BACKWARD, Operation.BACKWARD_WEIGHT)
+
+def _fill() -> tuple[Operation, ...]:
+    """What puts a stage's weights into a buffer."""
+    return of_scope(Scope.STAGE, writers(WEIGHTS))
+
+
+def _empty() -> tuple[Operation, ...]:
+    """What takes a stage's gradients out of a buffer."""
+    return of_scope(Scope.STAGE, enders(GRADIENTS))
 
 
 def weights(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
@@ -54,13 +74,13 @@ def gradients(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
 def gathers(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
     """One gather for each stage (partial sharding) or each run (full), else none."""
     served = {step: gather for step, gather, _ in _served(graph, order)}
-    yield from _one_each(graph, Operation.GATHER, served)
+    yield from _one_each(graph, _fill(), served)
 
 
 def reductions(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
     """One reduction for each stage, or (full sharding) for each backward run."""
     covered = {step: reduction for step, reduction, _ in _covered(graph, order)}
-    yield from _one_each(graph, Operation.REDUCE, covered)
+    yield from _one_each(graph, _empty(), covered)
 
 
 Use = tuple[int, int, list[int]]
@@ -69,10 +89,10 @@ Use = tuple[int, int, list[int]]
 
 def _served(graph: TaskGraph, order: HappensBefore) -> Iterator[Use]:
     """Each step that needs gathered weights, with its gather."""
-    if graph.communication.sharding is Sharding.NONE:
+    if not any(operation.row.happens(graph.communication) for operation in _fill()):
         return
-    into = _by_buffer(graph, Operation.GATHER, graph.weight_buffer)
-    for step in having(graph, COMPUTE_STEPS).tolist():
+    into = _by_buffer(graph, _fill(), graph.weight_buffer)
+    for step in having(graph, of_scope(Scope.CELL, readers(WEIGHTS))).tolist():
         found = into[int(graph.rank[step]), int(graph.weight_buffer[step])]
         before = order.before(found, step)
         racing = found[~before & ~order.after(step, found)].tolist()
@@ -87,10 +107,11 @@ def _covered(graph: TaskGraph, order: HappensBefore) -> Iterator[Use]:
 
     An input half adds none, unless it names a gradient buffer nevertheless.
     """
-    out_of = _by_buffer(graph, Operation.REDUCE, graph.gradient_buffer)
-    for step in having(graph, (*ADDS_GRADIENTS, Operation.BACKWARD_INPUT)).tolist():
+    out_of = _by_buffer(graph, _empty(), graph.gradient_buffer)
+    adds = of_scope(Scope.CELL, writers(GRADIENTS))
+    for step in having(graph, {*adds, *writers(INPUT_GRADIENT)}).tolist():
         buffer = int(graph.gradient_buffer[step])
-        if buffer == NONE and graph.operation[step] == Operation.BACKWARD_INPUT:
+        if buffer == NONE and int(graph.operation[step]) not in adds:
             continue
         found = out_of[int(graph.rank[step]), buffer]
         after = order.after(step, found)
@@ -102,11 +123,11 @@ def _covered(graph: TaskGraph, order: HappensBefore) -> Iterator[Use]:
 
 
 def _by_buffer(
-    graph: TaskGraph, operation: Operation, buffer: Integers
+    graph: TaskGraph, operations: Collection[Operation], buffer: Integers
 ) -> defaultdict[tuple[int, int], Integers]:
-    """The tasks of an operation, by the rank and the buffer that they use."""
+    """The tasks of some operations, by the rank and the buffer that they use."""
     lists: dict[tuple[int, int], list[int]] = {}
-    for task in having(graph, (operation,)).tolist():
+    for task in having(graph, operations).tolist():
         lists.setdefault((int(graph.rank[task]), int(buffer[task])), []).append(task)
     arrays = {key: np.array(tasks, dtype=np.int32) for key, tasks in lists.items()}
     return defaultdict(lambda: np.empty(0, dtype=np.int32), arrays)
@@ -114,7 +135,7 @@ def _by_buffer(
 
 def _stages(graph: TaskGraph) -> dict[int, str]:
     """For each compute step, its stage in words."""
-    return {step: f"stage {graph.stage[step]}" for step in having(graph, COMPUTE_STEPS).tolist()}
+    return {step: f"stage {graph.stage[step]}" for step in having(graph, compute_steps()).tolist()}
 
 
 def _runs(graph: TaskGraph) -> dict[int, str]:
@@ -125,7 +146,7 @@ def _runs(graph: TaskGraph) -> dict[int, str]:
     """
     runs: dict[int, str] = {}
     latest: dict[tuple[int, str], tuple[int, int]] = {}
-    for step in having(graph, COMPUTE_STEPS).tolist():
+    for step in having(graph, compute_steps()).tolist():
         which = "forward" if graph.operation[step] == Operation.FORWARD else "backward"
         sequence, stage = (int(graph.rank[step]), which), int(graph.stage[step])
         if sequence not in latest or latest[sequence][0] != stage:
@@ -142,10 +163,12 @@ UNITS: dict[Sharding, Callable[[TaskGraph], dict[int, str]]] = {
 """What has one gather (if any) and one reduction: a stage, or a run of it."""
 
 
-def _one_each(graph: TaskGraph, operation: Operation, used: dict[int, int]) -> Iterator[Finding]:
-    """Every unit uses one task of the operation, and every such task is used by one unit."""
+def _one_each(
+    graph: TaskGraph, operations: Collection[Operation], used: dict[int, int]
+) -> Iterator[Finding]:
+    """Every unit uses one task of these operations, and every such task is used by one unit."""
     unit_of = UNITS[graph.communication.sharding](graph)
-    units: dict[int, set[str]] = {task: set() for task in having(graph, (operation,)).tolist()}
+    units: dict[int, set[str]] = {task: set() for task in having(graph, operations).tolist()}
     tasks: dict[str, set[int]] = {}
     for step, task in used.items():
         if task != NONE:

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from bfpp.schedules.graph import TaskGraph
-from bfpp.schedules.steps import COMPUTE_STEPS, Operation
-from bfpp.schedules.validity.findings import HANDS_ON, Finding, by_cell, having, too_early
+from bfpp.schedules.operations import (
+    GRADIENTS,
+    INPUT_GRADIENT,
+    OPERATIONS,
+    OUTPUT,
+    Operation,
+    Scope,
+    compute_steps,
+    of_scope,
+    readers,
+    writers,
+)
+from bfpp.schedules.validity.findings import Finding, by_cell, having, too_early
 from bfpp.schedules.validity.happens_before import HappensBefore
+
+STEPS = (
+    Operation.FORWARD,
+    Operation.BACKWARD,
+    Operation.BACKWARD_INPUT,
+    Operation.BACKWARD_WEIGHT,
+)
+
+MADE_ONCE = (OUTPUT, INPUT_GRADIENT, GRADIENTS)
+"""What every stage makes of every micro-batch, once."""
 
 
 def passes(graph: TaskGraph) -> Iterator[Finding]:
     """Every stage runs every micro-batch forward once, and backward once or in two halves."""
-    done = {operation: by_cell(graph, (operation,)) for operation in COMPUTE_STEPS}
+    done = {operation: by_cell(graph, (operation,)) for operation in compute_steps()}
     cells = {
         (stage, microbatch)
         for stage in range(graph.layout.stages)
         for microbatch in range(graph.layout.microbatches)
     }
     for cell in sorted(cells.union(*done.values())):
-        forwards, wholes, inputs, weights = (
-            done[operation].get(cell, []) for operation in COMPUTE_STEPS
-        )
-        once = len(forwards) == 1 and len(wholes) + len(inputs) == 1 and len(inputs) == len(weights)
-        if cell not in cells or not once:
+        forwards, wholes, inputs, weights = (done[operation].get(cell, []) for operation in STEPS)
+        made = [
+            sum(len(done[step].get(cell, [])) for step in of_scope(Scope.CELL, writers(datum)))
+            for datum in MADE_ONCE
+        ]
+        if cell not in cells or made != [1] * len(MADE_ONCE):
             message = (
                 f"stage {cell[0]} must run micro-batch {cell[1]} once forward and once backward "
                 f"(whole, or input and weight halves), not {len(forwards)} times forward, "
@@ -32,41 +54,49 @@ def passes(graph: TaskGraph) -> Iterator[Finding]:
             yield message, (*forwards, *wholes, *inputs, *weights)
 
 
-PRECEDENCE = (
-    ((Operation.FORWARD,), (Operation.FORWARD,), +1),
-    (HANDS_ON, HANDS_ON, -1),
-    ((Operation.FORWARD,), HANDS_ON, 0),
-    ((Operation.BACKWARD_INPUT,), (Operation.BACKWARD_WEIGHT,), 0),
-)
-"""Steps that come before others of the same micro-batch, and how many stages on those are."""
-
-
 def precedence(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
-    """Forward stage by stage, then backward in reverse; the input half before the weight half."""
-    for first_operations, second_operations, shift in PRECEDENCE:
-        seconds = by_cell(graph, second_operations)
+    """Each step comes after those that make what it needs, and those that use what it ends."""
+    seen = set()
+    for first_operations, second_operation, shift in _precedence():
+        seconds = by_cell(graph, (second_operation,))
         for (stage, microbatch), firsts in by_cell(graph, first_operations).items():
             for second in seconds.get((stage + shift, microbatch), []):
                 for first in firsts:
-                    if not order(first, second):
+                    if (first, second) not in seen and not order(first, second):
+                        seen.add((first, second))
                         yield too_early(graph, second, first)
 
 
-def optimizer(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
-    """One update on each rank, after all that the rank computes and reduces.
+def _precedence() -> Iterator[tuple[tuple[Operation, ...], Operation, int]]:
+    """Steps that come before another of the same micro-batch, and how many stages on that is.
 
-    With clipping, each rank tells the norm of its gradients once they are
-    complete, and every update comes after every norm; without, there are none.
+    Data in buffers have rules of their own.
     """
-    work = (*COMPUTE_STEPS, Operation.REDUCE)
-    yield from _once_a_rank(graph, Operation.OPTIMIZER, 1)
-    yield from _once_a_rank(graph, Operation.NORM, int(graph.communication.clipping))
-    yield from _after_own(graph, order, Operation.OPTIMIZER, work)
-    yield from _after_own(graph, order, Operation.NORM, (Operation.REDUCE,))
-    norms = having(graph, (Operation.NORM,))
-    for update in having(graph, (Operation.OPTIMIZER,)).tolist():
-        for norm in norms[~order.before(norms, update)].tolist():
-            yield too_early(graph, update, norm)
+    for second in compute_steps():
+        for datum, stages_on in second.reads:
+            if datum.buffer is None:
+                yield of_scope(Scope.CELL, writers(datum)), second, -stages_on
+        for datum in second.row.ends:
+            yield of_scope(Scope.CELL, {*readers(datum)} - {second}), second, 0
+
+
+def optimizer(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
+    """What a rank does once a step, it does once, and after all that this needs.
+
+    The update comes after all that the rank computes and reduces. With clipping, each
+    rank tells the norm of its gradients once they are complete, and every update comes
+    after every norm; without, there are none.
+    """
+    for operation in of_scope(Scope.RANK, OPERATIONS):
+        times = int(operation.row.happens(graph.communication))
+        yield from _once_a_rank(graph, operation, times)
+    for operation in of_scope(Scope.RANK, OPERATIONS):
+        needed = [datum for datum, _ in operation.reads]
+        own = {each for datum in needed if not datum.of_all_ranks for each in writers(datum)}
+        own |= {user for datum in operation.row.ends for user in readers(datum)}
+        all_ranks = {each for datum in needed if datum.of_all_ranks for each in writers(datum)}
+        yield from _after(graph, order, operation, own, same_rank=True)
+        yield from _after(graph, order, operation, all_ranks, same_rank=False)
 
 
 def _once_a_rank(graph: TaskGraph, operation: Operation, times: int) -> Iterator[Finding]:
@@ -77,12 +107,17 @@ def _once_a_rank(graph: TaskGraph, operation: Operation, times: int) -> Iterator
             yield f"rank {rank} has {len(own)} tasks {operation.title}, not {times}", tuple(own)
 
 
-def _after_own(
-    graph: TaskGraph, order: HappensBefore, operation: Operation, needed: tuple[Operation, ...]
+def _after(
+    graph: TaskGraph,
+    order: HappensBefore,
+    operation: Operation,
+    needed: Collection[Operation],
+    *,
+    same_rank: bool,
 ) -> Iterator[Finding]:
-    """Tasks of one operation come after all that their rank does of others."""
+    """Tasks of one operation come after all of others, on their own rank or on every one."""
     work = having(graph, needed)
     for task in having(graph, (operation,)).tolist():
-        own = work[graph.rank[work] == graph.rank[task]]
-        for early in own[~order.before(own, task)].tolist():
+        earlier = work[graph.rank[work] == graph.rank[task]] if same_rank else work
+        for early in earlier[~order.before(earlier, task)].tolist():
             yield too_early(graph, task, early)

@@ -8,16 +8,13 @@ import numpy as np
 
 from bfpp.schedules.columns import Integers
 from bfpp.schedules.graph import TaskGraph
-from bfpp.schedules.steps import Operation
+from bfpp.schedules.operations import Operation
 
 Finding = tuple[str, tuple[int, ...]]
 """What breaks a rule: one sentence, and the numbers of the tasks that it names."""
 
 Cell = tuple[int, int]
 """(stage, micro-batch)"""
-
-HANDS_ON = (Operation.BACKWARD, Operation.BACKWARD_INPUT)
-"""What makes the gradient that the stage before waits for."""
 
 
 def having(graph: TaskGraph, operations: Collection[Operation]) -> Integers:

@@ -8,16 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.graph import LaneKind, Task, TaskGraph
-from bfpp.schedules.steps import DATA, TRANSFERS, Operation
+from bfpp.schedules.graph import Task, TaskGraph
+from bfpp.schedules.operations import OPERATIONS, Scope, Stream
 from bfpp.schedules.validity.findings import Finding
 from bfpp.schedules.validity.happens_before import replay
-
-CHANNELS = {
-    Operation.TRANSFER_ACTIVATIONS: (LaneKind.SEND_ACTIVATIONS, LaneKind.RECEIVE_ACTIVATIONS),
-    Operation.TRANSFER_GRADIENTS: (LaneKind.SEND_GRADIENTS, LaneKind.RECEIVE_GRADIENTS),
-}
-"""The kinds of a channel's two lanes, by what it carries."""
 
 
 def columns(graph: TaskGraph) -> Iterator[Finding]:
@@ -29,6 +23,8 @@ def columns(graph: TaskGraph) -> Iterator[Finding]:
             continue
         for number in np.flatnonzero((column < lowest) | (column >= beyond)).tolist():
             yield f"#{number} has {name} {column[number]}, which does not exist", (number,)
+    if (graph.piece != NONE).any():
+        yield "the passes are in pieces: the graph to check is the one before it is expanded", ()
     start, member = graph.dependencies
     if len(start) != len(graph) + 1 or start[0] != 0 or start[-1] != len(member):
         yield f"the dependencies are not those of {len(graph)} tasks", ()
@@ -42,7 +38,7 @@ def _bounds(graph: TaskGraph) -> dict[str, tuple[int, int]]:
     """For each column, the least value and the one after the greatest."""
     ranks, lanes, anything = graph.layout.pipeline_parallel, len(graph.lanes), 2**31
     return {
-        "operation": (0, len(Operation)),
+        "operation": (0, len(OPERATIONS)),
         "rank": (0, ranks),
         "peer": (NONE, ranks),
         "stage": (NONE, graph.layout.stages),
@@ -51,6 +47,7 @@ def _bounds(graph: TaskGraph) -> dict[str, tuple[int, int]]:
         "peer_lane": (NONE, lanes),
         "weight_buffer": (NONE, anything),
         "gradient_buffer": (NONE, anything),
+        "piece": (NONE, anything),
     }
 
 
@@ -65,37 +62,28 @@ def numbering(graph: TaskGraph) -> Iterator[Finding]:
 
 
 def lanes(graph: TaskGraph) -> Iterator[Finding]:
-    """Every task is on the lane of its kind, of its rank; a transfer at both its ends."""
+    """Every task is on the lane of its stream, of its rank; a transfer at both its ends."""
     for lane, times in Counter(graph.lanes).items():
         if times > 1:
             yield f"rank {lane.rank} has {times} lanes of one kind: {lane.title}", ()
     for task in graph.tasks():
-        here, there = _lane_kinds(graph, task.operation)
+        here, there = task.operation.streams(graph.communication)
         yield from _misplaced(graph, task, task.lane, here, task.rank)
-        if task.operation in TRANSFERS:
+        if task.operation.row.carries:
             yield from _misplaced(graph, task, task.peer_lane, there, task.peer)
         elif task.peer_lane != NONE or task.peer != NONE:
             yield f"{task} is no transfer and yet has a peer", (task.number,)
 
 
-def _lane_kinds(graph: TaskGraph, operation: Operation) -> tuple[LaneKind, LaneKind]:
-    """The kind of lane that an operation belongs to, at its rank and at its peer."""
-    if operation in TRANSFERS and graph.communication.pipeline_overlap:
-        return CHANNELS[operation]
-    if operation in DATA and graph.communication.data_overlap:
-        return LaneKind.DATA, LaneKind.DATA
-    return LaneKind.COMPUTE, LaneKind.COMPUTE
-
-
 def _misplaced(
-    graph: TaskGraph, task: Task, number: int, kind: LaneKind, rank: int
+    graph: TaskGraph, task: Task, number: int, stream: Stream, rank: int
 ) -> Iterator[Finding]:
     if number == NONE:
-        yield f"{task} is on no {kind.title} lane of rank {rank}", (task.number,)
+        yield f"{task} is on no {stream.title} lane of rank {rank}", (task.number,)
         return
     lane = graph.lanes[number]
-    if (lane.kind, lane.rank) != (kind, rank):
-        actual, needed = f"{lane.title} lane of rank {lane.rank}", f"{kind.title} lane"
+    if (lane.stream, lane.rank) != (stream, rank):
+        actual, needed = f"{lane.title} lane of rank {lane.rank}", f"{stream.title} lane"
         yield f"{task} is on the {actual}, not on a {needed} of rank {rank}", (task.number,)
 
 
@@ -103,7 +91,7 @@ def placement(graph: TaskGraph) -> Iterator[Finding]:
     """Whatever is done for a stage, the rank that holds the stage does."""
     holder = graph.layout.rank_of_stage
     for task in graph.tasks():
-        if task.operation in (Operation.NORM, Operation.OPTIMIZER):
+        if task.operation.row.scope is Scope.RANK:
             continue
         if task.stage == NONE:
             yield f"{task} is of no stage", (task.number,)

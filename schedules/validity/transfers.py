@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from bfpp.schedules.graph import Lane, TaskGraph
-from bfpp.schedules.steps import Operation
-from bfpp.schedules.validity.findings import HANDS_ON, Cell, Finding, by_cell, too_early
+from bfpp.schedules.operations import Needed, Operation, readers, writers
+from bfpp.schedules.operations import transfers as transfer_operations
+from bfpp.schedules.validity.findings import Cell, Finding, by_cell, too_early
 from bfpp.schedules.validity.happens_before import HappensBefore
-from bfpp.schedules.validity.structure import CHANNELS
 
 
-class Payload(NamedTuple):
-    """What a transfer carries: the output of which steps, needed how many stages on."""
-
-    made_by: tuple[Operation, ...]
-    shift: int
-
-
-PAYLOADS = {
-    Operation.TRANSFER_ACTIVATIONS: Payload((Operation.FORWARD,), +1),
-    Operation.TRANSFER_GRADIENTS: Payload(HANDS_ON, -1),
-}
+def _payloads() -> dict[Operation, Needed]:
+    """What each kind of transfer carries, and how many stages on it is needed."""
+    carried = {operation: operation.row.carries for operation in transfer_operations()}
+    return {operation: payload for operation, payload in carried.items() if payload}
 
 
 def transfers(graph: TaskGraph) -> Iterator[Finding]:
     """One transfer where a micro-batch moves on to another rank, and no others."""
-    for operation in PAYLOADS:
+    for operation, payload in _payloads().items():
         found = by_cell(graph, (operation,))
-        for stage, receiver in _receivers(graph, operation).items():
+        for stage, receiver in _receivers(graph, payload.stages_on).items():
             for microbatch in range(graph.layout.microbatches):
                 cell = stage, microbatch
                 yield from _once_to(graph, operation, cell, receiver, found.pop(cell, []))
@@ -38,10 +30,9 @@ def transfers(graph: TaskGraph) -> Iterator[Finding]:
                 yield f"{graph.task(number)} carries what no other rank needs", (number,)
 
 
-def _receivers(graph: TaskGraph, operation: Operation) -> dict[int, int]:
-    """For each stage whose output another rank needs, that rank."""
+def _receivers(graph: TaskGraph, shift: int) -> dict[int, int]:
+    """For each stage from which another rank needs something, `shift` stages on, that rank."""
     holder = graph.layout.rank_of_stage.tolist()
-    shift = PAYLOADS[operation].shift
     return {
         stage: holder[stage + shift]
         for stage in range(len(holder))
@@ -81,24 +72,25 @@ def channels(graph: TaskGraph) -> Iterator[Finding]:
 
 def _channels(lanes: tuple[Lane, ...]) -> list[tuple[Lane, Lane]]:
     """Each channel that some lane is an end of, as its sender's and its receiver's lane."""
-    receive_of = dict(CHANNELS.values())
-    send_of = {receive: send for send, receive in CHANNELS.values()}
+    rows = [operation.row for operation in transfer_operations()]
+    receive_of = {row.stream: row.arrives_on for row in rows if row.arrives_on}
+    send_of = {receive: send for send, receive in receive_of.items()}
     ends: dict[tuple[Lane, Lane], None] = {}
     for lane in lanes:
-        if lane.kind in receive_of:
-            ends[lane, Lane(lane.peer, receive_of[lane.kind], lane.rank)] = None
-        elif lane.kind in send_of:
-            ends[Lane(lane.peer, send_of[lane.kind], lane.rank), lane] = None
+        if lane.stream in receive_of:
+            ends[lane, Lane(lane.peer, receive_of[lane.stream], lane.rank)] = None
+        elif lane.stream in send_of:
+            ends[Lane(lane.peer, send_of[lane.stream], lane.rank), lane] = None
     return list(ends)
 
 
 def delivery(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
     """What a transfer carries has been made before it, and is used after it."""
-    for operation, payload in PAYLOADS.items():
-        steps = by_cell(graph, payload.made_by)
+    for operation, (datum, shift) in _payloads().items():
+        made, used = by_cell(graph, writers(datum)), by_cell(graph, readers(datum))
         for (stage, microbatch), found in by_cell(graph, (operation,)).items():
-            makers = steps.get((stage, microbatch), [])
-            users = steps.get((stage + payload.shift, microbatch), [])
+            makers = made.get((stage, microbatch), [])
+            users = used.get((stage + shift, microbatch), [])
             pairs = [(maker, transfer) for transfer in found for maker in makers]
             pairs += [(transfer, user) for transfer in found for user in users]
             for first, second in pairs:

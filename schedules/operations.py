@@ -1,0 +1,406 @@
+"""Every operation, declared once: what a task does, on which stream, with whom, to which data.
+
+Rules:
+
+- An operation's row says what it *is*. What follows from that in the layers above stands in
+  one `Table` a layer: how it looks and which idle time it causes (`traces.operations`), what
+  it costs (`sim.prices`), how it is run (`executor.dispatch`). A table that lacks an operation
+  of this module fails when it is imported, and any other that it lacks fails by name when it
+  is looked up.
+- What a task reads, writes and ends is all that the checker knows of it: its rules
+  (`schedules.validity`) are made from these entries.
+- A package adds an operation with `declare`, and a row to each table. Codes are given in the
+  order of declaration: files and digests hold names.
+
+Data are of a cell (a micro-batch at a stage), of a stage or of a rank, as the operations are
+that write them. A cell's data are needed at the same stage or at a neighbour; where that is on
+another rank, a transfer carries them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, NamedTuple, TypeVar
+
+from bfpp.schedules.communication import Communication, Sharding
+
+Entry = TypeVar("Entry")
+
+MOST = 127
+"""Operations that a column of codes has room for."""
+
+
+class Scope(StrEnum):
+    """What a task is of: its stage and micro-batch, its stage, or its rank alone."""
+
+    CELL = "cell"
+    STAGE = "stage"
+    RANK = "rank"
+
+
+class Group(StrEnum):
+    """The devices that take part in a task together, by the parallel dimension they span."""
+
+    ALONE = "alone"
+    P2P = "p2p"
+    PP = "pp"
+    DP = "dp"
+    DP_SHARD = "dp shard"
+    DP_REPLICATE = "dp replicate"
+    TP = "tp"
+    CP = "cp"
+    EP = "ep"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one kind of lane carries; a rank has one such lane, or one for each peer.
+
+    `toward` is "to" or "from" where there is one for each peer. `overlap` is the switch of
+    `Communication` without which its tasks take the compute lane's time instead.
+    """
+
+    name: str
+    title: str
+    toward: str = ""
+    overlap: str | None = None
+
+
+COMPUTE = Stream("COMPUTE", "compute")
+DATA = Stream("DATA", "data", overlap="data_overlap")
+P2P = "pipeline_overlap"
+SEND_ACTIVATIONS = Stream("SEND_ACTIVATIONS", "send activations", "to", P2P)
+RECEIVE_ACTIVATIONS = Stream("RECEIVE_ACTIVATIONS", "receive activations", "from", P2P)
+SEND_GRADIENTS = Stream("SEND_GRADIENTS", "send gradients", "to", P2P)
+RECEIVE_GRADIENTS = Stream("RECEIVE_GRADIENTS", "receive gradients", "from", P2P)
+
+STREAMS = [
+    COMPUTE, DATA, SEND_ACTIVATIONS, RECEIVE_ACTIVATIONS, SEND_GRADIENTS, RECEIVE_GRADIENTS,
+]  # fmt: skip
+"""All streams, in the order in which a rank's lanes are listed."""
+
+
+@dataclass(frozen=True)
+class Datum:
+    """Something that tasks leave for other tasks.
+
+    `buffer` is the column that says in which of its rank's buffers it lies, if several share
+    them; `of_all_ranks` means that who needs it needs every rank's.
+    """
+
+    name: str
+    buffer: str | None = None
+    of_all_ranks: bool = False
+
+
+OUTPUT = Datum("output")
+INPUT_GRADIENT = Datum("gradient of the input")
+SAVED = Datum("saved activations")
+HALVED = Datum("what is kept between the halves of a backward pass")
+WEIGHTS = Datum("weights", buffer="weight_buffer")
+GRADIENTS = Datum("gradients", buffer="gradient_buffer")
+REDUCED = Datum("reduced gradients")
+NORM_OF_RANK = Datum("norm of a rank's gradients", of_all_ranks=True)
+
+
+class Needed(NamedTuple):
+    """A datum, of the stage that is `stages_on` after the task's own."""
+
+    datum: Datum
+    stages_on: int = 0
+
+
+def _always(communication: Communication) -> bool:
+    del communication
+    return True
+
+
+@dataclass(frozen=True)
+class Row:
+    """All that an operation is.
+
+    A task `reads` data, `writes` some (a datum that several tasks write is added up), and
+    `ends` others, of which nothing is left once it ran. `carries` is for transfers: what
+    arrives, and how many stages on it is needed. `arrives_on` is the stream at the receiver.
+    `group` and `algorithm` may depend on what is communicated; so does whether there is such
+    a task at all.
+    """
+
+    title: str
+    scope: Scope
+    stream: Stream = COMPUTE
+    arrives_on: Stream | None = None
+    reads: tuple[Needed | Datum, ...] = ()
+    writes: tuple[Datum, ...] = ()
+    ends: tuple[Datum, ...] = ()
+    carries: Needed | None = None
+    group: Group | Callable[[Communication], Group] = Group.ALONE
+    algorithm: Callable[[Communication], str] | None = None
+    happens: Callable[[Communication], bool] = _always
+
+
+class Operation(int):
+    """What a task does: the code that columns hold, with the name and the row behind it."""
+
+    FORWARD: ClassVar[Operation]
+    BACKWARD: ClassVar[Operation]
+    BACKWARD_INPUT: ClassVar[Operation]
+    BACKWARD_WEIGHT: ClassVar[Operation]
+    TRANSFER_ACTIVATIONS: ClassVar[Operation]
+    TRANSFER_GRADIENTS: ClassVar[Operation]
+    GATHER: ClassVar[Operation]
+    REDUCE: ClassVar[Operation]
+    OPTIMIZER: ClassVar[Operation]
+    NORM: ClassVar[Operation]
+
+    name: str
+    row: Row
+
+    def __new__(cls, code: int, name: str, row: Row) -> Operation:
+        """Only `declare` makes one, so that each code has one operation."""
+        self = super().__new__(cls, code)
+        self.name, self.row = name, row
+        return self
+
+    def __repr__(self) -> str:
+        return f"Operation.{self.name}"
+
+    def __reduce__(self) -> tuple[Callable[[str], Operation], tuple[str]]:
+        return operation_named, (self.name,)
+
+    @property
+    def title(self) -> str:
+        """The operation as people read it, whatever is communicated."""
+        return self.row.title
+
+    @property
+    def reads(self) -> tuple[Needed, ...]:
+        """What a task needs, and of which stage."""
+        return tuple(Needed(it) if isinstance(it, Datum) else it for it in self.row.reads)
+
+    def group(self, communication: Communication) -> Group:
+        """Who takes part in a task."""
+        group = self.row.group
+        return group if isinstance(group, Group) else group(communication)
+
+    def algorithm(self, communication: Communication) -> str:
+        """How a task is done with this communication: a reduction by `reduce-scatter`."""
+        return self.row.algorithm(communication) if self.row.algorithm else self.title
+
+    def streams(self, communication: Communication) -> tuple[Stream, Stream]:
+        """The streams of its lanes, at its rank and at its peer."""
+        here = self.row.stream
+        if here.overlap and not getattr(communication, here.overlap):
+            return COMPUTE, COMPUTE
+        return here, self.row.arrives_on or here
+
+
+OPERATIONS: list[Operation] = []
+"""All operations; the number of each is its code."""
+
+
+def declare(name: str, row: Row) -> Operation:
+    """Add an operation; raises `ValueError` if there is one of that name, or no room."""
+    if any(name == each.name for each in OPERATIONS):
+        raise ValueError(f"there is an operation {name} already")
+    if len(OPERATIONS) > MOST:
+        raise ValueError(f"there is no room for more than {MOST} operations")
+    streams = [row.stream] if row.arrives_on is None else [row.stream, row.arrives_on]
+    STREAMS.extend(stream for stream in streams if stream not in STREAMS)
+    OPERATIONS.append(operation := Operation(len(OPERATIONS), name, row))
+    return operation
+
+
+def operation_named(name: str) -> Operation:
+    """The operation of that name; raises `KeyError` if there is none."""
+    for operation in OPERATIONS:
+        if operation.name == name:
+            return operation
+    raise KeyError(name)
+
+
+def stream_named(name: str) -> Stream:
+    """The stream of that name; raises `KeyError` if there is none."""
+    for stream in STREAMS:
+        if stream.name == name:
+            return stream
+    raise KeyError(name)
+
+
+class Table(dict[Operation, Entry]):
+    """What a layer knows of every operation: complete for those that are built in."""
+
+    def __init__(self, knows: str, rows: Mapping[Operation, Entry]) -> None:
+        super().__init__(rows)
+        self.knows = knows
+        for operation in BUILT_IN:
+            self[operation]  # fails where it is missing
+
+    def __missing__(self, operation: int) -> Entry:
+        raise LookupError(f"the operation {OPERATIONS[operation].name} has no {self.knows}")
+
+
+# The rows
+
+Operation.FORWARD = declare(
+    "FORWARD",
+    Row(
+        "forward",
+        Scope.CELL,
+        reads=(WEIGHTS, Needed(OUTPUT, -1)),
+        writes=(OUTPUT, SAVED),
+    ),
+)
+Operation.BACKWARD = declare(
+    "BACKWARD",
+    Row(
+        "backward",
+        Scope.CELL,
+        reads=(WEIGHTS, SAVED, Needed(INPUT_GRADIENT, +1)),
+        writes=(INPUT_GRADIENT, GRADIENTS),
+        ends=(SAVED,),
+    ),
+)
+Operation.BACKWARD_INPUT = declare(
+    "BACKWARD_INPUT",
+    Row(
+        "backward input",
+        Scope.CELL,
+        reads=(WEIGHTS, SAVED, Needed(INPUT_GRADIENT, +1)),
+        writes=(INPUT_GRADIENT, HALVED),
+    ),
+)
+Operation.BACKWARD_WEIGHT = declare(
+    "BACKWARD_WEIGHT",
+    Row(
+        "backward weight",
+        Scope.CELL,
+        reads=(WEIGHTS, HALVED),
+        writes=(GRADIENTS,),
+        ends=(SAVED, HALVED),
+    ),
+)
+Operation.TRANSFER_ACTIVATIONS = declare(
+    "TRANSFER_ACTIVATIONS",
+    Row(
+        "transfer activations",
+        Scope.CELL,
+        SEND_ACTIVATIONS,
+        RECEIVE_ACTIVATIONS,
+        carries=Needed(OUTPUT, +1),
+        group=Group.P2P,
+    ),
+)
+Operation.TRANSFER_GRADIENTS = declare(
+    "TRANSFER_GRADIENTS",
+    Row(
+        "transfer gradients",
+        Scope.CELL,
+        SEND_GRADIENTS,
+        RECEIVE_GRADIENTS,
+        carries=Needed(INPUT_GRADIENT, -1),
+        group=Group.P2P,
+    ),
+)
+Operation.GATHER = declare(
+    "GATHER",
+    Row(
+        "gather",
+        Scope.STAGE,
+        DATA,
+        writes=(WEIGHTS,),
+        group=Group.DP,
+        happens=lambda communication: communication.sharding is not Sharding.NONE,
+    ),
+)
+Operation.REDUCE = declare(
+    "REDUCE",
+    Row(
+        "reduce",
+        Scope.STAGE,
+        DATA,
+        writes=(REDUCED,),
+        ends=(GRADIENTS,),
+        group=Group.DP,
+        algorithm=lambda communication: (
+            "all-reduce" if communication.sharding is Sharding.NONE else "reduce-scatter"
+        ),
+    ),
+)
+Operation.OPTIMIZER = declare(
+    "OPTIMIZER",
+    Row(
+        "optimizer",
+        Scope.RANK,
+        reads=(REDUCED, NORM_OF_RANK),
+        ends=(WEIGHTS,),  # no pass may still compute with those before the update
+        group=lambda communication: Group.PP if communication.clipping else Group.ALONE,
+        algorithm=lambda communication: (
+            "clipped-optimizer" if communication.clipping else "optimizer"
+        ),
+    ),
+)
+Operation.NORM = declare(
+    "NORM",
+    Row(
+        "norm",
+        Scope.RANK,
+        DATA,
+        reads=(REDUCED,),
+        writes=(NORM_OF_RANK,),
+        # Unsharded, each replica has all gradients, and their norm.
+        group=lambda communication: (
+            Group.ALONE if communication.sharding is Sharding.NONE else Group.DP
+        ),
+        algorithm=lambda communication: (
+            "norm" if communication.sharding is Sharding.NONE else "norm-of-shares"
+        ),
+        happens=lambda communication: communication.clipping,
+    ),
+)
+
+BUILT_IN = tuple(OPERATIONS)
+
+
+# Which operations do what
+
+
+def _those(chosen: Callable[[Operation], bool]) -> tuple[Operation, ...]:
+    return tuple(operation for operation in OPERATIONS if chosen(operation))
+
+
+def writers(datum: Datum) -> tuple[Operation, ...]:
+    """The operations that write a datum."""
+    return _those(lambda operation: datum in operation.row.writes)
+
+
+def readers(datum: Datum) -> tuple[Operation, ...]:
+    """The operations that read a datum, of whichever stage."""
+    return _those(lambda operation: any(it.datum == datum for it in operation.reads))
+
+
+def enders(datum: Datum) -> tuple[Operation, ...]:
+    """The operations after which nothing is left of a datum."""
+    return _those(lambda operation: datum in operation.row.ends)
+
+
+def of_scope(scope: Scope, operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    """Those of one scope."""
+    return tuple(operation for operation in operations if operation.row.scope is scope)
+
+
+def transfers() -> tuple[Operation, ...]:
+    """The operations that are on two lanes: sends and receives."""
+    return _those(lambda operation: operation.row.carries is not None)
+
+
+def compute_steps() -> tuple[Operation, ...]:
+    """Forward and backward passes, whole or in parts: what a schedule orders."""
+    return _those(lambda it: it.row.scope is Scope.CELL and it.row.stream is COMPUTE)
+
+
+def collectives(communication: Communication) -> tuple[Operation, ...]:
+    """What all data-parallel replicas of a rank do together."""
+    return _those(lambda operation: operation.group(communication) is Group.DP)

@@ -1,0 +1,81 @@
+"""Abstract costs: the same seconds for every task of an operation, on every stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bfpp.schedules import InvalidConfiguration, TaskGraph
+from bfpp.schedules.composite import shares
+from bfpp.schedules.operations import OPERATIONS, Operation
+from bfpp.sim.costs import Costs, fixed_costs, inside_passes
+from bfpp.sim.prices import PRICES
+
+AGREEMENT = 1e-4
+"""Share by which a whole may differ from its halves: more than a derivative's step."""
+
+
+@dataclass(frozen=True)
+class AbstractCosts:
+    """The same seconds for every task of an operation, on every stage.
+
+    A whole backward pass takes the sum of its halves by default. Of a whole one
+    that is given, a half takes what the other leaves, and each one half of it
+    by default; without any of the three, a whole one takes 2. `further` are those of
+    operations that are not built in, by the parameter's name. Raises
+    `InvalidConfiguration` where the whole is not the sum of its halves.
+    """
+
+    forward: float = 1.0
+    backward: float | None = None
+    backward_input: float | None = None
+    backward_weight: float | None = None
+    transfer: float = 0.0
+    gather: float = 0.0
+    reduce: float = 0.0
+    optimizer: float = 0.0
+    norm: float = 0.0
+    further: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.backward is None:
+            return
+        halves = [half for half in (self.backward_input, self.backward_weight) if half is not None]
+        room = AGREEMENT * max(self.backward, *halves, 0.0)
+        short = self.backward < sum(halves) - room
+        if short or (len(halves) == 2 and self.backward > sum(halves) + room):
+            told = " and ".join(f"{half:g}" for half in halves)
+            raise InvalidConfiguration(
+                "backward", f"{self.backward:g} is not what its halves take together ({told})"
+            )
+
+    def backward_seconds(self) -> tuple[float, float, float]:
+        """Seconds of a whole backward pass, of its input half and of its weight half."""
+        of_input, of_weight = self.backward_input, self.backward_weight
+        if self.backward is None:
+            of_input = 1.0 if of_input is None else of_input
+            of_weight = 1.0 if of_weight is None else of_weight
+            return of_input + of_weight, of_input, of_weight
+        if of_input is None:
+            of_input = self.backward / 2 if of_weight is None else self.backward - of_weight
+        if of_weight is None:
+            of_weight = self.backward - of_input
+        return self.backward, max(of_input, 0.0), max(of_weight, 0.0)
+
+    def by_operation(self) -> dict[Operation, float]:
+        """Seconds of a task of each operation."""
+        return {operation: PRICES[operation].abstract(self) for operation in OPERATIONS}
+
+    def costs(self, graph: TaskGraph) -> Costs:
+        """Seconds by operation; no bytes, so no port is shared."""
+        table = self.by_operation()
+        by_code = np.array([table[operation] for operation in OPERATIONS])
+        seconds = by_code[graph.operation]
+        if graph.templates:
+            inside = inside_passes(
+                graph, lambda operation, tasks: np.full(len(tasks), table[operation])
+            )
+            seconds = seconds * shares(graph) + inside
+        return fixed_costs(seconds)

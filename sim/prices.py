@@ -1,0 +1,155 @@
+"""What each operation costs, by every cost model: one row for each.
+
+A package that declares another operation adds its row to `PRICES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.columns import Integers, Seconds
+from bfpp.schedules.communication import Sharding
+from bfpp.schedules.operations import Operation, Table
+from bfpp.sim.costs import Load
+
+if TYPE_CHECKING:
+    from bfpp.sim.abstract import AbstractCosts
+    from bfpp.sim.physical import PhysicalStep
+    from bfpp.sim.profile import MeasuredStep
+
+NORM_TRAFFIC = 4.0
+"""Bytes for each parameter that the norm of the gradients reads, in full precision."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """One operation's row: its parameter's name, and its price by each cost model.
+
+    Operations with one `parameter` change together, in what-ifs and sensitivities. A cost
+    model without a price refuses graphs with such tasks.
+    """
+
+    parameter: str
+    abstract: Callable[[AbstractCosts], float]
+    physical: Callable[[PhysicalStep, Integers], Load] | None = None
+    measured: Callable[[MeasuredStep, Integers], Seconds] | None = None
+
+    def physical_load(self, step: PhysicalStep, tasks: Integers) -> Load:
+        """What tasks of a graph cost on a cluster."""
+        if self.physical is None:
+            raise InvalidConfiguration(
+                "model", f"there is no price of {self.parameter} on clusters"
+            )
+        return self.physical(step, tasks)
+
+    def measured_seconds(self, step: MeasuredStep, tasks: Integers) -> Seconds:
+        """What tasks of a graph took on the machine of a profile."""
+        if self.measured is None:
+            raise InvalidConfiguration("profile", f"a profile has no price of {self.parameter}")
+        return self.measured(step, tasks)
+
+
+def _transfer(step: PhysicalStep, tasks: Integers) -> Load:
+    return step.links.transfers(step.graph, tasks)
+
+
+def _gather(step: PhysicalStep, tasks: Integers) -> Load:
+    size = step.physical.implementation.weight_bytes
+    return step.links.collectives(step.graph, tasks, size, passes=1.0)
+
+
+def _reduce(step: PhysicalStep, tasks: Integers) -> Load:
+    size = step.physical.implementation.gradient_bytes
+    is_all_reduce = step.graph.communication.sharding is Sharding.NONE
+    return step.links.collectives(step.graph, tasks, size, passes=2.0 if is_all_reduce else 1.0)
+
+
+def _optimizer(step: PhysicalStep, tasks: Integers) -> Load:
+    return step.state_traffic(tasks, step.physical.implementation.optimizer_traffic)
+
+
+def _norm(step: PhysicalStep, tasks: Integers) -> Load:
+    return step.state_traffic(tasks, NORM_TRAFFIC)
+
+
+def _half(step: MeasuredStep, tasks: Integers) -> Seconds:
+    return step.passes(tasks, "backward") / 2
+
+
+PRICES: Table[Price] = Table(
+    "price",
+    {
+        Operation.FORWARD: Price(
+            "forward",
+            lambda costs: costs.forward,
+            lambda step, tasks: step.passes(tasks, "forward"),
+            lambda step, tasks: step.passes(tasks, "forward"),
+        ),
+        Operation.BACKWARD: Price(
+            "backward",
+            lambda costs: costs.backward_seconds()[0],
+            lambda step, tasks: step.passes(tasks, "backward_input", "backward_weight"),
+            lambda step, tasks: step.passes(tasks, "backward"),
+        ),
+        Operation.BACKWARD_INPUT: Price(
+            "backward",
+            lambda costs: costs.backward_seconds()[1],
+            lambda step, tasks: step.passes(tasks, "backward_input"),
+            _half,
+        ),
+        Operation.BACKWARD_WEIGHT: Price(
+            "backward",
+            lambda costs: costs.backward_seconds()[2],
+            lambda step, tasks: step.passes(tasks, "backward_weight"),
+            _half,
+        ),
+        Operation.TRANSFER_ACTIVATIONS: Price(
+            "transfer",
+            lambda costs: costs.transfer,
+            _transfer,
+            lambda step, tasks: step.transfers(tasks, of_stage=0),
+        ),
+        Operation.TRANSFER_GRADIENTS: Price(
+            "transfer",
+            lambda costs: costs.transfer,
+            _transfer,
+            # Gradients are as large as the activations that came from the stage before.
+            lambda step, tasks: step.transfers(tasks, of_stage=-1),
+        ),
+        Operation.GATHER: Price(
+            "gather",
+            lambda costs: costs.gather,
+            _gather,
+            lambda step, tasks: step.of_stage(tasks),
+        ),
+        Operation.REDUCE: Price(
+            "reduce",
+            lambda costs: costs.reduce,
+            _reduce,
+            lambda step, tasks: step.of_stage(tasks),
+        ),
+        Operation.OPTIMIZER: Price(
+            "optimizer",
+            lambda costs: costs.optimizer,
+            _optimizer,
+            lambda step, tasks: step.of_rank(tasks),
+        ),
+        Operation.NORM: Price(
+            "norm",
+            lambda costs: costs.norm,
+            _norm,
+            lambda step, tasks: step.of_rank(tasks),
+        ),
+    },
+)
+
+
+def parameters() -> dict[str, tuple[Operation, ...]]:
+    """Each parameter, with the operations that it is the price of."""
+    found: dict[str, tuple[Operation, ...]] = {}
+    for operation, price in PRICES.items():
+        found[price.parameter] = (*found.get(price.parameter, ()), operation)
+    return found

@@ -1,0 +1,71 @@
+"""A package of a user's: expert parallelism's all-to-all, added to bfpp in this one file.
+
+Tokens are dispatched to the devices of their experts and combined again, inside each pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bfpp.executor.backends.protocol import Backend
+from bfpp.executor.dispatch import KERNELS
+from bfpp.executor.worker import Worker
+from bfpp.schedules import Operation, Task, TaskGraph
+from bfpp.schedules.columns import Integers
+from bfpp.schedules.composite import Piece, Template
+from bfpp.schedules.operations import Group, Row, Scope, Stream, declare
+from bfpp.sim.costs import Load
+from bfpp.sim.physical import PhysicalStep
+from bfpp.sim.prices import PRICES, Price
+from bfpp.traces.operations import TRACED, Cause, Mark, Tone, Traced
+
+EXPERT = Stream("EXPERT", "expert-parallel")
+ALL_TO_ALL = declare(
+    "EXPERT_ALL_TO_ALL", Row("expert all-to-all", Scope.CELL, EXPERT, group=Group.EP)
+)
+
+TRACED[ALL_TO_ALL] = Traced(Tone(320, 0.5, 0.5, 0.7), Mark("x", "x", "x", "x"), Cause.EXPERT)
+
+
+def physical(step: PhysicalStep, tasks: Integers) -> Load:
+    """What every token's hidden state takes through the node's links."""
+    del tasks  # the same for all
+    size = step.physical.model.hidden_bytes(step.physical.microbatch_size)
+    return Load(size / step.physical.cluster.intra_node.bandwidth)
+
+
+PRICES[ALL_TO_ALL] = Price(
+    "all_to_all", lambda costs: costs.further.get("all_to_all", 0.0), physical
+)
+
+EXCHANGED: list[tuple[int, int, int]] = []
+
+
+def exchange(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+    """Nobody else is here: only say that it took place."""
+    del backend
+    (worker,) = workers
+    EXCHANGED.append((worker.rank, task.stage, task.microbatch))
+
+
+KERNELS[ALL_TO_ALL] = exchange
+
+
+def template(operation: Operation) -> Template:
+    """Attention and router, dispatch, experts, combine, and what comes after."""
+    return (
+        Piece(operation, 0.4),
+        Piece(ALL_TO_ALL),
+        Piece(operation, 0.5),
+        Piece(ALL_TO_ALL),
+        Piece(operation, 0.1),
+    )
+
+
+def with_experts(graph: TaskGraph) -> TaskGraph:
+    """The graph with experts at each stage with an odd number."""
+    passes = (Operation.FORWARD, Operation.BACKWARD)
+    stages = range(1, graph.layout.stages, 2)
+    return graph.with_templates(
+        {(each, stage): template(each) for each in passes for stage in stages}
+    )

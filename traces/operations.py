@@ -1,0 +1,90 @@
+"""What each operation is in figures and explanations: its colour and mark, the idle time it causes.
+
+One row for each operation; a package that declares another adds its row to `TRACED`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from bfpp.schedules.operations import Operation, Table
+
+
+class Cause(StrEnum):
+    """What an idle rank waits for."""
+
+    WARM_UP = "warm-up"
+    DRAIN = "drain"
+    OTHER_RANK = "other ranks' compute"
+    IMBALANCE = "imbalance between stages"
+    TRANSFER = "transfer"
+    GATHER = "exposed gather"
+    REDUCTION = "exposed reduction"
+    TENSOR = "exposed tensor-parallel communication"
+    CONTEXT = "exposed context-parallel communication"
+    EXPERT = "exposed expert-parallel communication"
+    BUFFER = "buffer not yet free"
+    OPTIMIZER = "optimizer"
+    REPLICAS = "data-parallel peers"
+    DISPATCH = "dispatch"
+
+
+class Tone(NamedTuple):
+    """A hue in degrees, a saturation, and the lightness of first and last micro-batch."""
+
+    hue: float
+    saturation: float
+    darkest: float
+    lightest: float
+
+
+class Mark(NamedTuple):
+    """How an operation is written: around its label, behind it, and in place of it."""
+
+    before: str
+    padding: str
+    after: str
+    unlabelled: str
+
+
+@dataclass(frozen=True)
+class Traced:
+    """One operation's row: its colour, its mark in text, and what waiting for it is called.
+
+    Who waits for compute waits for another rank: it has no cause of its own.
+    """
+
+    tone: Tone
+    mark: Mark
+    cause: Cause | None = None
+
+
+TRACED = Table(
+    "look",
+    {
+        Operation.FORWARD: Traced(Tone(214, 0.68, 0.40, 0.76), Mark("", "-", " ", "-")),
+        Operation.BACKWARD: Traced(Tone(28, 0.86, 0.42, 0.74), Mark("[", " ", "]", "=")),
+        Operation.BACKWARD_INPUT: Traced(Tone(28, 0.86, 0.42, 0.74), Mark("[", " ", "]", "=")),
+        Operation.BACKWARD_WEIGHT: Traced(Tone(152, 0.42, 0.34, 0.68), Mark("{", " ", "}", "~")),
+        Operation.TRANSFER_ACTIVATIONS: Traced(
+            Tone(200, 0.28, 0.58, 0.80), Mark(">", "-", " ", ">"), Cause.TRANSFER
+        ),
+        Operation.TRANSFER_GRADIENTS: Traced(
+            Tone(36, 0.34, 0.58, 0.80), Mark("<", "-", " ", "<"), Cause.TRANSFER
+        ),
+        Operation.GATHER: Traced(
+            Tone(276, 0.38, 0.56, 0.56), Mark("(", " ", ")", "^"), Cause.GATHER
+        ),
+        Operation.REDUCE: Traced(
+            Tone(344, 0.52, 0.52, 0.52), Mark("<", " ", ">", "v"), Cause.REDUCTION
+        ),
+        Operation.OPTIMIZER: Traced(
+            Tone(220, 0.10, 0.32, 0.32), Mark("", " ", "", "*"), Cause.OPTIMIZER
+        ),
+        Operation.NORM: Traced(
+            Tone(220, 0.10, 0.62, 0.62), Mark("", " ", "", "+"), Cause.OPTIMIZER
+        ),
+    },
+)
