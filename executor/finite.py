@@ -4,7 +4,7 @@ What there is to look at stays on its device until the step is done, so that no
 host waits for a GPU in the middle of one. A loss comes before gradients, since
 it explains them; of a stage's gradients, the last parameter that has a bad one
 is the nearest to where they come from. All processes agree on what is named
-(`bfpp.executor.training`).
+(`executor.training`).
 """
 
 from __future__ import annotations
@@ -70,11 +70,18 @@ LOSS, GRADIENT, NORM, STATE = range(1, 5)
 
 
 def largest(pieces: Sequence[Piece]) -> Tensor:
-    """Of each piece the largest element, either way; not-a-number if one of them is."""
+    """Of each piece the largest element, either way; not-a-number if one of them is.
+
+    On a GPU in one kernel. On a CPU, torch is ten times as fast in finding the
+    least and the greatest as in finding the largest.
+    """
     values = [piece for _, _, piece in pieces]
     if not values:
         return torch.zeros(0)
-    return torch.stack(torch._foreach_norm(values, math.inf))
+    if values[0].is_cuda:
+        return torch.stack(torch._foreach_norm(values, math.inf))
+    least, greatest = zip(*map(torch.aminmax, values), strict=True)
+    return torch.maximum(torch.stack(greatest), -torch.stack(least))
 
 
 def first_finding(seen: Iterable[Seen]) -> Finding | None:
