@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -68,24 +69,31 @@ def regression(seed: int) -> Model:
 
 
 class Broken(nn.Module):
-    """A layer that hangs or raises in its third step of four micro-batches, two passes each."""
+    """A layer that is ill in its third step of four micro-batches, two passes each."""
 
-    def __init__(self, hangs: bool) -> None:
+    def __init__(self, illness: Callable[[], object]) -> None:
         super().__init__()
-        self.hangs, self.passes = hangs, 0
+        self.illness, self.passes = illness, 0
         self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         self.passes += 1
         if self.passes > 16:
-            loop(self.hangs)
+            self.illness()
         return self.linear(value)
 
 
-def loop(forever: bool) -> None:
-    while forever:
+def loop() -> None:
+    while True:
         pass
+
+
+def break_down() -> None:
     raise ValueError("the layer broke")
+
+
+def take_all_memory() -> None:
+    torch.empty(2**60, dtype=torch.uint8)
 
 
 def with_fifth(seed: int, layer: Callable[[], nn.Module]) -> Model:
@@ -95,11 +103,19 @@ def with_fifth(seed: int, layer: Callable[[], nn.Module]) -> Model:
 
 
 def hanging(seed: int) -> Model:
-    return with_fifth(seed, lambda: Broken(hangs=True))
+    return with_fifth(seed, lambda: Broken(loop))
 
 
 def raising(seed: int) -> Model:
-    return with_fifth(seed, lambda: Broken(hangs=False))
+    return with_fifth(seed, lambda: Broken(break_down))
+
+
+def leaving(seed: int) -> Model:
+    return with_fifth(seed, lambda: Broken(lambda: os._exit(0)))
+
+
+def greedy(seed: int) -> Model:
+    return with_fifth(seed, lambda: Broken(take_all_memory))
 
 
 def waiting(seed: int) -> Model:

@@ -167,15 +167,14 @@ def test_processes_that_wait_for_each_other() -> None:
 
 def test_a_process_that_starts_late_is_waited_for() -> None:
     """Longer than a task may take, and than it may be that nothing moves."""
-    limits = Limits(hang=1.0, beat=0.1)
-    outcome = launch(train, Toy(steps=2, late=4.0), 2, limits)
+    outcome = launch(train, Toy(steps=2, late=2 * HANG), 2, IMPATIENT)
     assert outcome is not None
     assert outcome.value == 6.0
 
 
 @pytest.mark.slow
 def test_a_process_that_has_not_started_in_time_is_named() -> None:
-    limits = Limits(hang=1.0, beat=0.1, start=15.0)
+    limits = Limits(hang=HANG, start=15.0)
     with pytest.raises(RunFailed) as failure:
         launch(train, Toy(late=60.0), 2, limits)
     assert re.fullmatch(
@@ -358,6 +357,37 @@ def test_the_host_of_the_store_stays_for_the_others() -> None:
     assert json.loads(outputs[0][0].splitlines()[-1])["outcome"]["value"] == 2.0
     assert json.loads(outputs[1][0].splitlines()[-1])["outcome"] is None
     assert not any("bfpp" in errors for _, errors in outputs)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_a_store_that_nobody_hosts_is_told_in_one_line(
+    host: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    joined = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": str(port)}
+    for name, value in joined.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    with pytest.raises(RunFailed) as failure:
+        launch(nothing, "to do", 2, Limits(start=0.5))
+    assert re.fullmatch(
+        rf"process 1 cannot reach the run's store at {host}, port {port}: .*refused",
+        str(failure.value),
+    )
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_the_first_process_names_those_that_have_not_started() -> None:
+    with by_hand(Toy(late=60.0, start=10.0)) as processes:
+        _, errors = processes[0].communicate(timeout=60)
+    assert processes[0].returncode == 1
+    assert re.fullmatch(
+        r"bfpp: process 1 has not started after 1\d s\n"
+        r"  rank 0 \(process 0\) waits for process 1 in joining the process group\n",
+        errors,
+    )
 
 
 @pytest.mark.slow

@@ -122,10 +122,13 @@ NAMED_TASK = "in step 2, in #3 forward of stage 1 micro-batch 0 on rank 1"
 
 def test_a_rank_that_hangs_in_a_layer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     model = ("--model", f"{small_models.__file__}:hanging")
-    ended = run_here(capsys, *TWO, *model, "--patience", 5)
+    ended = run_here(capsys, *TWO, *model, "--task-timeout", 5)
     assert ended.code == 1
     told, *details = ended.said
     assert re.fullmatch(rf"bfpp run: rank 1 \(process 1\) hangs {NAMED_TASK}, for \d s", told)
+    assert details[0].startswith("Stack")
+    assert re.search(r"small_models.py\W+line \d+ in loop", details[1])
+    assert "guard" not in ended.errors
     assert details[-1].startswith("The logs of all processes are in ")
 
 
@@ -139,6 +142,28 @@ def test_a_rank_whose_layer_raises_is_named(capsys: pytest.CaptureFixture[str]) 
     done = "bfpp run: done before: steps 0 to 1; loss, first and last: "
     assert any(line.startswith(done) for line in ended.errors.splitlines())
     assert details[-1].startswith("The logs of all processes are in ")
+
+
+def test_a_rank_that_leaves_is_named_with_its_task(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = run_here(capsys, *TWO, "--model", f"{small_models.__file__}:leaving")
+    told, *details = ended.said
+    assert told == f"bfpp run: rank 1 (process 1) exited with code 0, last seen {NAMED_TASK}"
+    assert not any("Warning" in line for line in details)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "local"])
+def test_an_allocation_that_fails_is_one_line(
+    backend: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ("--model", f"{small_models.__file__}:greedy", "--activations", "keep")
+    ended = run_here(capsys, *TWO, *model, "--backend", backend, "--dp", 2)
+    assert ended.code == 1
+    assert re.fullmatch(
+        r"bfpp run: .*\(process \d\) failed in step \d, in #\d+ forward of stage 1 .*: "
+        r"out of memory: tried to allocate 1.15 EB; less is needed with --activations recompute "
+        r"or --sharding full or a smaller --microbatch-size or more ranks \(--pp\)",
+        ended.line,
+    )
 
 
 def test_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from bfpp.executor.processes.watch import Watch
 
 GRACE_TO_SAVE = 5.0  # seconds of silence that are too many where a run stops in order
 CULPRIT_FIRST = 0.5  # seconds: torchrun names the process that it sees end first
+BETWEEN_CALLS = 0.2
 STORE_LOST = "the connection to the run's store is lost: the host of process 0, or torchrun, ended"
 
 
@@ -149,13 +151,30 @@ def _store(process: int, timeout: timedelta) -> Store:
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_host = process == 0 and not _has_store()
     try:
-        return _of_this_attempt(
-            TCPStore(host, port, None, is_host, timeout, wait_for_workers=False, multi_tenant=True)
+        if not is_host:
+            _wait_for(host, port, timeout.total_seconds())
+        store = TCPStore(
+            host, port, None, is_host, timeout, wait_for_workers=False, multi_tenant=True
         )
-    except DistError as error:
+    except (DistError, OSError, UnicodeError) as error:
         reason = str(error).partition("\n")[0]
         message = f"process {process} cannot {'host' if is_host else 'reach'} the run's store"
         raise RunFailed(process, f"{message} at {host}, port {port}: {reason}", "") from None
+    return _of_this_attempt(store)
+
+
+def _wait_for(host: str, port: int, seconds: float) -> None:
+    """Until somebody answers there: torch tells of each attempt that fails, in many lines."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=max(1.0, seconds / 10)).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(BETWEEN_CALLS)
+        else:
+            return
 
 
 def _has_store() -> bool:
