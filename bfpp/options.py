@@ -32,6 +32,7 @@ from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
 from bfpp.sim.engines import ENGINES
 from bfpp.sim.implementation import IMPLEMENTATIONS
+from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES, MOST_RANKS
 from bfpp.sim.physical import PhysicalCosts, default_stages_per_rank
 from bfpp.sim.profile import ProfiledCosts, load_profile
 
@@ -46,15 +47,6 @@ ABSTRACT = {
     "optimizer": "optimizer step of a rank",
     "norm": "norm of a rank's gradients, with --clipping",
 }
-
-MOST_PASSES = 10_000_000
-"""Passes of a micro-batch through a stage in the largest step: 40 million tasks, 6 GB."""
-
-MOST_RANKS = 10_000
-"""Pipeline-parallel ranks, each with a channel to every other: 0.6 GB."""
-
-MOST_DEVICES = 1_000_000
-"""Devices over all groups."""
 
 PHYSICAL_ONLY = ("tp", "dp", "microbatch_size", "implementation", "seq_length")
 

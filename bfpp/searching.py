@@ -15,6 +15,7 @@ from bfpp.schedules import InvalidInput, registered_schedules
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.executors import EXECUTORS, as_completed, executor
 from bfpp.sim.implementation import IMPLEMENTATIONS
+from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
 from bfpp.sim.search import (
     Configuration,
     Outcome,
@@ -70,8 +71,8 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
 
 def problem_of(options: argparse.Namespace) -> Problem:
     """What the options ask to be searched; raises `InvalidInput` for what is too large."""
-    limits = {"--gpus": (options.gpus, shared.MOST_DEVICES)}
-    limits["--batch"] = (max(options.batch), shared.MOST_PASSES)
+    limits = {"--gpus": (options.gpus, MOST_DEVICES)}
+    limits["--batch"] = (max(options.batch), MOST_PASSES)
     for option, (number, most) in limits.items():
         if number > most:
             raise InvalidInput(f"{option}: must be at most {most:,}, not {number:,}")
@@ -100,7 +101,7 @@ def chosen_configurations(problem: Problem) -> list[Configuration]:
 def _divided(problem: Problem) -> tuple[list[Configuration], int]:
     """All valid configurations that can be simulated, and how many are too large for it."""
     every = configurations(problem)
-    chosen = [each for each in every if each.passes <= shared.MOST_PASSES]
+    chosen = [each for each in every if each.passes <= MOST_PASSES]
     return chosen, len(every) - len(chosen)
 
 
@@ -119,7 +120,7 @@ def search(
     )  # fmt: skip
     console = Console(stderr=True)
     if left_out:
-        most = f"more than {shared.MOST_PASSES:,} passes"
+        most = f"more than {MOST_PASSES:,} passes"
         console.print(f"{left_out:,} configurations of {most} are left out", soft_wrap=True)
     keeps_all = getattr(options, "out", None) or getattr(options, "journal", None)
     if not keeps_all and nothing_can_fit(problem, chosen):

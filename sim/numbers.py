@@ -13,6 +13,15 @@ import re
 LARGEST_COUNT = 2**31 - 1
 LEAST, LARGEST = 1e-30, 1e30
 
+MOST_PASSES = 10_000_000
+"""Passes of a micro-batch through a stage in the largest step: 40 million tasks, 6 GB."""
+
+MOST_RANKS = 10_000
+"""Pipeline-parallel ranks, each with a channel to every other: 0.6 GB."""
+
+MOST_DEVICES = 1_000_000
+"""Devices over all groups."""
+
 _WHOLE = re.compile(r"-?[0-9]+")
 _REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DIGITS = 19

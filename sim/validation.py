@@ -31,7 +31,7 @@ from bfpp.sim.cluster import load_cluster
 from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation, with_fitted
 from bfpp.sim.model import hardware_flops, load_model
-from bfpp.sim.numbers import is_count, is_usable, real, whole
+from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES, MOST_RANKS, is_count, is_usable, real, whole
 from bfpp.sim.physical import PhysicalCosts, default_stages_per_rank
 from bfpp.sim.prediction import Prediction, predict
 from bfpp.sim.preset_files import Table, fitted_settings
@@ -184,6 +184,12 @@ def case_of(measured: Measurement) -> Case:
         known = ", ".join(Sharding)
         raise InvalidConfiguration("sharding", f"{measured.sharding!r} is not one of {known}")
     stages = default_stages_per_rank(name, model, ranks, measured.loops)
+    if (passes := ranks * stages * measured.microbatches) > MOST_PASSES or ranks > MOST_RANKS:
+        raise InvalidConfiguration(
+            "pp", f"{passes:,} passes on {ranks:,} ranks are more than can be simulated"
+        )
+    if (devices := ranks * measured.tp * measured.dp) > MOST_DEVICES:
+        raise InvalidConfiguration("dp", f"{devices:,} devices are more than can be simulated")
     layout = Layout(ranks, measured.microbatches, stages, find_schedule(name).placement)
     case = Case(
         measured,

@@ -1,5 +1,7 @@
 """Which tests run by default, and how: the same examples every time, however slow the machine.
 
+HYPOTHESIS_PROFILE=fresh draws new examples, and prints how to draw one that fails again.
+
 And the command line, as fixtures.
 """
 
@@ -15,7 +17,8 @@ from hypothesis import settings
 from bfpp.command_line import main
 
 settings.register_profile("steady", deadline=None, derandomize=True)
-settings.load_profile("steady")
+settings.register_profile("fresh", deadline=None, derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -15,7 +15,7 @@ from bfpp.numbers_given import seconds, whole_number
 from bfpp.parser import Parser
 from bfpp.profiles import as_toml
 from bfpp.schedules import InvalidConfiguration, Operation
-from bfpp.sim.costs import AbstractCosts
+from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.numbers import LARGEST, LARGEST_COUNT, LEAST, real, whole
 from tests.test_hugging_face import LLAMA
 from tests.test_physical import MEASUREMENTS

@@ -8,12 +8,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 import venv
 from contextlib import redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 
+import numpy
 import pytest
 
 from bfpp.command_line import main
@@ -98,8 +98,8 @@ def installed(tmp_path):
     install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel]
     subprocess.run(install, check=True)
     (packages,) = environment.glob("lib/*/site-packages")
-    for package in Path(sysconfig.get_path("purelib")).iterdir():
-        if not re.match(r"(torch|bfpp|__editable__|pip)", package.name):
+    for package in Path(numpy.__file__).parents[1].iterdir():
+        if not re.match(r"(torch|bfpp|__editable__|pip|.*\.pth$)", package.name):
             with suppress(FileExistsError):
                 (packages / package.name).symlink_to(package)
     found = [python, "-c", "import importlib.util as u; print(u.find_spec('torch'))"]
