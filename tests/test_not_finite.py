@@ -222,7 +222,7 @@ def test_no_checkpoint_is_written_of_what_is_not_finite(
 ) -> None:
     saving = ("--checkpoint", tmp_path / "saved", "--save-every", 2)
     ended = run_here(capsys, *OPTIONS, *model(name), *saving, *options, "--steps", 8)
-    *skipped, line = ended.errors.splitlines()
+    *skipped, line = ended.said
     assert ended.code == 1
     assert line.startswith(f"bfpp run: {told}")
     assert line.endswith("replica 0, with 2 such steps in a row" if options else "replica 0")

@@ -47,7 +47,7 @@ WRITING = {
 }
 """A command line for each output that needs no torch; PLACE is the file without its ending."""
 
-WITH_TORCH = {("run", "--trace"), ("calibrate", "--out")}
+WITH_TORCH = {("run", "--metrics"), ("run", "--trace"), ("calibrate", "--out")}
 
 READ = {"--model", "--cluster", "--profile", "--text", "--sleep"}
 """Options of files that are read."""
