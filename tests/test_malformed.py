@@ -159,7 +159,7 @@ def listed():
 @pytest.fixture
 def folder(tmp_path, monkeypatch, files):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sim.fit.TOLERANCE", 0.5)
+    monkeypatch.setattr("bfpp.sim.fit.TOLERANCE", 0.5)
     for name, contents in files.items():
         Path(name).write_bytes(contents)
 
