@@ -44,6 +44,7 @@ class ObjectTask:
     number: int = NOTHING
     lane: int = NOTHING
     peer_lane: int = NOTHING
+    piece: int = NOTHING
 
 
 @dataclass(slots=True, eq=False)

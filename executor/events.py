@@ -49,16 +49,9 @@ def begun(
     }
 
 
-def stepped(step: int, loss: float, seconds: float, elapsed: float, skipped: str = "") -> Message:
-    """A step is done, or was left out."""
-    return {
-        "event": "step",
-        "step": step,
-        "loss": loss,
-        "seconds": seconds,
-        "elapsed": elapsed,
-        "skipped": skipped,
-    }
+def stepped(**report: Any) -> Message:
+    """A step is done, or was left out: all that its `executor.training.Report` says."""
+    return {"event": "step", **report}
 
 
 def saved(step: int, path: Path) -> Message:

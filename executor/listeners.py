@@ -88,11 +88,8 @@ class MetricsFile:
     def _step(self, message: Message) -> Mapping[str, Any]:
         loss, elapsed = message["loss"], message["elapsed"]
         return {
-            "step": message["step"],
+            **self._as_told(message),
             "loss": loss if math.isfinite(loss) else None,
-            "seconds": message["seconds"],
-            "skipped": message["skipped"],
-            "elapsed": elapsed,
             "tokens_per_second": self._tokens / elapsed if elapsed > 0 else None,
         }
 

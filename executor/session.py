@@ -91,11 +91,7 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
     for steps in _between_saves(begun.step, job):
         for report in watched(place, trainer, steps):
             reports.append(report)
-            place.send(
-                events.stepped(
-                    report.step, report.loss, report.seconds, report.elapsed, report.skipped
-                )
-            )
+            place.send(events.stepped(**vars(report)))
             if len(reports) == 1:
                 place.offer_to_stop()
         done = reports[-1].step + 1

@@ -134,7 +134,13 @@ def test_graphs_with_one_fault_are_refused(place, value, reason):
     assert "\n" not in caught.value.reason
 
 
-@pytest.mark.parametrize("column", [*COLUMNS, "dependencies"])
+def test_files_from_before_there_were_pieces_are_read():
+    changed = record()
+    del changed["tasks"]["piece"], changed["templates"]
+    assert read_graph(json.dumps(changed)).digest == read_graph(json.dumps(record())).digest
+
+
+@pytest.mark.parametrize("column", [*(each for each in COLUMNS if each != "piece"), "dependencies"])
 def test_every_column_is_needed(column):
     changed = record()
     del changed["tasks"][column]

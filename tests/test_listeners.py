@@ -18,7 +18,7 @@ BEGIN = begun(0, 9, None, ["a note"], ["a warning"])
 
 
 def step(number: int, loss: float = 0.5) -> Message:
-    return stepped(number, loss, 0.01, 0.02)
+    return stepped(step=number, loss=loss, seconds=0.01, elapsed=0.02, skipped="")
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -39,7 +39,8 @@ def test_each_line_is_there_at_once(tmp_path: Path) -> None:
     assert begin["schedule"] == "gpipe"
     assert (begin["first_step"], begin["steps"], begin["tokens_per_step"]) == (0, 9, 100)
     assert first.keys() == {
-        "event", "run", "step", "loss", "seconds", "elapsed", "tokens_per_second", "time",
+        "event", "run", "step", "loss", "seconds", "elapsed", "skipped", "tokens_per_second",
+        "time",
     }  # fmt: skip
     assert (first["step"], first["loss"], first["tokens_per_second"]) == (0, 0.5, 5000)
     assert (second["step"], second["loss"]) == (1, None)

@@ -61,14 +61,20 @@ def test_scaling_all_costs_scales_the_step():
 @pytest.mark.parametrize("given", [{}, {"backward": 4.0}, {"backward_input": 3.0}])
 @pytest.mark.parametrize("name", ["forward", "backward", "backward_input", "backward_weight"])
 def test_a_number_is_set_whether_it_was_given_or_not(given, name):
-    model = AbstractCosts(**given)
-    assert changed(model, parse_change(f"{name}=1.5")) == replace(model, **{name: 1.5})
+    model, change = AbstractCosts(**given), parse_change(f"{name}=1.5")
+    if name == "backward" and given == {"backward_input": 3.0}:
+        with pytest.raises(InvalidConfiguration, match="is not what its halves take together"):
+            changed(model, change)
+        return
+    assert changed(model, change) == replace(model, **{name: 1.5})
 
 
 def test_a_number_that_is_left_out_may_be_set_in_a_model_too():
     assert changed(PHYSICAL, parse_change("mlp=8192")).model.mlp == 8192
     assert isinstance(changed(PHYSICAL, parse_change("model.kv_heads=8")).model.kv_heads, int)
-    with pytest.raises(InvalidConfiguration, match=r"mlp must be a whole number, not 0\.5"):
+    with pytest.raises(
+        InvalidConfiguration, match=r"mlp must be a whole number of at least 1, not 0\.5"
+    ):
         changed(PHYSICAL, parse_change("mlp=0.5"))
     with pytest.raises(
         InvalidConfiguration, match=r"'model.mlp' is not given, so it takes no fact"

@@ -148,7 +148,8 @@ def _supervise(
 
 
 def _hear(store: TCPStore, on_message: Callable[[Message], None]) -> None:
-    while store.queue_len(MESSAGES):
+    """What was sent until now; not what is sent meanwhile, which may never end."""
+    for _ in range(store.queue_len(MESSAGES)):
         on_message(json.loads(store.queue_pop(MESSAGES)))
 
 
