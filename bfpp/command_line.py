@@ -6,7 +6,7 @@ Each command is a module of `bfpp.commands` with `SUMMARY`, `add_arguments` and
 Exit codes:
 
 - 0 done, 1 a check or a run failed, 130 interrupted.
-- 2 something that was given cannot be used: an `InvalidInput`, told in one line.
+- 2 something that was given cannot be used: an `InvalidInput`, reported in one line.
 - 70 (as sysexits.h has it) a fault of the program: any other exception, with its
   traceback and what a report of it needs.
 """
@@ -132,7 +132,7 @@ def _parsers(words: list[str]) -> tuple[Parser, Parser | None]:
 
 
 def _parse(parser: Parser, command: Parser | None, words: list[str]) -> argparse.Namespace:
-    """The options; what is unknown among them is told before what is missing."""
+    """The options; what is unknown among them is reported before what is missing."""
     at = next((at for at, word in enumerate(words) if not word.startswith("-")), len(words))
     parser.refuse_unknown(words[:at])
     if command:

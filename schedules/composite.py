@@ -105,7 +105,6 @@ def expanded(graph: TaskGraph) -> TaskGraph:
     first = np.append(0, np.cumsum(count)[:-1]).astype(np.int32)
     whole = np.repeat(np.arange(len(graph), dtype=np.int32), count)
     columns = {name: getattr(graph, name)[whole] for name in COPIED}
-    columns["piece"][count[whole] > 1] = (np.arange(len(whole)) - first[whole])[count[whole] > 1]
     for template, tasks in composites(graph):
         for number, piece in enumerate(template):
             columns["operation"][first[tasks] + number] = int(piece.operation)
@@ -136,10 +135,7 @@ def _dependencies(graph: TaskGraph, count: Integers, first: Integers) -> Groups:
     """A pass waits with its first piece, is waited for by its last, and holds its lane."""
     last = first + count - 1
     before, after = graph.dependencies.member, graph.dependent
-    start, task = graph.lane_tasks
-    follows = np.ones(len(task), dtype=bool)
-    follows[start[:-1]] = False
-    ahead, behind = task[:-1][follows[1:]], task[1:][follows[1:]]
+    ahead, behind = graph.lane_neighbours
     held = (count[ahead] > 1) | (count[behind] > 1)
     links = np.flatnonzero(np.append(np.diff(np.repeat(first, count)) == 0, False)).astype(np.int32)
     waits = np.concatenate([first[after], first[behind[held]], links + 1])

@@ -153,14 +153,25 @@ class TaskGraph:
     @cached_property
     def followers(self) -> Groups:
         """For each task, those that wait for it: its dependents, and the next on its lanes."""
-        start, task = self.lane_tasks
-        together = np.ones(len(task), dtype=bool)
-        together[start[:-1]] = False
+        ahead, behind = self.lane_neighbours
         return group_by(
-            np.append(self.dependencies.member, task[:-1][together[1:]]),
-            np.append(self.dependent, task[1:][together[1:]]),
+            np.append(self.dependencies.member, ahead),
+            np.append(self.dependent, behind),
             len(self),
         )
+
+    @property
+    def lane_neighbours(self) -> tuple[Integers, Integers]:
+        """Each task that another follows on a lane, and the one that does."""
+        start, task = self.lane_tasks
+        follows = np.ones(len(task), dtype=bool)
+        follows[start[:-1]] = False
+        return task[:-1][follows[1:]], task[1:][follows[1:]]
+
+    def by_operation(self) -> Iterator[tuple[Operation, Integers]]:
+        """Each operation that there is, and its tasks."""
+        for code in np.unique(self.operation).tolist():
+            yield OPERATIONS[code], np.flatnonzero(self.operation == code).astype(np.int32)
 
     @property
     def dependent(self) -> Integers:

@@ -19,7 +19,7 @@ import numpy as np
 from bfpp.schedules import InvalidConfiguration, Layout, Sharding, TaskGraph, find_schedule
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
-from bfpp.schedules.operations import OPERATIONS, Operation
+from bfpp.schedules.operations import Operation
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compute import StageSeconds, stage_seconds
 from bfpp.sim.costs import Costs, Load, inside_passes
@@ -143,9 +143,8 @@ class PhysicalStep:
         graph = self.graph
         seconds, moved = np.zeros((2, len(graph)))
         port_out, port_in = np.full((2, len(graph)), NONE, dtype=np.int32)
-        for code in np.unique(graph.operation).tolist():
-            tasks = np.flatnonzero(graph.operation == code).astype(np.int32)
-            load = PRICES[OPERATIONS[code]].physical_load(self, tasks)
+        for operation, tasks in graph.by_operation():
+            load = PRICES[operation].physical_load(self, tasks)
             seconds[tasks], moved[tasks] = load.seconds, load.bytes
             port_out[tasks], port_in[tasks] = load.port_out, load.port_in
         if graph.templates:

@@ -92,9 +92,8 @@ class ProfiledCosts:
     def costs(self, graph: TaskGraph) -> Costs:
         """The measured seconds of each task; ports are not shared."""
         step, seconds = MeasuredStep(self, graph), np.zeros(len(graph))
-        for code in np.unique(graph.operation).tolist():
-            tasks = np.flatnonzero(graph.operation == code).astype(np.int32)
-            seconds[tasks] = PRICES[OPERATIONS[code]].measured_seconds(step, tasks)
+        for operation, tasks in graph.by_operation():
+            seconds[tasks] = PRICES[operation].measured_seconds(step, tasks)
         return fixed_costs(
             seconds
             + np.where(_waits_for_another_lane(graph), self.dispatch["wake"], self.dispatch["next"])

@@ -77,8 +77,8 @@ def _report(
         record = {"configurations": rows, "tried": tried, "seconds": seconds, **missed}
         print_json(with_assumptions(record, assumed))
     else:
-        told = f"{tried:,} configurations fit ({seconds:.1f} s)"
-        _print(problem, outcomes, best_first, front, told)
+        summary = f"{tried:,} configurations fit ({seconds:.1f} s)"
+        _print(problem, outcomes, best_first, front, summary)
     if options.out:
         kept = [*best_first, *(each for each in outcomes if not each.fits)]
         write_table(options.out, kept, front)
@@ -89,11 +89,11 @@ def _print(
     outcomes: Sequence[Outcome],
     best_first: Sequence[Outcome],
     front: set[Configuration],
-    told: str,
+    summary: str,
 ) -> None:
     title = (
         f"{problem.model.name} on {problem.gpus} GPUs of {problem.cluster.name}: "
-        f"{len(best_first):,} of {told}. "
+        f"{len(best_first):,} of {summary}. "
         "Tflop/s per GPU; GB on the largest rank; * none is faster with less memory"
     )
     shown = list(best_first[:SHOWN])
