@@ -30,7 +30,7 @@ from tests.test_profile import PROFILE
 SECONDS = 5
 """Of processor time that no refusal takes, and a fourth of what no result takes."""
 
-EACH = 5
+EACH = 13
 """Cases of a kind."""
 
 MODEL = "layers = 4\nhidden = 1024\nheads = 16\nsequence = 512\nvocabulary = 1000\nmlp = 4096\n"
