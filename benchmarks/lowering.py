@@ -47,7 +47,7 @@ def run() -> Results:
 def objects_of(schedule: str, layout: Layout) -> ObjectGraph:
     """The graph in objects."""
     steps = find_schedule(schedule).steps
-    orders = [steps(layout, rank) for rank in range(layout.pipeline_parallel)]
+    orders = [steps(layout, rank) for rank in range(layout.pp)]
     return lower_to_objects(orders, layout, COMMUNICATION)
 
 

@@ -33,7 +33,7 @@ class ObjectTask:
 
     operation: int
     rank: int
-    stage: int
+    unit: int
     turn: int
     phase: int
     microbatch: int = NOTHING
@@ -82,9 +82,13 @@ def lower_to_objects(
     orders: Sequence[Iterable[Step]], layout: Layout, communication: Communication
 ) -> ObjectGraph:
     """The task graph of orders that can run."""
+    units: dict[int, list[int]] = {}
+    for unit, stage in enumerate(layout.stage_of_unit.tolist()):
+        units.setdefault(stage, []).append(unit)
     compute = [
-        [ObjectTask(operation, rank, stage, NOTHING, 0, microbatch)
-         for operation, stage, microbatch in order]
+        [ObjectTask(operation, rank, unit, NOTHING, 0, microbatch)
+         for operation, stage, microbatch in order
+         for unit in units[stage][:: 1 if operation == FORWARD else -1]]
         for rank, order in enumerate(orders)
     ]  # fmt: skip
     inputs = _inputs(compute, layout)
@@ -109,7 +113,7 @@ def _inputs(compute: list[list[ObjectTask]], layout: Layout) -> dict[ObjectTask,
     forwards, gradients = {}, {}
     for steps in compute:
         for step in steps:
-            cell = (step.stage, step.microbatch)
+            cell = (step.unit, step.microbatch)
             if step.operation == FORWARD:
                 forwards[cell] = step
             elif step.operation != BACKWARD_WEIGHT:
@@ -117,13 +121,13 @@ def _inputs(compute: list[list[ObjectTask]], layout: Layout) -> dict[ObjectTask,
     inputs = {}
     for steps in compute:
         for step in steps:
-            stage, microbatch = step.stage, step.microbatch
+            stage, microbatch = step.unit, step.microbatch
             if step.operation == FORWARD:
                 if stage:
                     inputs[step] = forwards[stage - 1, microbatch]
             elif step.operation == BACKWARD_WEIGHT:
                 inputs[step] = gradients[stage, microbatch]
-            elif stage == layout.stages - 1:
+            elif stage == layout.units - 1:
                 inputs[step] = forwards[stage, microbatch]
             else:
                 inputs[step] = gradients[stage + 1, microbatch]
@@ -166,7 +170,7 @@ def _transfers(
             sent[source] = transfer = ObjectTask(
                 Operation.TRANSFER_ACTIVATIONS if forward else Operation.TRANSFER_GRADIENTS,
                 source.rank,
-                source.stage,
+                source.unit,
                 source.turn,
                 1,
                 source.microbatch,
@@ -185,8 +189,8 @@ def _data_tasks(
     if communication.sharding is Sharding.FULL:
         gathers, reductions = _fully_sharded(runs)
     else:
-        gathers, reductions = _once_a_step(runs, layout.stages_of(rank), communication.sharding)
-        if not communication.data_overlap:
+        gathers, reductions = _once_a_step(runs, layout.units_of(rank), communication.sharding)
+        if not communication.dp_overlap:
             for reduction in reductions:
                 reduction.turn = steps[-1].turn
     return [*gathers, *reductions]
@@ -227,7 +231,7 @@ def _runs(steps: list[ObjectTask]) -> list[ObjectRun]:
     for step in steps:
         forward = step.operation == FORWARD
         run = under_way.get(forward)
-        if run is None or run.first.stage != step.stage:
+        if run is None or run.first.unit != step.unit:
             run = under_way[forward] = ObjectRun()
             runs.append(run)
         run.steps.append(step)
@@ -236,7 +240,7 @@ def _runs(steps: list[ObjectTask]) -> list[ObjectRun]:
 
 def _gather(run: ObjectRun, turn: int, buffer: int) -> ObjectTask:
     first = run.first
-    gather = ObjectTask(Operation.GATHER, first.rank, first.stage, turn, 2, weight_buffer=buffer)
+    gather = ObjectTask(Operation.GATHER, first.rank, first.unit, turn, 2, weight_buffer=buffer)
     first.dependencies.append(gather)
     return gather
 
@@ -244,7 +248,7 @@ def _gather(run: ObjectRun, turn: int, buffer: int) -> ObjectTask:
 def _reduction(run: ObjectRun, buffer: int) -> ObjectTask:
     last = run.last
     reduction = ObjectTask(
-        Operation.REDUCE, last.rank, last.stage, last.turn, 3, gradient_buffer=buffer
+        Operation.REDUCE, last.rank, last.unit, last.turn, 3, gradient_buffer=buffer
     )
     reduction.dependencies.append(last)
     return reduction
@@ -262,10 +266,10 @@ def _once_a_step(
 ) -> tuple[list[ObjectTask], list[ObjectTask]]:
     """Buffers of each stage's own; a gather before its first run, a reduction after its last."""
     own = {stage: number for number, stage in enumerate(stages)}
-    last_backward = {run.first.stage: run for run in runs if not run.is_forward}
+    last_backward = {run.first.unit: run for run in runs if not run.is_forward}
     gathers, reductions, seen = [], [], set()
     for run in runs:
-        stage = run.first.stage
+        stage = run.first.unit
         _use_buffers(run, own[stage], own[stage])
         if sharding is Sharding.PARTIAL and stage not in seen:
             gathers.append(_gather(run, NOTHING, own[stage]))
@@ -309,15 +313,15 @@ def _put_on_lanes(
     compute, data, *channels = range(len(STREAMS))
     here = dict.fromkeys(range(len(OPERATIONS)), compute)
     there = dict(here)
-    if communication.data_overlap:
+    if communication.dp_overlap:
         here |= dict.fromkeys((Operation.GATHER, Operation.REDUCE, Operation.NORM), data)
-    if communication.pipeline_overlap:
+    if communication.pp_overlap:
         sends = Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS
         for transfer, (out, into) in zip(sends, (channels[:2], channels[2:]), strict=True):
             here[transfer], there[transfer] = out, into
     ends = []
     for task in tasks:
-        channel = task.peer >= 0 and communication.pipeline_overlap
+        channel = task.peer >= 0 and communication.pp_overlap
         sender = (task.rank, here[task.operation], task.peer if channel else NOTHING)
         receiver = None
         if task.peer >= 0:

@@ -57,11 +57,11 @@ class Group:
         )  # fmt: skip
         found = {}
         for name in SCHEDULES:
-            placement = find_schedule(name).placement
-            loops = self.layers // self.ranks if placement == "looped" else 1
-            layout = Layout(self.ranks, self.microbatches, loops, placement)
+            schedule = find_schedule(name)
+            loops = self.layers // self.ranks if schedule.looped else 1
+            layout = Layout(self.ranks, self.microbatches, loops)
             source = TransformerSource(sizes, None)
-            found[name] = Job(name, layout, Communication(), source, 1, microbatch_size=4)
+            found[name] = Job(schedule, layout, Communication(), source, 1, microbatch_size=4)
         return found
 
 

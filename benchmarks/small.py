@@ -23,7 +23,7 @@ Case = tuple[str, Layout, Communication]
 def cases() -> list[Case]:
     """Steps of 4 to 16 ranks and one to ten thousand tasks, of all schedules and shardings."""
     possible = [
-        (name, Layout(ranks, ranks * rounds, stages, find_schedule(name).placement), sharding)
+        (name, find_schedule(name).divided(ranks, ranks * rounds, stages), sharding)
         for name, ranks, stages, rounds, sharding in product(
             ("gpipe", "1f1b", "depth-first", "breadth-first"),
             (4, 8, 16),

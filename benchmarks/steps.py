@@ -18,7 +18,7 @@ RANKS_PER_NODE = 8
 def crowded(graph: TaskGraph) -> Costs:
     """Costs of which transfers share one port a node, so that flows meet all the time."""
     moves = graph.is_transfer
-    nodes = graph.layout.pipeline_parallel // RANKS_PER_NODE + 1
+    nodes = graph.layout.pp // RANKS_PER_NODE + 1
     return replace(
         COSTS.costs(graph),
         bytes=np.where(moves, 1.0, 0.0),

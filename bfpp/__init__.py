@@ -5,7 +5,7 @@ loaded when it is first used: so `import bfpp` is quick, and the layers below,
 whose modules are imported through this package, depend on nothing above them.
 
 >>> import bfpp
->>> graph = bfpp.build_graph("breadth-first", bfpp.Layout(4, 8, stages_per_rank=4))
+>>> graph = bfpp.build_graph("breadth-first", bfpp.Layout(4, 8, loops=4))
 >>> timeline = bfpp.simulate(graph, bfpp.AbstractCosts())
 >>> bfpp.bubble(timeline)
 0.09375

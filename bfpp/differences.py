@@ -61,7 +61,7 @@ def _pair(name: str, pair: Pair) -> dict[str, float | None]:
 
 
 def _task(each: TaskDifference) -> dict[str, Any]:
-    fields = ("number", "rank", "peer", "stage", "microbatch")
+    fields = ("number", "rank", "peer", "stage", "unit", "microbatch")
     return {
         "operation": each.task.operation.title,
         **{name: getattr(each.task, name) for name in fields},

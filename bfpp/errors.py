@@ -8,14 +8,6 @@ from contextlib import contextmanager
 from bfpp.schedules import InvalidConfiguration, InvalidInput
 
 OPTION_OF_FIELD = {
-    "pipeline_parallel": "--pp",
-    "tensor_parallel": "--tp",
-    "data_parallel": "--dp",
-    "microbatches": "--microbatches",
-    "microbatch_size": "--microbatch-size",
-    "stages_per_rank": "--stages-per-rank",
-    "loops": "--loops",
-    "sequence": "--sequence",
     "schedule": "SCHEDULE",
     "file": "FILE",
 }

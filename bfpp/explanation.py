@@ -37,7 +37,7 @@ class Explanation:
     @cached_property
     def sensitivities(self) -> list[Sensitivity]:
         """What the step time depends on, strongest first."""
-        found = sensitivities(self.result.timeline.graph, self.result.scenario.costs)
+        found = sensitivities(self.result.timeline.graph, self.result.costs)
         return sorted(found, key=lambda each: -abs(each.seconds_per_percent))
 
     def path_by_operation(self) -> list[tuple[str, int, float]]:
@@ -66,7 +66,7 @@ class Explanation:
         path = []
         for number in self.causes.critical_path:
             task, start, end = timeline.describe(number)
-            fields = ("number", "rank", "peer", "stage", "microbatch")
+            fields = ("number", "rank", "peer", "stage", "unit", "microbatch")
             record = {name: getattr(task, name) for name in fields}
             path.append({"operation": task.operation.title, **record, "start": start, "end": end})
         return {

@@ -74,7 +74,7 @@ PROFILE = _marked("profile of a machine", (".toml",), b'format = "bfpp machine p
 CONSTANTS = _marked("file of constants", (".toml",), b'format = "bfpp constants ')
 JOURNAL = _with_format("journal of a search", (), "search journal")
 METRICS = _marked("file of metrics", (), b'{"event": "begin", "run": "')
-FOUND_CSV = _marked("table of a search", (".csv",), b"schedule,pp,stages_per_rank,")
+FOUND_CSV = _marked("table of a search", (".csv",), b"schedule,pp,loops,")
 FOUND_PARQUET = Format("table of a search", (".parquet",), partial(_ends_with, b"bfpp search"))
 MARKDOWN = _marked("table", (".md",), b"<!-- generator: bfpp -->")
 PAPER_JSON = _marked("table", (".json",), b'"generator": "bfpp"')

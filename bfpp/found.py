@@ -13,8 +13,8 @@ from typing import Any
 from bfpp.errors import blaming
 from bfpp.formats import FOUND_CSV, FOUND_PARQUET, Format
 from bfpp.outputs import Output
-from bfpp.schedules import InvalidConfiguration, InvalidInput
-from bfpp.sim.search import Configuration, Outcome, Problem, outcome_of
+from bfpp.schedules import Configuration, InvalidConfiguration, InvalidInput
+from bfpp.sim.search import Outcome, Problem, outcome_of
 
 
 class Journal:
@@ -32,7 +32,7 @@ class Journal:
         self._path = path
         subject = json.dumps(
             {
-                "format": "bfpp search journal 1",
+                "format": "bfpp search journal 2",
                 "model": asdict(problem.model),
                 "cluster": asdict(problem.cluster),
                 "gpus": problem.gpus,

@@ -26,7 +26,7 @@ from bfpp.executor.settings import (
     Sleeps,
 )
 from bfpp.run_options import LAST, SIZES
-from bfpp.schedules import Communication, InvalidConfiguration, InvalidInput, Layout, find_schedule
+from bfpp.schedules import Communication, InvalidConfiguration, InvalidInput, Layout, Schedule
 from bfpp.sim.model import Transformer, load_model
 from bfpp.sim.profile import ProfiledCosts
 
@@ -50,8 +50,8 @@ def about(job: Job) -> dict[str, str | int]:
         "system": platform.platform(),
         "date": datetime.now(UTC).date().isoformat(),
         "backend": str(job.backend),
-        "ranks": job.layout.pipeline_parallel,
-        "replicas": job.data_parallel,
+        "ranks": job.layout.pp,
+        "replicas": job.dp,
         "precision": str(job.precision),
         "activations": str(job.activations),
     }
@@ -72,7 +72,7 @@ def require_torch() -> None:
         raise InvalidInput("needs PyTorch, which is not installed: pip install 'bfpp[torch]'")
 
 
-def device_job_of(options: argparse.Namespace, schedule: str, layout: Layout) -> Job:
+def device_job_of(options: argparse.Namespace, schedule: Schedule, layout: Layout) -> Job:
     """One step of a schedule, with what the options say of the model and of the devices."""
     require_torch()
     from bfpp.executor.job import Job
@@ -80,7 +80,7 @@ def device_job_of(options: argparse.Namespace, schedule: str, layout: Layout) ->
     if options.device != "cpu" and options.backend != BackendName.LOCAL:
         raise InvalidConfiguration("device", "goes with --backend local; cuda takes all GPUs")
     if options.tp > 1:
-        raise InvalidConfiguration("tensor_parallel", "only 1 can be run; more can be simulated")
+        raise InvalidConfiguration("tp", "only 1 can be run; more can be simulated")
     return Job(
         schedule=schedule,
         layout=layout,
@@ -89,7 +89,7 @@ def device_job_of(options: argparse.Namespace, schedule: str, layout: Layout) ->
         steps=1,
         backend=BackendName(options.backend),
         device=options.device,
-        data_parallel=options.dp,
+        dp=options.dp,
         microbatch_size=options.microbatch_size,
         precision=Precision(options.precision),
         reduce_precision=options.reduce_precision and Precision(options.reduce_precision),
@@ -113,15 +113,14 @@ def job_of(options: argparse.Namespace) -> Job:
     for name in ("verify", "checkpoint"):
         if options.sleep and getattr(options, name):
             raise InvalidConfiguration("sleep", f"computes nothing that is worth a --{name}")
-    schedule = find_schedule(options.schedule)
-    layout = shared.layout(options, schedule)
-    schedule.require(layout)
+    configuration = shared.pipeline(options)
+    configuration.schedule.require(configuration.layout)
     optimization = Optimization(
         options.learning_rate, options.weight_decay, options.clip, options.skip_nonfinite
     )
     return replace(
-        device_job_of(options, schedule.name, layout),
-        communication=replace(shared.communication(options), clipping=optimization.needs_norm),
+        device_job_of(options, configuration.schedule, configuration.layout),
+        communication=replace(configuration.communication, clipping=optimization.needs_norm),
         steps=options.steps,
         optimization=optimization,
         seed=options.seed,

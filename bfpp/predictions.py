@@ -1,4 +1,4 @@
-"""Scenarios simulated: a result that knows what it was predicted from."""
+"""Experiments simulated: a result that knows what it was predicted from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from bfpp.options import Scenario
 from bfpp.results import Result, output
 from bfpp.schedules import InvalidInput
+from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import simulate
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
 from bfpp.sim.profile import ProfiledCosts
 from bfpp.traces.timeline import About
@@ -28,18 +30,24 @@ SHOW_PROGRESS_FROM = 50_000
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction(Result):
-    """A scenario's timeline, with throughput and memory where a model was simulated."""
+    """An experiment's timeline, with throughput and memory where a model was simulated."""
 
-    scenario: Scenario
+    experiment: Experiment
+    costs: CostModel
+
+    @property
+    def physical(self) -> PhysicalCosts | None:
+        """The cost model, if it is that of a model on a cluster."""
+        return self.costs if isinstance(self.costs, PhysicalCosts) else None
 
     def origin(self) -> dict[str, Any]:
         """The engine and, with physical costs, throughput, and memory in gigabytes."""
-        physical, engine = self.scenario.physical, {"engine": self.timeline.source}
+        physical, engine = self.physical, {"engine": self.timeline.source}
         return {**engine, **predict(self.timeline, physical)} if physical else engine
 
     def further_highlights(self) -> list[tuple[str, str]]:
         """Throughput and memory."""
-        if not self.scenario.physical:
+        if not self.physical:
             return []
         return [
             ("throughput of a GPU", f"{self.record['tflops_per_gpu']:.1f} Tflop/s"),
@@ -56,26 +64,31 @@ class Prediction(Result):
         return f"{self.record['memory_largest_gb']:.1f} GB{mark}"
 
 
-def run_scenario(scenario: Scenario, engine: str) -> Prediction:
-    """Build and replay a scenario, with a progress bar where it takes long.
+def predicted(experiment: Experiment, engine: str, costs: CostModel | None = None) -> Prediction:
+    """Build and replay an experiment, with a progress bar where it takes long.
+
+    `costs` take the place of its own.
 
     Raises `InvalidInput` for a step that takes longer than a number can tell, or that is
     too large for this machine's memory.
     """
     try:
-        graph = scenario.graph()
-        with _progress(scenario.schedule.name, len(graph)) as advance, np.errstate(all="ignore"):
-            timeline = simulate(graph, scenario.costs, engine, advance)
+        costs = costs or experiment.costs
+        graph = experiment.graph()
+        with _progress(graph.schedule, len(graph)) as advance, np.errstate(all="ignore"):
+            timeline = simulate(graph, costs, engine, advance)
     except MemoryError:
         raise InvalidInput("the step is too large for this machine's memory") from None
     if not math.isfinite(timeline.step_time):
         raise InvalidInput("a number is too large to compute with: the step time is not finite")
-    return Prediction(replace(timeline, about=_about(scenario)), scenario=scenario)
+    about = _about(costs)
+    return Prediction(replace(timeline, about=about), experiment=experiment, costs=costs)
 
 
-def _about(scenario: Scenario) -> About:
-    """The names and numbers of the costs: enough to simulate the scenario again."""
-    costs = vars(scenario.costs)
+def _about(model: CostModel) -> About:
+    """The names and numbers of the costs: enough to simulate the step again."""
+    costs = vars(model)
+    costs |= asdict(costs["degrees"]) if "degrees" in costs else {}
     named = {name: getattr(value, "name", value) for name, value in costs.items()}
     return {name: value for name, value in named.items() if isinstance(value, str | int | float)}
 
@@ -95,7 +108,7 @@ def print_cautions(results: Sequence[Prediction]) -> None:
 
 
 def _cautions(result: Prediction) -> Iterator[str]:
-    costs, ranks = result.scenario.costs, result.scenario.layout.pipeline_parallel
+    costs, ranks = result.costs, result.timeline.graph.layout.pp
     if result.record.get("missing_gb"):
         yield f"does not fit: {shortage(result.record)}"
     if isinstance(costs, ProfiledCosts) and costs.ranks != ranks:

@@ -51,10 +51,11 @@ def _about(job: Job) -> dict[str, object]:
     """What run it is."""
     layout, saving = job.layout, job.saving
     return {
-        "schedule": job.schedule,
+        "schedule": job.schedule.name,
         **about(job),
         "microbatches": layout.microbatches,
-        "stages_per_rank": layout.stages_per_rank,
+        "loops": layout.loops,
+        "units_per_stage": layout.units // layout.stages,
         "sharding": str(job.communication.sharding),
         "microbatch_size": job.microbatch_size,
         "learning_rate": job.optimization.learning_rate,
@@ -73,7 +74,7 @@ def _bar(console: Console, job: Job, tokens: int) -> Iterator[Listener]:
         TextColumn("{task.fields[told]}"), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(job.schedule, total=job.steps, told="starting")
+        task = bar.add_task(job.schedule.name, total=job.steps, told="starting")
 
         def advance(message: Message) -> None:
             if message["event"] == "step":

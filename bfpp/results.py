@@ -61,17 +61,19 @@ class Result:
     def cut(self) -> str:
         """How the model and the batch are cut, in words."""
         layout = self.timeline.graph.layout
-        if layout.stages_per_rank == 1:
-            return self.size
-        what = "loops" if layout.placement == "looped" else "stages each"
-        return f"{self.size}, {layout.stages_per_rank} {what}"
+        parts = [self.size]
+        if layout.stages != layout.pp:
+            parts.append(_count(layout.loops, "loop"))
+        if layout.units != layout.stages:
+            parts.append(f"{layout.units / layout.stages:g} units a stage")
+        return ", ".join(parts)
 
     @property
     def size(self) -> str:
         """What schedules that are compared have in common: ranks, micro-batches, sharding."""
         graph = self.timeline.graph
         parts = [
-            _count(graph.layout.pipeline_parallel, "rank"),
+            _count(graph.layout.pp, "rank"),
             _count(graph.layout.microbatches, "micro-batch", "es"),
         ]
         if graph.communication.sharding is not Sharding.NONE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from enum import StrEnum
 from pathlib import Path
 
 from bfpp import options as shared
@@ -26,6 +27,16 @@ SIZES = {
 """The small transformer that is trained if no other is named: sizes, and what they are."""
 
 
+def add_choice(group: argparse._ArgumentGroup, name: str, default: StrEnum, purpose: str) -> None:
+    """An option that takes one of an enumeration's values."""
+    group.add_argument(
+        name,
+        choices=[str(each) for each in type(default)],
+        default=str(default),
+        help=f"{purpose} (default: {default})",
+    )
+
+
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """What is trained, and on what."""
     group = parser.add_argument_group("model and data")
@@ -40,7 +51,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             *names, type=shared.whole_number, metavar="N", help=f"{what} (default: {size})"
         )
-    shared.add_choice(
+    add_choice(
         group,
         "--objective",
         Objective.NEXT,
@@ -52,7 +63,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="learn the bytes of this file (default: the documentation that Python carries)",
     )
-    shared.add_choice(
+    add_choice(
         group,
         "--ends",
         Ends.ATTACHED,
@@ -71,7 +82,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     """Where it runs, and in which precision."""
     group = parser.add_argument_group("devices")
-    shared.add_choice(
+    add_choice(
         group,
         "--backend",
         BackendName.CPU,
@@ -94,7 +105,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tensor-parallel devices; 1 is all that can be run, more can be simulated",
     )
-    shared.add_choice(
+    add_choice(
         group,
         "--precision",
         Precision.FLOAT32,
@@ -106,7 +117,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         help="of gradients that are sent to other replicas (default: that of their sums, float32 "
         "for --precision bfloat16); less is less traffic, and rounded",
     )
-    shared.add_choice(
+    add_choice(
         group,
         "--activations",
         Activations.RECOMPUTE,

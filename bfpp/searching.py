@@ -11,13 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bfpp import options as shared
 from bfpp.model_options import add_model_argument, model_of
-from bfpp.schedules import InvalidInput, registered_schedules
+from bfpp.schedules import Configuration, InvalidInput, registered_schedules
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.executors import EXECUTORS, as_completed, executor
 from bfpp.sim.implementation import IMPLEMENTATIONS
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
 from bfpp.sim.search import (
-    Configuration,
     Outcome,
     Problem,
     configurations,

@@ -9,7 +9,7 @@ from bfpp.schedules import Sharding
 
 def to_save_memory(job: Job) -> str:
     """The options that a job leaves unused, the one that costs least time first."""
-    is_whole = job.communication.sharding is not Sharding.FULL and job.data_parallel > 1
+    is_whole = job.communication.sharding is not Sharding.FULL and job.dp > 1
     options = [
         "--activations recompute" if job.activations is Activations.KEEP else "",
         "--sharding full" if is_whole else "",

@@ -10,14 +10,14 @@ import torch
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import BackendName, Saving, Sleeps, Training
 from bfpp.executor.sources import ModelSource
-from bfpp.schedules import Communication, InvalidConfiguration, Layout, build_graph
+from bfpp.schedules import Communication, InvalidConfiguration, Layout, Schedule, build_graph
 
 
 @dataclass(frozen=True)
 class Job(Training):
     """A schedule, a model to train with it, and how it is run."""
 
-    schedule: str
+    schedule: Schedule
     layout: Layout
     communication: Communication
     model: ModelSource
@@ -33,7 +33,7 @@ class Job(Training):
     @property
     def workers(self) -> int:
         """How many devices it stands for."""
-        return self.layout.pipeline_parallel * self.data_parallel
+        return self.layout.pp * self.dp
 
     @property
     def processes(self) -> int:

@@ -27,7 +27,7 @@ class Memory:
     def __init__(self, plan: Plan, rank: int, replica: int, device: torch.device) -> None:
         self.plan, self.rank, self.replica = plan, rank, replica
         share = replica if plan.is_sharded else 0
-        numbers = plan.graph.layout.stages_of(rank)
+        numbers = plan.graph.layout.units_of(rank)
         self.stages = {number: Stage(plan, number, share, device) for number in numbers}
         self.gathers = self._gathers()
         self.weights = self._buffers("weight_buffer")
@@ -67,12 +67,12 @@ class Memory:
         """How often a step gathers each stage."""
         graph = self.plan.graph
         own = (graph.operation == Operation.GATHER) & (graph.rank == self.rank)
-        return Counter(graph.stage[own].tolist())
+        return Counter(graph.unit[own].tolist())
 
     def _buffers_of(self, stage: int, column: str) -> list[int]:
         """The buffers that tasks of a stage use."""
         graph = self.plan.graph
-        used = getattr(graph, column)[graph.stage == stage]
+        used = getattr(graph, column)[graph.unit == stage]
         return sorted(set(used.tolist()) - {NONE})
 
     def _buffers(self, column: str) -> dict[int, Tensor]:
@@ -104,15 +104,15 @@ class Memory:
 
     def weights_of(self, task: Task) -> Tensor:
         """The buffer that a gather fills, as large as its stage."""
-        return self.weights[task.weight_buffer][: self.stages[task.stage].flat.size]
+        return self.weights[task.weight_buffer][: self.stages[task.unit].flat.size]
 
     def gradients_of(self, task: Task) -> Tensor:
         """The buffer that a reduction empties, as large as its stage."""
-        return self.gradients[task.gradient_buffer][: self.stages[task.stage].flat.size]
+        return self.gradients[task.gradient_buffer][: self.stages[task.unit].flat.size]
 
     def state_of(self, task: Task) -> StageState:
         """The share of a stage's training state."""
-        return self.stages[task.stage].state
+        return self.stages[task.unit].state
 
     def take_gradients(self, task: Task, total: Tensor) -> None:
         """Add this share's part of what was reduced to the state, and empty the buffer."""

@@ -34,7 +34,7 @@ class Plan(Training):
     @cached_property
     def cuts(self) -> list[range]:
         """The layers of each stage."""
-        return cut(self.model, self.graph.layout.stages, self.ends)
+        return cut(self.model, self.graph.layout.units, self.ends)
 
     @cached_property
     def traced(self) -> Traced:
@@ -102,16 +102,16 @@ class Plan(Training):
     @property
     def shares(self) -> int:
         """In how many shares replicas keep the training state."""
-        return self.data_parallel if self.is_sharded else 1
+        return self.dp if self.is_sharded else 1
 
     def process(self, rank: int, replica: int) -> int:
         """The number of the process of a pipeline rank of a replica, where each has one."""
-        return rank * self.data_parallel + replica
+        return rank * self.dp + replica
 
     @property
     def microbatches(self) -> int:
         """Micro-batches of a step over all replicas."""
-        return self.graph.layout.microbatches * self.data_parallel
+        return self.graph.layout.microbatches * self.dp
 
     def samples(self, replica: int, microbatch: int) -> range:
         """The samples of a step's batch that are one replica's micro-batch."""
@@ -148,7 +148,7 @@ class Plan(Training):
         """A hash of all that ranks must agree on: for their messages to match, and their data."""
         data = [bits(part) for part in self.batch(0, 0, 0)]
         agreed = (
-            self.graph.digest, self.cuts, self.shapes, self.data_parallel,
+            self.graph.digest, self.cuts, self.shapes, self.dp,
             self.microbatch_size, self.precision, self.reduce_dtype, self.activations,
             self.optimization, self.seed,
             [part.numpy().tobytes() for part in data],

@@ -43,7 +43,7 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         total, is_finite = 0.0, True
-        for replica in range(plan.data_parallel):
+        for replica in range(plan.dp):
             for microbatch in range(plan.graph.layout.microbatches):
                 value, targets = plan.batch(step, replica, microbatch)
                 value = value.to(dtype) if value.is_floating_point() else value

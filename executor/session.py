@@ -80,7 +80,7 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
     begun = begin(job, place, backend)
     own = described(job, plan) if place.is_first else {}
     changed = changes(begun.settings, own)
-    settings = {"schedule": job.schedule, KEY: continued(begun.settings, plan), LAST: own}
+    settings = {"schedule": job.schedule.name, KEY: continued(begun.settings, plan), LAST: own}
     place.send(
         _beginning(
             job, begun, [*warnings, *(f"changed since the checkpoint: {each}" for each in changed)]

@@ -67,13 +67,13 @@ class Optimization:
 class Training:
     """How a model is trained, whatever the schedule and wherever it runs.
 
-    `data_parallel` replicas of the pipeline; `microbatch_size` samples in a
+    `dp` replicas of the pipeline; `microbatch_size` samples in a
     micro-batch; `seed` of the first weights and of the order of the data.
     Gradients are added up in single precision at least; `reduce_precision` is
     what is sent of them to other replicas, by default as much.
     """
 
-    data_parallel: int = 1
+    dp: int = 1
     microbatch_size: int = 1
     precision: Precision = Precision.FLOAT32
     reduce_precision: Precision | None = None

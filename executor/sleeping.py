@@ -49,28 +49,28 @@ class SleepingWorker(Worker):
 
     def forward(self, task: Task) -> None:
         """Hand on zeros, when it is time."""
-        cell = Cell(task.stage, task.microbatch)
-        with self._taking(self.sleeps.forward[task.stage]):
-            if cell.stage == self.plan.graph.layout.stages - 1:
+        cell = Cell(task.unit, task.microbatch)
+        with self._taking(self.sleeps.forward[task.unit]):
+            if cell.stage == self.plan.graph.layout.units - 1:
                 self.losses[cell.microbatch] = torch.zeros(())
             else:
                 self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, self.zeros[cell.stage])
 
     def backward(self, task: Task) -> None:
         """Hand back zeros, when it is time."""
-        with self._taking(self.sleeps.backward[task.stage]):
-            self._return_zeros(Cell(task.stage, task.microbatch))
-            self._release(Cell(task.stage, task.microbatch))
+        with self._taking(self.sleeps.backward[task.unit]):
+            self._return_zeros(Cell(task.unit, task.microbatch))
+            self._release(Cell(task.unit, task.microbatch))
 
     def backward_input(self, task: Task) -> None:
         """Half of a backward pass."""
-        with self._taking(self.sleeps.backward[task.stage] / 2):
-            self._return_zeros(Cell(task.stage, task.microbatch))
+        with self._taking(self.sleeps.backward[task.unit] / 2):
+            self._return_zeros(Cell(task.unit, task.microbatch))
 
     def backward_weight(self, task: Task) -> None:
         """The other half."""
-        with self._taking(self.sleeps.backward[task.stage] / 2):
-            self._release(Cell(task.stage, task.microbatch))
+        with self._taking(self.sleeps.backward[task.unit] / 2):
+            self._release(Cell(task.unit, task.microbatch))
 
     @contextmanager
     def _taking(self, seconds: float) -> Iterator[None]:

@@ -167,7 +167,7 @@ class Trainer:
         )
         table = torch.empty(dist.get_world_size() * len(own), dtype=torch.float64)
         dist.all_gather_single(table, own)
-        by_rank = table.view(-1, self.plan.data_parallel, len(own))
+        by_rank = table.view(-1, self.plan.dp, len(own))
         losses, starts, ends, shared, asked, are_bad = by_rank.unbind(dim=2)
         self.stops |= bool(asked.any())
         begun = torch.where(shared[:, 0] > 0, starts.amax(dim=1), starts.amin(dim=1))

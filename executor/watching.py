@@ -46,7 +46,7 @@ def _introduce(place: Place, plan: Plan, backend: Backend) -> None:
     """Tell the watch who is here, and what the numbers of tasks stand for."""
     worker = backend.workers[0]
     has_all = len(backend.workers) > 1
-    replica = f", replica {worker.replica}" if plan.data_parallel > 1 else ""
+    replica = f", replica {worker.replica}" if plan.dp > 1 else ""
     title = "the process of all ranks" if has_all else f"rank {worker.rank}{replica}"
     place.watch.introduce(title, partial(_describe, plan, None if has_all else worker))
 
@@ -65,9 +65,9 @@ def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:
         case Group.P2P:
             ranks = [task.rank, task.peer]
         case Group.PP:
-            ranks = [*range(plan.graph.layout.pipeline_parallel)]
+            ranks = [*range(plan.graph.layout.pp)]
         case Group.DP:
-            replicas = [*range(plan.data_parallel)]
+            replicas = [*range(plan.dp)]
     group = {plan.process(rank, replica) for rank in ranks for replica in replicas}
     return tuple(sorted(group - {plan.process(worker.rank, worker.replica)}))
 

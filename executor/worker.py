@@ -64,7 +64,7 @@ class Worker(Memory):
         """Load what the first and the last stage need of the step's batch."""
         self.number = step
         layout = self.plan.graph.layout
-        first, last = 0 in self.stages, layout.stages - 1 in self.stages
+        first, last = 0 in self.stages, layout.units - 1 in self.stages
         if not (first or last):
             return
         load = self.pool.device.load
@@ -100,7 +100,7 @@ class Worker(Memory):
 
     def forward(self, task: Task) -> None:
         """One micro-batch through one stage; its record is kept or made again later."""
-        cell, stage = Cell(task.stage, task.microbatch), self.stages[task.stage]
+        cell, stage = Cell(task.unit, task.microbatch), self.stages[task.unit]
         stage.read(task.weight_buffer)
         if self.plan.activations is Activations.KEEP:
             with self._remembering(stage):
@@ -108,7 +108,7 @@ class Worker(Memory):
         else:
             with torch.no_grad():
                 result = self._result(cell, self.inputs[cell])
-        if cell.stage == self.plan.graph.layout.stages - 1:
+        if cell.stage == self.plan.graph.layout.units - 1:
             self.losses[cell.microbatch] = result.detach()
         else:
             self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, result.detach())
@@ -123,7 +123,7 @@ class Worker(Memory):
 
     def backward_input(self, task: Task) -> None:
         """The gradient of the input, which another stage waits for."""
-        cell, stage = self._prepare(task), self.stages[task.stage]
+        cell, stage = self._prepare(task), self.stages[task.unit]
         if not cell.stage:
             return
         with self._remembering(stage):
@@ -147,11 +147,11 @@ class Worker(Memory):
         self._release(cell)
 
     def _prepare(self, task: Task) -> Cell:
-        stage = self.stages[task.stage]
+        stage = self.stages[task.unit]
         stage.read(task.weight_buffer)
         if task.gradient_buffer != NONE:
             stage.add_to(task.gradient_buffer)
-        return Cell(task.stage, task.microbatch)
+        return Cell(task.unit, task.microbatch)
 
     def _remembering(self, stage: Stage) -> AbstractContextManager[None]:
         """For what autograd records now and uses in a later task.
@@ -174,14 +174,14 @@ class Worker(Memory):
         """A stage's output; the last one's share of the step's loss."""
         number = self.plan.number_of(self.replica, cell.microbatch)
         output = self.stages[cell.stage].run(value, self.number, number)
-        if cell.stage < self.plan.graph.layout.stages - 1:
+        if cell.stage < self.plan.graph.layout.units - 1:
             return output
         return self.plan.model.loss(output, self.targets[cell.microbatch]) / self.plan.microbatches
 
     def _backward(self, cell: Cell, made: Pass) -> None:
         """Nothing to do where nothing is trained: in a first stage without parameters."""
         stage = self.stages[cell.stage]
-        if self.skips and cell.stage == self.plan.graph.layout.stages - 1:
+        if self.skips and cell.stage == self.plan.graph.layout.units - 1:
             # A loss may be no number and its gradients zero: all ranks learn of it by the norm.
             first = self.gradients[stage.adds_to][:1]
             first.copy_(torch.where(made.result.detach().isfinite(), first, torch.nan))
@@ -221,12 +221,12 @@ class Worker(Memory):
 
     def sent(self, task: Task) -> Tensor:
         """What a transfer carries, at its sender."""
-        return self.outgoing.pop(Payload(task.operation, task.stage, task.microbatch))
+        return self.outgoing.pop(Payload(task.operation, task.unit, task.microbatch))
 
     def space(self, task: Task) -> Tensor:
         """Where a transfer arrives, at its receiver."""
         is_forward = task.operation is Operation.TRANSFER_ACTIVATIONS
-        target = Cell(task.stage + (1 if is_forward else -1), task.microbatch)
-        lent = self.pool.take(self.shapes[min(task.stage, target.stage)])
+        target = Cell(task.unit + (1 if is_forward else -1), task.microbatch)
+        lent = self.pool.take(self.shapes[min(task.unit, target.stage)])
         (self.inputs if is_forward else self.incoming)[target] = lent
         return lent

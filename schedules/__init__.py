@@ -5,6 +5,8 @@ checker alone).
 """
 
 from bfpp.schedules.communication import Communication, Sharding
+from bfpp.schedules.configuration import Configuration
+from bfpp.schedules.degrees import Degrees
 from bfpp.schedules.graph import Lane, Task, TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput
 from bfpp.schedules.layout import Layout
@@ -15,7 +17,9 @@ from bfpp.schedules.steps import Order, Schedule
 
 __all__ = [
     "Communication",
+    "Configuration",
     "Deadlock",
+    "Degrees",
     "InvalidConfiguration",
     "InvalidInput",
     "Lane",

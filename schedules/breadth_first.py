@@ -19,20 +19,22 @@ from bfpp.schedules.layout import Layout
 from bfpp.schedules.steps import Schedule, Step, backward, forward
 
 
-def steps(layout: Layout, rank: int) -> Iterator[Step]:
-    """Stage by stage, all micro-batches each: GPipe's two loops, exchanged."""
-    stages = layout.stages_of(rank)
-    for stage in stages:
-        for microbatch in range(layout.microbatches):
-            yield forward(stage, microbatch)
-    for stage in reversed(stages):
-        for microbatch in range(layout.microbatches):
-            yield backward(stage, microbatch)
+class BreadthFirst(Schedule):
+    """All micro-batches of a stage before those of the next."""
+
+    name = "breadth-first"
+    summary = "looped; all micro-batches of a stage before the next stage"
+    looped = True
+
+    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
+        """Stage by stage, all micro-batches each: GPipe's two loops, exchanged."""
+        stages = layout.stages_of(rank)
+        for stage in stages:
+            for microbatch in range(layout.microbatches):
+                yield forward(stage, microbatch)
+        for stage in reversed(stages):
+            for microbatch in range(layout.microbatches):
+                yield backward(stage, microbatch)
 
 
-SCHEDULE = Schedule(
-    name="breadth-first",
-    summary="looped; all micro-batches of a stage before the next stage",
-    placement="looped",
-    steps=steps,
-)
+SCHEDULE = BreadthFirst()

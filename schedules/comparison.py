@@ -8,14 +8,14 @@ from bfpp.schedules.graph import TaskGraph
 
 SETTINGS: dict[str, Callable[[TaskGraph], object]] = {
     "schedule": lambda graph: graph.schedule,
-    "ranks": lambda graph: graph.layout.pipeline_parallel,
+    "ranks": lambda graph: graph.layout.pp,
     "micro-batches": lambda graph: graph.layout.microbatches,
-    "stages per rank": lambda graph: graph.layout.stages_per_rank,
+    "stages": lambda graph: graph.layout.stages,
+    "units": lambda graph: graph.layout.units_per_stage,
     "placement": lambda graph: graph.layout.placement,
-    "sequence": lambda graph: graph.layout.sequence,
     "sharding": lambda graph: graph.communication.sharding,
-    "overlap of transfers": lambda graph: graph.communication.pipeline_overlap,
-    "overlap of data-parallel communication": lambda graph: graph.communication.data_overlap,
+    "overlap of transfers": lambda graph: graph.communication.pp_overlap,
+    "overlap of data-parallel communication": lambda graph: graph.communication.dp_overlap,
     "clipping": lambda graph: graph.communication.clipping,
     "tasks": len,
 }

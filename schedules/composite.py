@@ -1,12 +1,12 @@
 """Passes with communication inside: one task to those who order, several to those who draw and run.
 
-A pass may stop to exchange something within a stage's devices: tensor parallelism its sums, expert
+A pass may stop to exchange something within a unit's devices: tensor parallelism its sums, expert
 parallelism its tokens. For a schedule, the checker and the search it stays one task, a *composite*,
 whose template lists its pieces. `expanded` gives the graph in which each piece is a task.
 
 Rules:
 
-- A template belongs to an operation and a stage. Its pieces are shares of the pass's own compute,
+- A template belongs to an operation and a unit. Its pieces are shares of the pass's own compute,
   which add up to 1, and communication, each on a lane that nothing but pieces uses.
 - The pieces of a pass are a chain, and hold the pass's lane until the last has ended. So without
   contention an expanded graph takes as long as the composite one.
@@ -38,17 +38,17 @@ class Piece(NamedTuple):
 
 Template = tuple[Piece, ...]
 Templates = Mapping[tuple[Operation, int], Template]
-"""By the pass's operation and stage."""
+"""By the pass's operation and unit."""
 
 
 def require_templates(graph: TaskGraph, templates: Templates) -> None:
     """Raise `InvalidConfiguration` for templates that the graph's passes cannot have."""
     taken = {lane.stream for lane in graph.lanes}
-    for (operation, stage), template in templates.items():
-        where = f"the template of {operation.title} at stage {stage}"
+    for (operation, unit), template in templates.items():
+        where = f"the template of {operation.title} at unit {unit}"
         shares = [piece.share for piece in template if piece.operation == operation]
-        if not 0 <= stage < graph.layout.stages:
-            raise InvalidConfiguration("templates", f"{where}: there is no such stage")
+        if not 0 <= unit < graph.layout.units:
+            raise InvalidConfiguration("templates", f"{where}: there is no such unit")
         if not isclose(sum(shares), 1.0) or min(shares, default=0) <= 0:
             reason = f"{where}: the shares of its compute must add up to 1, not {sum(shares):g}"
             raise InvalidConfiguration("templates", reason)
@@ -63,12 +63,12 @@ def require_templates(graph: TaskGraph, templates: Templates) -> None:
 
 
 def template_numbers(graph: TaskGraph) -> tuple[list[Template], Integers]:
-    """The distinct templates, and which of them each task's operation and stage have, or -1."""
+    """The distinct templates, and which of them each task's operation and unit have, or -1."""
     distinct = list(dict.fromkeys(graph.templates.values()))
-    table = np.full((len(OPERATIONS), graph.layout.stages + 1), NONE, dtype=np.int32)
-    for (operation, stage), template in graph.templates.items():
-        table[operation, stage] = distinct.index(template)
-    return distinct, table[graph.operation, graph.stage]  # no stage, -1, is the last column
+    table = np.full((len(OPERATIONS), graph.layout.units + 1), NONE, dtype=np.int32)
+    for (operation, unit), template in graph.templates.items():
+        table[operation, unit] = distinct.index(template)
+    return distinct, table[graph.operation, graph.unit]  # no unit, -1, is the last column
 
 
 def composites(graph: TaskGraph) -> Iterator[tuple[Template, Integers]]:
@@ -126,7 +126,7 @@ def expanded(graph: TaskGraph) -> TaskGraph:
 
 
 COPIED = (
-    "operation", "rank", "peer", "stage", "microbatch", "weight_buffer", "gradient_buffer", "piece",
+    "operation", "rank", "peer", "unit", "microbatch", "weight_buffer", "gradient_buffer", "piece",
 )  # fmt: skip
 """The columns that pieces have from their pass, before it is said what each piece does."""
 

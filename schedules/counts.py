@@ -15,17 +15,19 @@ from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import SAVED, Operation, enders, writers
 
 
-def live_activations(graph: TaskGraph) -> Integers:
-    """For each task, how many stage inputs its rank holds once it has run.
+def live_activations(graph: TaskGraph, weight: Integers | int = 1) -> Integers:
+    """For each task, how many units' inputs its rank holds once it has run.
 
     A forward pass adds one; the backward pass (or its weight half) of the same
-    stage and micro-batch lets it go. Tasks of other kinds hold 0.
+    unit and micro-batch lets it go. Tasks of other kinds hold 0. Each unit
+    counts as one, or as its `weight`.
     """
     change = among(graph.operation, writers(SAVED)).astype(np.int32)
     change -= among(graph.operation, enders(SAVED))
     change *= graph.is_whole
+    change *= np.broadcast_to(weight, graph.layout.units)[graph.unit]
     steps = np.flatnonzero(graph.is_compute).astype(np.int32)
-    start, steps = group_by(graph.rank[steps], steps, graph.layout.pipeline_parallel)
+    start, steps = group_by(graph.rank[steps], steps, graph.layout.pp)
     total = np.append(0, np.cumsum(change[steps]))
     live = np.zeros(len(graph), dtype=np.int32)
     live[steps] = total[1:] - np.repeat(total[start[:-1]], np.diff(start))
@@ -33,29 +35,46 @@ def live_activations(graph: TaskGraph) -> Integers:
 
 
 def peak_activations(graph: TaskGraph) -> Integers:
-    """For each rank, the most (stage, micro-batch) activations alive at once."""
-    peak = np.zeros(graph.layout.pipeline_parallel, dtype=np.int32)
-    np.maximum.at(peak, graph.rank, live_activations(graph))
+    """For each rank, the most (unit, micro-batch) activations alive at once."""
+    return _peak(graph, live_activations(graph))
+
+
+def peak_microbatches(graph: TaskGraph) -> Seconds:
+    """For each rank, the most activations alive at once, in micro-batches of a rank's work.
+
+    A stage counts 1 / N_stage of a model, and each of its units an equal share of it.
+    """
+    layout = graph.layout
+    units = np.array(layout.units_per_stage)
+    common = int(np.lcm.reduce(units))
+    weight = (common // units)[layout.stage_of_unit]
+    peak = _peak(graph, live_activations(graph, weight))
+    return peak.astype(float) * (layout.pp / (layout.stages * common))
+
+
+def _peak(graph: TaskGraph, live: Integers) -> Integers:
+    peak = np.zeros(graph.layout.pp, dtype=np.int32)
+    np.maximum.at(peak, graph.rank, live)
     return peak
 
 
 def data_network(graph: TaskGraph) -> Seconds:
     """For each rank, gathers and reductions of a step, in models (paper: DP network).
 
-    A gather or a reduce-scatter of a stage counts its share of the model once,
+    A gather or a reduce-scatter of a unit counts its share of the model once,
     an all-reduce twice.
     """
     all_reduce = graph.communication.sharding is Sharding.NONE
     volume = np.where(graph.operation == Operation.REDUCE, 2.0 if all_reduce else 1.0, 1.0)
     chosen = among(graph.operation, (Operation.GATHER, Operation.REDUCE))
-    return _sum_by_rank(graph, chosen, volume) / graph.layout.stages
+    return _sum_by_rank(graph, chosen, volume) / graph.layout.units
 
 
 def weight_buffers(graph: TaskGraph) -> Integers:
-    """For each rank, how many stages' weights it has room for (paper: State memory)."""
+    """For each rank, how many units' weights it has room for (paper: State memory)."""
     holds = graph.weight_buffer != NONE
     rank, buffer = graph.rank[holds], graph.weight_buffer[holds]
-    used = np.zeros((graph.layout.pipeline_parallel, buffer.max(initial=0) + 1), dtype=bool)
+    used = np.zeros((graph.layout.pp, buffer.max(initial=0) + 1), dtype=bool)
     used[rank, buffer] = True
     count: Integers = used.sum(axis=1, dtype=np.int32)
     return count
@@ -70,14 +89,14 @@ def sends_per_microbatch(graph: TaskGraph) -> Seconds:
 def reduction_window(graph: TaskGraph, *, final: bool = True) -> Seconds:
     """For each rank, the share of its backward work left once it may reduce.
 
-    From the first reduction that completes a stage's gradient (or, if not
+    From the first reduction that completes a unit's gradient (or, if not
     `final`, from the first one at all), in steps of its order: the paper's DP
     overlap, the work that reductions can hide behind.
     """
-    ranks = graph.layout.pipeline_parallel
+    ranks = graph.layout.pp
     reductions = np.flatnonzero(graph.operation == Operation.REDUCE)
     if final:
-        reductions = _last_of_stage(graph.stage, reductions)
+        reductions = _last_of_unit(graph.unit, reductions)
     first = np.full(ranks, len(graph))
     np.minimum.at(first, graph.rank[reductions], reductions)
     ready = np.array([graph.dependencies.of(reduction).max() for reduction in first])
@@ -87,12 +106,12 @@ def reduction_window(graph: TaskGraph, *, final: bool = True) -> Seconds:
     return after
 
 
-def _last_of_stage(stage: Integers, reductions: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+def _last_of_unit(unit: Integers, reductions: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     backwards = reductions[::-1]
-    return backwards[np.unique(stage[backwards], return_index=True)[1]]
+    return backwards[np.unique(unit[backwards], return_index=True)[1]]
 
 
 def _sum_by_rank(graph: TaskGraph, chosen: Flags, value: Seconds) -> Seconds:
-    ranks = graph.layout.pipeline_parallel
+    ranks = graph.layout.pp
     total: Seconds = np.bincount(graph.rank[chosen], value[chosen], minlength=ranks).astype(float)
     return total

@@ -14,63 +14,75 @@ with, and is breadth-first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.steps import Schedule, Step, backward, forward
 
 
-def steps(layout: Layout, rank: int) -> Iterator[Step]:
-    """Warm up, then one forward and one backward in turn, then drain."""
-    stages = layout.stages_of(rank)
-    ahead = _warmup(layout, rank)
-    forwards = _passes(layout, forward, stages)
-    backwards = _passes(layout, backward, stages[::-1])
-    for _, step in zip(range(ahead), forwards, strict=False):
-        yield step
-    for step in backwards:
-        if following := next(forwards, None):
-            yield following
-        yield step
+@dataclass(frozen=True)
+class DepthFirst(Schedule):
+    """`sequence` micro-batches run together: as many as there are ranks, by default."""
+
+    sequence: int | None = field(
+        default=None,
+        metadata={
+            "help": "micro-batches that depth-first runs together (default: as many as ranks)"
+        },
+    )
+
+    name = "depth-first"
+    summary = "looped; sequences of N_PP micro-batches, forward and backward in turn"
+    looped = True
+
+    def __post_init__(self) -> None:
+        if self.sequence is not None and self.sequence < 1:
+            raise InvalidConfiguration("sequence", f"must be at least 1, not {self.sequence}")
+
+    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
+        """Warm up, then one forward and one backward in turn, then drain."""
+        stages = layout.stages_of(rank)
+        ahead = self._warmup(layout, rank)
+        forwards = self._passes(layout, forward, stages)
+        backwards = self._passes(layout, backward, stages[::-1])
+        for _, step in zip(range(ahead), forwards, strict=False):
+            yield step
+        for step in backwards:
+            if following := next(forwards, None):
+                yield following
+            yield step
+
+    def _warmup(self, layout: Layout, rank: int) -> int:
+        sequence = self.sequence or layout.pp
+        if layout.pp < sequence == layout.microbatches:
+            return layout.loops * sequence
+        return (layout.loops - 1) * sequence + 2 * (layout.pp - 1 - rank)
+
+    def _passes(
+        self, layout: Layout, step: Callable[[int, int], Step], stages: list[int]
+    ) -> Iterator[Step]:
+        sequence = self.sequence or layout.pp
+        for first in range(0, layout.microbatches, sequence):
+            for stage in stages:
+                for microbatch in range(first, first + sequence):
+                    yield step(stage, microbatch)
+
+    def validate(self, layout: Layout) -> None:
+        """Sequences must be full, and long enough to fill the pipeline."""
+        sequence = self.sequence or layout.pp
+        if sequence < layout.pp:
+            raise InvalidConfiguration(
+                "sequence",
+                f"a sequence of {sequence} micro-batches cannot fill {layout.pp} ranks; "
+                f"depth-first needs at least {layout.pp}",
+            )
+        if layout.microbatches % sequence:
+            raise InvalidConfiguration(
+                "microbatches",
+                f"depth-first runs micro-batches in sequences of {sequence}, "
+                f"and {layout.microbatches} is not a multiple of {sequence}",
+            )
 
 
-def _warmup(layout: Layout, rank: int) -> int:
-    ranks, sequence = layout.pipeline_parallel, layout.sequence or layout.pipeline_parallel
-    if ranks < sequence == layout.microbatches:
-        return layout.stages_per_rank * sequence
-    return (layout.stages_per_rank - 1) * sequence + 2 * (ranks - 1 - rank)
-
-
-def _passes(layout: Layout, step: Callable[[int, int], Step], stages: list[int]) -> Iterator[Step]:
-    sequence = layout.sequence or layout.pipeline_parallel
-    for first in range(0, layout.microbatches, sequence):
-        for stage in stages:
-            for microbatch in range(first, first + sequence):
-                yield step(stage, microbatch)
-
-
-def validate(layout: Layout) -> None:
-    """Sequences must be full, and long enough to fill the pipeline."""
-    ranks, sequence = layout.pipeline_parallel, layout.sequence or layout.pipeline_parallel
-    if sequence < ranks:
-        raise InvalidConfiguration(
-            "sequence",
-            f"a sequence of {sequence} micro-batches cannot fill {ranks} ranks; "
-            f"depth-first needs at least {ranks}",
-        )
-    if layout.microbatches % sequence:
-        raise InvalidConfiguration(
-            "microbatches",
-            f"depth-first runs micro-batches in sequences of {sequence}, "
-            f"and {layout.microbatches} is not a multiple of {sequence}",
-        )
-
-
-SCHEDULE = Schedule(
-    name="depth-first",
-    summary="looped; sequences of N_PP micro-batches, forward and backward in turn",
-    placement="looped",
-    steps=steps,
-    validate=validate,
-    uses_sequence=True,
-)
+SCHEDULE = DepthFirst()

@@ -14,20 +14,19 @@ from bfpp.schedules.layout import Layout
 from bfpp.schedules.steps import Schedule, Step, backward, forward
 
 
-def steps(layout: Layout, rank: int) -> Iterator[Step]:
-    """Micro-batch by micro-batch through all stages of the rank."""
-    stages = layout.stages_of(rank)
-    for microbatch in range(layout.microbatches):
-        for stage in stages:
+class GPipe(Schedule):
+    """All forward passes, then all backward passes."""
+
+    name = "gpipe"
+    summary = "non-looped; all forward passes, then all backward passes"
+
+    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
+        """One stage, forward and then backward."""
+        (stage,) = layout.stages_of(rank)
+        for microbatch in range(layout.microbatches):
             yield forward(stage, microbatch)
-    for microbatch in range(layout.microbatches):
-        for stage in reversed(stages):
+        for microbatch in range(layout.microbatches):
             yield backward(stage, microbatch)
 
 
-SCHEDULE = Schedule(
-    name="gpipe",
-    summary="non-looped; all forward passes, then all backward passes",
-    placement="contiguous",
-    steps=steps,
-)
+SCHEDULE = GPipe()

@@ -24,11 +24,11 @@ import numpy.typing as npt
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers, among, group_by
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.composite import Templates, expanded, require_templates
-from bfpp.schedules.layout import Layout
+from bfpp.schedules.layout import Layout, unit_name
 from bfpp.schedules.operations import OPERATIONS, Operation, Stream, compute_steps, transfers
 
 COLUMNS = (
-    "operation", "rank", "peer", "stage", "microbatch", "lane", "peer_lane", "weight_buffer",
+    "operation", "rank", "peer", "unit", "microbatch", "lane", "peer_lane", "weight_buffer",
     "gradient_buffer", "piece",
 )  # fmt: skip
 """The columns that hold one number for each task."""
@@ -64,6 +64,7 @@ class Task(NamedTuple):
     rank: int
     peer: int
     stage: int
+    unit: int
     microbatch: int
     lane: int
     peer_lane: int
@@ -74,8 +75,8 @@ class Task(NamedTuple):
 
     def __str__(self) -> str:
         words = [f"#{self.number} {self.operation.title}"]
-        if self.stage != NONE:
-            words.append(f"of stage {self.stage}")
+        if self.unit != NONE:
+            words.append(f"of {unit_name(self.stage, self.unit)}")
         if self.microbatch != NONE:
             words.append(f"micro-batch {self.microbatch}")
         where = f"from rank {self.rank} to {self.peer}" if self.peer != NONE else ""
@@ -87,8 +88,8 @@ class Task(NamedTuple):
 class TaskGraph:
     """One training step: columns over tasks, and the table of lanes.
 
-    For a transfer, `stage` is the stage whose output it carries: activations
-    go from it to stage + 1, gradients to stage - 1. `dependencies` lists, for
+    For a transfer, `unit` is the unit whose output it carries: activations
+    go from it to unit + 1, gradients to unit - 1. `dependencies` lists, for
     each task, the tasks that must have ended before it starts; the order of a
     lane comes on top of these and is not repeated in them. `templates` are those of
     passes with communication inside; `expanded` shows their pieces.
@@ -101,7 +102,7 @@ class TaskGraph:
     operation: npt.NDArray[np.int8]
     rank: Integers
     peer: Integers
-    stage: Integers
+    unit: Integers
     microbatch: Integers
     lane: Integers
     peer_lane: Integers
@@ -122,6 +123,7 @@ class TaskGraph:
             int(self.rank[number]),
             int(self.peer[number]),
             int(self.stage[number]),
+            int(self.unit[number]),
             int(self.microbatch[number]),
             int(self.lane[number]),
             int(self.peer_lane[number]),
@@ -143,7 +145,7 @@ class TaskGraph:
     @cached_property
     def rank_tasks(self) -> Groups:
         """For each rank, its tasks in order, what it receives among them."""
-        return _group_both_ends(self.rank, self.peer, self.layout.pipeline_parallel)
+        return _group_both_ends(self.rank, self.peer, self.layout.pp)
 
     @cached_property
     def dependents(self) -> Groups:
@@ -172,6 +174,11 @@ class TaskGraph:
         """Each operation that there is, and its tasks."""
         for code in np.unique(self.operation).tolist():
             yield OPERATIONS[code], np.flatnonzero(self.operation == code).astype(np.int32)
+
+    @cached_property
+    def stage(self) -> Integers:
+        """For each task, the stage of its unit."""
+        return np.append(self.layout.stage_of_unit, np.int32(NONE))[self.unit]
 
     @property
     def dependent(self) -> Integers:
@@ -209,8 +216,8 @@ class TaskGraph:
         present = [OPERATIONS[code].name for code in np.unique(self.operation).tolist()]
         lanes = [(lane.rank, lane.stream.name, lane.peer) for lane in self.lanes]
         templates = sorted(
-            (operation.name, stage, [(piece.operation.name, piece.share) for piece in template])
-            for (operation, stage), template in self.templates.items()
+            (operation.name, unit, [(piece.operation.name, piece.share) for piece in template])
+            for (operation, unit), template in self.templates.items()
         )
         told = [asdict(self.layout), asdict(self.communication), lanes, present, templates]
         digest = sha256(json.dumps(told, sort_keys=True).encode())

@@ -1,7 +1,7 @@
 """Task graphs as JSON: written to be read by other tools, and checked when read.
 
 One object: `format`, `schedule`, `layout`, `communication`, `lanes` (rank, stream,
-peer), `templates` (operation, stage, and the operation and share of each piece), and
+peer), `templates` (operation, unit, and the operation and share of each piece), and
 `tasks`, a list for each column; `dependencies` holds a list for each task. Templates
 and the column `piece` may be absent. Reading checks the form alone;
 `bfpp.schedules.validity` checks the meaning.
@@ -24,7 +24,7 @@ from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.operations import OPERATIONS, operation_named, stream_named
 
-FORMAT = "bfpp task graph 1"
+FORMAT = "bfpp task graph 2"
 
 
 class MalformedGraph(InvalidConfiguration):
@@ -52,8 +52,8 @@ def graph_record(graph: TaskGraph) -> dict[str, Any]:
         "communication": asdict(graph.communication),
         "lanes": [[lane.rank, lane.stream.name, lane.peer] for lane in graph.lanes],
         "templates": [
-            [operation.name, stage, [[piece.operation.name, piece.share] for piece in template]]
-            for (operation, stage), template in graph.templates.items()
+            [operation.name, unit, [[piece.operation.name, piece.share] for piece in template]]
+            for (operation, unit), template in graph.templates.items()
         ],
         "tasks": columns,
     }
@@ -114,22 +114,24 @@ def _column(values: object, name: str) -> Integers:
 
 def _templates(record: list[Any]) -> Templates:
     return {
-        (operation_named(name), int(stage)): tuple(
+        (operation_named(name), int(unit)): tuple(
             Piece(operation_named(piece), float(share)) for piece, share in pieces
         )
-        for name, stage, pieces in record
+        for name, unit, pieces in record
     }
 
 
 def _layout(record: dict[str, Any]) -> Layout:
-    for name in ("pipeline_parallel", "microbatches", "stages_per_rank"):
+    for name in ("pp", "microbatches"):
         if type(record[name]) is not int:
             raise MalformedGraph(f"layout: {name} must be a whole number, not {record[name]!r}")
+    for name in ("placement", "units_per_stage"):
+        _column(record[name], f"layout: {name}")
     return Layout(**record)
 
 
 def _communication(record: dict[str, Any]) -> Communication:
-    for name in ("pipeline_overlap", "data_overlap", "clipping"):
+    for name in ("pp_overlap", "dp_overlap", "clipping"):
         if not isinstance(record.get(name, False), bool):
             raise MalformedGraph(f"communication: {name} must be true or false")
     return Communication(**{**record, "sharding": Sharding(record["sharding"])})
@@ -138,11 +140,11 @@ def _communication(record: dict[str, Any]) -> Communication:
 def _require_form(graph: TaskGraph) -> None:
     """Refuse columns of unequal length, and numbers of tasks or lanes that are not there.
 
-    A layout of more stages or micro-batches than there are tasks is refused
+    A layout of more units or micro-batches than there are tasks is refused
     too: no memory need be spent on it.
     """
     tasks = len(graph)
-    for name in ("stages", "microbatches"):
+    for name in ("units", "microbatches"):
         if (count := getattr(graph.layout, name)) > tasks:
             raise MalformedGraph(f"has {tasks} tasks, too few for {count} {name}")
     for name in COLUMNS:

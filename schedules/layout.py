@@ -1,81 +1,145 @@
 """Which rank holds which stage, and how many micro-batches pass through them.
 
 A `Layout` says nothing about time or order: it is the board on which a
-schedule is played. Stages are the smallest units of layers that are scheduled
-and that a gather restores; each lives on exactly one pipeline-parallel rank.
+schedule is played. A *stage* is what a schedule places and orders. It is a run of
+*units* (a layer, or several), which are gathered, computed and reduced one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from bfpp.schedules.columns import Integers
+from bfpp.schedules.columns import Groups, Integers, group_by
 from bfpp.schedules.invalid import InvalidConfiguration
 
 
-def _looped(stages: Integers, layout: Layout) -> Integers:
-    return stages % layout.pipeline_parallel
+def unit_name(stage: int, unit: int) -> str:
+    """A unit as people read it: its stage alone where no other unit is meant."""
+    return f"stage {stage}" if unit == stage else f"stage {stage} unit {unit}"
 
 
-def _contiguous(stages: Integers, layout: Layout) -> Integers:
-    return stages // layout.stages_per_rank
-
-
-PLACEMENTS: dict[str, Callable[[Integers, Layout], Integers]] = {
-    "looped": _looped,
-    "contiguous": _contiguous,
-}
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Layout:
-    """Stages on ranks, and the micro-batches that pass through them.
+    """Stages on ranks, units in stages, and the micro-batches that pass through them.
 
-    `sequence` is for depth-first schedules alone: how many micro-batches they
-    run together (the paper's N_PP by default).
+    `placement` holds the rank of each stage: by default they loop around the ranks, `loops`
+    times (virtual pipeline stages). `units_per_stage` may be one number for all of them.
+
+    >>> Layout(2, 8, loops=2).placement
+    (0, 1, 0, 1)
+    >>> Layout(2, 8, placement=(0, 1, 1, 0)).stages_of(1)
+    [1, 2]
     """
 
-    pipeline_parallel: int
+    pp: int
     microbatches: int
-    stages_per_rank: int = 1
-    placement: str = "looped"
-    sequence: int | None = None
+    placement: tuple[int, ...]
+    units_per_stage: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        for field in ("pipeline_parallel", "microbatches", "stages_per_rank", "sequence"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
+    def __init__(
+        self,
+        pp: int,
+        microbatches: int,
+        loops: int = 1,
+        *,
+        units_per_stage: int | Sequence[int] = 1,
+        placement: Sequence[int] | None = None,
+    ) -> None:
+        given = {"pp": pp, "microbatches": microbatches, "loops": loops}
+        for field, value in given.items():
+            if value < 1:
                 raise InvalidConfiguration(field, f"must be at least 1, not {value}")
-        if self.placement not in PLACEMENTS:
-            known = ", ".join(PLACEMENTS)
-            raise InvalidConfiguration("placement", f"{self.placement!r} is not one of {known}")
+        if placement is None:
+            placement = tuple(range(pp)) * loops
+        if isinstance(units_per_stage, int):
+            units_per_stage = (units_per_stage,) * len(placement)
+        for field, values in (
+            ("pp", pp),
+            ("microbatches", microbatches),
+            ("placement", tuple(placement)),
+            ("units_per_stage", tuple(units_per_stage)),
+        ):
+            object.__setattr__(self, field, values)
+        self._require_stages()
+
+    def _require_stages(self) -> None:
+        ranks = set(self.placement)
+        if ranks - set(range(self.pp)):
+            wrong = min(ranks - set(range(self.pp)))
+            raise InvalidConfiguration("placement", f"there is no rank {wrong}")
+        if len(ranks) < self.pp:
+            idle = min(set(range(self.pp)) - ranks)
+            raise InvalidConfiguration("placement", f"rank {idle} holds no stage")
+        if len(self.units_per_stage) != self.stages:
+            raise InvalidConfiguration(
+                "units_per_stage",
+                f"there are {self.stages} stages, not {len(self.units_per_stage)}",
+            )
+        if min(self.units_per_stage) < 1:
+            raise InvalidConfiguration("units_per_stage", "must be at least 1 in each stage")
 
     @property
     def stages(self) -> int:
         """The number of stages over all ranks (N_stage)."""
-        return self.pipeline_parallel * self.stages_per_rank
+        return len(self.placement)
 
     @property
     def loops(self) -> int:
         """How often a micro-batch passes through each rank (N_loop)."""
-        return self.stages_per_rank if self.placement == "looped" else 1
+        return self.stages // self.pp
+
+    @cached_property
+    def units(self) -> int:
+        """The number of units over all stages."""
+        return sum(self.units_per_stage)
 
     @cached_property
     def rank_of_stage(self) -> Integers:
         """For each stage, the rank that holds it."""
-        stages = np.arange(self.stages, dtype=np.int32)
-        return PLACEMENTS[self.placement](stages, self)
+        return np.array(self.placement, dtype=np.int32)
 
     @cached_property
-    def _stages_of_ranks(self) -> list[list[int]]:
-        by_rank = np.argsort(self.rank_of_stage, kind="stable")
-        table: list[list[int]] = by_rank.reshape(self.pipeline_parallel, -1).tolist()
-        return table
+    def stage_of_unit(self) -> Integers:
+        """For each unit, its stage."""
+        return np.repeat(np.arange(self.stages, dtype=np.int32), self.units_per_stage)
+
+    def name_of(self, unit: int) -> str:
+        """A unit as people read it, whether there is one of that number or not."""
+        if not 0 <= unit < self.units:
+            return f"unit {unit}"
+        return unit_name(int(self.stage_of_unit[unit]), unit)
+
+    @cached_property
+    def rank_of_unit(self) -> Integers:
+        """For each unit, the rank that holds it."""
+        return self.rank_of_stage[self.stage_of_unit]
+
+    @cached_property
+    def _stages_by_rank(self) -> Groups:
+        return group_by(self.rank_of_stage, np.arange(self.stages, dtype=np.int32), self.pp)
+
+    @cached_property
+    def _units_by_rank(self) -> Groups:
+        return group_by(self.rank_of_unit, np.arange(self.units, dtype=np.int32), self.pp)
 
     def stages_of(self, rank: int) -> list[int]:
         """The stages of a rank, in the order of the model's layers."""
-        return self._stages_of_ranks[rank]
+        stages: list[int] = self._stages_by_rank.of(rank).tolist()
+        return stages
+
+    def units_of(self, rank: int) -> list[int]:
+        """The units of a rank, in the order of the model's layers."""
+        units: list[int] = self._units_by_rank.of(rank).tolist()
+        return units
+
+    @cached_property
+    def unit_on_rank(self) -> Integers:
+        """For each unit, its number among its rank's."""
+        number = np.empty(self.units, dtype=np.int32)
+        start, unit = self._units_by_rank
+        number[unit] = np.arange(self.units) - np.repeat(start[:-1], np.diff(start))
+        return number

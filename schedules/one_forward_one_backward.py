@@ -18,22 +18,21 @@ from bfpp.schedules.layout import Layout
 from bfpp.schedules.steps import Schedule, Step, backward, forward
 
 
-def steps(layout: Layout, rank: int) -> Iterator[Step]:
-    """Warm up, then one forward and one backward in turn, then drain."""
-    stages = layout.stages_of(rank)
-    ahead = min(layout.pipeline_parallel - 1 - rank, layout.microbatches)
-    for microbatch in range(layout.microbatches + ahead):
-        if microbatch < layout.microbatches:
-            for stage in stages:
+class OneForwardOneBackward(Schedule):
+    """Forward and backward passes in turn."""
+
+    name = "1f1b"
+    summary = "non-looped; forward and backward passes in turn"
+
+    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
+        """Warm up, then one forward and one backward in turn, then drain."""
+        (stage,) = layout.stages_of(rank)
+        ahead = min(layout.pp - 1 - rank, layout.microbatches)
+        for microbatch in range(layout.microbatches + ahead):
+            if microbatch < layout.microbatches:
                 yield forward(stage, microbatch)
-        if microbatch >= ahead:
-            for stage in reversed(stages):
+            if microbatch >= ahead:
                 yield backward(stage, microbatch - ahead)
 
 
-SCHEDULE = Schedule(
-    name="1f1b",
-    summary="non-looped; forward and backward passes in turn",
-    placement="contiguous",
-    steps=steps,
-)
+SCHEDULE = OneForwardOneBackward()

@@ -12,8 +12,8 @@ Rules:
 - A package adds an operation with `declare`, and a row to each table. Codes are given in the
   order of declaration: files and digests hold names.
 
-Data are of a cell (a micro-batch at a stage), of a stage or of a rank, as the operations are
-that write them. A cell's data are needed at the same stage or at a neighbour; where that is on
+Data are of a cell (a micro-batch at a unit), of a unit or of a rank, as the operations are
+that write them. A cell's data are needed at the same unit or at a neighbour; where that is on
 another rank, a transfer carries them.
 """
 
@@ -33,10 +33,10 @@ MOST = 127
 
 
 class Scope(StrEnum):
-    """What a task is of: its stage and micro-batch, its stage, or its rank alone."""
+    """What a task is of: its unit and micro-batch, its unit, or its rank alone."""
 
     CELL = "cell"
-    STAGE = "stage"
+    UNIT = "unit"
     RANK = "rank"
 
 
@@ -69,8 +69,8 @@ class Stream:
 
 
 COMPUTE = Stream("COMPUTE", "compute")
-DATA = Stream("DATA", "data", overlap="data_overlap")
-P2P = "pipeline_overlap"
+DATA = Stream("DATA", "data", overlap="dp_overlap")
+P2P = "pp_overlap"
 SEND_ACTIVATIONS = Stream("SEND_ACTIVATIONS", "send activations", "to", P2P)
 RECEIVE_ACTIVATIONS = Stream("RECEIVE_ACTIVATIONS", "receive activations", "from", P2P)
 SEND_GRADIENTS = Stream("SEND_GRADIENTS", "send gradients", "to", P2P)
@@ -106,10 +106,10 @@ NORM_OF_RANK = Datum("norm of a rank's gradients", of_all_ranks=True)
 
 
 class Needed(NamedTuple):
-    """A datum, of the stage that is `stages_on` after the task's own."""
+    """A datum, of the unit that is `units_on` after the task's own."""
 
     datum: Datum
-    stages_on: int = 0
+    units_on: int = 0
 
 
 def _always(communication: Communication) -> bool:
@@ -123,7 +123,7 @@ class Row:
 
     A task `reads` data, `writes` some (a datum that several tasks write is added up), and
     `ends` others, of which nothing is left once it ran. `carries` is for transfers: what
-    arrives, and how many stages on it is needed. `arrives_on` is the stream at the receiver.
+    arrives, and how many units on it is needed. `arrives_on` is the stream at the receiver.
     `group` and `algorithm` may depend on what is communicated; so does whether there is such
     a task at all.
     """
@@ -177,7 +177,7 @@ class Operation(int):
 
     @property
     def reads(self) -> tuple[Needed, ...]:
-        """What a task needs, and of which stage."""
+        """What a task needs, and of which unit."""
         return tuple(Needed(it) if isinstance(it, Datum) else it for it in self.row.reads)
 
     def group(self, communication: Communication) -> Group:
@@ -308,7 +308,7 @@ Operation.GATHER = declare(
     "GATHER",
     Row(
         "gather",
-        Scope.STAGE,
+        Scope.UNIT,
         DATA,
         writes=(WEIGHTS,),
         group=Group.DP,
@@ -319,7 +319,7 @@ Operation.REDUCE = declare(
     "REDUCE",
     Row(
         "reduce",
-        Scope.STAGE,
+        Scope.UNIT,
         DATA,
         writes=(REDUCED,),
         ends=(GRADIENTS,),
@@ -377,7 +377,7 @@ def writers(datum: Datum) -> tuple[Operation, ...]:
 
 
 def readers(datum: Datum) -> tuple[Operation, ...]:
-    """The operations that read a datum, of whichever stage."""
+    """The operations that read a datum, of whichever unit."""
     return _those(lambda operation: any(it.datum == datum for it in operation.reads))
 
 

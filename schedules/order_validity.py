@@ -103,15 +103,15 @@ def _look_up(orders: Sequence[Order]) -> _Table:
 def _producers(step: Step) -> Iterator[Step]:
     """What a step waits for, as far as it exists; a gradient comes whole or as a half."""
     operation, stage, microbatch = step
-    for producer, stages_on in _makers(operation):
-        yield (producer, stage + stages_on, microbatch)
+    for producer, units_on in _makers(operation):
+        yield (producer, stage + units_on, microbatch)
 
 
 @cache
 def _makers(operation: int) -> list[tuple[int, int]]:
     """The operations that make what one needs, and how many stages on from it."""
     return [
-        (int(maker), needed.stages_on)
+        (int(maker), needed.units_on)
         for needed in OPERATIONS[operation].reads
         if needed.datum.buffer is None
         for maker in writers(needed.datum)

@@ -6,8 +6,10 @@ entry an object of type `Schedule`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any
 
 from bfpp.schedules import breadth_first, depth_first, gpipe, one_forward_one_backward
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput, did_you_mean
@@ -20,13 +22,16 @@ BUILT_IN = (
     breadth_first.SCHEDULE,
 )
 
+ALIASES = {"interleaved": "depth-first", "bfs": "breadth-first"}
+"""What people call a schedule elsewhere."""
+
 ENTRY_POINTS = "bfpp.schedules"
 
 
 @cache
 def registered_schedules() -> dict[str, Schedule]:
     """All known schedules; the built-in ones first, in the paper's order."""
-    known = {schedule.name: schedule for schedule in BUILT_IN}
+    known: dict[str, Schedule] = {schedule.name: schedule for schedule in BUILT_IN}
     for entry in entry_points(group=ENTRY_POINTS):
         try:
             schedule = entry.load()
@@ -41,13 +46,18 @@ def registered_schedules() -> dict[str, Schedule]:
     return known
 
 
-def find_schedule(name: str) -> Schedule:
-    """The schedule of that name, or `InvalidConfiguration`."""
+def find_schedule(name: str, **parameters: Any) -> Schedule:
+    """The schedule of that name, with parameters of its own; or `InvalidConfiguration`."""
     known = registered_schedules()
+    name = ALIASES.get(name, name)
     if name not in known:
         raise InvalidConfiguration(
             "schedule",
             f"{name!r} is not a schedule; choose from {', '.join(known)}"
             + did_you_mean(name, known),
         )
-    return known[name]
+    schedule = known[name]
+    for parameter in parameters:
+        if parameter not in schedule.parameters:
+            raise InvalidConfiguration(parameter, f"{name} has no such parameter")
+    return replace(schedule, **parameters)

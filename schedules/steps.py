@@ -7,12 +7,14 @@ gathers, reductions, buffers) follows from these orders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from bfpp.schedules.columns import Flags, Integers
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 
@@ -44,40 +46,86 @@ def backward_weight(stage: int, microbatch: int) -> Step:
     return (3, stage, microbatch)
 
 
-def _accept(layout: Layout) -> None:
-    del layout
+def units_in_turn(
+    stage: Integers, is_forward: Flags, layout: Layout
+) -> tuple[npt.NDArray[np.intp], Integers]:
+    """The step of each unit's step, and its unit: forward in turn, backward in reverse."""
+    units = np.array(layout.units_per_stage, dtype=np.int32)
+    first_of_stage = np.cumsum(units) - units
+    count = units[stage]
+    step = np.repeat(np.arange(len(stage)), count)
+    turn = np.arange(len(step)) - np.repeat(np.cumsum(count) - count, count)
+    turn = np.where(is_forward[step], turn, count[step] - 1 - turn)
+    return step, (first_of_stage[stage[step]] + turn).astype(np.int32)
+
+
+def in_units(order: Order, layout: Layout) -> Order:
+    """The order with a step for each unit, as if each were a stage of its own."""
+    step, unit = units_in_turn(order["stage"], order["operation"] == 0, layout)
+    expanded = order[step]
+    expanded["stage"] = unit
+    return expanded
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A named order of compute steps, and the placement it is meant for.
+    """A rule that gives each rank the order of its compute steps.
 
-    `validate` raises `InvalidConfiguration` for a layout that the schedule
-    cannot run, with the reason. `uses_sequence` says that the steps depend on
-    the layout's `sequence`; other schedules run on layouts without one.
+    A schedule is a class with a `name` and `steps`; its fields, if any, are parameters of
+    its own. `looped` says that a rank may hold several stages; `placement` where they are.
+
+    >>> class InTurn(Schedule):
+    ...     name = "in-turn"
+    ...
+    ...     def steps(self, layout, rank):
+    ...         for microbatch in range(layout.microbatches):
+    ...             yield forward(rank, microbatch)
+    ...             yield backward(rank, microbatch)
+    >>> len(InTurn().orders(Layout(2, 4)))
+    2
     """
 
-    name: str
-    summary: str
-    placement: str
-    steps: Callable[[Layout, int], Iterable[Step]]
-    validate: Callable[[Layout], None] = _accept
-    uses_sequence: bool = False
+    name: ClassVar[str]
+    summary: ClassVar[str] = ""
+    looped: ClassVar[bool] = False
+
+    def steps(self, layout: Layout, rank: int) -> Iterable[Step]:
+        """The steps of a rank, in the order in which it runs them."""
+        raise NotImplementedError
+
+    def validate(self, layout: Layout) -> None:
+        """Raise `InvalidConfiguration` for a layout that cannot be run, with the reason."""
+
+    def placement(self, pp: int, loops: int) -> tuple[int, ...]:
+        """The rank of each stage."""
+        return tuple(range(pp)) * loops
+
+    def layout(
+        self, pp: int, microbatches: int, loops: int = 1, units_per_stage: int | Sequence[int] = 1
+    ) -> Layout:
+        """Stages placed as this schedule wants them."""
+        placement = self.placement(pp, loops)
+        return Layout(pp, microbatches, units_per_stage=units_per_stage, placement=placement)
+
+    def divided(self, pp: int, microbatches: int, parts: int) -> Layout:
+        """Ranks of that many parts each: stages of a looped schedule, else units of the stage."""
+        loops, units = (parts, 1) if self.looped else (1, parts)
+        return self.layout(pp, microbatches, loops, units)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The schedule's own parameters."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def require(self, layout: Layout) -> None:
         """Raises `InvalidConfiguration` for a layout that the schedule cannot run."""
-        if layout.placement != self.placement:
-            raise InvalidConfiguration(
-                "placement", f"{self.name} needs {self.placement}, not {layout.placement}"
-            )
-        if layout.sequence is not None and not self.uses_sequence:
-            raise InvalidConfiguration("sequence", f"{self.name} does not run in sequences")
+        if layout.loops > 1 and not self.looped:
+            raise InvalidConfiguration("loops", f"{self.name} is not looped: one stage a rank")
+        if layout.placement != self.placement(layout.pp, layout.loops):
+            raise InvalidConfiguration("placement", f"{self.name} places stages otherwise")
         self.validate(layout)
 
     def orders(self, layout: Layout) -> list[Order]:
         """The order of each rank, as arrays of `STEP`; raises what `require` does."""
         self.require(layout)
-        return [
-            np.fromiter(self.steps(layout, rank), dtype=STEP)
-            for rank in range(layout.pipeline_parallel)
-        ]
+        return [np.fromiter(self.steps(layout, rank), dtype=STEP) for rank in range(layout.pp)]

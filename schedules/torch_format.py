@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from bfpp.schedules.invalid import InvalidConfiguration
-from bfpp.schedules.layout import PLACEMENTS, Layout
+from bfpp.schedules.layout import Layout
 from bfpp.schedules.operations import OPERATIONS, Operation
 from bfpp.schedules.steps import STEP, Order, Step
 
@@ -118,35 +117,7 @@ def _shown(text: str) -> str:
     return ascii(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
 
 
-@dataclass(frozen=True)
-class FoundLayout:
-    """What orders say of the board they are played on; any placement fits.
-
-    `rank_of_stage` holds, for each stage, the rank that runs it.
-    """
-
-    pipeline_parallel: int
-    microbatches: int
-    rank_of_stage: tuple[int, ...]
-
-    @property
-    def stages(self) -> int:
-        """The number of stages over all ranks (N_stage)."""
-        return len(self.rank_of_stage)
-
-    def named(self) -> Layout | None:
-        """The layout with a placement of that name which is the same, if there is one."""
-        stages_per_rank, unequal = divmod(self.stages, self.pipeline_parallel)
-        if unequal:
-            return None
-        for placement in PLACEMENTS:
-            layout = Layout(self.pipeline_parallel, self.microbatches, stages_per_rank, placement)
-            if tuple(layout.rank_of_stage.tolist()) == self.rank_of_stage:
-                return layout
-        return None
-
-
-def layout_of(orders: Sequence[Order]) -> FoundLayout:
+def layout_of(orders: Sequence[Order]) -> Layout:
     """Ranks, stages, micro-batches and placement, from the orders alone.
 
     Raises `InvalidConfiguration` where there is no such layout: no step at all,
@@ -170,4 +141,4 @@ def layout_of(orders: Sequence[Order]) -> FoundLayout:
         raise InvalidConfiguration(
             "orders", f"stage {stage} runs on ranks {rank_of_stage[stage]} and {rank[at]}"
         )
-    return FoundLayout(len(orders), len(microbatches), tuple(rank_of_stage.tolist()))
+    return Layout(len(orders), len(microbatches), placement=rank_of_stage.tolist())

@@ -55,7 +55,7 @@ class Shape(Protocol):
         ...
 
     @property
-    def tensor_parallel(self) -> int:
+    def tp(self) -> int:
         """Devices that share a layer (N_TP)."""
         ...
 
@@ -107,7 +107,7 @@ class Work:
 
 
 @dataclass(frozen=True, eq=False)
-class StageSeconds:
+class UnitSeconds:
     """Seconds of each stage's passes, as columns over stages."""
 
     forward: Seconds
@@ -133,7 +133,7 @@ def layer_products(model: Transformer, microbatch_size: int, ranks: int) -> tupl
 
 def layer_work(shape: Shape) -> Work:
     """One transformer layer: its products, its activations, and two all-reduces."""
-    model, ranks, device = shape.model, shape.tensor_parallel, shape.cluster.device
+    model, ranks, device = shape.model, shape.tp, shape.cluster.device
     activations = model.activation_bytes(shape.microbatch_size, ranks)
     return Work(
         **_product_seconds(shape, layer_products(model, shape.microbatch_size, ranks)),
@@ -158,7 +158,7 @@ def embedding_work(shape: Shape) -> Work:
 
 def output_work(shape: Shape) -> Work:
     """The layers before the output layer, the output layer and the loss."""
-    model, ranks, device = shape.model, shape.tensor_parallel, shape.cluster.device
+    model, ranks, device = shape.model, shape.tp, shape.cluster.device
     tokens = model.sequence * shape.microbatch_size
     words = model.padded_vocabulary(ranks) // ranks
     heads = (Product(tokens, model.hidden, model.hidden),) * model.head_layers
@@ -171,14 +171,14 @@ def output_work(shape: Shape) -> Work:
     )
 
 
-def stage_seconds(shape: Shape, stages: int, layers_per_stage: int) -> StageSeconds:
+def unit_seconds(shape: Shape, stages: int, layers_per_stage: int) -> UnitSeconds:
     """Seconds of each stage; the embedding is on the first, the output layer on the last."""
     parts = (
         (layer_work(shape), np.full(stages, layers_per_stage)),
         (embedding_work(shape), np.arange(stages) == 0),
         (output_work(shape), np.arange(stages) == stages - 1),
     )
-    return StageSeconds(
+    return UnitSeconds(
         *(
             np.sum([getattr(work, name) * count for work, count in parts], axis=0)
             for name in ("forward", "backward_input", "backward_weight")
@@ -192,7 +192,7 @@ def hidden_all_reduce_seconds(shape: Shape) -> float:
     It waits until the last device has come, and of more devices one comes
     later: the latest of n falls behind about as the logarithm of n.
     """
-    ranks = shape.tensor_parallel
+    ranks = shape.tp
     if ranks == 1:
         return 0.0
     size = shape.model.hidden_bytes(shape.microbatch_size)

@@ -6,7 +6,8 @@ implementations; nothing else is taken, so that nothing in a file is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bfpp.schedules import InvalidConfiguration
@@ -15,20 +16,29 @@ from bfpp.sim.cluster import load_cluster
 from bfpp.sim.implementation import FITTED, IMPLEMENTATIONS
 from bfpp.sim.kinds import CONSTANTS, require_kind
 from bfpp.sim.numbers import LARGEST, is_usable
-from bfpp.sim.preset_files import Table, preset_names, read_toml
-from bfpp.sim.validation import Profile
+from bfpp.sim.preset_files import Table, fitted_settings, preset_names, read_toml
 
 FIELD = "profile"
 
 SECTIONS = ("device", "intra_node", "inter_node")
 
 
-def load_constants(path: Path | str) -> Profile:
+@dataclass(frozen=True)
+class Constants:
+    """Fitted constants by cluster and by implementation; the shipped ones by default."""
+
+    clusters: Mapping[str, Table] = field(default_factory=lambda: fitted_settings("clusters"))
+    implementations: Mapping[str, Table] = field(
+        default_factory=lambda: fitted_settings("implementations")
+    )
+
+
+def load_constants(path: Path | str) -> Constants:
     """The constants of a file; raises `InvalidConfiguration` with the reason in one line."""
     return read_constants(str(path), read_toml(FIELD, path))
 
 
-def read_constants(name: str, table: Table) -> Profile:
+def read_constants(name: str, table: Table) -> Constants:
     """The constants of what a file holds; raises like `load_constants`."""
     require_kind(FIELD, name, table, CONSTANTS)
     known = {"format", "clusters", "implementations"}
@@ -49,7 +59,7 @@ def read_constants(name: str, table: Table) -> Profile:
                 raise InvalidConfiguration(
                     FIELD, f"{where}: {key} must be a number from 0 to {LARGEST:g}, not {value!r}"
                 )
-    return Profile(clusters, implementations)
+    return Constants(clusters, implementations)
 
 
 def _require_known(where: str, table: Table, known: Collection[str]) -> None:

@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from bfpp.schedules import InvalidInput
 from bfpp.sim.cluster import load_cluster
+from bfpp.sim.constants import Constants
 from bfpp.sim.implementation import find_implementation
 from bfpp.sim.kinds import CONSTANTS
 from bfpp.sim.preset_files import preset_names
-from bfpp.sim.validation import Case, Measurement, Profile, case_of
+from bfpp.sim.validation import Case, Measurement, case_of
 
 LOSS_SCALE = 0.04
 """The relative error from which on a row counts as an outlier."""
@@ -41,7 +42,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Parameter:
-    """A constant that is fitted, within bounds, wherever it stands in a profile.
+    """A constant that is fitted, within bounds, wherever it stands in a file of constants.
 
     A target is the path of a setting: (`clusters`, name, section, key) or
     (`implementations`, name, key).
@@ -81,9 +82,9 @@ class Fit:
     left_out: Numbers | None
 
     @property
-    def profile(self) -> Profile:
+    def settings(self) -> Constants:
         """The constants as settings."""
-        return _profile(
+        return _constants(
             [each.parameter for each in self.constants],
             np.array([each.value for each in self.constants]),
         )
@@ -98,8 +99,8 @@ def parameters_of(rows: Sequence[Measurement]) -> list[Parameter]:
     A network whose file gives its transfers a latency goes through the host's
     TCP: its transfers and its rings reach the same share of the bandwidth.
     """
-    clusters = sorted({row.cluster for row in rows})
-    names = sorted({row.implementation for row in rows})
+    clusters = sorted({_name(row.experiment.cluster) for row in rows})
+    names = sorted({_name(row.experiment.implementation) for row in rows})
     found = [
         _everywhere(clusters, "device", "matmul_efficiency", "share", (0.3, 1.0)),
         _everywhere(clusters, "device", "sustained_efficiency", "share", (0.2, 0.8)),
@@ -108,7 +109,7 @@ def parameters_of(rows: Sequence[Measurement]) -> list[Parameter]:
     for name in clusters:
         through_host = load_cluster(name).inter_node.transfer_latency > 0
         keys = ("ring_efficiency", "transfer_efficiency")[: 1 + through_host]
-        if any(row.dp > 1 for row in rows if row.cluster == name):
+        if any(row.experiment.dp > 1 for row in rows if row.experiment.cluster == name):
             found.append(_network(name, "ring_efficiency", "share", (0.1, 1.0), keys))
         if through_host:
             latency = ("transfer_latency",)
@@ -118,6 +119,11 @@ def parameters_of(rows: Sequence[Measurement]) -> list[Parameter]:
     if overlapping:
         found.append(_software(overlapping, "overlap_slowdown", "share", (0.0, 0.5)))
     return found + [_software([name], "transfer_seconds", "s", (0.0, 1e-2)) for name in blocking]
+
+
+def _name(value: object) -> str:
+    """What a row of a table names."""
+    return str(value)
 
 
 def _everywhere(
@@ -148,8 +154,8 @@ def fit(
     all. Raises `InvalidInput` if there are fewer rows than constants.
     """
     for row in rows:
-        if row.cluster not in preset_names("cluster"):
-            raise InvalidInput(f"constants are those of presets, and {row.cluster!r} is a file")
+        if (cluster := row.experiment.cluster) not in preset_names("cluster"):
+            raise InvalidInput(f"constants are those of presets, and {cluster!r} is a file")
     parameters = parameters_of(rows)
     if len(rows) <= len(parameters):
         raise InvalidInput(f"{len(rows)} rows cannot determine {len(parameters)} constants")
@@ -195,7 +201,7 @@ def _values(parameters: Sequence[Parameter], at: Numbers) -> Numbers:
     return values
 
 
-def _profile(parameters: Sequence[Parameter], values: Numbers) -> Profile:
+def _constants(parameters: Sequence[Parameter], values: Numbers) -> Constants:
     """The values as the settings that they stand for."""
     settings: dict[str, Any] = {"clusters": {}, "implementations": {}}
     for parameter, value in zip(parameters, values.tolist(), strict=True):
@@ -204,13 +210,13 @@ def _profile(parameters: Sequence[Parameter], values: Numbers) -> Profile:
             for name in path:
                 table = table.setdefault(name, {})
             table[key] = value
-    return Profile(settings["clusters"], settings["implementations"])
+    return Constants(settings["clusters"], settings["implementations"])
 
 
 def _errors(parameters: Sequence[Parameter], cases: Sequence[Case], at: Numbers) -> Numbers:
     """The relative error of each case's throughput."""
-    profile = _profile(parameters, _values(parameters, at))
-    predicted = [case.throughput(profile) for case in cases]
+    constants = _constants(parameters, _values(parameters, at))
+    predicted = [case.throughput(constants) for case in cases]
     measured = [case.measured.tflops_per_gpu for case in cases]
     errors: Numbers = np.array(predicted) / np.array(measured) - 1
     return errors

@@ -37,8 +37,8 @@ class Implementation:
     """
 
     name: str
-    pipeline_overlap: bool
-    data_overlap: bool
+    pp_overlap: bool
+    dp_overlap: bool
     blocking_transfers: bool
     state_bytes: float
     update_bytes: float
@@ -53,14 +53,14 @@ class Implementation:
 
     def communication(self, sharding: Sharding) -> Communication:
         """Which operations have lanes of their own, with this sharding."""
-        return Communication(sharding, self.pipeline_overlap, self.data_overlap)
+        return Communication(sharding, self.pp_overlap, self.dp_overlap)
 
 
 PAPER = Implementation(
     name="paper",
     # Appendix Implementation, Distributed training: all of it overlapped, double-buffered.
-    pipeline_overlap=True,
-    data_overlap=True,
+    pp_overlap=True,
+    dp_overlap=True,
     blocking_transfers=False,
     buffers_stages=True,
     # Tables E.1 and E.2: of 6.6 B over 4 x 1 ranks with partial sharding over 16, 16 bytes for all
@@ -85,8 +85,8 @@ MEGATRON = Implementation(
     name="megatron",
     # Section Evaluation: no data-parallel or pipeline-parallel network overlap. Transfers still
     # have lanes of their own: one rank's are under way at the same time.
-    pipeline_overlap=True,
-    data_overlap=False,
+    pp_overlap=True,
+    dp_overlap=False,
     blocking_transfers=True,
     buffers_stages=False,
     shards_tied_embedding=True,
@@ -121,9 +121,10 @@ IMPLEMENTATIONS = with_fitted(fitted_settings("implementations"))
 PAPER, MEGATRON = IMPLEMENTATIONS["paper"], IMPLEMENTATIONS["megatron"]
 
 
-def find_implementation(name: str) -> Implementation:
-    """The implementation of that name, or `InvalidConfiguration`."""
-    if name not in IMPLEMENTATIONS:
-        known, meant = ", ".join(IMPLEMENTATIONS), did_you_mean(name, IMPLEMENTATIONS)
-        raise InvalidConfiguration("implementation", f"{name!r} is not one of {known}{meant}")
-    return IMPLEMENTATIONS[name]
+def find_implementation(name: str, fitted: Mapping[str, Table] | None = None) -> Implementation:
+    """The implementation of that name, or `InvalidConfiguration`; with fitted constants."""
+    known = IMPLEMENTATIONS if fitted is None else with_fitted(fitted)
+    if name not in known:
+        names, meant = ", ".join(known), did_you_mean(name, known)
+        raise InvalidConfiguration("implementation", f"{name!r} is not one of {names}{meant}")
+    return known[name]

@@ -37,7 +37,13 @@ CLUSTER = Kind(
     "a cluster", "--cluster takes it", "", frozenset({"gpus_per_node", "intra_node", "inter_node"})
 )
 MODEL = Kind("a model", "--model takes it", "", frozenset({"hidden", "heads", "vocabulary"}))
-KINDS = (PROFILE, CONSTANTS, CLUSTER, MODEL)
+EXPERIMENT = Kind(
+    "an experiment",
+    "bfpp simulate and others take it for SCHEDULE",
+    "bfpp experiment 1",
+    frozenset({"schedule"}),
+)
+KINDS = (EXPERIMENT, PROFILE, CONSTANTS, CLUSTER, MODEL)
 
 
 def require_kind(field: str, where: str, table: Table, kind: Kind) -> None:

@@ -63,11 +63,11 @@ class Links:
         rank, peer = graph.rank[tasks], graph.peer[tasks]
         crosses = self.placement.crosses_nodes()[rank, peer]
         inside, between = self.cluster.intra_node, self.cluster.inter_node
-        meeting = log2(PAIR * self.placement.tensor_parallel)
+        meeting = log2(PAIR * self.placement.degrees.tp)
         latency = np.where(crosses, between.latency + between.transfer_latency, inside.latency)
         return Load(
             meeting * self.implementation.transfer_seconds + latency,
-            self.model.transfer_bytes(self.microbatch_size, self.placement.tensor_parallel),
+            self.model.transfer_bytes(self.microbatch_size, self.placement.degrees.tp),
             PORTS * rank + np.where(crosses, NETWORK_OUT, NVLINK_OUT),
             PORTS * peer + np.where(crosses, NETWORK_IN, NVLINK_IN),
         )
@@ -78,19 +78,19 @@ class Links:
         They pass `size` bytes for each of a stage's parameters around the ring, so often.
         A group of one has nobody to communicate with.
         """
-        if self.placement.data_parallel == 1:
+        if self.placement.degrees.dp == 1:
             return Load(0.0)
         rank = graph.rank[tasks]
         between = self.cluster.inter_node.latency
         latency = np.where(self._spans_nodes, between, self.cluster.intra_node.latency)[rank]
-        steps = passes * ring_steps(self.placement.data_parallel)
+        steps = passes * ring_steps(self.placement.degrees.dp)
         bandwidth, limits = self._ring_bandwidth
         port = np.where(limits, self._transfer_bandwidths[1], self._transfer_bandwidths[0])
         share = self._shares(graph.communication.sharding)[rank] * (port / bandwidth)[rank]
         uses_network = limits[rank]
         return Load(
             steps * latency,
-            self.parameters[graph.stage[tasks]] * (size * passes) * share,
+            self.parameters[graph.unit[tasks]] * (size * passes) * share,
             PORTS * rank + np.where(uses_network, NETWORK_OUT, NVLINK_OUT),
             PORTS * rank + np.where(uses_network, NETWORK_IN, NVLINK_IN),
         )
@@ -99,7 +99,7 @@ class Links:
         """The costs of all tasks, with what communication costs the compute beside it."""
         taken = alone.seconds_alone()
         compute = self._collecting(graph)
-        if self.implementation.blocking_transfers and graph.communication.pipeline_overlap:
+        if self.implementation.blocking_transfers and graph.communication.pp_overlap:
             compute = compute + _of_transfers(graph, taken)
             alone = replace(
                 alone,
@@ -135,23 +135,23 @@ class Links:
     def port_bandwidth(self) -> Seconds:
         """Bytes/s of each port of each rank."""
         within, between = self._transfer_bandwidths
-        return np.tile([within, within, between, between], self.placement.pipeline_parallel)
+        return np.tile([within, within, between, between], self.placement.degrees.pp)
 
     def _shares(self, sharding: Sharding) -> Seconds:
         """For each rank, the share of its data that one pass sends over the narrowest link.
 
         An all-reduce across nodes is hierarchical: the members there are nodes.
         """
-        ring = ring_bytes(1.0, self.placement.data_parallel)
+        ring = ring_bytes(1.0, self.placement.degrees.dp)
         if sharding is not Sharding.NONE:
-            return np.full(self.placement.pipeline_parallel, ring)
+            return np.full(self.placement.degrees.pp, ring)
         nodes = self.placement.data_group_nodes()
         of_nodes = (nodes - 1) / np.maximum(nodes, 1)
         return np.where(self._ring_bandwidth[1], of_nodes, ring)
 
     def _collecting(self, graph: TaskGraph) -> Seconds:
         """Seconds for which steps that receive gather the shares of their group."""
-        ranks = self.placement.tensor_parallel
+        ranks = self.placement.degrees.tp
         size = self.model.hidden_bytes(self.microbatch_size)
         link: Link = self.cluster.group_link(ranks)
         gathering = all_reduce_seconds(size, ranks, link) / 2
@@ -159,7 +159,7 @@ class Links:
 
     def _slowdown(self, graph: TaskGraph, taken: Seconds) -> Seconds:
         """Seconds by which overlapped transfers lengthen the steps that send and receive them."""
-        if not graph.communication.pipeline_overlap:
+        if not graph.communication.pp_overlap:
             return np.zeros(len(graph))
         ends = _of_transfers(graph, taken) + _of_transfers(graph, taken, sent=True)
         return self.implementation.overlap_slowdown * ends

@@ -111,9 +111,9 @@ def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) ->
     The state of a rank's layers, one stage's checkpoint, and the activations of
     the layer that runs backward.
     """
-    model, ranks = physical.model, physical.tensor_parallel
-    layers = physical.layers_per_stage(layout)
-    parameters = layers * layout.stages_per_rank * model.layer_parameters(ranks)
+    model, ranks = physical.model, physical.tp
+    layers = physical.layers_per_unit(layout)
+    parameters = layers * (layout.units // layout.pp) * model.layer_parameters(ranks)
     state = physical.implementation.state_bytes * physical.state_share(sharding) * parameters
     activations = model.activation_bytes(physical.microbatch_size, ranks)
     return state + layers * _checkpoint(physical) + activations + _layer_gradients(physical)
@@ -121,7 +121,7 @@ def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) ->
 
 def rank_memories(timeline: Timeline, physical: PhysicalCosts) -> list[Memory]:
     """The memory of each pipeline rank."""
-    ranks = range(timeline.graph.layout.pipeline_parallel)
+    ranks = range(timeline.graph.layout.pp)
     return [rank_memory(timeline, physical, rank) for rank in ranks]
 
 
@@ -150,8 +150,8 @@ def _peak_passing(timeline: Timeline, physical: PhysicalCosts, rank: int) -> tup
     A backward pass holds one layer's activations at a time; one in two halves
     holds all of its stage's, from the first half to the end of the second.
     """
-    model, ranks = physical.model, physical.tensor_parallel
-    layers = physical.layers_per_stage(timeline.graph.layout)
+    model, ranks = physical.model, physical.tp
+    layers = physical.layers_per_unit(timeline.graph.layout)
     stored = model.activation_bytes(physical.microbatch_size, ranks)
     live, pending = passes_alive(timeline, rank)
     checkpoints = live * layers * _checkpoint(physical)
@@ -162,9 +162,9 @@ def _peak_passing(timeline: Timeline, physical: PhysicalCosts, rank: int) -> tup
 
 def _split_parameters(layout: Layout, physical: PhysicalCosts, rank: int) -> tuple[float, float]:
     """Parameters of the layers of one stage, and of a rank's embedding and output layer."""
-    layer = physical.model.layer_parameters(physical.tensor_parallel)
-    of_stage = physical.layers_per_stage(layout) * layer
-    all_stages = of_stage * layout.stages_per_rank
+    layer = physical.model.layer_parameters(physical.tp)
+    of_stage = physical.layers_per_unit(layout) * layer
+    all_stages = of_stage * (layout.units // layout.pp)
     return of_stage, float(rank_parameters(physical, layout)[rank]) - all_stages
 
 
@@ -177,7 +177,7 @@ def _state_parameters(graph: TaskGraph, physical: PhysicalCosts, rank: int) -> f
         _embedding_on_two_ranks(layout, physical)
         and not physical.implementation.shards_tied_embedding
     )
-    return share * of_stage * layout.stages_per_rank + (1.0 if whole else share) * embedding
+    return share * of_stage * (layout.units // layout.pp) + (1.0 if whole else share) * embedding
 
 
 def _embedding_on_two_ranks(layout: Layout, physical: PhysicalCosts) -> bool:
@@ -186,8 +186,8 @@ def _embedding_on_two_ranks(layout: Layout, physical: PhysicalCosts) -> bool:
     The paper's stages count the two as layers: on a looped pipeline with
     several layers a stage, the stage that they add comes to lie on rank 0.
     """
-    apart = layout.loops == 1 or physical.layers_per_stage(layout) == 1
-    return physical.model.tied_embeddings and layout.pipeline_parallel > 1 and apart
+    apart = layout.loops == 1 or physical.layers_per_unit(layout) == 1
+    return physical.model.tied_embeddings and layout.pp > 1 and apart
 
 
 def _buffered_parameters(
@@ -210,8 +210,8 @@ def _buffered_parameters(
         unsharded = graph.communication.sharding is Sharding.NONE
         buffers_stages = physical.implementation.buffers_stages
         stages = (
-            _resident_stages(layout, buffers_stages and unsharded),
-            _resident_stages(layout, buffers_stages),
+            _resident_units(layout, buffers_stages and unsharded),
+            _resident_units(layout, buffers_stages),
         )
     weights, gradients = (embedding + of_stage * count for count in stages)
     return weights, gradients
@@ -221,17 +221,17 @@ def _buffers(column: Integers) -> int:
     return len(np.unique(column[column != NONE]))
 
 
-def _resident_stages(layout: Layout, buffers_stages: bool) -> int:
+def _resident_units(layout: Layout, buffers_stages: bool) -> int:
     """How many of a rank's stages are in half precision when nothing is gathered.
 
     Of a looped rank two, if stages are buffered, and of a rank without others;
     one of a pipeline that does not loop is one stage of the paper's, however
     finely it is divided here.
     """
-    is_one_stage = layout.pipeline_parallel > 1 and layout.loops == 1
+    is_one_stage = layout.pp > 1 and layout.loops == 1
     if not buffers_stages or is_one_stage:
-        return layout.stages_per_rank
-    return min(2, layout.stages_per_rank)
+        return layout.units // layout.pp
+    return min(2, (layout.units // layout.pp))
 
 
 def _checkpoint(physical: PhysicalCosts) -> float:
@@ -240,11 +240,11 @@ def _checkpoint(physical: PhysicalCosts) -> float:
     The paper's M_ckpt divides it over N_TP; its measurements do not (52 B
     model, GPipe: 1.02 GB more for every 8 micro-batches and 8 layers).
     """
-    return physical.model.checkpoint_bytes(physical.microbatch_size, tensor_parallel=1)
+    return physical.model.checkpoint_bytes(physical.microbatch_size, tp=1)
 
 
 def _layer_gradients(physical: PhysicalCosts) -> float:
     """Bytes of the gradients of one layer's activations in its backward pass."""
-    model, ranks = physical.model, physical.tensor_parallel
+    model, ranks = physical.model, physical.tp
     widths = GRADIENT_TENSORS + model.expansion / ranks
     return widths * model.hidden_bytes(physical.microbatch_size)

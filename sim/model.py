@@ -1,6 +1,6 @@
 """A transformer by its sizes: parameters, operations and bytes of its parts.
 
-Sizes of the parts on one device take `tensor_parallel` (N_TP), sizes for one
+Sizes of the parts on one device take `tp` (N_TP), sizes for one
 micro-batch take `microbatch_size` (S_mb). Symbols and sections are those of
 "Breadth-First Pipeline Parallelism", appendix Analysis. Weights, activations
 and what is sent are in half precision: two bytes.
@@ -89,9 +89,9 @@ class Transformer:
         output = 0.0 if self.tied_embeddings else self.word_parameters()
         return self.layers * self.layer_parameters() + self.embedding_parameters() + output
 
-    def padded_vocabulary(self, tensor_parallel: int = 1) -> int:
+    def padded_vocabulary(self, tp: int = 1) -> int:
         """S_voc, padded so that every tensor-parallel share is as wide."""
-        multiple = VOCABULARY_MULTIPLE * tensor_parallel
+        multiple = VOCABULARY_MULTIPLE * tp
         return -(-self.vocabulary // multiple) * multiple
 
     @property
@@ -102,25 +102,25 @@ class Transformer:
     def _matrix_parameters(self) -> float:
         return self.hidden**2 * (2 + 2 * self.kv_ratio + self._mlp_widths)
 
-    def layer_parameters(self, tensor_parallel: int = 1) -> float:
+    def layer_parameters(self, tp: int = 1) -> float:
         """Parameters of one layer on a device: 12 S_hidden^2 / N_TP, biases and two norms."""
         split_biases = self.hidden * (1 + 2 * self.kv_ratio + self.expansion)
         norms = 4 if self.norm == "layer" else 2
         whole = (2 + norms) * self.hidden
-        return (self._matrix_parameters() + split_biases) / tensor_parallel + whole
+        return (self._matrix_parameters() + split_biases) / tp + whole
 
-    def word_parameters(self, tensor_parallel: int = 1) -> float:
+    def word_parameters(self, tp: int = 1) -> float:
         """Parameters of the word embedding on a device, or of the output layer."""
-        return self.padded_vocabulary(tensor_parallel) * self.hidden / tensor_parallel
+        return self.padded_vocabulary(tp) * self.hidden / tp
 
-    def embedding_parameters(self, tensor_parallel: int = 1) -> float:
+    def embedding_parameters(self, tp: int = 1) -> float:
         """Parameters of the word embedding, and of learned positions, on a device.
 
         Both are divided over N_TP: so the paper's memory figures suggest (16
         bytes for each of 838 M parameters on the first of 8 x 8 ranks).
         """
         positions = self.sequence if self.positions == "learned" else 0
-        return self.word_parameters(tensor_parallel) + positions * self.hidden / tensor_parallel
+        return self.word_parameters(tp) + positions * self.hidden / tp
 
     def layer_flops(self, microbatch_size: int) -> float:
         """Operations (flop) of one layer's forward pass, over all its devices.
@@ -140,7 +140,7 @@ class Transformer:
         """Bytes of the hidden state, S_seq S_mb S_hidden numbers."""
         return HALF_PRECISION * self.sequence * microbatch_size * self.hidden
 
-    def activation_bytes(self, microbatch_size: int, tensor_parallel: int) -> float:
+    def activation_bytes(self, microbatch_size: int, tp: int) -> float:
         """Bytes of one layer's activations on a device (M_act; Korthikanti et al., 2022).
 
         S_seq S_mb S_hidden (10 + 24 / N_TP + 5 S_seq N_heads / (S_hidden N_TP)),
@@ -150,15 +150,15 @@ class Transformer:
         split = 4 + 4 * self.kv_ratio + HALF_PRECISION * self._mlp_widths
         split += 5 * self.sequence * self.heads / self.hidden
         numbers = self.sequence * microbatch_size * self.hidden
-        return numbers * (10 + split / tensor_parallel)
+        return numbers * (10 + split / tp)
 
-    def checkpoint_bytes(self, microbatch_size: int, tensor_parallel: int) -> float:
+    def checkpoint_bytes(self, microbatch_size: int, tp: int) -> float:
         """Bytes of one layer's checkpoint, divided over N_TP (M_ckpt's second ratio)."""
-        return self.hidden_bytes(microbatch_size) / tensor_parallel
+        return self.hidden_bytes(microbatch_size) / tp
 
-    def transfer_bytes(self, microbatch_size: int, tensor_parallel: int) -> float:
+    def transfer_bytes(self, microbatch_size: int, tp: int) -> float:
         """Bytes that a device sends to the next stage (section Pipeline-parallel)."""
-        return self.hidden_bytes(microbatch_size) / tensor_parallel
+        return self.hidden_bytes(microbatch_size) / tp
 
 
 def hardware_flops(model: Transformer, samples: float) -> float:

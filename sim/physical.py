@@ -11,17 +11,17 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from bfpp.schedules import InvalidConfiguration, Layout, Sharding, TaskGraph, find_schedule
+from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Schedule, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
 from bfpp.schedules.operations import Operation
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.compute import StageSeconds, stage_seconds
+from bfpp.sim.compute import UnitSeconds, unit_seconds
 from bfpp.sim.costs import Costs, Load, inside_passes
 from bfpp.sim.implementation import PAPER, Implementation
 from bfpp.sim.links import Links
@@ -35,69 +35,79 @@ from bfpp.sim.prices import PRICES
 class PhysicalCosts:
     """A model trained on a cluster, with groups of these sizes; prices any graph of it.
 
-    `data_parallel` is N_DP, `tensor_parallel` N_TP, `microbatch_size` S_mb in
-    samples; N_PP is the graph's. Raises `InvalidConfiguration` for what cannot
-    be divided so.
+    `microbatch_size` is S_mb in samples; N_PP is the graph's. Raises
+    `InvalidConfiguration` for what cannot be divided so.
     """
 
     model: Transformer
     cluster: Cluster
-    tensor_parallel: int = 1
-    data_parallel: int = 1
+    degrees: Degrees = field(default_factory=Degrees)
     microbatch_size: int = 1
     implementation: Implementation = PAPER
 
     def __post_init__(self) -> None:
-        for field in ("tensor_parallel", "data_parallel", "microbatch_size"):
-            if getattr(self, field) < 1:
-                raise InvalidConfiguration(field, f"must be at least 1, not {getattr(self, field)}")
-        if self.model.heads % self.tensor_parallel:
+        for degree in ("cp", "ep", "dp_replicate"):
+            if getattr(self.degrees, degree) > 1:
+                raise InvalidConfiguration(degree, "only 1 has costs so far")
+        if self.microbatch_size < 1:
             raise InvalidConfiguration(
-                "tensor_parallel",
-                f"{self.tensor_parallel} does not divide {self.model.name}'s "
-                f"{self.model.heads} heads",
+                "microbatch_size", f"must be at least 1, not {self.microbatch_size}"
+            )
+        if self.model.heads % self.tp:
+            raise InvalidConfiguration(
+                "tp",
+                f"{self.tp} does not divide {self.model.name}'s {self.model.heads} heads",
             )
         self.placement(1)
 
-    def placement(self, pipeline_parallel: int) -> DevicePlacement:
-        """Where the devices are, with so many pipeline ranks."""
-        return DevicePlacement(
-            pipeline_parallel,
-            self.data_parallel,
-            self.tensor_parallel,
-            self.cluster.gpus_per_node,
-        )
+    @property
+    def tp(self) -> int:
+        """Devices that share a layer (N_TP)."""
+        return self.degrees.tp
 
-    def layers_per_stage(self, layout: Layout) -> int:
-        """How many layers a stage has; raises `InvalidConfiguration` if they differ."""
-        layers, ranks = self.model.layers, layout.pipeline_parallel
-        if layers % layout.stages:
+    def placement(self, pp: int) -> DevicePlacement:
+        """Where the devices are, with that many pipeline ranks."""
+        return DevicePlacement(replace(self.degrees, pp=pp), self.cluster.gpus_per_node)
+
+    def batch(self, layout: Layout) -> int:
+        """Samples of a step (B)."""
+        return self.degrees.dp * self.microbatch_size * layout.microbatches
+
+    def hardware_flops(self, layout: Layout) -> float:
+        """Flops of each device in a step, recomputation included."""
+        devices = replace(self.degrees, pp=layout.pp).devices
+        return hardware_flops(self.model, self.batch(layout)) / devices
+
+    def layers_per_unit(self, layout: Layout) -> int:
+        """How many layers a unit has; raises `InvalidConfiguration` if they differ."""
+        layers, ranks = self.model.layers, layout.pp
+        if layers % layout.units:
             raise InvalidConfiguration(
-                "loops" if layout.placement == "looped" else "stages_per_rank",
-                f"{layers} layers cannot be divided into {layout.stages} equal stages "
-                f"({ranks} ranks x {layout.stages_per_rank})",
+                "loops" if layout.units == layout.stages else "units",
+                f"{layers} layers cannot be divided into {layout.units} equal units "
+                f"({ranks} ranks x {layout.units // ranks})",
             )
-        return layers // layout.stages
+        return layers // layout.units
 
-    def stage_parameters(self, layout: Layout) -> Seconds:
-        """For each stage, its parameters on one device of its rank.
+    def unit_parameters(self, layout: Layout) -> Seconds:
+        """For each unit, its parameters on one device of its rank.
 
-        The embedding is with the first stage, the output layer with the last.
+        The embedding is with the first unit, the output layer with the last.
         Where they are tied and on one rank, the output layer adds nothing;
         on two, each has a copy.
         """
-        ranks = self.tensor_parallel
-        layers = self.layers_per_stage(layout)
-        parameters = np.full(layout.stages, layers * self.model.layer_parameters(ranks))
+        ranks = self.tp
+        layers = self.layers_per_unit(layout)
+        parameters = np.full(layout.units, layers * self.model.layer_parameters(ranks))
         parameters[0] += self.model.embedding_parameters(ranks)
-        apart = layout.rank_of_stage[0] != layout.rank_of_stage[-1]
+        apart = layout.rank_of_unit[0] != layout.rank_of_unit[-1]
         if apart or not self.model.tied_embeddings:
             parameters[-1] += self.model.word_parameters(ranks)
         return parameters
 
     def state_share(self, sharding: Sharding) -> float:
         """The share of its parameters' state that a device keeps and updates."""
-        return 1.0 if sharding is Sharding.NONE else 1 / self.data_parallel
+        return 1.0 if sharding is Sharding.NONE else 1 / self.degrees.dp
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The costs of each task of the graph."""
@@ -107,10 +117,7 @@ class PhysicalCosts:
 
     def _least_seconds(self, layout: Layout) -> float:
         """Seconds that the power limit asks for, at least, for a step."""
-        samples = self.data_parallel * self.microbatch_size * layout.microbatches
-        devices = self.data_parallel * self.tensor_parallel * layout.pipeline_parallel
-        flops = hardware_flops(self.model, samples) / devices
-        return least_seconds(self.cluster.device, flops)
+        return least_seconds(self.cluster.device, self.hardware_flops(layout))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,15 +135,15 @@ class PhysicalStep:
             physical.model,
             physical.cluster,
             physical.implementation,
-            physical.placement(layout.pipeline_parallel),
+            physical.placement(layout.pp),
             physical.microbatch_size,
-            physical.stage_parameters(layout),
+            physical.unit_parameters(layout),
         )
 
     @cached_property
-    def _stages(self) -> StageSeconds:
+    def _units(self) -> UnitSeconds:
         layout = self.graph.layout
-        return stage_seconds(self.physical, layout.stages, self.physical.layers_per_stage(layout))
+        return unit_seconds(self.physical, layout.units, self.physical.layers_per_unit(layout))
 
     def alone(self) -> Costs:
         """The costs of each task if nothing else were under way."""
@@ -160,9 +167,9 @@ class PhysicalStep:
         return seconds
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
-        """Passes of micro-batches through stages, by their parts."""
-        by_stage = sum(getattr(self._stages, part) for part in parts)
-        return Load(by_stage[self.graph.stage[tasks]])
+        """Passes of micro-batches through units, by their parts."""
+        by_unit = sum(getattr(self._units, part) for part in parts)
+        return Load(by_unit[self.graph.unit[tasks]])
 
     def state_traffic(self, tasks: Integers, traffic: float) -> Load:
         """Tasks that move `traffic` bytes for each parameter of a rank's state."""
@@ -173,28 +180,26 @@ class PhysicalStep:
         return Load((parameters * traffic / bandwidth)[self.graph.rank[tasks]])
 
 
-def default_stages_per_rank(
-    schedule: str, model: Transformer, pipeline_parallel: int, loops: int = 1
-) -> int:
-    """How finely a rank is divided if nothing else is said.
+def default_division(
+    schedule: Schedule, model: Transformer, pp: int, loops: int = 1
+) -> tuple[int, int]:
+    """Into how many stages a rank is divided, and each of them into how many units.
 
-    Into its loops where it loops. Else into its layers, so that each layer is
-    gathered and reduced by itself, beside the compute of the others.
+    Into its loops where it loops; without a pipeline, a loop is a layer. Else a stage is
+    divided into its layers, so that each layer is gathered and reduced by itself, overlapped
+    with the compute of the others.
     """
-    looped = find_schedule(schedule).placement == "looped"
-    if looped and (pipeline_parallel > 1 or loops > 1):
-        return loops
-    if model.layers % pipeline_parallel:
-        raise InvalidConfiguration(
-            "pipeline_parallel",
-            f"{model.layers} layers cannot be divided over {pipeline_parallel} ranks",
-        )
-    return model.layers // pipeline_parallel
+    if schedule.looped and (pp > 1 or loops > 1):
+        return loops, 1
+    if model.layers % pp:
+        raise InvalidConfiguration("pp", f"{model.layers} layers cannot be divided over {pp} ranks")
+    layers = model.layers // pp
+    return (layers, 1) if schedule.looped else (1, layers)
 
 
 def rank_parameters(physical: PhysicalCosts, layout: Layout) -> Seconds:
     """For each pipeline rank, its parameters on one device."""
     parameters: Seconds = np.bincount(  # type: ignore[assignment]
-        layout.rank_of_stage, physical.stage_parameters(layout), layout.pipeline_parallel
+        layout.rank_of_unit, physical.unit_parameters(layout), layout.pp
     )
     return parameters

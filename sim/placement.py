@@ -11,36 +11,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules import Degrees, InvalidConfiguration
 from bfpp.schedules.columns import Flags, Integers
 
 
 @dataclass(frozen=True)
 class DevicePlacement:
-    """The devices of a three-dimensional grid on nodes of `gpus_per_node`."""
+    """The devices of a grid on nodes of `gpus_per_node`."""
 
-    pipeline_parallel: int
-    data_parallel: int
-    tensor_parallel: int
+    degrees: Degrees
     gpus_per_node: int
 
     def __post_init__(self) -> None:
-        if self.gpus_per_node % self.tensor_parallel:
+        if self.gpus_per_node % self.degrees.tp:
             raise InvalidConfiguration(
-                "tensor_parallel",
-                f"groups of {self.tensor_parallel} do not fit in nodes of "
-                f"{self.gpus_per_node} devices",
+                "tp",
+                f"groups of {self.degrees.tp} do not fit in nodes of {self.gpus_per_node} devices",
             )
 
     def device(self, pipeline: int, data: int, tensor: int) -> int:
         """The number of a device."""
-        return (pipeline * self.data_parallel + data) * self.tensor_parallel + tensor
+        return (pipeline * self.degrees.dp + data) * self.degrees.tp + tensor
 
     def _nodes(self) -> Integers:
         """For each pipeline and data rank, the node of its tensor-parallel group."""
-        groups = np.arange(self.pipeline_parallel * self.data_parallel, dtype=np.int32)
-        nodes = groups * self.tensor_parallel // self.gpus_per_node
-        return nodes.reshape(self.pipeline_parallel, self.data_parallel)
+        degrees = self.degrees
+        groups = np.arange(degrees.pp * degrees.dp, dtype=np.int32)
+        nodes = groups * degrees.tp // self.gpus_per_node
+        return nodes.reshape(degrees.pp, degrees.dp)
 
     def crosses_nodes(self) -> Flags:
         """For each two pipeline ranks, whether some pair of theirs is on two nodes.

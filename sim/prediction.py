@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TypedDict
 
 from bfpp.sim.memory import GIGABYTE, rank_memories
-from bfpp.sim.model import hardware_flops
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.traces.timeline import Timeline
 
@@ -33,9 +32,7 @@ class Prediction(TypedDict):
 def predict(timeline: Timeline, physical: PhysicalCosts) -> Prediction:
     """The prediction of one training step; each rank's memory is priced once."""
     layout = timeline.graph.layout
-    samples = physical.data_parallel * physical.microbatch_size * layout.microbatches
-    devices = physical.data_parallel * physical.tensor_parallel * layout.pipeline_parallel
-    flops = hardware_flops(physical.model, samples) / devices
+    flops = physical.hardware_flops(layout)
     memories = rank_memories(timeline, physical)
     first, fullest = memories[0], max(memories, key=lambda memory: memory.total)
     device_memory = physical.cluster.device.memory / GIGABYTE
@@ -47,5 +44,5 @@ def predict(timeline: Timeline, physical: PhysicalCosts) -> Prediction:
         "memory_parts_gb": fullest.parts_gb,
         "device_memory_gb": device_memory,
         "missing_gb": max(fullest.total_gb - device_memory, 0.0),
-        "samples_per_second": samples / timeline.step_time,
+        "samples_per_second": physical.batch(layout) / timeline.step_time,
     }

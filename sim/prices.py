@@ -110,26 +110,26 @@ PRICES: Table[Price] = Table(
             "transfer",
             lambda costs: costs.transfer,
             _transfer,
-            lambda step, tasks: step.transfers(tasks, of_stage=0),
+            lambda step, tasks: step.transfers(tasks, of_unit=0),
         ),
         Operation.TRANSFER_GRADIENTS: Price(
             "transfer",
             lambda costs: costs.transfer,
             _transfer,
             # Gradients are as large as the activations that came from the stage before.
-            lambda step, tasks: step.transfers(tasks, of_stage=-1),
+            lambda step, tasks: step.transfers(tasks, of_unit=-1),
         ),
         Operation.GATHER: Price(
             "gather",
             lambda costs: costs.gather,
             _gather,
-            lambda step, tasks: step.of_stage(tasks),
+            lambda step, tasks: step.of_unit(tasks),
         ),
         Operation.REDUCE: Price(
             "reduce",
             lambda costs: costs.reduce,
             _reduce,
-            lambda step, tasks: step.of_stage(tasks),
+            lambda step, tasks: step.of_unit(tasks),
         ),
         Operation.OPTIMIZER: Price(
             "optimizer",

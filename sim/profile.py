@@ -77,7 +77,7 @@ class ProfiledCosts:
         """The layers of each stage, as the executor cuts them."""
         attached = int(self.run["before"]), int(self.run["after"])
         own_ends = bool(self.run["own_ends"])
-        return cut_layers(len(self.layers), layout.stages, attached, own_ends=own_ends)
+        return cut_layers(len(self.layers), layout.units, attached, own_ends=own_ends)
 
     def pass_seconds(self, layout: Layout, kind: str) -> Seconds:
         """For each stage, what its `forward` or `backward` pass of a micro-batch takes."""
@@ -138,21 +138,21 @@ class MeasuredStep:
 
     def passes(self, tasks: Integers, kind: str) -> Seconds:
         """Passes of micro-batches through stages."""
-        by_stage = self.profile.pass_seconds(self.graph.layout, kind)
-        seconds: Seconds = by_stage[self.graph.stage[tasks]]
+        by_unit = self.profile.pass_seconds(self.graph.layout, kind)
+        seconds: Seconds = by_unit[self.graph.unit[tasks]]
         return seconds
 
-    def of_stage(self, tasks: Integers) -> Seconds:
+    def of_unit(self, tasks: Integers) -> Seconds:
         """Collectives over the parameters of a stage."""
         line = self.profile.line(self._algorithm(tasks), self._parameters)
-        seconds: Seconds = line[self.graph.stage[tasks]]
+        seconds: Seconds = line[self.graph.unit[tasks]]
         return seconds
 
     def of_rank(self, tasks: Integers) -> Seconds:
         """Updates, and norms, over the parameters of a rank's state."""
         layout = self.graph.layout
         parameters: Seconds = np.bincount(  # type: ignore[assignment]
-            layout.rank_of_stage, self._parameters, layout.pipeline_parallel
+            layout.rank_of_unit, self._parameters, layout.pp
         )
         is_whole = self.graph.communication.sharding is Sharding.NONE
         share = 1 if is_whole else 1 / self.profile.replicas
@@ -160,12 +160,12 @@ class MeasuredStep:
         seconds: Seconds = line[self.graph.rank[tasks]]
         return seconds
 
-    def transfers(self, tasks: Integers, of_stage: int) -> Seconds:
+    def transfers(self, tasks: Integers, of_unit: int) -> Seconds:
         """Latency, and what a stage hands on over the bandwidth: a task's own, or one near it."""
         last_layers = [layers[-1] for layers in self.profile.cuts(self.graph.layout)]
         size = np.array([self.profile.layers[layer]["bytes"] for layer in last_layers])
-        sent = size[self.graph.stage[tasks] + of_stage]
-        latency, bandwidth = self.profile.channel_tables(self.graph.layout.pipeline_parallel)
+        sent = size[self.graph.unit[tasks] + of_unit]
+        latency, bandwidth = self.profile.channel_tables(self.graph.layout.pp)
         ends = self.graph.rank[tasks], self.graph.peer[tasks]
         seconds: Seconds = latency[ends] + sent / bandwidth[ends]
         return seconds

@@ -9,14 +9,17 @@ Configurations with the same graph are simulated on one graph.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby, product
 from math import inf, isqrt
 from typing import Any
 
 from bfpp.schedules import (
     Communication,
+    Configuration,
+    Degrees,
     Layout,
+    Schedule,
     Sharding,
     build_graph,
     find_schedule,
@@ -26,7 +29,7 @@ from bfpp.sim.compiled_engine import simulate
 from bfpp.sim.implementation import find_implementation
 from bfpp.sim.memory import GIGABYTE, least_memory
 from bfpp.sim.model import Transformer
-from bfpp.sim.physical import PhysicalCosts, default_stages_per_rank
+from bfpp.sim.physical import PhysicalCosts, default_division
 from bfpp.sim.prediction import predict
 from bfpp.traces.metrics import bubble
 
@@ -35,43 +38,6 @@ SHARDING_OF = {"megatron": (Sharding.NONE,)}
 
 WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 """Depth-first and breadth-first accumulation; at one rank the others are the same as these."""
-
-
-@dataclass(frozen=True, order=True)
-class Configuration:
-    """What `bfpp simulate` needs to be told besides the model and the cluster."""
-
-    schedule: str
-    pp: int
-    stages_per_rank: int
-    microbatches: int
-    sequence: int | None
-    sharding: str
-    implementation: str
-    tp: int
-    dp: int
-    microbatch_size: int
-
-    @property
-    def batch(self) -> int:
-        """Samples of a step (B)."""
-        return self.dp * self.microbatches * self.microbatch_size
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of the graph."""
-        placement = find_schedule(self.schedule).placement
-        return Layout(self.pp, self.microbatches, self.stages_per_rank, placement, self.sequence)
-
-    @property
-    def passes(self) -> int:
-        """How often a micro-batch passes through a stage, forward."""
-        return self.pp * self.stages_per_rank * self.microbatches
-
-    @property
-    def communication(self) -> Communication:
-        """What is communicated, and what of it is overlapped."""
-        return find_implementation(self.implementation).communication(Sharding(self.sharding))
 
 
 @dataclass(frozen=True)
@@ -98,16 +64,15 @@ class Problem:
         return PhysicalCosts(
             model=self.model,
             cluster=self.cluster,
-            tensor_parallel=configuration.tp,
-            data_parallel=configuration.dp,
+            degrees=configuration.degrees,
             microbatch_size=configuration.microbatch_size,
-            implementation=find_implementation(configuration.implementation),
+            implementation=find_implementation(self.implementation),
         )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A configuration simulated; memory in GiB, times in seconds.
+    """A configuration simulated, with an implementation; memory in GiB, times in seconds.
 
     `memory_gb` is that of the first rank, as the paper measures it;
     `memory_largest_gb` decides whether the configuration fits, and
@@ -115,6 +80,7 @@ class Outcome:
     """
 
     configuration: Configuration
+    implementation: str
     step_time: float
     bubble: float
     tflops_per_gpu: float
@@ -134,24 +100,63 @@ class Outcome:
     @property
     def record(self) -> dict[str, Any]:
         """The outcome as one flat row: the options of `bfpp simulate`, and its results."""
-        results = asdict(self)
-        configuration = results.pop("configuration")
-        looped = self.configuration.layout.placement == "looped"
-        loops = self.configuration.stages_per_rank if looped else 1
+        configuration = self.configuration
+        degrees = configuration.degrees
+        results = {name: getattr(self, name) for name in RESULTS}
         return {
-            **configuration,
-            "loops": loops,
-            "batch": self.configuration.batch,
+            "schedule": configuration.schedule.name,
+            "pp": degrees.pp,
+            "loops": configuration.loops,
+            "units_per_stage": configuration.units_per_stage,
+            "microbatches": configuration.microbatches,
+            "sequence": configuration.schedule.parameters.get("sequence"),
+            "sharding": str(configuration.communication.sharding),
+            "implementation": self.implementation,
+            "tp": degrees.tp,
+            "dp": degrees.dp,
+            "microbatch_size": configuration.microbatch_size,
+            "batch": configuration.batch,
             "fits": self.fits,
             **results,
         }
 
 
+RESULTS = tuple(
+    field.name for field in fields(Outcome) if field.name not in ("configuration", "implementation")
+)
+"""What a simulation finds."""
+
+
 def outcome_of(record: dict[str, Any]) -> Outcome:
     """The outcome whose `record` this is."""
-    configuration = {name: record[name] for name in Configuration.__dataclass_fields__}
-    results = {name: record[name] for name in Outcome.__dataclass_fields__ if name in record}
-    return Outcome(Configuration(**configuration), **results)
+    parameters = {} if record["sequence"] is None else {"sequence": record["sequence"]}
+    configuration = _configuration(
+        find_schedule(record["schedule"], **parameters),
+        Degrees(record["pp"], record["dp"], record["tp"]),
+        (record["loops"], record["units_per_stage"]),
+        (record["microbatches"], record["microbatch_size"]),
+        Sharding(record["sharding"]),
+        record["implementation"],
+    )
+    results = {name: record[name] for name in RESULTS}
+    return Outcome(configuration, record["implementation"], **results)
+
+
+def _configuration(
+    schedule: Schedule,
+    degrees: Degrees,
+    division: tuple[int, int],
+    batch: tuple[int, int],
+    sharding: Sharding,
+    implementation: str,
+) -> Configuration:
+    return Configuration(
+        schedule,
+        degrees,
+        *batch,
+        *division,
+        find_implementation(implementation).communication(sharding),
+    )
 
 
 def configurations(problem: Problem) -> list[Configuration]:
@@ -159,11 +164,26 @@ def configurations(problem: Problem) -> list[Configuration]:
     found: set[Configuration] = set()
     for tp, pp in product(_divisors(problem.gpus), repeat=2):
         if problem.gpus % (tp * pp) == 0 and _can_divide(problem, tp, pp):
-            dp = problem.gpus // (tp * pp)
+            degrees = Degrees(pp=pp, tp=tp, dp=problem.gpus // (tp * pp))
             for batch in problem.batches:
-                if batch % dp == 0:
-                    found.update(_of_groups(problem, tp, pp, dp, batch // dp))
-    return sorted(found)
+                if batch % degrees.dp == 0:
+                    found.update(_of_degrees(problem, degrees, batch // degrees.dp))
+    return sorted(found, key=_in_order)
+
+
+def _in_order(configuration: Configuration) -> tuple[Any, ...]:
+    """First what the graph depends on."""
+    schedule, degrees = configuration.schedule, configuration.degrees
+    return (
+        schedule.name,
+        degrees.pp,
+        (configuration.loops, configuration.units_per_stage),
+        configuration.microbatches,
+        tuple(schedule.parameters.values()),
+        configuration.communication.sharding,
+        degrees,
+        configuration.microbatch_size,
+    )
 
 
 def _can_divide(problem: Problem, tp: int, pp: int) -> bool:
@@ -174,45 +194,42 @@ def _can_divide(problem: Problem, tp: int, pp: int) -> bool:
     )
 
 
-def _of_groups(
-    problem: Problem, tp: int, pp: int, dp: int, samples: int
-) -> Iterator[Configuration]:
-    levels = (
-        SHARDING_OF.get(problem.implementation, tuple(Sharding)) if dp > 1 else (Sharding.NONE,)
-    )
-    for name, microbatch_size, sharding in product(problem.schedules, _divisors(samples), levels):
+def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Configuration]:
+    levels = SHARDING_OF.get(problem.implementation, tuple(Sharding))
+    for name, microbatch_size, sharding in product(
+        problem.schedules,
+        _divisors(samples),
+        levels if degrees.dp > 1 else (Sharding.NONE,),
+    ):
         microbatches = samples // microbatch_size
-        for stages in _stages(problem, name, pp, dp):
-            for sequence in _sequences(name, pp, microbatches):
-                yield Configuration(
-                    schedule=name,
-                    pp=pp,
-                    stages_per_rank=stages,
-                    microbatches=microbatches,
-                    sequence=sequence,
-                    sharding=str(sharding),
-                    implementation=problem.implementation,
-                    tp=tp,
-                    dp=dp,
-                    microbatch_size=microbatch_size,
+        for schedule in _with_parameters(name, degrees.pp, microbatches):
+            for division in _divisions(problem, schedule, degrees):
+                yield _configuration(
+                    schedule,
+                    degrees,
+                    division,
+                    (microbatches, microbatch_size),
+                    sharding,
+                    problem.implementation,
                 )
 
 
-def _stages(problem: Problem, name: str, pp: int, dp: int) -> Iterable[int]:
-    """Stages on a rank: every number of loops, or one choice where there are none."""
-    if pp == 1 and name not in WITHOUT_PIPELINE:
+def _divisions(problem: Problem, schedule: Schedule, degrees: Degrees) -> Iterable[tuple[int, int]]:
+    """Loops, and units of a stage: every number of loops, or one choice where there are none."""
+    pp, model = degrees.pp, problem.model
+    if pp == 1 and schedule.name not in WITHOUT_PIPELINE:
         return []
-    if pp > 1 and find_schedule(name).placement == "looped":
-        return [loops for loops in _divisors(problem.model.layers // pp) if loops > 1]
-    return [default_stages_per_rank(name, problem.model, pp) if dp > 1 else 1]
+    if pp > 1 and schedule.looped:
+        return [(loops, 1) for loops in _divisors(model.layers // pp) if loops > 1]
+    return [default_division(schedule, model, pp) if degrees.dp > 1 else (1, 1)]
 
 
-def _sequences(name: str, pp: int, microbatches: int) -> Iterable[int | None]:
+def _with_parameters(name: str, pp: int, microbatches: int) -> Iterable[Schedule]:
     """What depth-first runs together; the whole batch, if longer than N_PP, is breadth-first."""
     if name != "depth-first":
-        return [None]
+        return [find_schedule(name)]
     return [
-        sequence
+        find_schedule(name, sequence=sequence)
         for sequence in _divisors(microbatches)
         if sequence == pp or pp < sequence < microbatches
     ]
@@ -226,14 +243,15 @@ def _divisors(number: int) -> list[int]:
 def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]:
     """Simulate configurations; neighbours with the same graph share it."""
     outcomes = []
-    for (name, layout, communication), group in groupby(chosen, key=_graph_of):
-        graph = build_graph(name, layout, communication)
+    for (schedule, layout, communication), group in groupby(chosen, key=_graph_of):
+        graph = build_graph(schedule, layout, communication)
         for configuration in group:
             physical = problem.physical(configuration)
             timeline = simulate(graph, physical.costs(graph))
             outcomes.append(
                 Outcome(
                     configuration,
+                    problem.implementation,
                     timeline.step_time,
                     bubble(timeline),
                     **predict(timeline, physical),
@@ -244,8 +262,8 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]
 
 def least_memory_gb(problem: Problem, configuration: Configuration) -> float:
     """What no rank of the configuration does without, known without a simulation."""
-    physical, layout = problem.physical(configuration), configuration.layout
-    return least_memory(physical, layout, Sharding(configuration.sharding)) / GIGABYTE
+    physical, sharding = problem.physical(configuration), configuration.communication.sharding
+    return least_memory(physical, configuration.layout, sharding) / GIGABYTE
 
 
 def nothing_can_fit(problem: Problem, chosen: Iterable[Configuration]) -> bool:
@@ -257,7 +275,8 @@ def nothing_can_fit(problem: Problem, chosen: Iterable[Configuration]) -> bool:
 def nearest_first(problem: Problem, chosen: Iterable[Configuration]) -> Iterator[Outcome]:
     """Simulate the configurations that need least, until no other can need less."""
     smallest = inf
-    for needed, configuration in sorted((least_memory_gb(problem, each), each) for each in chosen):
+    needs = [(least_memory_gb(problem, each), each) for each in chosen]
+    for needed, configuration in sorted(needs, key=lambda need: (need[0], _in_order(need[1]))):
         if needed > smallest:
             return
         (outcome,) = evaluate(problem, [configuration])
@@ -265,7 +284,7 @@ def nearest_first(problem: Problem, chosen: Iterable[Configuration]) -> Iterator
         yield outcome
 
 
-def _graph_of(configuration: Configuration) -> tuple[str, Layout, Communication]:
+def _graph_of(configuration: Configuration) -> tuple[Schedule, Layout, Communication]:
     return configuration.schedule, configuration.layout, configuration.communication
 
 

@@ -1,17 +1,18 @@
 """Measured training configurations, and what the simulator predicts for them.
 
-A table is a CSV file with one configuration a row and the columns of `COLUMNS`:
-which model, cluster and implementation, how the training was divided, and the
-measured throughput (1e12 flop/s per GPU) and memory (2^30 bytes). A row without
-a pipeline has the schedule `no-pipeline`: one rank, whose gradients accumulate
-breadth-first where its weights are fully sharded, else depth-first.
+A table is a CSV file with one configuration a row. Its columns are values of an
+`Experiment` (`model`, `cluster`, `schedule`, `pp`, `sharding`, ...), what was measured
+(`MEASURED`: one of the times at least), and if need be `table`, where a row comes from,
+and `batch`, its samples. A row without a pipeline has the schedule `no-pipeline`: one rank,
+whose gradients accumulate breadth-first where its weights are fully sharded, else depth-first.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,51 +20,57 @@ from typing import Any
 import numpy as np
 
 from bfpp.schedules import (
+    Communication,
     InvalidConfiguration,
     InvalidInput,
     Layout,
+    Schedule,
     Sharding,
     TaskGraph,
     build_graph,
-    find_schedule,
+    registered_schedules,
 )
-from bfpp.sim.cluster import load_cluster
+from bfpp.schedules.invalid import did_you_mean
+from bfpp.sim.constants import Constants
 from bfpp.sim.engines import simulate
-from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation, with_fitted
-from bfpp.sim.model import hardware_flops, load_model
-from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES, MOST_RANKS, is_count, is_usable, real, whole
-from bfpp.sim.physical import PhysicalCosts, default_stages_per_rank
+from bfpp.sim.experiment import ALIASES, OPTIONS, Experiment, experiment_of
+from bfpp.sim.numbers import is_count, is_usable, real, whole
+from bfpp.sim.physical import PhysicalCosts, default_division
 from bfpp.sim.prediction import Prediction, predict
-from bfpp.sim.preset_files import Table, fitted_settings
 
-NAMES = ("table", "model", "cluster", "implementation", "schedule", "sharding")
-COUNTS = ("batch", "pp", "tp", "dp", "microbatch_size", "microbatches", "loops")
-MEASURED = ("tflops_per_gpu", "memory_gb", "memory_min_gb")
-COLUMNS = (*NAMES, *COUNTS, *MEASURED)
+WORK: dict[str, Callable[[PhysicalCosts, Layout], float]] = {
+    "tflops_per_gpu": lambda physical, layout: physical.hardware_flops(layout) / 1e12,
+    "tokens_per_second_per_gpu": lambda physical, layout: (
+        physical.batch(layout) * physical.model.sequence / physical.degrees.devices
+    ),
+}
+"""What a throughput is a rate of, in a step."""
+
+TIMES = (*WORK, "step_seconds")
+
+MEMORY = ("memory_gb", "memory_min_gb")
+MEASURED = (*TIMES, *MEMORY)
+REQUIRED = ("model", "cluster", "schedule")
+FURTHER = ("table", "batch")
+
+ROW_DEFAULTS = {"pp": "1", "loops": "1"}
+"""What a row means that does not say it, where an experiment by itself would mean another."""
 
 NO_PIPELINE = "no-pipeline"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One row of a table."""
+    """One row of a table.
 
-    table: str
-    model: str
-    cluster: str
-    implementation: str
+    `schedule` is the table's word for what `experiment` has; `measured` holds those values
+    of `MEASURED` that the row gives.
+    """
+
+    experiment: Experiment
     schedule: str
-    sharding: str
-    batch: int
-    pp: int
-    tp: int
-    dp: int
-    microbatch_size: int
-    microbatches: int
-    loops: int
-    tflops_per_gpu: float
-    memory_gb: float
-    memory_min_gb: float
+    measured: Mapping[str, float]
+    table: str = ""
 
     @property
     def group(self) -> tuple[str, str]:
@@ -71,27 +78,45 @@ class Measurement:
         return self.table, self.schedule
 
     @property
-    def schedule_name(self) -> str:
-        """The schedule by its name here.
+    def batch(self) -> int:
+        """Samples of a step."""
+        return self.experiment.configuration.batch
 
-        The paper's tables do not print how gradients accumulate on one rank.
-        Fully sharded, depth-first would gather every layer for every
-        micro-batch, which the paper "excluded". Unsharded, the one row that
-        accumulates (table E.3, batch 512) has the memory of one micro-batch.
-        """
-        if self.schedule != NO_PIPELINE:
-            return self.schedule
-        return "breadth-first" if self.sharding == Sharding.FULL else "1f1b"
+    @property
+    def step_seconds(self) -> float:
+        """The measured step time."""
+        (name,) = (name for name in TIMES if name in self.measured)
+        return self._work(name) / self.measured[name] if name in WORK else self.measured[name]
 
+    @property
+    def tflops_per_gpu(self) -> float:
+        """The measured throughput in 1e12 hardware flop/s of a GPU, as the paper counts it."""
+        if "tflops_per_gpu" in self.measured:
+            return self.measured["tflops_per_gpu"]
+        return self._work("tflops_per_gpu") / self.step_seconds
 
-@dataclass(frozen=True)
-class Profile:
-    """Fitted constants by cluster and by implementation; the shipped ones by default."""
+    def _work(self, name: str) -> float:
+        experiment = self.experiment
+        return WORK[name](experiment.require_physical(), experiment.configuration.layout)
 
-    clusters: Mapping[str, Table] = field(default_factory=lambda: fitted_settings("clusters"))
-    implementations: Mapping[str, Table] = field(
-        default_factory=lambda: fitted_settings("implementations")
-    )
+    @property
+    def record(self) -> dict[str, Any]:
+        """The configuration, by the names of the columns."""
+        experiment = self.experiment
+        return {
+            "table": self.table,
+            **experiment.record,
+            "schedule": self.schedule,
+            "implementation": str(experiment.implementation),
+            "sharding": str(experiment.sharding),
+            "batch": self.batch,
+            "pp": experiment.pp,
+            "tp": experiment.tp,
+            "dp": experiment.dp,
+            "microbatch_size": experiment.microbatch_size,
+            "microbatches": experiment.microbatches,
+            "loops": 1 if self.schedule == NO_PIPELINE else experiment.loops or 1,
+        }
 
 
 @dataclass(frozen=True)
@@ -101,28 +126,19 @@ class Case:
     measured: Measurement
     graph: TaskGraph
 
-    def physical(self, profile: Profile) -> PhysicalCosts:
+    def physical(self, constants: Constants) -> PhysicalCosts:
         """The cost model of the configuration, with these constants."""
-        row = self.measured
-        return PhysicalCosts(
-            model=load_model(row.model),
-            cluster=load_cluster(row.cluster, profile.clusters),
-            tensor_parallel=row.tp,
-            data_parallel=row.dp,
-            microbatch_size=row.microbatch_size,
-            implementation=with_fitted(profile.implementations)[row.implementation],
-        )
+        return self.measured.experiment.changed(constants=constants).require_physical()
 
-    def throughput(self, profile: Profile) -> float:
+    def throughput(self, constants: Constants) -> float:
         """The predicted throughput alone, in 1e12 flop/s per GPU."""
-        physical, row = self.physical(profile), self.measured
+        physical = self.physical(constants)
         step_time = simulate(self.graph, physical).step_time
-        flops = hardware_flops(physical.model, row.batch) / (row.pp * row.tp * row.dp)
-        return flops / step_time / 1e12
+        return physical.hardware_flops(self.graph.layout) / step_time / 1e12
 
-    def predict(self, profile: Profile) -> Prediction:
+    def predict(self, constants: Constants) -> Prediction:
         """The prediction, as `bfpp.sim.prediction.predict` gives it."""
-        physical = self.physical(profile)
+        physical = self.physical(constants)
         return predict(simulate(self.graph, physical), physical)
 
 
@@ -131,8 +147,7 @@ def read_measurements(path: Path) -> list[Measurement]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, strict=True)
-            if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
-                raise InvalidInput(f"{path}: the column {missing[0]!r} is missing")
+            _require_columns(reader.fieldnames or (), path)
             rows = [_measurement(row, f"{path}: line {reader.line_num}") for row in reader]
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: is not CSV: {error}") from None
@@ -141,98 +156,157 @@ def read_measurements(path: Path) -> list[Measurement]:
     return rows
 
 
+def _require_columns(names: Sequence[str], path: Path) -> None:
+    if missing := [name for name in REQUIRED if name not in names]:
+        raise InvalidInput(f"{path}: the column {missing[0]!r} is missing")
+    if not any(name in names for name in TIMES):
+        raise InvalidInput(f"{path}: there is none of the columns {', '.join(TIMES)}")
+    parameters = {name for each in registered_schedules().values() for name in each.parameters}
+    known = {*OPTIONS, *ALIASES, *MEASURED, *REQUIRED, *FURTHER, *parameters}
+    for name in names:
+        if name not in known:
+            raise InvalidInput(
+                f"{path}: the column {name!r} is unknown{did_you_mean(str(name), known)}"
+            )
+
+
 def _measurement(row: Mapping[str, str | None], where: str) -> Measurement:
-    def value(name: str) -> str:
-        text = row[name]
-        if not text:
+    if None in row:
+        raise InvalidInput(f"{where}: has more cells than there are columns")
+    given = {name: text for name, text in row.items() if text}
+    for name in REQUIRED:
+        if name not in given:
             raise InvalidInput(f"{where}: {name} is missing")
-        return text
-
-    def number(name: str, kind: type[int] | type[float]) -> float:
-        text = value(name)
-        result = (whole(text.strip()) or 0) if kind is int else real(text.strip())
-        if not (is_count(result) if kind is int else is_usable(result, zero=False)):
-            what = "whole number" if kind is int else "number"
-            raise InvalidInput(f"{where}: {name} must be a positive {what}, not {text!r}")
-        return result
-
-    fields: dict[str, Any] = {name: value(name) for name in NAMES}
-    fields |= {name: int(number(name, int)) for name in COUNTS}
-    fields |= {name: number(name, float) for name in MEASURED}
-    measured = Measurement(**fields)
-    samples = measured.dp * measured.microbatch_size * measured.microbatches
-    if samples != measured.batch:
-        raise InvalidInput(
-            f"{where}: batch is {measured.batch}, but dp x microbatch_size x microbatches "
-            f"is {samples}"
-        )
+    measured = {}
+    for name in MEASURED:
+        if name in given:
+            measured[name] = real(text := given.pop(name).strip())
+            if not is_usable(measured[name], zero=False):
+                raise InvalidInput(f"{where}: {name} must be a positive number, not {text!r}")
+    if len(times := [name for name in TIMES if name in measured]) != 1:
+        which = " and ".join(times) or "none of them"
+        raise InvalidInput(f"{where}: must give one of {', '.join(TIMES)}, not {which}")
+    table, batch = given.pop("table", ""), given.pop("batch", None)
+    schedule = given["schedule"]
     try:
-        case_of(measured)
+        values = {**ROW_DEFAULTS, **given}
+        if batch is not None:
+            values["microbatches"] = _microbatches(values, batch)
+        found = Measurement(_experiment(values), schedule, measured, table)
+        case_of(found)
     except InvalidConfiguration as error:
         raise InvalidInput(f"{where}: {error}") from None
-    return measured
+    return found
+
+
+def _microbatches(values: Mapping[str, str], batch: str) -> str:
+    """The micro-batches of a row that gives its batch; raises where they disagree."""
+    sizes = {
+        name: whole(values.get(name, "1").strip()) or 0
+        for name in ("dp", "microbatch_size", "microbatches")
+    }
+    total = whole(batch.strip())
+    if total is None or not is_count(total):
+        raise InvalidConfiguration("batch", f"must be a positive whole number, not {batch!r}")
+    samples = sizes["dp"] * sizes["microbatch_size"]
+    if "microbatches" not in values and samples and total % samples == 0:
+        return str(total // samples)
+    if samples * sizes["microbatches"] != total:
+        raise InvalidConfiguration(
+            "batch",
+            f"is {total}, but dp x microbatch_size x microbatches is "
+            f"{samples * sizes['microbatches']}",
+        )
+    return values["microbatches"]
+
+
+def _experiment(values: Mapping[str, str]) -> Experiment:
+    """The experiment of a row.
+
+    The paper's tables do not print how gradients accumulate on one rank. Fully sharded,
+    depth-first would gather every layer for every micro-batch, which the paper "excluded".
+    Unsharded, the one row that accumulates (table E.3, batch 512) has the memory of one
+    micro-batch.
+    """
+    name = values["schedule"]
+    if name == NO_PIPELINE:
+        if values["pp"].strip() != "1":
+            raise InvalidConfiguration("pp", f"must be 1 without a pipeline, not {values['pp']}")
+        fully_sharded = Sharding(values.get("sharding", Sharding.NONE)) is Sharding.FULL
+        name = "breadth-first" if fully_sharded else "1f1b"
+    experiment = experiment_of({**values, "schedule": name})
+    if experiment.rule.looped and experiment.pp == 1:
+        loops, _ = default_division(
+            experiment.rule, experiment.transformer, 1, experiment.loops or 1
+        )
+        return experiment.changed(loops=loops)
+    return experiment
 
 
 def case_of(measured: Measurement) -> Case:
     """The measurement and its graph; raises `InvalidConfiguration` where it cannot be trained."""
-    model = load_model(measured.model)
-    implementation = find_implementation(measured.implementation)
-    name, ranks = measured.schedule_name, measured.pp
-    if measured.schedule == NO_PIPELINE and ranks != 1:
-        raise InvalidConfiguration("pp", f"must be 1 without a pipeline, not {ranks}")
-    if measured.sharding not in list(Sharding):
-        known = ", ".join(Sharding)
-        raise InvalidConfiguration("sharding", f"{measured.sharding!r} is not one of {known}")
-    stages = default_stages_per_rank(name, model, ranks, measured.loops)
-    if (passes := ranks * stages * measured.microbatches) > MOST_PASSES or ranks > MOST_RANKS:
-        raise InvalidConfiguration(
-            "pp", f"{passes:,} passes on {ranks:,} ranks are more than can be simulated"
-        )
-    if (devices := ranks * measured.tp * measured.dp) > MOST_DEVICES:
-        raise InvalidConfiguration("dp", f"{devices:,} devices are more than can be simulated")
-    layout = Layout(ranks, measured.microbatches, stages, find_schedule(name).placement)
-    case = Case(
+    experiment = measured.experiment
+    configuration = experiment.configuration
+    experiment.require_physical().layers_per_unit(configuration.layout)
+    return Case(
         measured,
-        _graph(name, layout, implementation.name, Sharding(measured.sharding)),
+        _graph(configuration.schedule, configuration.layout, configuration.communication),
     )
-    case.physical(Profile()).layers_per_stage(layout)
-    return case
 
 
 @lru_cache(maxsize=256)
-def _graph(name: str, layout: Layout, implementation: str, sharding: Sharding) -> TaskGraph:
+def _graph(schedule: Schedule, layout: Layout, communication: Communication) -> TaskGraph:
     """A graph, built once for all configurations that differ in their costs only."""
-    return build_graph(name, layout, IMPLEMENTATIONS[implementation].communication(sharding))
+    return build_graph(schedule, layout, communication)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A measurement beside its prediction; errors in per cent of what was measured."""
+    """A measurement and its prediction; errors in per cent of what was measured."""
 
     measured: Measurement
     predicted: Mapping[str, Any]
 
+    def measured_value(self, name: str) -> float | None:
+        """What was measured, if it was."""
+        if name == "tflops_per_gpu":
+            return self.measured.tflops_per_gpu
+        return self.measured.measured.get(name)
+
     def error(self, name: str) -> float:
-        """How much larger the prediction is, in per cent."""
-        return 100 * (float(self.predicted[name]) / float(getattr(self.measured, name)) - 1)
+        """How much larger the prediction is, in per cent; NaN where nothing was measured."""
+        measured = self.measured_value(name)
+        return 100 * (float(self.predicted[name]) / measured - 1) if measured else math.nan
+
+    @property
+    def error_step_time(self) -> float:
+        """How much longer the predicted step takes, in per cent."""
+        ratio = self.measured.tflops_per_gpu / float(self.predicted["tflops_per_gpu"])
+        return 100 * (ratio - 1)
 
     @property
     def record(self) -> dict[str, object]:
         """The configuration, what was measured, and the prediction with its errors."""
-        row = vars(self.measured)
+        names = ["tflops_per_gpu", *(name for name in MEMORY if name in self.measured.measured)]
         return {
-            **{name: row[name] for name in (*NAMES, *COUNTS)},
-            "measured": {name: row[name] for name in MEASURED},
-            "prediction": {name: self.predicted[name] for name in MEASURED},
-            "error": {name: self.error(name) for name in MEASURED},
+            **self.measured.record,
+            "measured": {"tflops_per_gpu": self.measured.tflops_per_gpu, **self.measured.measured},
+            "prediction": {
+                "step_seconds": self.measured.step_seconds * (1 + self.error_step_time / 100),
+                **{name: self.predicted[name] for name in ("tflops_per_gpu", *MEMORY)},
+            },
+            "error": {name: self.error(name) for name in names},
+            "error_step_time": self.error_step_time,
         }
 
 
-def compare(measured: Measurement, profile: Profile | None = None) -> Comparison:
+def compare(measured: Measurement, constants: Constants | None = None) -> Comparison:
     """Predict one row."""
-    return Comparison(measured, case_of(measured).predict(profile or Profile()))
+    return Comparison(measured, case_of(measured).predict(constants or Constants()))
 
 
-def mean_absolute_error(comparisons: Sequence[Comparison], name: str) -> float:
-    """The mean absolute error of a column, in per cent."""
-    return float(np.mean([abs(each.error(name)) for each in comparisons]))
+def mean_absolute_error(comparisons: Sequence[Comparison], name: str) -> float | None:
+    """The mean absolute error of a column, in per cent; None if no row has it."""
+    errors = np.abs([each.error(name) for each in comparisons])
+    known = errors[~np.isnan(errors)]
+    return float(known.mean()) if len(known) else None

@@ -27,7 +27,7 @@ ODD_WORDS = [
     "folder", "folder/x.svg", "foreign.svg", "model.toml", "config.json", "x.py:f", "gpipe", "0",
     "1", "2", "bert-52b", "dgx-h100", "--pp", "--json", "--force", "[red]", "{}", "%s", "<script>",
     "a=b", "forward=2", "forward=x0", "stage.0=x2", "stage.9999=x2", "hidden=0", "heads=x0",
-    "layers=3", "device.peak=0", "sequence=1e9", "microbatch_size=x1e30", "tensor_parallel=3",
+    "layers=3", "device.peak=0", "sequence=1e9", "microbatch_size=x1e30", "tp=3",
     "--loops 2", "breadth-first --loops 4", "'", '"', *ODD_NUMBERS,
 ]  # fmt: skip
 

@@ -45,7 +45,7 @@ def exchange(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
     """Nobody else is here: only say that it took place."""
     del backend
     (worker,) = workers
-    EXCHANGED.append((worker.rank, task.stage, task.microbatch))
+    EXCHANGED.append((worker.rank, task.unit, task.microbatch))
 
 
 KERNELS[ALL_TO_ALL] = exchange
@@ -65,7 +65,7 @@ def template(operation: Operation) -> Template:
 def with_experts(graph: TaskGraph) -> TaskGraph:
     """The graph with experts at each stage with an odd number."""
     passes = (Operation.FORWARD, Operation.BACKWARD)
-    stages = range(1, graph.layout.stages, 2)
+    stages = range(1, graph.layout.units, 2)
     return graph.with_templates(
         {(each, stage): template(each) for each in passes for stage in stages}
     )

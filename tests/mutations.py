@@ -18,6 +18,7 @@ import numpy as np
 
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE, group_by
+from bfpp.schedules.graph import COLUMNS
 from bfpp.schedules.operations import OPERATIONS
 
 Choose = Callable[[Sequence[Any]], Any]
@@ -36,8 +37,7 @@ def rebuilt(graph: TaskGraph, tasks: list[Task]) -> TaskGraph:
     ends, starts = np.array(edges, dtype=np.int32).reshape(-1, 2).T
     columns: dict[str, Any] = {
         name: np.array([getattr(task, name) for task in tasks], dtype=getattr(graph, name).dtype)
-        for name in Task._fields
-        if name not in ("number", "dependencies")
+        for name in COLUMNS
     }
     return replace(graph, dependencies=group_by(ends, starts, len(tasks)), **columns)
 
@@ -133,8 +133,8 @@ def swap_receives(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
         return None
     one, other = choose(pairs)
     tasks = list(graph.tasks())
-    tasks[one.number] = one._replace(stage=other.stage, microbatch=other.microbatch)
-    tasks[other.number] = other._replace(stage=one.stage, microbatch=one.microbatch)
+    tasks[one.number] = one._replace(unit=other.unit, microbatch=other.microbatch)
+    tasks[other.number] = other._replace(unit=one.unit, microbatch=one.microbatch)
     return rebuilt(graph, tasks)
 
 
@@ -182,7 +182,7 @@ def reuse_buffer(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
 def relabel(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
     """A task is for another stage or micro-batch, on the same lane."""
     column, values = choose(
-        [("stage", graph.layout.stages), ("microbatch", graph.layout.microbatches)]
+        [("unit", graph.layout.units), ("microbatch", graph.layout.microbatches)]
     )
     labelled = [task for task in graph.tasks() if getattr(task, column) != NONE]
     return changed(graph, choose(labelled).number, **{column: choose(range(values))})

@@ -17,7 +17,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
+from bfpp.schedules import (
+    Communication,
+    Degrees,
+    Operation,
+    Sharding,
+    TaskGraph,
+    build_graph,
+    find_schedule,
+)
 from bfpp.schedules.operations import OPERATIONS
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
@@ -64,18 +72,13 @@ class Case(NamedTuple):
         return " ".join(map(str, self))
 
     def graph(self) -> TaskGraph:
-        is_looped = self.schedule in ("depth-first", "breadth-first")
-        layout = Layout(
-            pipeline_parallel=self.ranks,
-            microbatches=self.microbatches,
-            stages_per_rank=self.stages_per_rank,
-            placement="looped" if is_looped else "contiguous",
-            sequence=self.sequence,
-        )
+        parameters = {"sequence": self.sequence} if self.sequence else {}
+        schedule = find_schedule(self.schedule, **parameters)
+        layout = schedule.divided(self.ranks, self.microbatches, self.stages_per_rank)
         communication = Communication(
             Sharding(self.sharding), self.transfers_overlap, self.data_overlaps, self.clipping
         )
-        return build_graph(self.schedule, layout, communication)
+        return build_graph(schedule, layout, communication)
 
 
 def cases(count: int, chance: random.Random) -> Iterator[Case]:
@@ -100,7 +103,7 @@ def graph_hash(graph: TaskGraph) -> str:
     for lane in graph.lanes:
         stream = lane.stream.name.lower().replace("_", " ")
         digest.update(f"{lane.rank} {stream} {lane.peer};".encode())
-    numbers = ("rank", "peer", "stage", "microbatch", "lane", "peer_lane")
+    numbers = ("rank", "peer", "unit", "microbatch", "lane", "peer_lane")
     columns = [getattr(graph, name).tolist() for name in numbers]
     columns += [graph.weight_buffer.tolist(), graph.gradient_buffer.tolist()]
     for task, operation in enumerate(graph.operation.tolist()):
@@ -143,7 +146,8 @@ def of_predictions() -> dict[str, dict[str, float]]:
             model=model,
             cluster=load_cluster(cluster),
             implementation=IMPLEMENTATIONS[implementation],
-            **sizes,
+            degrees=Degrees(dp=sizes["data_parallel"], tp=sizes["tensor_parallel"]),
+            microbatch_size=sizes["microbatch_size"],
         )
         timeline = simulate(case.graph(), physical)
         record = predict(timeline, physical)

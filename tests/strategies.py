@@ -32,7 +32,6 @@ from bfpp.schedules import (
     lower,
     registered_schedules,
 )
-from bfpp.schedules.layout import PLACEMENTS
 from bfpp.schedules.steps import STEP, Step, backward, backward_input, backward_weight, forward
 
 CELLS = 48
@@ -40,7 +39,7 @@ CELLS = 48
 
 
 class Configuration(NamedTuple):
-    schedule: str
+    schedule: Schedule
     layout: Layout
     communication: Communication
 
@@ -58,21 +57,29 @@ def layouts(
     draw: st.DrawFn,
     schedule: Schedule,
     ranks: int = 5,
-    stages_per_rank: int = 4,
+    parts: int = 4,
     cells: int = CELLS,
-) -> Layout:
+) -> tuple[Schedule, Layout]:
     """A layout that the schedule can run on, its micro-batches rounded up if it must be."""
-    pipeline_parallel = draw(st.integers(1, ranks))
-    per_rank = draw(st.integers(1, stages_per_rank))
-    microbatches = draw(st.integers(1, max(2, cells // (pipeline_parallel * per_rank))))
-    sequence = draw(st.none() | st.integers(pipeline_parallel, pipeline_parallel + 2))
-    sequence = sequence if schedule.uses_sequence else None
-    unit = sequence or pipeline_parallel
-    layout = Layout(pipeline_parallel, microbatches, per_rank, schedule.placement, sequence)
-    rounded_up = replace(layout, microbatches=-(-microbatches // unit) * unit)
+    pp = draw(st.integers(1, ranks))
+    loops = draw(st.integers(1, parts)) if schedule.looped else 1
+    units = draw(_units(pp * loops, parts // loops))
+    microbatches = draw(st.integers(1, max(2, cells // sum(units))))
+    multiple = pp
+    if "sequence" in schedule.parameters:
+        sequence = draw(st.none() | st.integers(pp, pp + 2))
+        schedule, multiple = replace(schedule, sequence=sequence), sequence or pp
+    layout = schedule.layout(pp, microbatches, loops, units)
+    rounded_up = replace(layout, microbatches=-(-microbatches // multiple) * multiple)
     runnable = [choice for choice in (layout, rounded_up) if _can_run(schedule, choice)]
     assume(runnable)
-    return runnable[0]
+    return schedule, runnable[0]
+
+
+def _units(stages: int, most: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Units of each stage: alike, more often than not."""
+    alike = st.integers(1, most).map(lambda units: (units,) * stages)
+    return alike | st.tuples(*[st.integers(1, most)] * stages)
 
 
 def _can_run(schedule: Schedule, layout: Layout) -> bool:
@@ -85,31 +92,28 @@ def _can_run(schedule: Schedule, layout: Layout) -> bool:
 
 @st.composite
 def configurations(
-    draw: st.DrawFn, ranks: int = 5, stages_per_rank: int = 4, cells: int = CELLS
+    draw: st.DrawFn, ranks: int = 5, parts: int = 4, cells: int = CELLS
 ) -> Configuration:
     name = draw(st.sampled_from(list(registered_schedules())))
-    layout = draw(layouts(find_schedule(name), ranks, stages_per_rank, cells))
-    return Configuration(name, layout, draw(communications()))
+    schedule, layout = draw(layouts(find_schedule(name), ranks, parts, cells))
+    return Configuration(schedule, layout, draw(communications()))
 
 
-def graphs(
-    ranks: int = 5, stages_per_rank: int = 4, cells: int = CELLS
-) -> st.SearchStrategy[TaskGraph]:
-    return configurations(ranks, stages_per_rank, cells).map(Configuration.graph)
+def graphs(ranks: int = 5, parts: int = 4, cells: int = CELLS) -> st.SearchStrategy[TaskGraph]:
+    return configurations(ranks, parts, cells).map(Configuration.graph)
 
 
 @st.composite
-def orders(draw: st.DrawFn, ranks: int = 4, stages_per_rank: int = 3) -> tuple[Layout, list[Order]]:
-    """A layout, and each rank's part of one order in which all its steps could run."""
-    layout = Layout(
-        draw(st.integers(1, ranks)),
-        draw(st.integers(1, 4)),
-        draw(st.integers(1, stages_per_rank)),
-        draw(st.sampled_from(sorted(PLACEMENTS))),
-    )
+def orders(draw: st.DrawFn, ranks: int = 4, parts: int = 3) -> tuple[Layout, list[Order]]:
+    """A layout of any placement, and each rank's part of one order in which all could run."""
+    pp = draw(st.integers(1, ranks))
+    more = draw(st.lists(st.integers(0, pp - 1), max_size=pp * (parts - 1)))
+    placement = draw(st.permutations([*range(pp), *more]))
+    units = draw(_units(len(placement), 2))
+    layout = Layout(pp, draw(st.integers(1, 4)), placement=placement, units_per_stage=units)
     shuffle = draw(st.randoms(use_true_random=False))
     halves, haste = draw(st.booleans()), draw(st.sampled_from([0.0, 0.5, 0.9]))
-    by_rank: list[list[Step]] = [[] for _ in range(layout.pipeline_parallel)]
+    by_rank: list[list[Step]] = [[] for _ in range(layout.pp)]
     ready = [forward(0, microbatch) for microbatch in range(layout.microbatches)]
     while ready:
         latest = shuffle.random() < haste
@@ -136,6 +140,6 @@ def _released(step: Step, layout: Layout, *, split: bool) -> list[Step]:
 
 
 @st.composite
-def order_graphs(draw: st.DrawFn, ranks: int = 4, stages_per_rank: int = 3) -> TaskGraph:
-    layout, steps = draw(orders(ranks, stages_per_rank))
+def order_graphs(draw: st.DrawFn, ranks: int = 4, parts: int = 3) -> TaskGraph:
+    layout, steps = draw(orders(ranks, parts))
     return lower(steps, layout, draw(communications()))

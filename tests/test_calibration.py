@@ -36,7 +36,7 @@ def test_nothing_costs_less_than_nothing():
 
 
 def test_lags_are_told_by_the_task_that_ended_last():
-    graph = build_graph("gpipe", Layout(2, 3, placement="contiguous"))
+    graph = build_graph("gpipe", Layout(2, 3))
     timeline = simulate(graph, AbstractCosts(transfer=0.25))
     columns = np.zeros((4, len(graph)))
     columns[END] = timeline.end

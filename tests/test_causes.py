@@ -75,7 +75,7 @@ def test_a_task_starts_when_its_blocker_ends(timeline):
 
 def example(sharding=Sharding.NONE, **costs):
     """One micro-batch forward and backward over two ranks, a stage each."""
-    graph = build_graph("gpipe", Layout(2, 1, 1, "contiguous"), Communication(sharding))
+    graph = build_graph("gpipe", Layout(2, 1), Communication(sharding))
     return simulate(graph, AbstractCosts(**costs).costs(graph))
 
 
@@ -134,7 +134,7 @@ def test_what_a_slow_stage_takes_longer_than_the_mean_is_imbalance():
 
 def test_a_reduction_in_the_way_of_compute_is_exposed():
     """Without overlap, reductions of 4 seconds take their turn between the backward passes."""
-    graph = build_graph("breadth-first", Layout(1, 1, 3), Communication(data_overlap=False))
+    graph = build_graph("breadth-first", Layout(1, 1, 3), Communication(dp_overlap=False))
     timeline = simulate(graph, AbstractCosts(reduce=4).costs(graph))
     assert found(timeline, 0) == {Cause.REDUCTION: 3 * 4}
 

@@ -27,7 +27,7 @@ stages = st.integers(1, 4)
 
 
 def graph_of(name, pp, microbatches, stages_per_rank, **communication):
-    layout = Layout(pp, microbatches, stages_per_rank, find_schedule(name).placement)
+    layout = find_schedule(name).divided(pp, microbatches, stages_per_rank)
     return build_graph(name, layout, Communication(**communication))
 
 
@@ -141,10 +141,10 @@ def test_slow_transfers_cost_depth_first_more_and_more_with_loops():
 def test_longer_sequences_let_depth_first_hide_transfers():
     """The hybrid that the paper conjectures reaches breadth-first."""
 
-    def step_time(name, sequence):
-        layout = Layout(4, 24, 4, "looped", sequence)
-        return simulate(build_graph(name, layout), AbstractCosts(transfer=0.5)).step_time
+    def step_time(name, **parameters):
+        graph = build_graph(find_schedule(name, **parameters), Layout(4, 24, 4))
+        return simulate(graph, AbstractCosts(transfer=0.5)).step_time
 
-    paper, hybrid = step_time("depth-first", 4), step_time("depth-first", 8)
+    paper, hybrid = step_time("depth-first", sequence=4), step_time("depth-first", sequence=8)
     assert hybrid < paper
-    assert hybrid == step_time("breadth-first", None)
+    assert hybrid == step_time("breadth-first")

@@ -73,7 +73,7 @@ def test_nothing_differs_from_itself_at_another_hour(timeline):
 
 
 def graph():
-    return build_graph("gpipe", Layout(2, 1, 1, "contiguous"))
+    return build_graph("gpipe", Layout(2, 1))
 
 
 def test_an_example_by_hand():
@@ -101,13 +101,10 @@ def test_an_example_by_hand():
 CHANGES = {
     "ranks (2 and 4)": {"layout": Layout(4, 4, 2)},
     "micro-batches (4 and 8)": {"layout": Layout(2, 8, 2)},
-    "stages per rank (2 and 3)": {"layout": Layout(2, 4, 3)},
+    "stages (4 and 6)": {"layout": Layout(2, 4, 3)},
     "sharding (none and full)": {"communication": Communication(Sharding.FULL)},
     "schedule (depth-first and breadth-first)": {"schedule": "breadth-first"},
-    "sequence (None and 4)": {"layout": Layout(2, 4, 2, sequence=4)},
-    "overlap of transfers (True and False)": {
-        "communication": Communication(pipeline_overlap=False)
-    },
+    "overlap of transfers (True and False)": {"communication": Communication(pp_overlap=False)},
     "clipping (False and True)": {"communication": Communication(clipping=True)},
 }
 

@@ -61,10 +61,10 @@ def example():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"layout": Layout(2, 4, 2, sequence=2)},
+        {"layout": Layout(2, 4, placement=(0, 1, 1, 0))},
         {"layout": Layout(2, 5, 2)},
         {"communication": Communication(Sharding.PARTIAL)},
-        {"communication": Communication(Sharding.FULL, data_overlap=False)},
+        {"communication": Communication(Sharding.FULL, dp_overlap=False)},
         {"lanes": example().lanes[::-1]},
     ],
 )

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
+from bfpp.schedules import (
+    Communication,
+    Degrees,
+    Layout,
+    Operation,
+    Sharding,
+    build_graph,
+    find_schedule,
+)
 from bfpp.sim import compiled_engine, kernels, simpy_engine
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
@@ -67,12 +75,13 @@ def test_engines_agree_on_drawn_costs(data):
     st.sampled_from(["dgx1-v100", "dgx1-v100-ethernet", "dgx-h100"]),
 )
 def test_engines_agree_on_models_and_clusters(
-    name, sharding, pipeline_overlap, data_overlap, size, groups, cluster
+    name, sharding, pp_overlap, dp_overlap, size, groups, cluster
 ):
-    looped = name in ("depth-first", "breadth-first")
-    layout = Layout(size[0], size[0] * 2, size[1], "looped" if looped else "contiguous")
-    graph = build_graph(name, layout, Communication(sharding, pipeline_overlap, data_overlap))
-    costs = PhysicalCosts(load_model("bert-6.6b"), load_cluster(cluster), *groups)
+    layout = find_schedule(name).divided(size[0], size[0] * 2, size[1])
+    graph = build_graph(name, layout, Communication(sharding, pp_overlap, dp_overlap))
+    costs = PhysicalCosts(
+        load_model("bert-6.6b"), load_cluster(cluster), Degrees(tp=groups[0], dp=groups[1])
+    )
     assert_agree(graph, costs.costs(graph))
 
 
@@ -91,7 +100,9 @@ def test_compiled_loops_do_what_they_say(monkeypatch):
 
 def test_ports_that_nobody_shares_need_one_sweep_only(monkeypatch):
     graph = build_graph("breadth-first", Layout(4, 8, 2))
-    costs = PhysicalCosts(load_model("bert-52b"), load_cluster("dgx1-v100"), 8, 1).costs(graph)
+    costs = PhysicalCosts(load_model("bert-52b"), load_cluster("dgx1-v100"), Degrees(tp=8)).costs(
+        graph
+    )
     start, end = compiled_engine.times(graph, costs)
     assert (costs.bytes > 0).any()
     assert not flows_meet(costs, start, end)
@@ -103,7 +114,7 @@ def test_ports_that_nobody_shares_need_one_sweep_only(monkeypatch):
 def test_two_flows_at_once_take_twice_as_long(engine):
     """Both ranks gather at the start, six bytes through one port of three bytes a second."""
     communication = Communication(Sharding.PARTIAL)
-    graph = build_graph("gpipe", Layout(2, 1, 1, "contiguous"), communication)
+    graph = build_graph("gpipe", Layout(2, 1), communication)
     gathers = graph.operation == Operation.GATHER
     port = np.where(gathers, 0, -1).astype(np.int32)
     costs = replace(

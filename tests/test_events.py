@@ -90,7 +90,7 @@ def plan() -> Plan:
     graph = build_graph(
         "breadth-first", Layout(2, 3, 2), Communication(Sharding.FULL, True, True, True)
     )
-    return Plan(graph, chain(4), data_parallel=2, optimization=Optimization(clip=1.0))
+    return Plan(graph, chain(4), dp=2, optimization=Optimization(clip=1.0))
 
 
 def trained(plan: Plan, times: bool) -> tuple[Trainer, list[Report], list[Counter[bool]]]:
@@ -134,8 +134,8 @@ def test_without_times_of_tasks_those_of_steps_are_there(plan: Plan) -> None:
 @pytest.mark.parametrize("sharding", list(Sharding))
 @pytest.mark.parametrize("schedule", ["breadth-first", "1f1b"])
 def test_a_step_begins_and_ends_with_its_tasks(schedule: str, sharding: Sharding) -> None:
-    layout = Layout(2, 4, placement="contiguous") if schedule == "1f1b" else Layout(2, 3, 2)
-    plan = Plan(build_graph(schedule, layout, Communication(sharding)), chain(4), data_parallel=2)
+    layout = Layout(2, 4) if schedule == "1f1b" else Layout(2, 3, 2)
+    plan = Plan(build_graph(schedule, layout, Communication(sharding)), chain(4), dp=2)
     trainer = Trainer(plan, LocalBackend(plan, Threads()))
     trainer.dispatcher.dispatch(step := Step(0))
     trainer.backend.device.finish(step.last)

@@ -35,6 +35,7 @@ from bfpp.schedules import (
     Task,
     TaskGraph,
     build_graph,
+    find_schedule,
     registered_schedules,
 )
 from tests.small_models import Tanh, chain, mean_square, numbers
@@ -55,7 +56,7 @@ def plan_of(
         "microbatch_size": 2,
     }
     model = model or chain(graph.layout.stages)
-    return Plan(graph, model, data_parallel=replicas, **(defaults | settings))  # type: ignore[arg-type]
+    return Plan(graph, model, dp=replicas, **(defaults | settings))  # type: ignore[arg-type]
 
 
 # Every schedule, sharding and cut
@@ -70,14 +71,14 @@ def test_every_schedule_trains_as_a_plain_loop(
     name: str, sharding: Sharding, cut: tuple[int, int]
 ) -> None:
     ranks, replicas = cut
-    layout = Layout(ranks, 2 * ranks, 2, registered_schedules()[name].placement)
+    schedule = find_schedule(name)
     for activations, overlaps in zip(Activations, (True, False), strict=True):
         communication = Communication(sharding, overlaps, overlaps, clipping=overlaps)
         try:
-            graph = build_graph(name, layout, communication)
+            graph = build_graph(schedule, schedule.divided(ranks, 2 * ranks, 2), communication)
         except InvalidConfiguration:
-            graph = build_graph(name, replace(layout, stages_per_rank=1), communication)
-        model = chain(graph.layout.stages + 1)  # one stage has two layers
+            graph = build_graph(schedule, schedule.divided(ranks, 2 * ranks, 1), communication)
+        model = chain(graph.layout.units + 1)  # one unit has two layers
         plan = plan_of(graph, model, replicas, activations=activations)
         assert errors_of(plan).worst < EXACT
 
@@ -93,7 +94,7 @@ def test_every_schedule_trains_as_a_plain_loop(
 def test_any_order_that_can_run_trains_as_a_plain_loop(
     graph: TaskGraph, replicas: int, activations: Activations, size: int, more_layers: int
 ) -> None:
-    model = chain(graph.layout.stages + more_layers)
+    model = chain(graph.layout.units + more_layers)
     plan = plan_of(graph, model, replicas, activations=activations, microbatch_size=size)
     assert errors_of(plan).worst < EXACT
 
@@ -265,7 +266,7 @@ def test_training_leaves_the_given_modules_as_they_are() -> None:
 def test_random_numbers_depend_neither_on_the_cut_nor_on_the_schedule() -> None:
     losses = {}
     for name, ranks, replicas in (("gpipe", 2, 1), ("breadth-first", 1, 2), ("1f1b", 4, 1)):
-        layout = Layout(ranks, 4 // replicas, 1, registered_schedules()[name].placement)
+        layout = registered_schedules()[name].divided(ranks, 4 // replicas, 1)
         graph = build_graph(name, layout, Communication())
         reports, _ = run_locally(plan_of(graph, chain(4, 4, dropout), replicas))
         losses[name] = [report.loss for report in reports]

@@ -33,7 +33,7 @@ def test_gains_by_hand():
     The gradient of micro-batch 1 comes at 20 whatever B0 does: the long wait
     gains nothing, the short one all of it.
     """
-    graph = build_graph("gpipe", Layout(2, 2, 1, "contiguous"))
+    graph = build_graph("gpipe", Layout(2, 2))
     causes = Causes(simulate(graph, AbstractCosts(transfer=4)))
     gains = [
         (wait.begin, wait.end, wait.gain)
@@ -44,9 +44,7 @@ def test_gains_by_hand():
 
 
 def test_blocking_transfers_can_be_excused():
-    graph = build_graph(
-        "gpipe", Layout(2, 2, 1, "contiguous"), Communication(pipeline_overlap=False)
-    )
+    graph = build_graph("gpipe", Layout(2, 2), Communication(pp_overlap=False))
     causes = Causes(simulate(graph, AbstractCosts(transfer=1)))
     waits = [wait for wait in waits_with_gains(causes) if wait.rank == 1 and wait.task >= 0]
     assert waits[0].begin == 0
@@ -54,14 +52,14 @@ def test_blocking_transfers_can_be_excused():
 
 
 def test_a_blocking_transfer_gains_no_more_on_one_rank_than_it_takes_there():
-    layout = Layout(2, 3, 1, "contiguous")
+    layout = Layout(2, 3)
     graph = build_graph("gpipe", layout, Communication(Sharding.FULL, False, False))
     for wait in waits_with_gains(Causes(simulate(graph, COSTS))):
         assert wait.gain is None or wait.gain <= wait.end - wait.begin
 
 
 def test_only_the_longest_are_looked_into():
-    graph = build_graph("1f1b", Layout(4, 8, 1, "contiguous"))
+    graph = build_graph("1f1b", Layout(4, 8))
     causes = Causes(simulate(graph, COSTS))
     found = waits_with_gains(causes, most=3)
     known = [wait for wait in found if wait.gain is not None]

@@ -43,11 +43,10 @@ MOST_CYCLES = 1_000_000
 
 
 def layout_of(schedule: str) -> Layout:
-    """Two ranks, and two stages on each where the schedule can have them."""
+    """Two ranks, and two stages or units on each where the schedule can have them."""
     found = find_schedule(schedule)
-    sequence = 2 if found.uses_sequence else None
-    for stages in (2, 1):
-        layout = Layout(2, 4, stages, found.placement, sequence)
+    for parts in (2, 1):
+        layout = found.divided(2, 4, parts)
         try:
             found.require(layout)
         except InvalidConfiguration:
@@ -61,7 +60,7 @@ def plan_of(schedule: str, sharding: Sharding, activations: Activations, clip: b
     return Plan(
         graph,
         regression(0),
-        data_parallel=2,
+        dp=2,
         microbatch_size=2,
         precision=Precision.FLOAT64,
         activations=activations,

@@ -62,9 +62,7 @@ def plan_of(graph: TaskGraph, **others: object) -> Plan:
 
 
 def gpipe(microbatches: int, sharding: Sharding = Sharding.NONE, ranks: int = 2) -> TaskGraph:
-    return build_graph(
-        "gpipe", Layout(ranks, microbatches, 1, "contiguous"), Communication(sharding)
-    )
+    return build_graph("gpipe", Layout(ranks, microbatches), Communication(sharding))
 
 
 def gradients(plan: Plan) -> dict[str, Tensor]:
@@ -138,7 +136,7 @@ def test_buffers_of_gradients_are_in_single_precision_at_least() -> None:
 
 @pytest.mark.parametrize("sharding", Sharding)
 def test_what_is_sent_may_have_less_precision(sharding: Sharding) -> None:
-    plan = plan_of(gpipe(8, sharding), data_parallel=4)
+    plan = plan_of(gpipe(8, sharding), dp=4)
     full, less, same, best = map(
         gradients,
         (

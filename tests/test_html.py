@@ -305,7 +305,7 @@ def test_the_pointer_tells_when_the_same_task_ran_elsewhere(opened: Callable[...
     measured = replace(
         shown, start=1e3 + later, end=1e3 + shown.end + 0.001, ready=1e3 + shown.start
     )
-    other = timeline("gpipe", Layout(4, 32, 1, "contiguous"), AbstractCosts())
+    other = timeline("gpipe", Layout(4, 32), AbstractCosts())
     page = opened(Panel("Simulated", shown), Panel("Measured", measured), Panel("gpipe", other))
     task = int(shown.compute_tasks(0)[5])
     words = page.point_at(task, shown)
@@ -482,7 +482,7 @@ def test_hostile_text_is_only_text(opened: Callable[..., Page]) -> None:
 
 @in_browser
 def test_many_ranks_keep_readable_rows(opened: Callable[..., Page]) -> None:
-    wide = timeline("1f1b", Layout(96, 96, 1, "contiguous"), AbstractCosts())
+    wide = timeline("1f1b", Layout(96, 96), AbstractCosts())
     page = opened(Panel("", wide))
     assert page.find("figure").rect["height"] > 96 * 14
     assert "Rank 95" in page.find("figure").text

@@ -104,7 +104,7 @@ def test_no_task_ends_before_it_starts(timeline):
 @SOME
 @given(measured())
 def test_live_buffers_are_counted(timeline):
-    for rank in range(timeline.graph.layout.pipeline_parallel):
+    for rank in range(timeline.graph.layout.pp):
         for level in (
             live_activations_over_time,
             weight_buffers_over_time,
@@ -147,7 +147,7 @@ def test_every_figure_draws_it(timeline):
 
 def example():
     """Two ranks, one micro-batch; backward 2, transfers 1, as if it had been measured."""
-    graph = build_graph("gpipe", Layout(2, 1, 1, "contiguous"), Communication(Sharding.PARTIAL))
+    graph = build_graph("gpipe", Layout(2, 1), Communication(Sharding.PARTIAL))
     simulated = simulate(graph, AbstractCosts(transfer=1, reduce=1).costs(graph))
     return Timeline(graph, simulated.start.copy(), simulated.end.copy(), MEASURED)
 
@@ -190,7 +190,7 @@ def test_a_collective_that_is_ready_waits_for_its_peers():
 
 
 def test_tasks_that_overlap_on_a_lane_are_busy_once():
-    graph = build_graph("gpipe", Layout(1, 2, 1, "contiguous"))
+    graph = build_graph("gpipe", Layout(1, 2))
     prompt = simulate(graph, AbstractCosts().costs(graph))
     early = prompt.start.copy()
     early[first(prompt, Operation.BACKWARD, 0)] -= 0.25
@@ -201,7 +201,7 @@ def test_tasks_that_overlap_on_a_lane_are_busy_once():
 
 
 def test_a_simulated_timeline_has_no_measurements():
-    graph = build_graph("gpipe", Layout(1, 2, 1, "contiguous"))
+    graph = build_graph("gpipe", Layout(1, 2))
     simulated = simulate(graph, AbstractCosts().costs(graph))
     assert (simulated.posted, simulated.ready, dict(simulated.about)) == (None, None, {})
     assert not simulated.is_measured

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph, operations
+from bfpp.schedules.counts import peak_activations
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.metrics import (
@@ -46,7 +47,7 @@ def test_time_is_either_busy_or_idle(graph):
 def test_exposed_time_by_brute_force(graph, data):
     """All costs are whole seconds, so each second is wholly exposed or not at all."""
     timeline = simulate(graph, COSTS)
-    rank = data.draw(st.integers(0, graph.layout.pipeline_parallel - 1))
+    rank = data.draw(st.integers(0, graph.layout.pp - 1))
     here = (graph.rank == rank) | (graph.peer == rank)
 
     def seconds(chosen):
@@ -64,16 +65,16 @@ def test_exposed_time_by_brute_force(graph, data):
 @given(graphs())
 def test_live_buffers_stay_within_those_there_are(graph):
     timeline = simulate(graph, COSTS)
-    stages = graph.layout.stages_per_rank
-    full = graph.communication.sharding is Sharding.FULL
+    full, peaks = graph.communication.sharding is Sharding.FULL, peak_activations(graph)
     for metrics in rank_metrics(timeline):
         live = live_activations_over_time(timeline, metrics.rank)
-        assert live.peak == round(metrics.peak_microbatches * stages)
+        assert live.peak == peaks[metrics.rank]
         assert live.alive[-1] == 0
         weights = weight_buffers_over_time(timeline, metrics.rank)
-        assert 1 <= weights.peak <= (4 if full else stages)
+        units = len(graph.layout.units_of(metrics.rank))
+        assert 1 <= weights.peak <= (4 if full else units)
         gradients = gradient_buffers_over_time(timeline, metrics.rank)
-        assert 1 <= gradients.peak <= (2 if full else stages)
+        assert 1 <= gradients.peak <= (2 if full else units)
         assert gradients.alive[-1] == weights.alive[-1] == 0
 
 
@@ -92,7 +93,7 @@ def test_two_ranks_by_hand():
 
     rank 0   F F . . . . . . B B B B     rank 1   . . F F B B B B
     """
-    graph = build_graph("gpipe", Layout(2, 2, 1, "contiguous"))
+    graph = build_graph("gpipe", Layout(2, 2))
     timeline = simulate(graph, AbstractCosts(transfer=1))
     assert timeline.step_time == 11
     assert compute_time(timeline).tolist() == [6, 6]

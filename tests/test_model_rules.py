@@ -32,7 +32,7 @@ tanh = partial(Tanh, WIDTH)
 
 
 def plan_of(model: Model, stages: int = 2, **others: object) -> Plan:
-    graph = build_graph("gpipe", Layout(stages, 2, 1, "contiguous"), Communication())
+    graph = build_graph("gpipe", Layout(stages, 2), Communication())
     return Plan(graph, model, **({"microbatch_size": 2} | others))  # type: ignore[arg-type]
 
 
@@ -82,7 +82,7 @@ def test_buffers_of_a_lower_precision_compute_as_in_a_plain_loop() -> None:
     for sharding in Sharding:
         graph = build_graph("breadth-first", Layout(2, 2, 2), Communication(sharding))
         plan = plan_of(chain(4, WIDTH, Rotated), precision=Precision.FLOAT64)
-        assert errors_of(replace(plan, graph=graph, data_parallel=2)).worst < EXACT
+        assert errors_of(replace(plan, graph=graph, dp=2)).worst < EXACT
     half = plan_of(chain(2, WIDTH, Rotated), precision=Precision.BFLOAT16)
     assert errors_of(half).loss < 0.05
 

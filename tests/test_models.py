@@ -223,7 +223,7 @@ def test_layers_that_cannot_be_trained_are_refused(case: str) -> None:
 
 def test_an_input_that_is_changed_in_place_is_refused() -> None:
     model = Model([nn.Linear(4, 4), nn.ReLU(inplace=True)], mean_square, partial(numbers, 4))
-    plan = Plan(build_graph("gpipe", Layout(2, 2, 1, "contiguous"), Communication()), model)
+    plan = Plan(build_graph("gpipe", Layout(2, 2), Communication()), model)
     with pytest.raises(InvalidConfiguration, match=r"change the input of stage 1 in place"):
         run_locally(plan)
 
@@ -363,7 +363,7 @@ def test_a_lost_micro_batch_is_told_from_rounding(precision: Precision, rate: fl
 
 
 def test_not_a_number_is_never_exact() -> None:
-    plan = Plan(build_graph("gpipe", Layout(2, 2, 1, "contiguous"), Communication()), chain(2))
+    plan = Plan(build_graph("gpipe", Layout(2, 2), Communication()), chain(2))
     reports, state = run_locally(plan)
     assert verify(plan, outcome(reports, state)).is_exact
     wrong = [*reports[:-1], replace(reports[-1], loss=math.nan)]

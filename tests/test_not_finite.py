@@ -49,7 +49,7 @@ def plan_of(
         "precision": Precision.FLOAT64,
         "optimization": Optimization(1e-2, clip=clip, skip_nonfinite=skip),
         "microbatch_size": SIZE,
-        "data_parallel": 2,
+        "dp": 2,
     }
     model = model_of(graph.layout.stages, wrong)
     return Plan(graph, model, **(defaults | others))  # type: ignore[arg-type]

@@ -36,9 +36,9 @@ def assert_same(graph, objects):
         assert len(dependencies) == len(expected)
 
 
-def objects_of(name, layout, communication):
-    steps = find_schedule(name).steps
-    ranks = range(layout.pipeline_parallel)
+def objects_of(schedule, layout, communication):
+    steps = schedule.steps
+    ranks = range(layout.pp)
     return lower_to_objects([steps(layout, rank) for rank in ranks], layout, communication)
 
 
@@ -59,7 +59,7 @@ def test_both_lowerings_agree_on_any_orders(layout_and_orders, communication):
 @pytest.mark.parametrize("sharding", Sharding)
 @pytest.mark.parametrize("name", ["depth-first", "breadth-first"])
 def test_both_lowerings_agree_on_a_larger_step(name, sharding):
-    configuration = name, Layout(8, 32, 4), Communication(sharding)
+    configuration = find_schedule(name), Layout(8, 32, 4), Communication(sharding)
     assert_same(build_graph(*configuration), objects_of(*configuration))
 
 

@@ -24,6 +24,7 @@ from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Precision
 from bfpp.schedules import (
     Communication,
+    Degrees,
     InvalidConfiguration,
     Layout,
     Operation,
@@ -141,7 +142,7 @@ def test_pieces_and_passes_take_equally_long(experts: ModuleType, graph, data) -
     chosen = {
         (operation, stage): data.draw(templates(experts, operation))
         for operation in (Operation.FORWARD, Operation.BACKWARD)
-        for stage in range(graph.layout.stages)
+        for stage in range(graph.layout.units)
         if data.draw(st.booleans())
     }
     seconds = st.floats(0, 3)
@@ -159,7 +160,7 @@ def test_pieces_and_passes_take_equally_long(experts: ModuleType, graph, data) -
     # Every pass ends when its last piece does.
     count = np.ones(len(graph), dtype=int)
     for task in range(len(graph)):
-        key = OPERATIONS[graph.operation[task]], int(graph.stage[task])
+        key = OPERATIONS[graph.operation[task]], int(graph.unit[task])
         count[task] = len(chosen.get(key, [0]))
     np.testing.assert_allclose(whole.end, pieces.end[np.cumsum(count) - 1], rtol=1e-9, atol=1e-9)
 
@@ -175,7 +176,7 @@ def templates(draw: st.DrawFn, experts: ModuleType, operation: Operation):
 
 
 def test_it_is_priced_on_a_cluster(experts: ModuleType) -> None:
-    costs = PhysicalCosts(load_model("bert-6.6b"), load_cluster("dgx1-v100"), data_parallel=4)
+    costs = PhysicalCosts(load_model("bert-6.6b"), load_cluster("dgx1-v100"), Degrees(dp=4))
     graph = example(experts)
     times = [simulate(each, costs).step_time for each in (graph, graph.expanded())]
     assert times[0] == pytest.approx(times[1], rel=1e-9)
@@ -228,7 +229,7 @@ def test_it_is_dispatched(experts: ModuleType) -> None:
 def test_templates_that_cannot_be_are_refused() -> None:
     graph = build_graph("breadth-first", Layout(2, 2, 2))
     refused = {
-        "there is no such stage": {(Operation.FORWARD, 4): (Piece(Operation.FORWARD, 1.0),)},
+        "there is no such unit": {(Operation.FORWARD, 4): (Piece(Operation.FORWARD, 1.0),)},
         "must add up to 1, not 0.5": {(Operation.FORWARD, 0): (Piece(Operation.FORWARD, 0.5),)},
         "not for pieces alone": {
             (Operation.FORWARD, 0): (Piece(Operation.FORWARD, 1.0), Piece(Operation.REDUCE))
@@ -284,7 +285,7 @@ def drawn_graphs() -> list[TaskGraph]:
         communication = Communication(sharding, clipping=True)
         found.append(lower(SPLIT, Layout(2, 2), communication, "split"))
         found.append(build_graph("breadth-first", Layout(2, 2), communication))
-    found.append(build_graph("1f1b", Layout(2, 2, 1, "contiguous")))
+    found.append(build_graph("1f1b", Layout(2, 2)))
     for graph in tuple(found):
         tasks = [*graph.tasks()]
         lanes = [graph.lane_tasks.of(lane).tolist() for lane in range(len(graph.lanes))]
@@ -360,12 +361,12 @@ def wrong_rows() -> list[object]:
             for entry in entries:
                 left = tuple(each for each in entries if each is not entry)
                 cases.append((operation, f"without {field} {entry}", {field: left}))
-        moved = [each for each in operation.reads if each.stages_on]
+        moved = [each for each in operation.reads if each.units_on]
         if moved:
-            reads = tuple(it._replace(stages_on=-it.stages_on) for it in operation.reads)
+            reads = tuple(it._replace(units_on=-it.units_on) for it in operation.reads)
             cases.append((operation, "the other way", {"reads": reads}))
         if row.carries:
-            back = row.carries._replace(stages_on=-row.carries.stages_on)
+            back = row.carries._replace(units_on=-row.carries.units_on)
             cases.append((operation, "carried back", {"carries": back}))
             cases.append((operation, "carries nothing", {"carries": None}))
             cases.append((operation, "arrives elsewhere", {"arrives_on": COMPUTE}))

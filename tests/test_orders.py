@@ -8,13 +8,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bfpp.schedules import (
     InvalidConfiguration,
     Layout,
-    Schedule,
     breadth_first,
     find_schedule,
     gpipe,
@@ -23,43 +22,26 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.operations import Operation
 from bfpp.schedules.order_validity import order_violations
-from bfpp.schedules.steps import Step
+from bfpp.schedules.steps import Step, in_units
 from bfpp.schedules.torch_format import layout_of, word
+from tests.strategies import layouts
 
 deterministic = settings(derandomize=True, deadline=None, max_examples=60)
 
 
-def words(schedule: str, layout: Layout) -> list[list[str]]:
-    orders = find_schedule(schedule).orders(layout)
+def words(schedule: str, layout: Layout, **parameters: int) -> list[list[str]]:
+    orders = find_schedule(schedule, **parameters).orders(layout)
     return [[word(step) for step in order.tolist()] for order in orders]
 
 
 # Rules that every schedule keeps
 
 
-@st.composite
-def layouts(draw: st.DrawFn, schedule: Schedule) -> Layout:
-    ranks = draw(st.integers(1, 6))
-    whole_sequences = draw(st.booleans())
-    layout = Layout(
-        pipeline_parallel=ranks,
-        microbatches=draw(st.integers(1, 4)) * (ranks if whole_sequences else 1),
-        stages_per_rank=draw(st.integers(1, 4)),
-        placement=schedule.placement,
-    )
-    try:
-        schedule.validate(layout)
-    except InvalidConfiguration:
-        reject()
-    return layout
-
-
 @pytest.mark.parametrize("name", registered_schedules())
 @deterministic
 @given(data=st.data())
 def test_every_stage_runs_every_microbatch_once_each_way(name: str, data: st.DataObject) -> None:
-    schedule = find_schedule(name)
-    layout = data.draw(layouts(schedule))
+    schedule, layout = data.draw(layouts(find_schedule(name), ranks=6))
     orders = schedule.orders(layout)
     for rank, order in enumerate(orders):
         times = Counter(order.tolist())
@@ -70,20 +52,20 @@ def test_every_stage_runs_every_microbatch_once_each_way(name: str, data: st.Dat
                 assert kinds in ([0, 1], [0, 2, 3])
         assert {stage for _, stage, _ in times} == set(layout.stages_of(rank))
     assert order_violations(orders) == []
-    assert layout_of(orders).rank_of_stage == tuple(layout.rank_of_stage.tolist())
+    assert layout_of(orders).placement == layout.placement
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 7])
 def test_on_one_rank_gpipe_accumulates_all_forwards_first(microbatches: int) -> None:
-    (order,) = words("gpipe", Layout(1, microbatches, placement="contiguous"))
+    (order,) = words("gpipe", Layout(1, microbatches))
     forwards = [f"0F{microbatch}" for microbatch in range(microbatches)]
     assert order == forwards + [step.replace("F", "B") for step in forwards]
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 7])
 def test_on_one_rank_1f1b_finishes_each_microbatch_in_turn(microbatches: int) -> None:
-    (order,) = words("1f1b", Layout(1, microbatches, 2, placement="contiguous"))
-    assert order == [f"{step}{m}" for m in range(microbatches) for step in ("0F", "1F", "1B", "0B")]
+    (order,) = words("1f1b", Layout(1, microbatches, units_per_stage=2))
+    assert order == [f"{step}{m}" for m in range(microbatches) for step in ("0F", "0B")]
 
 
 def test_depth_first_refuses_a_sequence_that_is_not_full() -> None:
@@ -97,34 +79,46 @@ def test_depth_first_refuses_a_sequence_that_is_not_full() -> None:
 
 def test_depth_first_refuses_a_sequence_shorter_than_the_pipeline() -> None:
     with pytest.raises(InvalidConfiguration) as refused:
-        find_schedule("depth-first").orders(Layout(4, 6, 2, sequence=3))
+        find_schedule("depth-first", sequence=3).orders(Layout(4, 6, 2))
     assert str(refused.value) == (
         "sequence: a sequence of 3 micro-batches cannot fill 4 ranks; depth-first needs at least 4"
     )
 
 
 @pytest.mark.parametrize("name", registered_schedules())
-def test_a_sequence_is_refused_where_it_would_mean_nothing(name: str) -> None:
-    schedule = find_schedule(name)
-    layout = Layout(2, 4, 2, schedule.placement, sequence=4)
-    if schedule.uses_sequence:
-        schedule.require(layout)
+def test_a_parameter_is_refused_where_it_would_mean_nothing(name: str) -> None:
+    if "sequence" in find_schedule(name).parameters:
+        assert find_schedule(name, sequence=4).parameters["sequence"] == 4
         return
-    with pytest.raises(InvalidConfiguration) as refused:
-        schedule.orders(layout)
-    assert str(refused.value) == f"sequence: {name} does not run in sequences"
+    with pytest.raises(InvalidConfiguration, match=f"sequence: {name} has no such parameter"):
+        find_schedule(name, sequence=4)
 
 
 @deterministic
-@given(ranks=st.integers(1, 6), more=st.integers(1, 9), stages_per_rank=st.integers(1, 4))
+@given(
+    pp=st.integers(1, 4), loops=st.integers(1, 3), units=st.integers(1, 3), count=st.integers(1, 3)
+)
+def test_units_run_in_turn_forward_and_in_reverse_backward(
+    pp: int, loops: int, units: int, count: int
+) -> None:
+    layout = Layout(pp, count, loops, units_per_stage=units)
+    for order in find_schedule("breadth-first").orders(layout):
+        expected = [
+            (operation, stage * units + (unit if operation == 0 else units - 1 - unit), microbatch)
+            for operation, stage, microbatch in order.tolist()
+            for unit in range(units)
+        ]
+        assert in_units(order, layout).tolist() == expected
+
+
+@deterministic
+@given(ranks=st.integers(1, 6), more=st.integers(1, 9), loops=st.integers(1, 4))
 def test_one_sequence_of_the_whole_batch_is_breadth_first(
-    ranks: int, more: int, stages_per_rank: int
+    ranks: int, more: int, loops: int
 ) -> None:
     batch = ranks + more
-    whole = Layout(ranks, batch, stages_per_rank, sequence=batch)
-    assert words("depth-first", whole) == words(
-        "breadth-first", Layout(ranks, batch, stages_per_rank)
-    )
+    layout = Layout(ranks, batch, loops)
+    assert words("depth-first", layout, sequence=batch) == words("breadth-first", layout)
 
 
 # Grids
@@ -154,12 +148,12 @@ def grid(schedule: str, layout: Layout) -> str:
 
 
 GRIDS = {
-    ("gpipe", Layout(3, 3, placement="contiguous")): """
+    ("gpipe", Layout(3, 3)): """
 0F0 0F1 0F2                 0B0 0B1 0B2
     1F0 1F1 1F2         1B0 1B1 1B2
         2F0 2F1 2F2 2B0 2B1 2B2
 """,
-    ("1f1b", Layout(3, 4, placement="contiguous")): """
+    ("1f1b", Layout(3, 4)): """
 0F0 0F1 0F2         0B0 0F3 0B1     0B2     0B3
     1F0 1F1     1B0 1F2 1B1 1F3 1B2     1B3
         2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3
@@ -183,15 +177,15 @@ def test_grids(name: str, layout: Layout) -> None:
 @pytest.mark.parametrize(
     ("module", "layout"),
     [
-        (gpipe, Layout(4, 4, placement="contiguous")),
-        (one_forward_one_backward, Layout(4, 8, placement="contiguous")),
+        (gpipe, Layout(4, 4)),
+        (one_forward_one_backward, Layout(4, 8)),
         (breadth_first, Layout(2, 3, 2)),
     ],
 )
 def test_grids_in_the_docstrings_are_right(module: ModuleType, layout: Layout) -> None:
     rows = re.findall(r"^ *rank (\d+) +(.*)$", module.__doc__ or "", re.MULTILINE)
     orders = words(module.SCHEDULE.name, layout)
-    assert [int(rank) for rank, _ in rows] == list(range(layout.pipeline_parallel))
+    assert [int(rank) for rank, _ in rows] == list(range(layout.pp))
     for (rank, row), order in zip(rows, orders, strict=True):
         head, _, tail = (_torch_words(part, rank) for part in row.partition("..."))
         assert order[: len(head)] == head
@@ -270,7 +264,7 @@ def looped(
 @pytest.mark.parametrize("ranks", SIZES)
 def test_gpipe_is_pytorchs(pipelining: Any, ranks: int) -> None:
     for microbatches in range(1, 17):
-        layout = Layout(ranks, microbatches, placement="contiguous")
+        layout = Layout(ranks, microbatches)
         assert single(pipelining, "GPipe", ranks, microbatches) == words("gpipe", layout)
 
 
@@ -283,7 +277,7 @@ def test_1f1b_is_pytorchs(pipelining: Any, ranks: int) -> None:
     the last rank from 1. What it runs is right: see the next test.
     """
     for microbatches in range(ranks, 17):
-        ours = words("1f1b", Layout(ranks, microbatches, placement="contiguous"))
+        ours = words("1f1b", Layout(ranks, microbatches))
         theirs = single(pipelining, "1F1B", ranks, microbatches)
         assert theirs[:-1] == ours[:-1]
         last = ranks - 1
@@ -298,7 +292,7 @@ def test_1f1b_is_pytorchs(pipelining: Any, ranks: int) -> None:
 def test_what_pytorch_runs_is_what_we_order(pipelining: Any, ours: str, theirs: str) -> None:
     for ranks in SIZES:
         for microbatches in (ranks, ranks + 1, 3 * ranks):
-            orders = words(ours, Layout(ranks, microbatches, placement="contiguous"))
+            orders = words(ours, Layout(ranks, microbatches))
             for rank in range(ranks):
                 recorder = stage(rank, ranks, ranks)
                 schedule = pipelining.get_schedule_class(theirs)(recorder, microbatches)
@@ -331,7 +325,7 @@ def test_longer_sequences_are_pytorchs_rounds(pipelining: Any, ranks: int) -> No
                 continue
             theirs = looped(pipelining, "Interleaved1F1B", ranks, microbatches, loops)
             sequence = microbatches // rounds
-            ours = words("depth-first", Layout(ranks, microbatches, loops, sequence=sequence))
+            ours = words("depth-first", Layout(ranks, microbatches, loops), sequence=sequence)
             assert (theirs == ours) == (rounds > 1)
 
 

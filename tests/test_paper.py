@@ -96,7 +96,7 @@ def test_breadth_first_accumulation_hides_what_depth_first_cannot(paper):
 @pytest.fixture
 def rows(paper):
     (record,) = paper(COMPARISON)[0].values()
-    assert (record["layers"], record["pipeline_parallel"], record["microbatches"]) == (16, 4, 8)
+    assert (record["layers"], record["pp"], record["microbatches"]) == (16, 4, 8)
     return {row["method"]: row["columns"] for row in record["rows"]}
 
 

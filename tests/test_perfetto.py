@@ -293,7 +293,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver.quit()
 
 
-IN_THE_WAY = Communication(Sharding.FULL, pipeline_overlap=False, data_overlap=False)
+IN_THE_WAY = Communication(Sharding.FULL, pp_overlap=False, dp_overlap=False)
 TRACES = {
     "seconds": lambda: example(transfer=0.25, gather=1, reduce=2),
     "odd nanoseconds": lambda: example(
@@ -322,7 +322,7 @@ def test_a_trace_processor_finds_every_slice(
         "arrows": int(graph.is_transfer.sum()),
         "crossed": 0,
         "nested": 0,
-        "processes": graph.layout.pipeline_parallel,
+        "processes": graph.layout.pp,
         "threads": len(graph.lanes),
         "problems": 0,
     }

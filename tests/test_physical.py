@@ -10,6 +10,7 @@ import pytest
 
 from bfpp.schedules import (
     Communication,
+    Degrees,
     InvalidConfiguration,
     Layout,
     Operation,
@@ -35,7 +36,7 @@ from bfpp.sim.links import NETWORK_IN, NETWORK_OUT, NVLINK_IN, NVLINK_OUT, PORTS
 from bfpp.sim.model import Transformer, hardware_flops, load_model
 from bfpp.sim.physical import (
     PhysicalCosts,
-    default_stages_per_rank,
+    default_division,
     rank_parameters,
 )
 from bfpp.sim.placement import DevicePlacement
@@ -46,7 +47,11 @@ MEASUREMENTS = Path(__file__).parents[1] / "bfpp" / "paper" / "measurements.csv"
 
 
 def physical(model="bert-52b", cluster="dgx1-v100", **groups):
-    return PhysicalCosts(load_model(model), load_cluster(cluster), **groups)
+    size = groups.pop("microbatch_size", 1)
+    implementation = groups.pop("implementation", PAPER)
+    return PhysicalCosts(
+        load_model(model), load_cluster(cluster), Degrees(**groups), size, implementation
+    )
 
 
 def test_rings_cost_their_closed_forms():
@@ -63,14 +68,14 @@ def test_an_all_reduce_in_a_node_takes_what_was_measured():
 
 
 def test_devices_are_placed_tensor_innermost_and_pipeline_outermost():
-    placement = DevicePlacement(4, 4, 2, 8)
+    placement = DevicePlacement(Degrees(pp=4, dp=4, tp=2), 8)
     assert [placement.device(*at) for at in ((0, 0, 1), (0, 1, 0), (1, 0, 0))] == [1, 2, 8]
     assert placement.data_group_nodes().tolist() == [1] * 4
     assert placement.data_members_per_node().tolist() == [4] * 4
     assert placement.crosses_nodes().sum() == 12
-    pairs = DevicePlacement(4, 1, 4, 8)
+    pairs = DevicePlacement(Degrees(pp=4, tp=4), 8)
     assert pairs.crosses_nodes()[0].tolist() == [False, False, True, True]
-    spread = DevicePlacement(2, 8, 4, 8)
+    spread = DevicePlacement(Degrees(pp=2, dp=8, tp=4), 8)
     assert spread.data_group_nodes().tolist() == [4, 4]
     assert spread.data_members_per_node().tolist() == [2, 2]
 
@@ -94,7 +99,7 @@ def test_a_ring_across_nodes_shares_the_network_among_its_members_there(
     sharding, operation, passes
 ):
     """N_TP = 4 and N_DP = 8: two members on each of four nodes; all-reduces are hierarchical."""
-    costing = physical(tensor_parallel=4, data_parallel=8)
+    costing = physical(tp=4, dp=8)
     layout = Layout(2, 2, 4)
     graph = build_graph("breadth-first", layout, Communication(sharding))
     seconds, size, out, into = costs_of(costing.costs(graph), operation, graph)
@@ -110,7 +115,7 @@ def test_a_ring_across_nodes_shares_the_network_among_its_members_there(
 
 
 def test_a_ring_in_a_node_takes_the_faster_link():
-    costing = physical(tensor_parallel=2, data_parallel=4)
+    costing = physical(tp=2, dp=4)
     graph = build_graph("breadth-first", Layout(2, 2, 4), Communication(Sharding.FULL))
     seconds, size, out, into = costs_of(costing.costs(graph), Operation.GATHER, graph)
     rank, stage = (graph.rank, graph.stage)
@@ -125,7 +130,7 @@ def test_a_ring_in_a_node_takes_the_faster_link():
 
 def test_a_ring_of_whole_nodes_is_as_fast_as_the_links_in_them():
     """All the cards of a DGX H100 together are faster than one GPU's NVLink."""
-    costing = physical(cluster="dgx-h100", data_parallel=16)
+    costing = physical(cluster="dgx-h100", dp=16)
     graph = build_graph("breadth-first", Layout(1, 1, 2), Communication())
     seconds, size, out, _ = costs_of(costing.costs(graph), Operation.REDUCE, graph)
     assert (out == NVLINK_OUT).all()
@@ -135,7 +140,7 @@ def test_a_ring_of_whole_nodes_is_as_fast_as_the_links_in_them():
 
 def test_alone_there_is_nothing_to_gather_or_reduce():
     graph = build_graph("breadth-first", Layout(2, 2, 4), Communication(Sharding.FULL))
-    costs = physical(tensor_parallel=8).costs(graph)
+    costs = physical(tp=8).costs(graph)
     for operation in (Operation.GATHER, Operation.REDUCE):
         seconds, size, out, into = costs_of(costs, operation, graph)
         assert len(seconds)
@@ -146,18 +151,18 @@ def test_alone_there_is_nothing_to_gather_or_reduce():
 
 
 @pytest.mark.parametrize(
-    ("tensor_parallel", "out", "into"), [(8, NETWORK_OUT, NETWORK_IN), (4, NVLINK_OUT, NVLINK_IN)]
+    ("tp", "out", "into"), [(8, NETWORK_OUT, NETWORK_IN), (4, NVLINK_OUT, NVLINK_IN)]
 )
-def test_a_transfer_leaves_and_enters_by_the_link_it_crosses(tensor_parallel, out, into):
-    costing = physical(tensor_parallel=tensor_parallel)
-    graph = build_graph("gpipe", Layout(2, 2, 1, "contiguous"))
+def test_a_transfer_leaves_and_enters_by_the_link_it_crosses(tp, out, into):
+    costing = physical(tp=tp)
+    graph = build_graph("gpipe", Layout(2, 2))
     costs = costing.costs(graph)
     seconds, size, port_out, port_in = costs_of(costs, Operation.TRANSFER_ACTIVATIONS, graph)
     crosses = out == NETWORK_OUT
     cluster = costing.cluster
     link = cluster.inter_node if crosses else cluster.group_link(2)
     np.testing.assert_allclose(seconds, link.latency + PAPER.transfer_seconds)
-    np.testing.assert_allclose(size, 2 * 1024 * 8192 / tensor_parallel)
+    np.testing.assert_allclose(size, 2 * 1024 * 8192 / tp)
     assert (port_out == out).all()
     assert (port_in == PORTS + into).all()
     reached = link.bandwidth * link.transfer_efficiency
@@ -167,7 +172,7 @@ def test_a_transfer_leaves_and_enters_by_the_link_it_crosses(tensor_parallel, ou
 @pytest.mark.parametrize(("beside", "slowdown"), [(0.0, 1), (1e9, 2)])
 def test_two_flows_through_one_port_take_twice_as_long(beside, slowdown):
     """Rank 0 gathers its second stage while it sends the output of its first."""
-    costing = physical(tensor_parallel=8, data_parallel=4)
+    costing = physical(tp=8, dp=4)
     graph = build_graph("breadth-first", Layout(2, 1, 2), Communication(Sharding.PARTIAL))
     costs = costing.costs(graph)
     gather = np.flatnonzero((graph.operation == Operation.GATHER) & (graph.stage == 2))
@@ -183,7 +188,7 @@ def test_two_flows_through_one_port_take_twice_as_long(beside, slowdown):
 
 def test_a_stage_costs_its_layers_and_the_outer_ones_their_embedding_and_output():
     costing = physical(implementation=replace(PAPER, overlap_slowdown=0.0))
-    graph = build_graph("gpipe", Layout(4, 1, 2, "contiguous"))
+    graph = build_graph("gpipe", Layout(4, 1, units_per_stage=2))
     costs = costing.costs(graph)
     layers = 8 * layer_work(costing).forward
     extra = np.zeros(8)
@@ -194,14 +199,14 @@ def test_a_stage_costs_its_layers_and_the_outer_ones_their_embedding_and_output(
 
 
 def test_a_backward_pass_recomputes_and_then_takes_twice_the_products():
-    work = layer_work(physical(tensor_parallel=8))
+    work = layer_work(physical(tp=8))
     assert work.forward == work.products + work.elementwise + work.all_reduce
     assert work.backward_weight == work.weight_products + work.accumulation
     of_input = work.input_products + 2 * work.elementwise
     assert work.backward_input == pytest.approx(work.forward + of_input)
     exposed, hidden = 2 * work.all_reduce, work.all_reduce
     assert exposed / (exposed + hidden) == pytest.approx(2 / 3)
-    output = output_work(physical(tensor_parallel=8))
+    output = output_work(physical(tp=8))
     assert output.backward_input == output.input_products + 2 * output.elementwise
 
 
@@ -225,7 +230,7 @@ def test_the_power_limit_is_the_least_that_a_step_takes(ranks, microbatches):
 def test_a_step_that_waits_enough_keeps_its_clocks():
     """With one micro-batch over four ranks each computes a quarter of the time."""
     costing = physical("bert-6.6b", microbatch_size=4)
-    graph = build_graph("gpipe", Layout(4, 1, 8, "contiguous"))
+    graph = build_graph("gpipe", Layout(4, 1, units_per_stage=8))
     costs, free = (each.costs(graph) for each in (costing, with_sustained(costing, 1.0)))
     np.testing.assert_array_equal(costs.seconds, free.seconds)
 
@@ -234,7 +239,7 @@ def test_of_more_devices_the_last_comes_later():
     """Twice as late for four as for two, three times for eight."""
     waits = []
     for ranks in (2, 4, 8):
-        costing = physical(tensor_parallel=ranks)
+        costing = physical(tp=ranks)
         link = costing.cluster.group_link(ranks)
         moving = all_reduce_seconds(costing.model.hidden_bytes(1), ranks, link)
         waits.append((hidden_all_reduce_seconds(costing) - moving) / link.synchronisation)
@@ -271,7 +276,7 @@ def test_a_layers_products_have_the_operations_of_the_layer():
 def test_an_overlapped_transfer_slows_the_steps_at_its_ends():
     layout = Layout(2, 2, 2)
     graph = build_graph("breadth-first", layout, Communication(Sharding.FULL))
-    costing = physical(tensor_parallel=8, data_parallel=4)
+    costing = physical(tp=8, dp=4)
     free = replace(costing, implementation=replace(PAPER, overlap_slowdown=0.0))
     slowed = costing.costs(graph).seconds - free.costs(graph).seconds
     assert (slowed[graph.is_compute] > 0).all()
@@ -280,7 +285,7 @@ def test_an_overlapped_transfer_slows_the_steps_at_its_ends():
 
 def test_a_blocking_transfer_lengthens_the_step_that_receives_it():
     layout = Layout(2, 2, 2)
-    costing = physical(tensor_parallel=8, implementation=MEGATRON)
+    costing = physical(tp=8, implementation=MEGATRON)
     graph = build_graph("depth-first", layout, MEGATRON.communication(Sharding.NONE))
     costs = costing.costs(graph)
     assert not costs.bytes[graph.is_transfer].any()
@@ -291,7 +296,7 @@ def test_a_blocking_transfer_lengthens_the_step_that_receives_it():
     meeting = 4  # doublings from one device to the 2 x 8 of two groups
     assert longer.sum() == pytest.approx(meeting * graph.is_transfer.sum())
     assert longer[graph.is_compute].max() == pytest.approx(meeting)
-    on_lanes = build_graph("depth-first", layout, Communication(pipeline_overlap=False))
+    on_lanes = build_graph("depth-first", layout, Communication(pp_overlap=False))
     assert (costing.costs(on_lanes).seconds[on_lanes.is_transfer] > 0).all()
 
 
@@ -302,7 +307,7 @@ def test_the_halves_of_a_backward_pass_make_the_whole():
     halves += [backward_weight(1, 0), backward_weight(0, 0)]
     orders = [[np.array(steps, dtype=STEP)] for steps in (whole, halves)]
     graphs = [lower(order, layout, Communication()) for order in orders]
-    costing = physical(tensor_parallel=8)
+    costing = physical(tp=8)
     step_times = [simulate(graph, costing).step_time for graph in graphs]
     assert step_times[0] == pytest.approx(step_times[1])
 
@@ -312,10 +317,10 @@ def test_the_update_is_divided_where_the_state_is():
     updates = []
     for sharding in Sharding:
         graph = build_graph("breadth-first", layout, Communication(sharding))
-        costing = physical(tensor_parallel=8, data_parallel=4)
+        costing = physical(tp=8, dp=4)
         updates.append(costs_of(costing.costs(graph), Operation.OPTIMIZER, graph)[0])
     rank = graph.rank[graph.operation == Operation.OPTIMIZER]
-    parameters = rank_parameters(physical(tensor_parallel=8), layout)[rank]
+    parameters = rank_parameters(physical(tp=8), layout)[rank]
     reached = 0.85 * 900e9
     np.testing.assert_allclose(updates[0], parameters * PAPER.optimizer_traffic / reached)
     np.testing.assert_allclose(updates[1], updates[0] / 4)
@@ -333,7 +338,7 @@ def test_an_output_layer_of_its_own_adds_its_weights_wherever_it_is(layout):
 
 def test_a_gated_mlp_computes_as_long_as_a_plain_one_half_again_as_wide():
     """But for its kernels, which are as many: the products are two and wider."""
-    plain = physical("bert-52b", tensor_parallel=8)
+    plain = physical("bert-52b", tp=8)
     sizes = {"gated": {"gated": True}, "wider": {"mlp": 6 * plain.model.hidden}}
     gated, wider = (
         layer_work(replace(plain, model=replace(plain.model, **size))) for size in sizes.values()
@@ -354,35 +359,35 @@ def test_the_output_layer_copies_the_embedding_unless_it_is_beside_it():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "ranks", "loops", "stages"),
+    ("schedule", "ranks", "loops", "division"),
     [
-        ("breadth-first", 4, 4, 4),
-        ("depth-first", 4, 2, 2),
-        ("breadth-first", 4, 1, 1),
-        ("breadth-first", 1, 1, 32),
-        ("gpipe", 4, 1, 8),
-        ("1f1b", 8, 1, 4),
+        ("breadth-first", 4, 4, (4, 1)),
+        ("depth-first", 4, 2, (2, 1)),
+        ("breadth-first", 4, 1, (1, 1)),
+        ("breadth-first", 1, 1, (32, 1)),
+        ("gpipe", 4, 1, (1, 8)),
+        ("1f1b", 8, 1, (1, 4)),
     ],
 )
-def test_the_default_unit_is_a_layer_where_nothing_loops(schedule, ranks, loops, stages):
+def test_the_default_unit_is_a_layer_where_nothing_loops(schedule, ranks, loops, division):
     model = load_model("bert-6.6b")
-    assert default_stages_per_rank(schedule, model, ranks, loops) == stages
+    assert default_division(find_schedule(schedule), model, ranks, loops) == division
 
 
 @pytest.mark.parametrize(
     ("field", "make"),
     [
-        ("tensor_parallel", lambda: physical(tensor_parallel=3)),
-        ("tensor_parallel", lambda: physical(tensor_parallel=16)),
-        ("tensor_parallel", lambda: physical(tensor_parallel=0)),
-        ("data_parallel", lambda: physical(data_parallel=0)),
+        ("tp", lambda: physical(tp=3)),
+        ("tp", lambda: physical(tp=16)),
+        ("tp", lambda: physical(tp=0)),
+        ("dp", lambda: physical(dp=0)),
         ("microbatch_size", lambda: physical(microbatch_size=-1)),
         ("implementation", lambda: find_implementation("mine")),
         ("model", lambda: load_model("bert")),
         ("cluster", lambda: load_cluster("dgx")),
         ("model", lambda: load_model("nowhere.toml")),
         ("model", lambda: Transformer("odd", 2, 65, 8, 32, 128)),
-        ("pipeline_parallel", lambda: default_stages_per_rank("gpipe", load_model("bert-52b"), 7)),
+        ("pp", lambda: default_division(find_schedule("gpipe"), load_model("bert-52b"), 7)),
     ],
 )
 def test_what_cannot_be_is_refused_by_the_name_of_the_setting(field, make):
@@ -397,14 +402,14 @@ def test_stages_that_do_not_divide_the_layers_are_refused():
     with pytest.raises(InvalidConfiguration) as refusal:
         costing.costs(build_graph("breadth-first", Layout(4, 4, 3)))
     assert str(refusal.value) == (
-        "loops: 16 layers cannot be divided into 12 equal stages (4 ranks x 3)"
+        "loops: 16 layers cannot be divided into 12 equal units (4 ranks x 3)"
     )
 
 
 def megatron_share_of_peak(schedule, loops):
     """The 52 B model, N_PP = N_TP = 8, 64 micro-batches of one sample."""
-    costing = physical(tensor_parallel=8, implementation=MEGATRON)
-    layout = Layout(8, 64, loops, find_schedule(schedule).placement)
+    costing = physical(tp=8, implementation=MEGATRON)
+    layout = find_schedule(schedule).divided(8, 64, loops)
     graph = build_graph(schedule, layout, MEGATRON.communication(Sharding.NONE))
     return predict(simulate(graph, costing), costing)["tflops_per_gpu"] / 125
 
@@ -415,16 +420,16 @@ def test_blocking_transfers_cost_about_what_the_paper_estimates():
     assert ratio == pytest.approx(43 / 30, rel=0.1)
 
 
-def share_of_peak(cluster, model, tensor_parallel, data_parallel, *sizes):
+def share_of_peak(cluster, model, tp, dp, *sizes):
     """Of Megatron-LM's 1F1B, with micro-batches of one sample."""
     costing = physical(
         model,
         cluster,
-        tensor_parallel=tensor_parallel,
-        data_parallel=data_parallel,
+        tp=tp,
+        dp=dp,
         implementation=MEGATRON,
     )
-    layout = Layout(*sizes, placement="contiguous")
+    layout = Layout(*sizes)
     graph = build_graph("1f1b", layout, MEGATRON.communication(Sharding.NONE))
     tflops = predict(simulate(graph, costing), costing)["tflops_per_gpu"]
     return 1e12 * tflops / costing.cluster.device.peak
@@ -439,8 +444,8 @@ def test_what_is_fitted_on_v100_carries_to_published_runs_on_a100():
 
 def throughput(schedule, microbatches, loops):
     """The 52 B model, N_PP = N_TP = 8, micro-batches of one sample, overlapped."""
-    costing = physical(tensor_parallel=8)
-    layout = Layout(8, microbatches, loops, find_schedule(schedule).placement)
+    costing = physical(tp=8)
+    layout = find_schedule(schedule).divided(8, microbatches, loops)
     return predict(simulate(build_graph(schedule, layout), costing), costing)["tflops_per_gpu"]
 
 

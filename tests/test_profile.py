@@ -125,7 +125,7 @@ def test_each_way_has_a_price_of_its_own(tmp_path, sharding, clipping):
 def test_a_lane_that_has_to_be_woken_begins_later(tmp_path):
     file = tmp_path / "lags.toml"
     file.write_text(as_toml(changed(dispatch={"next": 0.125, "wake": 2.0})))
-    graph = build_graph("gpipe", Layout(2, 2, placement="contiguous"))
+    graph = build_graph("gpipe", Layout(2, 2))
     late = load_profile(str(file)).costs(graph).seconds
     file.write_text(as_toml(PROFILE))
     lag = late - load_profile(str(file)).costs(graph).seconds
@@ -182,7 +182,7 @@ def as_lines(profile):
 def test_the_command_line_simulates_with_a_profile(path, answer):
     words = ["simulate", "1f1b", "--pp", 2, "--microbatches", 4, "--profile", path]
     told = answer(*words)
-    layout = Layout(2, 4, placement="contiguous")
+    layout = Layout(2, 4)
     expected = simulate(build_graph("1f1b", layout), load_profile(str(path)))
     assert told["step_time"] == expected.step_time
 

@@ -39,8 +39,14 @@ def installed(monkeypatch):
     registry.registered_schedules.cache_clear()
 
 
-MINE = bfpp.Schedule("mine", "GPipe under another name", "contiguous", gpipe.steps)
-NOT_A_SCHEDULE = gpipe.steps
+class Mine(gpipe.GPipe):
+    """GPipe under another name."""
+
+    name = "mine"
+
+
+MINE = Mine()
+NOT_A_SCHEDULE = Mine
 
 
 def test_a_package_can_register_a_schedule(installed):
@@ -52,7 +58,7 @@ def test_a_package_can_register_a_schedule(installed):
         "breadth-first",
         "mine",
     ]
-    layout = bfpp.Layout(2, 3, 1, "contiguous")
+    layout = bfpp.Layout(2, 3)
     mine, original = bfpp.build_graph("mine", layout), bfpp.build_graph("gpipe", layout)
     assert bfpp.violations(mine) == []
     assert (mine.operation == original.operation).all()
@@ -68,10 +74,10 @@ def test_anything_else_that_is_registered_is_named(installed):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("pipeline_parallel", 0), ("microbatches", -1), ("stages_per_rank", 0), ("sequence", 0)],
+    [("pp", 0), ("microbatches", -1), ("loops", 0)],
 )
 def test_layouts_of_nothing_are_refused(field, value):
-    settings = {"pipeline_parallel": 2, "microbatches": 2, field: value}
+    settings = {"pp": 2, "microbatches": 2, field: value}
     with pytest.raises(
         bfpp.InvalidConfiguration, match=f"{field}: must be at least 1, not {value}"
     ):
@@ -79,5 +85,22 @@ def test_layouts_of_nothing_are_refused(field, value):
 
 
 def test_a_schedule_keeps_to_its_placement():
-    with pytest.raises(bfpp.InvalidConfiguration, match="gpipe needs contiguous, not looped"):
-        bfpp.build_graph("gpipe", bfpp.Layout(2, 2))
+    with pytest.raises(bfpp.InvalidConfiguration, match="gpipe is not looped"):
+        bfpp.build_graph("gpipe", bfpp.Layout(2, 2, loops=2))
+    with pytest.raises(bfpp.InvalidConfiguration, match="breadth-first places stages otherwise"):
+        bfpp.build_graph("breadth-first", bfpp.Layout(2, 2, placement=(0, 1, 1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("placement", "reason"),
+    [((0, 2), "there is no rank 2"), ((0, -1), "no rank -1"), ((1, 1), "rank 0 holds no stage")],
+)
+def test_placements_that_cannot_be_are_refused(placement, reason):
+    with pytest.raises(bfpp.InvalidConfiguration, match=reason):
+        bfpp.Layout(2, 2, placement=placement)
+
+
+@pytest.mark.parametrize("units", [0, (1, 0), (1, 1, 1)])
+def test_units_that_cannot_be_are_refused(units):
+    with pytest.raises(bfpp.InvalidConfiguration, match="units_per_stage"):
+        bfpp.Layout(2, 2, units_per_stage=units)

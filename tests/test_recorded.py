@@ -39,7 +39,7 @@ def test_a_graph_s_hash_depends_on_every_part_of_it():
     graph = Case("breadth-first", 2, 3, 2, None, "full", True, True, True).graph()
     hashes = {graph_hash(graph)}
     for name in (
-        "operation", "rank", "peer", "stage", "microbatch", "lane", "peer_lane",
+        "operation", "rank", "peer", "unit", "microbatch", "lane", "peer_lane",
         "weight_buffer", "gradient_buffer",
     ):  # fmt: skip
         column = getattr(graph, name).copy()

@@ -33,7 +33,7 @@ NORM = 0.1
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[Configuration, int]:
     """A schedule with all that goes with it, and the number of replicas."""
-    return draw(configurations(ranks=3, stages_per_rank=2, cells=6)), draw(st.integers(1, 2))
+    return draw(configurations(ranks=3, parts=2, cells=6)), draw(st.integers(1, 2))
 
 
 def plan_of(
@@ -48,7 +48,7 @@ def plan_of(
     return Plan(
         configuration.graph(),
         regression(0),
-        data_parallel=replicas,
+        dp=replicas,
         microbatch_size=microbatch_size,
         precision=precision,
         activations=activations,

@@ -25,7 +25,7 @@ from bfpp.executor.session import train
 from bfpp.executor.settings import BackendName, Saving
 from bfpp.executor.sources import FunctionSource
 from bfpp.executor.worker import Worker
-from bfpp.schedules import Communication, Layout, Operation, Task, build_graph
+from bfpp.schedules import Communication, Layout, Operation, Task, build_graph, find_schedule
 from tests import small_models
 from tests.run_program import alive, program, ranks_of, run, run_here, unlogged, wait_for
 from tests.small_models import WIDTH
@@ -247,8 +247,8 @@ def test_too_little_space_is_known_before_the_first_step(tmp_path: Path) -> None
 # Processes that do not do the same
 
 JOB = Job(
-    "gpipe",
-    Layout(2, 4, placement="contiguous"),
+    find_schedule("gpipe"),
+    Layout(2, 4),
     Communication(),
     FunctionSource(Path(small_models.__file__), "regression"),
     3,

@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     assert main([*SIMULATE.split(), "--timeline", "simulated.json"]) == 0
-    graph = build_graph("gpipe", Layout(2, 3, 1, "contiguous"))
+    graph = build_graph("gpipe", Layout(2, 3))
     save_timeline(executed(graph, 0), "measured.json.gz")
     return tmp_path
 
@@ -46,7 +46,7 @@ def test_a_model_is_remembered(bfpp, answer):
     words = "--model bert-6.6b --cluster dgx1-v100 --dp 2 --timeline model.json.gz"
     assert bfpp(f"simulate gpipe {words}")[0] == 0
     about = answer("show model.json.gz")["about"]
-    assert (about["model"], about["cluster"], about["data_parallel"]) == (
+    assert (about["model"], about["cluster"], about["dp"]) == (
         "bert-6.6b", "dgx1-v100", 2,
     )  # fmt: skip
 
@@ -153,7 +153,7 @@ ERRORS = {
 @pytest.mark.parametrize(("line", "reason"), ERRORS.items())
 def test_errors_are_one_line_that_names_the_file(bfpp, line, reason):
     Path("other").write_text("{}")
-    graph = build_graph("gpipe", Layout(2, 4, 1, "contiguous"))
+    graph = build_graph("gpipe", Layout(2, 4))
     save_timeline(executed(graph, 0), "longer.json")
     code, out, err = bfpp(line)
     assert (code, out, err.count("\n")) == (2, "", 1), err

@@ -11,7 +11,7 @@ import pytest
 
 from bfpp.command_line import main
 from bfpp.found import Journal
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.executors import as_completed, executor
 from bfpp.sim.model import load_model
@@ -31,13 +31,13 @@ def test_every_configuration_divides_everything():
     found = configurations(PROBLEM)
     assert len(found) == len(set(found))
     for each in found:
-        assert each.pp * each.tp * each.dp == 8
+        assert each.degrees.devices == 8
         assert each.batch == 16
-        assert SMALL.layers % (each.pp * each.stages_per_rank) == 0
-        assert each.sharding == "none" or each.dp > 1
-        if each.schedule == "depth-first":
-            assert each.microbatches % each.sequence == 0
-            assert each.sequence >= each.pp
+        assert SMALL.layers % each.layout.units == 0
+        assert each.communication.sharding is Sharding.NONE or each.degrees.dp > 1
+        if sequence := each.schedule.parameters.get("sequence"):
+            assert each.microbatches % sequence == 0
+            assert sequence >= each.degrees.pp
 
 
 def test_no_group_sizes_are_left_out():
@@ -45,7 +45,8 @@ def test_no_group_sizes_are_left_out():
     groups = {
         (tp, pp, 8 // (tp * pp)) for tp, pp in product(powers, repeat=2) if tp * pp <= 8 and pp <= 4
     }
-    assert {(each.tp, each.pp, each.dp) for each in configurations(PROBLEM)} == groups
+    found = {each.degrees for each in configurations(PROBLEM)}
+    assert found == {Degrees(pp=pp, tp=tp, dp=dp) for tp, pp, dp in groups}
 
 
 def test_neighbours_share_a_graph(monkeypatch, outcomes):
@@ -114,7 +115,9 @@ def test_executors_do_the_same_work(name, tmp_path, monkeypatch, outcomes):
     with executor(name, 1) as workers:
         work = [workers.submit(evaluate, PROBLEM, part) for part in (chosen[:3], chosen[3:])]
         found = [outcome for promise in as_completed(work) for outcome in promise.result()]
-    assert sorted(found, key=lambda each: each.configuration) == outcomes[:6]
+    assert {each.configuration: each for each in found} == {
+        each.configuration: each for each in outcomes[:6]
+    }
 
 
 @pytest.fixture

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
+from bfpp.schedules import (
+    Communication,
+    Degrees,
+    InvalidConfiguration,
+    Layout,
+    Sharding,
+    build_graph,
+)
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.compiled_engine import step_times, times
@@ -21,7 +28,7 @@ from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.sensitivity import sensitivities, step_time_slopes
 from tests.strategies import graphs
 
-PHYSICAL = PhysicalCosts(load_model("bert-6.6b"), load_cluster("dgx1-v100"), 2, 8, 1)
+PHYSICAL = PhysicalCosts(load_model("bert-6.6b"), load_cluster("dgx1-v100"), Degrees(tp=2, dp=8))
 STEP = 1e-6
 
 
@@ -51,7 +58,7 @@ def test_physical_sensitivities_are_finite_differences(name, sharding):
 
 
 def test_scaling_all_costs_scales_the_step():
-    graph = build_graph("1f1b", Layout(4, 8, 2, "contiguous"), Communication(Sharding.FULL))
+    graph = build_graph("1f1b", Layout(4, 8, units_per_stage=2), Communication(Sharding.FULL))
     model = AbstractCosts(transfer=0.3, gather=0.7, reduce=0.9, optimizer=0.5)
     whole = [each for each in sensitivities(graph, model) if not each.parameter.startswith("stage")]
     total = sum(each.seconds_per_percent for each in whole)
@@ -142,7 +149,7 @@ def test_changes_reach_what_they_name():
         (PHYSICAL, "bandwidth=x2", "is ambiguous"),
         (PHYSICAL, "speed=x2", "is not a parameter; there are backward, "),
         (PHYSICAL, "microbatch_size=1.5", "must be a whole number"),
-        (PHYSICAL, "tensor_parallel=3", "does not divide"),
+        (PHYSICAL, "tp=3", "does not divide"),
     ],
 )
 def test_changes_that_cannot_be_are_refused(model, text, reason):

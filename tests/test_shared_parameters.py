@@ -89,7 +89,7 @@ def plan_of(layers: list[Layer], sharding: Sharding, activations: Activations) -
     return Plan(
         build_graph("breadth-first", Layout(2, 2, 1), Communication(sharding)),
         model_of(layers),
-        data_parallel=2,
+        dp=2,
         microbatch_size=2,
         precision=Precision.FLOAT64,
         activations=activations,

@@ -41,9 +41,7 @@ def test_tasks_keep_to_their_lanes_and_dependencies(graph, seed):
 
 def test_a_transfer_waits_for_both_its_ranks_when_it_blocks_them():
     """Two ranks, GPipe, blocking: by hand."""
-    graph = build_graph(
-        "gpipe", Layout(2, 2, 1, "contiguous"), Communication(pipeline_overlap=False)
-    )
+    graph = build_graph("gpipe", Layout(2, 2), Communication(pp_overlap=False))
     timeline = simulate(graph, AbstractCosts(forward=2, backward=3, transfer=1))
     spans = [
         (str(graph.task(task)).partition(" ")[2], timeline.start[task], timeline.end[task])
@@ -108,7 +106,7 @@ def test_a_shared_port_is_never_idle_while_bytes_wait(flows):
 
 
 def test_a_graph_that_deadlocks_is_named():
-    graph = build_graph("gpipe", Layout(1, 1, 1, "contiguous"))
+    graph = build_graph("gpipe", Layout(1, 1))
     first = int(np.flatnonzero(graph.operation == Operation.FORWARD)[0])
     last = len(graph) - 1
     start = np.repeat(np.arange(len(graph) + 1), 1)
@@ -122,6 +120,6 @@ def test_a_graph_that_deadlocks_is_named():
 
 
 def test_an_unknown_engine_is_refused():
-    graph = build_graph("gpipe", Layout(1, 1, 1, "contiguous"))
+    graph = build_graph("gpipe", Layout(1, 1))
     with pytest.raises(InvalidConfiguration, match="engine: 'fast' is not one of"):
         simulate(graph, AbstractCosts(), "fast")

@@ -25,7 +25,7 @@ from bfpp.executor.processes.stopping import ECHO, Stop
 from bfpp.executor.session import Outcome, train
 from bfpp.executor.settings import BackendName, Saving
 from bfpp.executor.sources import FunctionSource
-from bfpp.schedules import Communication, Layout
+from bfpp.schedules import Communication, Layout, find_schedule
 from tests import small_models
 from tests.run_program import alive, program, ranks_of, run_here, unlogged, wait_for
 from tests.test_launch import children
@@ -34,8 +34,8 @@ from tests.training_runs import run_locally
 SOON = 10.0
 MODEL = Path(small_models.__file__)
 JOB = Job(
-    "gpipe",
-    Layout(2, 4, placement="contiguous"),
+    find_schedule("gpipe"),
+    Layout(2, 4),
     Communication(),
     FunctionSource(MODEL, "regression"),
     10**6,

@@ -26,10 +26,10 @@ from tests.strategies import graphs
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 FIGURE_4 = {
-    "gpipe": Layout(4, 8, 4, "contiguous"),
-    "1f1b": Layout(4, 8, 4, "contiguous"),
-    "depth-first": Layout(4, 8, 4, "looped"),
-    "breadth-first": Layout(4, 8, 4, "looped"),
+    "gpipe": Layout(4, 8, units_per_stage=4),
+    "1f1b": Layout(4, 8, units_per_stage=4),
+    "depth-first": Layout(4, 8, 4),
+    "breadth-first": Layout(4, 8, 4),
 }
 
 
@@ -173,7 +173,7 @@ def test_equal_neighbours_leave_no_gap() -> None:
 
 
 def test_a_long_run_stays_small_and_covers_the_same_time() -> None:
-    one = timeline("1f1b", Layout(4, 1600, 4, "contiguous"), reduce=3)
+    one = timeline("1f1b", Layout(4, 1600, units_per_stage=4), reduce=3)
     assert len(one.graph) > 50_000
     drawn = svg([SvgPanel("long", one)])
     assert len(drawn) < 500_000
@@ -187,7 +187,7 @@ def test_a_long_run_stays_small_and_covers_the_same_time() -> None:
 
 
 def test_thin_bars_blend_by_time() -> None:
-    one = timeline("1f1b", Layout(1, 400, 1, "contiguous"), forward=1, backward=3)
+    one = timeline("1f1b", Layout(1, 400), forward=1, backward=3)
     (row,) = all_bars(one, scale=FINEST / 40)
     forward, backward = (
         np.array(list(bytes.fromhex(fill(operation, 200, 400)[1:])))
@@ -214,8 +214,8 @@ def test_no_time_and_no_panels_are_still_figures() -> None:
 
 def test_placements_number_every_layer_on_its_rank() -> None:
     placements = [
-        ("(a) Standard", Layout(4, 8, 4, "contiguous")),
-        ("(b) Looping", Layout(4, 8, 4, "looped")),
+        ("(a) Standard", Layout(4, 8, units_per_stage=4)),
+        ("(b) Looping", Layout(4, 8, 4)),
     ]
     for title, layout in placements:
         drawn = svg_placements([(title, layout)])

@@ -24,10 +24,10 @@ CELL = 2
 """Characters for the forward pass of one micro-batch through one stage."""
 
 LAYOUTS = {
-    "gpipe": Layout(RANKS, MICROBATCHES, 1, "contiguous"),
-    "1f1b": Layout(RANKS, MICROBATCHES, 1, "contiguous"),
-    "depth-first": Layout(RANKS, MICROBATCHES, 2, "looped"),
-    "breadth-first": Layout(RANKS, MICROBATCHES, 2, "looped"),
+    "gpipe": Layout(RANKS, MICROBATCHES),
+    "1f1b": Layout(RANKS, MICROBATCHES),
+    "depth-first": Layout(RANKS, MICROBATCHES, 2),
+    "breadth-first": Layout(RANKS, MICROBATCHES, 2),
 }
 
 
@@ -96,7 +96,7 @@ def with_loops(passes: list[Pass]) -> list[tuple[Pass, int]]:
 
 def by_stage(schedule: str) -> dict[tuple[bool, int, int], Pass]:
     """The passes of a golden grid by (is forward, stage, micro-batch)."""
-    loops = LAYOUTS[schedule].stages_per_rank
+    loops = LAYOUTS[schedule].loops
     return {
         (
             one.is_forward,
@@ -149,7 +149,7 @@ def test_golden_grid_wastes_no_time(schedule: str) -> None:
 
 def test_golden_grid_has_the_papers_bubble(schedule: str) -> None:
     """Bubble = (N_PP - 1) / (N_mb N_loop)."""
-    loops = LAYOUTS[schedule].stages_per_rank
+    loops = LAYOUTS[schedule].loops
     busy = MICROBATCHES * loops * 3
     ends = [passes[-1].end for passes in read(golden(schedule))]
     assert max(ends) == busy * (1 + (RANKS - 1) / (MICROBATCHES * loops))
@@ -202,7 +202,7 @@ def test_keeps_to_the_width(width: int) -> None:
 def test_narrow_grid_marks_what_it_cannot_label() -> None:
     drawn = text(timeline("gpipe", LAYOUTS["gpipe"]), width=51)
     assert grid_lines(drawn)[3] == "rank 3  compute |    012345670=1=2=3=4=5=6=7="
-    drawn = text(timeline("gpipe", Layout(1, 12, 1, "contiguous")), width=54)
+    drawn = text(timeline("gpipe", Layout(1, 12)), width=54)
     assert grid_lines(drawn) == ["rank 0  compute | 0123456789--0=1=2=3=4=5=6=7=8=9====="]
 
 
@@ -250,6 +250,6 @@ def test_a_timeline_without_time_has_no_grid() -> None:
 
 
 def test_many_tasks_take_one_screen() -> None:
-    drawn = text(timeline("1f1b", Layout(4, 2000, 1, "contiguous"), reduce=0.5))
+    drawn = text(timeline("1f1b", Layout(4, 2000), reduce=0.5))
     assert max(map(len, drawn.splitlines())) <= 100
     assert len(grid_lines(drawn)) == 8

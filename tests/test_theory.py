@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfpp.schedules import InvalidConfiguration, Layout, Sharding, build_graph, find_schedule
+from bfpp.schedules import (
+    Degrees,
+    InvalidConfiguration,
+    Sharding,
+    build_graph,
+    find_schedule,
+)
 from bfpp.schedules.counts import data_network, peak_activations, reduction_window
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
@@ -24,7 +30,7 @@ EXACT = settings(derandomize=True, deadline=None, max_examples=60)
 SCHEDULES = ("gpipe", "1f1b", "depth-first", "breadth-first")
 
 GPT3, ONE_T = load_model("gpt3-175b"), load_model("gpt-1t")
-SMALLEST = Setup(pipeline_parallel=4, tensor_parallel=8, microbatches=4)
+SMALLEST = Setup(Degrees(pp=4, tp=8), microbatches=4)
 """The paper's example at beta_min."""
 
 A100_PEAK = 312e12
@@ -32,7 +38,7 @@ INFINIBAND, NVLINK = 25e9, 300e9
 """Bytes/s in each direction."""
 
 sizes = st.integers(1, 8)
-setups = st.builds(Setup, sizes, sizes, sizes, sizes, sizes, sizes)
+setups = st.builds(Setup, st.builds(Degrees, sizes, sizes, sizes), sizes, sizes, sizes)
 
 
 def is_printed(value, printed):
@@ -45,7 +51,7 @@ def is_printed(value, printed):
 
 
 def test_a_setup_multiplies_out():
-    setup = Setup(8, 4, 2, microbatches=16, microbatch_size=3, loops=4)
+    setup = Setup(Degrees(pp=8, tp=4, dp=2), microbatches=16, microbatch_size=3, loops=4)
     assert (setup.gpus, setup.batch, setup.stages) == (64, 96, 32)
     assert setup.batch_per_gpu == 1.5
 
@@ -69,7 +75,7 @@ def test_compute_per_gpu_is_the_printed_formula_times_the_sequence(name, setup):
     model = load_model(name)
     widths = model.hidden + model.sequence / 6 + model.vocabulary / (16 * model.layers)
     printed = 96 * setup.microbatches * setup.microbatch_size * model.layers * model.hidden
-    printed /= setup.pipeline_parallel * setup.tensor_parallel
+    printed /= setup.degrees.pp * setup.degrees.tp
     exact = compute.compute_per_gpu(model, setup)
     approximate = compute.approximate_compute_per_gpu(model, setup)
     assert exact == pytest.approx(model.sequence * printed * widths)
@@ -102,23 +108,22 @@ def test_a_gated_models_parameters_are_eight_flop_each():
 
 
 def test_the_standard_bubble():
-    assert compute.bubble(Setup(pipeline_parallel=8, microbatches=8)) == 7 / 8
-    assert compute.bubble(Setup(pipeline_parallel=8, microbatches=64, loops=4)) == 7 / 256
+    assert compute.bubble(Setup(Degrees(pp=8), microbatches=8)) == 7 / 8
+    assert compute.bubble(Setup(Degrees(pp=8), microbatches=64, loops=4)) == 7 / 256
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_bubble_is_the_simulators(schedule):
-    loops = 3 if find_schedule(schedule).placement == "looped" else 1
-    setup = Setup(pipeline_parallel=4, microbatches=8, loops=loops)
+    loops = 3 if find_schedule(schedule).looped else 1
+    setup = Setup(Degrees(pp=4), microbatches=8, loops=loops)
     assert bubble(simulate(graph_of(schedule, setup), AbstractCosts())) == pytest.approx(
         compute.bubble(setup)
     )
 
 
 def graph_of(schedule, setup):
-    placement = find_schedule(schedule).placement
-    layout = Layout(setup.pipeline_parallel, setup.microbatches, setup.loops, placement)
-    return build_graph(schedule, layout)
+    rule = find_schedule(schedule)
+    return build_graph(rule, rule.divided(setup.degrees.pp, setup.microbatches, setup.loops))
 
 
 # Memory
@@ -160,12 +165,15 @@ def test_pipelines_for_unsharded_state():
         return next(
             count
             for count in ranks
-            if getattr(memory.unsharded_state(model, Setup(count, 8)), which) < device
+            if getattr(memory.unsharded_state(model, Setup(Degrees(pp=count, tp=8))), which)
+            < device
         )
 
     assert (fewest(GPT3, "low"), fewest(GPT3, "high")) == (4, 8)
     assert (fewest(ONE_T, "low"), fewest(ONE_T, "high")) == (32, 32)
-    assert memory.unsharded_state(ONE_T, Setup(32, 8)).high == pytest.approx(73.2 * GIB, rel=0.01)
+    assert memory.unsharded_state(ONE_T, Setup(Degrees(pp=32, tp=8))).high == pytest.approx(
+        73.2 * GIB, rel=0.01
+    )
 
 
 def test_sharding_divides_the_state_by_up_to_eight():
@@ -209,8 +217,8 @@ def test_the_depth_first_cap_grows_with_the_stages():
 @given(ranks=st.integers(1, 6), rounds=st.integers(1, 4), stages=st.integers(1, 4))
 def test_checkpoints_are_those_that_the_schedules_hold(schedule, ranks, rounds, stages):
     """1F1B's cap is a bound: it holds N_PP stages, and 2 N_PP - 1 would be depth-first's."""
-    loops = stages if find_schedule(schedule).placement == "looped" else 1
-    setup = Setup(ranks, microbatches=ranks * rounds, loops=loops)
+    loops = stages if find_schedule(schedule).looped else 1
+    setup = Setup(Degrees(pp=ranks), microbatches=ranks * rounds, loops=loops)
     counted = peak_activations(graph_of(schedule, setup)).max() * ONE_T.layers / setup.stages
     expected = memory.checkpoint_layers(ONE_T, setup, schedule)
     if schedule == "1f1b":
@@ -268,14 +276,14 @@ def test_the_batch_that_hides_reductions():
     """Eq. ddp_efficiency, pipeline_efficiency, pipeline_efficiency_3d and _bf."""
     cases = {
         ("gpipe", Setup(microbatches=5)): 5 * 6,
-        ("1f1b", Setup(4, microbatches=8)): 8 * 6 / 4,
-        ("1f1b", Setup(4, 2, microbatches=8)): 8 * 6 / (4 * 2),
-        ("depth-first", Setup(4, 2, microbatches=8)): 2 * 6 / (4 * 2),
-        ("breadth-first", Setup(4, 2, microbatches=8)): 6 / (4 * 2),
+        ("1f1b", Setup(Degrees(pp=4), microbatches=8)): 8 * 6 / 4,
+        ("1f1b", Setup(Degrees(pp=4, tp=2), microbatches=8)): 8 * 6 / (4 * 2),
+        ("depth-first", Setup(Degrees(pp=4, tp=2), microbatches=8)): 2 * 6 / (4 * 2),
+        ("breadth-first", Setup(Degrees(pp=4, tp=2), microbatches=8)): 6 / (4 * 2),
     }
     for (schedule, setup), expected in cases.items():
         assert network.overlapping_batch_per_gpu(setup, schedule, 6) == pytest.approx(expected)
-    assert network.blocking_batch_per_gpu(Setup(4, 2), 6) == 6 / 8
+    assert network.blocking_batch_per_gpu(Setup(Degrees(pp=4, tp=2)), 6) == 6 / 8
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -296,7 +304,7 @@ def test_conditions_on_the_batch_are_those_on_the_intensity(schedule, setup, sam
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_overlap_is_what_the_schedules_have(schedule):
     """With the least that is exposed: a stage of one layer, of many."""
-    setup = Setup(4, microbatches=8, loops=64)
+    setup = Setup(Degrees(pp=4), microbatches=8, loops=64)
     window = reduction_window(graph_of(schedule, setup)).min()
     share = network.OVERLAPPED[schedule](setup) / setup.microbatches
     assert window == pytest.approx(share * (1 - 1 / 64), rel=0.02)
@@ -305,8 +313,8 @@ def test_the_overlap_is_what_the_schedules_have(schedule):
 def test_the_smallest_pipeline_is_beta_net_whatever_the_tensor_parallelism():
     """Printed beta_net / beta_min = beta_net N_TP; Eq. pipeline_efficiency_bf gives beta_net."""
     for tensor in (1, 8):
-        assert network.smallest_pipeline(Setup(tensor_parallel=tensor), 4) == 4
-        setup = Setup(4, tensor, microbatches=4)
+        assert network.smallest_pipeline(Setup(Degrees(tp=tensor)), 4) == 4
+        setup = Setup(Degrees(pp=4, tp=tensor), microbatches=4)
         least = network.overlapping_batch_per_gpu(setup, "breadth-first", 4)
         assert least == pytest.approx(network.minimum_batch_per_gpu(setup))
 
@@ -324,7 +332,7 @@ def test_data_parallel_intensity_is_compute_over_eight_bytes_a_parameter():
 
 
 def test_fully_sharded_intensities():
-    setup = Setup(4, microbatches=8, microbatch_size=3)
+    setup = Setup(Degrees(pp=4), microbatches=8, microbatch_size=3)
     for schedule, microbatches in (("gpipe", 1), ("1f1b", 1), ("depth-first", 4)):
         assert network.fully_sharded_intensity(GPT3, setup, schedule) == pytest.approx(
             2 / 3 * microbatches * 3 * 2048
@@ -338,7 +346,7 @@ def test_fully_sharded_intensities():
 @pytest.mark.parametrize("sharding", [Sharding.NONE, Sharding.FULL])
 def test_the_network_use_of_the_schedules_makes_the_intensity(schedule, sharding):
     """Compute over the models gathered and reduced, counted; four bytes a parameter each."""
-    setup = Setup(4, microbatches=8, loops=16)
+    setup = Setup(Degrees(pp=4), microbatches=8, loops=16)
     graph = graph_of(schedule, setup)
     layout, communication = graph.layout, replace(graph.communication, sharding=sharding)
     models = data_network(build_graph(schedule, layout, communication)).max()
@@ -371,7 +379,7 @@ class Case(NamedTuple):
     ],
 )
 def test_who_is_efficient(case):
-    setup = Setup(4, microbatches=8, loops=2)
+    setup = Setup(Degrees(pp=4), microbatches=8, loops=2)
     hardware = case.hardware * GPT3.sequence
     for sharding, expected in (
         (Sharding.NONE, case.unsharded),
@@ -387,7 +395,7 @@ def test_who_is_efficient(case):
 
 def test_the_depth_first_condition_counts_the_microbatch_size():
     """Printed N_PP S_seq >= I_hw, which holds at S_mb = 1; its own I_FS-DF has S_mb."""
-    setup = Setup(4, microbatches=8, microbatch_size=2)
+    setup = Setup(Degrees(pp=4), microbatches=8, microbatch_size=2)
     assert network.overlapped_intensity(GPT3, setup, "depth-first") == 4 * 2 * 2048
 
 
@@ -397,7 +405,7 @@ def test_the_depth_first_condition_counts_the_microbatch_size():
 )
 def test_pipeline_intensity(model, loops, printed):
     """All four as printed, 1T with its hidden size of 25,600; 294,912 is cut, not rounded."""
-    intensity = network.pipeline_intensity(model, Setup(4, 8, loops=loops))
+    intensity = network.pipeline_intensity(model, Setup(Degrees(pp=4, tp=8), loops=loops))
     assert intensity == pytest.approx(24 * model.hidden * model.layers / (4 * loops))
     assert intensity == pytest.approx(float(printed), rel=0.005)
 

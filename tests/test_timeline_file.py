@@ -198,7 +198,7 @@ def reports(timeline):
 @settings(derandomize=True, deadline=None, max_examples=150)
 @given(st.data())
 def test_a_garbled_file_is_refused_or_can_be_shown(data):
-    graph = build_graph("gpipe", Layout(2, 2, 1, "contiguous"))
+    graph = build_graph("gpipe", Layout(2, 2))
     text = write_timeline(executed(graph, 1)).encode()
     at = data.draw(st.integers(0, len(text) - 1))
     kind = data.draw(st.sampled_from(["cut", "digit", "byte", "twice"]))

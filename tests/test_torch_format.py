@@ -34,7 +34,7 @@ def as_orders(ranks: list[list[Any]]) -> list[Order]:
 
 
 def test_one_line_a_rank_one_word_a_step() -> None:
-    orders = find_schedule("1f1b").orders(Layout(2, 2, placement="contiguous"))
+    orders = find_schedule("1f1b").orders(Layout(2, 2))
     assert write_orders(orders) == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 
 
@@ -126,18 +126,11 @@ def test_any_file_is_read_or_refused_in_one_line(text: str | bytes) -> None:
 # Layout
 
 
-@pytest.mark.parametrize(
-    "layout", [Layout(3, 6, 2), Layout(3, 6, placement="contiguous"), Layout(1, 1)], ids=str
-)
+@pytest.mark.parametrize("layout", [Layout(3, 6, 2), Layout(3, 6), Layout(1, 1)], ids=str)
 def test_the_layout_follows_from_the_orders(layout: Layout) -> None:
-    name = "breadth-first" if layout.placement == "looped" else "1f1b"
+    name = "breadth-first" if layout.loops > 1 else "1f1b"
     found = layout_of(find_schedule(name).orders(layout))
-    assert found.pipeline_parallel == layout.pipeline_parallel
-    assert found.microbatches == layout.microbatches
-    assert found.stages == layout.stages
-    named = found.named()
-    assert named is not None
-    assert (named.rank_of_stage == layout.rank_of_stage).all()
+    assert found == layout
 
 
 @pytest.mark.parametrize(
@@ -145,11 +138,10 @@ def test_the_layout_follows_from_the_orders(layout: Layout) -> None:
     [("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0", (0, 1, 1, 0)), ("0F0,0B0\n1F0,2F0,2B0,1B0", (0, 1, 1))],
     ids=["folded", "uneven"],
 )
-def test_a_placement_without_a_name_is_found(text: str, rank_of_stage: tuple[int, ...]) -> None:
+def test_any_placement_is_found(text: str, rank_of_stage: tuple[int, ...]) -> None:
     orders = read_orders(text)
     assert order_violations(orders) == []
-    assert layout_of(orders).rank_of_stage == rank_of_stage
-    assert layout_of(orders).named() is None
+    assert layout_of(orders).placement == rank_of_stage
 
 
 @pytest.mark.parametrize(
@@ -356,7 +348,7 @@ def test_we_read_and_accept_what_pytorch_dumps(
     assert [word(step) for steps in as_lists(orders) for step in steps] == expected
     assert order_violations(orders) == []
     rank_of_stage = schedule.stage_index_to_group_rank
-    assert layout_of(orders).rank_of_stage == tuple(rank_of_stage[stage] for stage in range(8))
+    assert layout_of(orders).placement == tuple(rank_of_stage[stage] for stage in range(8))
 
 
 @pytest.mark.torch

@@ -19,6 +19,7 @@ from bfpp.schedules import (
     InvalidConfiguration,
     Layout,
     Sharding,
+    find_schedule,
     registered_schedules,
 )
 from bfpp.schedules.columns import NONE
@@ -35,18 +36,19 @@ def job_of(name: str, sharding: Sharding, ranks: int, replicas: int) -> Job:
     """Settings that differ from case to case, so that each is met with each schedule."""
     clips = (ranks + replicas + len(name)) % 2 == 0
     overlaps = sharding is not Sharding.PARTIAL
-    layout = Layout(ranks, 2 * ranks, 2, registered_schedules()[name].placement)
+    schedule = find_schedule(name)
+    layout = schedule.divided(ranks, 2 * ranks, 2)
     try:
-        registered_schedules()[name].require(layout)
+        schedule.require(layout)
     except InvalidConfiguration:
-        layout = replace(layout, stages_per_rank=1)
+        layout = schedule.divided(ranks, 2 * ranks, 1)
     return Job(
-        schedule=name,
+        schedule=schedule,
         layout=layout,
         communication=Communication(sharding, overlaps, overlaps, clips),
-        model=Chain(layout.stages + 1),
+        model=Chain(layout.units + 1),
         steps=STEPS,
-        data_parallel=replicas,
+        dp=replicas,
         microbatch_size=1 + ranks % 2,
         precision=Precision.FLOAT64,
         activations=list(Activations)[(ranks + overlaps) % 2],
@@ -131,7 +133,7 @@ def test_all_processes_leave_the_same_steps_out(case: str, ran: dict[str, Ran]) 
 @pytest.mark.parametrize("case", [case for case in JOBS if "4x1" in case or "2x2" in case])
 def test_what_is_measured_is_an_execution_of_the_graph(case: str, ran: dict[str, Ran]) -> None:
     graph, columns = JOBS[case].plan().graph, ran[case].columns
-    for replica in range(JOBS[case].data_parallel):
+    for replica in range(JOBS[case].dp):
         timeline = timeline_of(columns, graph, replica)
         assert timeline.posted is not None
         assert timeline.ready is not None
@@ -193,8 +195,8 @@ def test_a_process_makes_the_groups_that_it_is_in() -> None:
 # What must not go unnoticed
 
 PAIR = Job(
-    schedule="gpipe",
-    layout=Layout(2, 3, 1, "contiguous"),
+    schedule=find_schedule("gpipe"),
+    layout=Layout(2, 3),
     communication=Communication(),
     model=Chain(2),
     steps=2,

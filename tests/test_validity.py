@@ -16,6 +16,7 @@ from bfpp.schedules import (
     Sharding,
     TaskGraph,
     build_graph,
+    find_schedule,
     lower,
 )
 from bfpp.schedules.steps import STEP, backward, forward
@@ -109,10 +110,8 @@ def test_the_checker_objects_after_several_mutations(graph: TaskGraph, data: st.
 def test_dependencies_without_which_all_is_well(
     schedule: str, sharding: Sharding, overlap: bool
 ) -> None:
-    placement = "looped" if schedule.endswith("first") else "contiguous"
-    graph = build_graph(
-        schedule, Layout(2, 2, 2, placement), Communication(sharding, overlap, overlap)
-    )
+    layout = find_schedule(schedule).divided(2, 2, 2)
+    graph = build_graph(schedule, layout, Communication(sharding, overlap, overlap))
     edges = [(task.number, other) for task in graph.tasks() for other in task.dependencies]
     seen = Counter(judge(waiting_less(graph, *edge)) for edge in edges)
     assert set(seen) <= {(False, False), (True, True)}

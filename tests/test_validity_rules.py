@@ -41,7 +41,7 @@ def first(graph: TaskGraph, operation: Operation, **fields: int) -> int:
 
 
 def points_nowhere() -> TaskGraph:
-    return changed(pair_of_ranks(), 3, stage=7)
+    return changed(pair_of_ranks(), 3, unit=7)
 
 
 def numbered_backwards() -> TaskGraph:
@@ -71,7 +71,7 @@ def misses_a_transfer() -> TaskGraph:
 
 
 def receives_from_a_stranger() -> TaskGraph:
-    graph = build_graph("gpipe", Layout(3, 1, placement="contiguous"))
+    graph = build_graph("gpipe", Layout(3, 1))
     lanes = list(graph.lanes)
     lanes[lanes.index(Lane(1, operations.RECEIVE_ACTIVATIONS, 0))] = Lane(
         1, operations.RECEIVE_ACTIVATIONS, 2
@@ -86,17 +86,17 @@ def goes_up_before_down() -> TaskGraph:
 
 def starts_before_its_input_is_here() -> TaskGraph:
     graph = pair_of_ranks()
-    return changed(graph, first(graph, Operation.FORWARD, stage=1), dependencies=(0,))
+    return changed(graph, first(graph, Operation.FORWARD, unit=1), dependencies=(0,))
 
 
 def gathers_too_early() -> TaskGraph:
     graph = one_rank(1, 3, sharding=Sharding.FULL)
-    gather = find(graph, Operation.GATHER, stage=2)[0]
+    gather = find(graph, Operation.GATHER, unit=2)[0]
     return changed(graph, gather.number, dependencies=())
 
 
 def gathers_twice() -> TaskGraph:
-    graph = one_rank(1, 1, sharding=Sharding.PARTIAL, data_overlap=False)
+    graph = one_rank(1, 1, sharding=Sharding.PARTIAL, dp_overlap=False)
     return twice(graph, first(graph, Operation.GATHER))
 
 
@@ -108,7 +108,7 @@ def reduces_too_early() -> TaskGraph:
 
 
 def reduces_twice() -> TaskGraph:
-    graph = one_rank(1, 1, data_overlap=False)
+    graph = one_rank(1, 1, dp_overlap=False)
     return twice(graph, first(graph, Operation.REDUCE))
 
 
@@ -118,7 +118,7 @@ def updates_too_early() -> TaskGraph:
 
 
 EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
-    "columns": (points_nowhere, ["#3 has stage 7, which does not exist"]),
+    "columns": (points_nowhere, ["#3 has unit 7, which does not exist"]),
     "numbering": (
         numbered_backwards,
         [
@@ -139,7 +139,7 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
     ),
     "placement": (
         runs_elsewhere,
-        ["#0 forward of stage 0 micro-batch 0 on rank 1 is of a stage that rank 0 holds"],
+        ["#0 forward of stage 0 micro-batch 0 on rank 1 is of a unit that rank 0 holds"],
     ),
     "passes": (
         misses_a_forward,
@@ -241,7 +241,7 @@ def test_no_rule_is_idle(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_deadlock_names_the_head_of_each_stuck_lane() -> None:
-    graph = pair_of_ranks(pipeline_overlap=False, data_overlap=False)
+    graph = pair_of_ranks(pp_overlap=False, dp_overlap=False)
     stuck = changed(graph, 2, dependencies=(1, 4))
     assert [violation.rule for violation in violations(stuck)] == ["numbering", "deadlock"]
     deadlock = violations(stuck)[-1]

@@ -47,7 +47,7 @@ def test_the_task_that_a_device_is_stuck_in_is_told(sharding: Sharding) -> None:
     layers: list[Callable[[], nn.Module]] = [partial(Tanh, 4)] * 4
     layers[2] = partial(Stuck, reached, released)
     graph = build_graph("breadth-first", Layout(2, 3, 2), Communication(sharding))
-    plan = Plan(graph, Model(layers, mean_square, partial(numbers, 4)), data_parallel=2)
+    plan = Plan(graph, Model(layers, mean_square, partial(numbers, 4)), dp=2)
     trainer = Trainer(plan, LocalBackend(plan, Threads()))
     watch = Watch()
     queued = Queued(trainer, watch)
@@ -60,7 +60,7 @@ def test_the_task_that_a_device_is_stuck_in_is_told(sharding: Sharding) -> None:
         busy = [lane for lane in watch.beat().lanes if lane.busy]
         tasks = [graph.task(lane.activity.number or 0) for lane in busy]
         stuck = {(task.operation, task.stage) for task in tasks}
-        return stuck == {(Operation.FORWARD, 2)} and len(busy) == plan.data_parallel
+        return stuck == {(Operation.FORWARD, 2)} and len(busy) == plan.dp
 
     wait_for(is_told)
     since = max(lane.seconds for lane in watch.beat().lanes if lane.busy)
@@ -154,7 +154,7 @@ def all_asked(trainer: Trainer) -> dict[str, tuple[int, int]]:
 @pytest.fixture(scope="module")
 def running() -> Iterator[Running]:
     graph = build_graph("breadth-first", Layout(2, 3, 2), Communication(Sharding.FULL))
-    plan = Plan(graph, chain(4), data_parallel=2)
+    plan = Plan(graph, chain(4), dp=2)
     trainer = Trainer(plan, LocalBackend(plan, Threads()))
     yield Running(trainer)
     trainer.close()
@@ -198,6 +198,6 @@ def test_a_look_asks_again_only_where_lanes_are(running: Running) -> None:
         flag.asked = 0
     queued.look()
     asked = sum(flag.asked for flag in running.flags)
-    ends, replicas = len(queued.cursors), running.trainer.plan.data_parallel
+    ends, replicas = len(queued.cursors), running.trainer.plan.dp
     assert 0 < asked <= ends * (1 + replicas) < len(running.flags) / 4
     running.trainer.under_way.clear()

@@ -39,14 +39,14 @@ def flaw(graph: TaskGraph) -> str | None:
 
 def reference(layout: Layout, *, clipping: bool = False) -> list[float]:
     """Each stage's weight after a step, computed without any schedule."""
-    weights: list[float] = [stage + 2 for stage in range(layout.stages)]
-    gradients: list[float] = [0] * layout.stages
+    weights: list[float] = [stage + 2 for stage in range(layout.units)]
+    gradients: list[float] = [0] * layout.units
     for microbatch in range(layout.microbatches):
         inputs = [sample(microbatch)]
         for weight in weights:
             inputs.append(inputs[-1] * weight)
         gradient = inputs.pop()
-        for stage in reversed(range(layout.stages)):
+        for stage in reversed(range(layout.units)):
             gradients[stage] += gradient * inputs[stage] + weights[stage]
             gradient *= weights[stage]
     clipped = sum(gradients) if clipping else 0
@@ -153,7 +153,7 @@ class Machine:
         self.graph = graph
         self.layout = graph.layout
         self.weights: dict[tuple[int, int], float] = {
-            (int(rank), stage): stage + 2 for stage, rank in enumerate(self.layout.rank_of_stage)
+            (int(rank), stage): stage + 2 for stage, rank in enumerate(self.layout.rank_of_unit)
         }
         self.gathered: dict[tuple[int, int], float] = {}
         self.activations: dict[tuple[int, int, int], float] = {}
@@ -174,30 +174,30 @@ class Machine:
             if not is_end:
                 running[number] = DOES[tasks[number].operation](self, tasks[number])
             next(running[number], None)
-        return [self.weights[int(r), stage] for stage, r in enumerate(self.layout.rank_of_stage)]
+        return [self.weights[int(r), stage] for stage, r in enumerate(self.layout.rank_of_unit)]
 
     def find_weight(self, task: Task) -> float:
         if self.graph.communication.sharding is Sharding.NONE:
-            return self.weights.get((task.rank, task.stage), NOTHING)
+            return self.weights.get((task.rank, task.unit), NOTHING)
         return self.gathered.get((task.rank, task.weight_buffer), NOTHING)
 
     def incoming(self, task: Task) -> float:
         """The gradient of a stage's output."""
-        if task.stage == self.layout.stages - 1:
-            return self.activations.get((task.rank, task.stage, task.microbatch), NOTHING)
-        return self.gradients.get((task.rank, task.stage + 1, task.microbatch), NOTHING)
+        if task.unit == self.layout.units - 1:
+            return self.activations.get((task.rank, task.unit, task.microbatch), NOTHING)
+        return self.gradients.get((task.rank, task.unit + 1, task.microbatch), NOTHING)
 
     def forward(self, task: Task) -> Iterator[None]:
-        here = task.rank, task.stage, task.microbatch
-        previous = task.rank, task.stage - 1, task.microbatch
-        value = self.activations.get(previous, NOTHING) if task.stage else sample(task.microbatch)
+        here = task.rank, task.unit, task.microbatch
+        previous = task.rank, task.unit - 1, task.microbatch
+        value = self.activations.get(previous, NOTHING) if task.unit else sample(task.microbatch)
         weight = self.find_weight(task)
         yield
         self.saved[here] = value
         self.activations[here] = value * unchanged(weight, self.find_weight(task))
 
     def backward(self, task: Task) -> Iterator[None]:
-        here = task.rank, task.stage, task.microbatch
+        here = task.rank, task.unit, task.microbatch
         weight, gradient = self.find_weight(task), self.incoming(task)
         value = self.saved.get(here, NOTHING)
         yield
@@ -206,7 +206,7 @@ class Machine:
         self.added[task.rank, task.gradient_buffer] += gradient * value + weight
 
     def backward_input(self, task: Task) -> Iterator[None]:
-        here = task.rank, task.stage, task.microbatch
+        here = task.rank, task.unit, task.microbatch
         weight, gradient = self.find_weight(task), self.incoming(task)
         value = self.saved.get(here, NOTHING)
         yield
@@ -215,7 +215,7 @@ class Machine:
 
     def backward_weight(self, task: Task) -> Iterator[None]:
         weight = self.find_weight(task)
-        half = self.halves.get((task.rank, task.stage, task.microbatch), NOTHING)
+        half = self.halves.get((task.rank, task.unit, task.microbatch), NOTHING)
         yield
         weight = unchanged(weight, self.find_weight(task))
         self.added[task.rank, task.gradient_buffer] += half + weight
@@ -223,15 +223,15 @@ class Machine:
     def transfer(self, task: Task) -> Iterator[None]:
         activations = task.operation is Operation.TRANSFER_ACTIVATIONS
         memory = self.activations if activations else self.gradients
-        value = memory.get((task.rank, task.stage, task.microbatch), NOTHING)
+        value = memory.get((task.rank, task.unit, task.microbatch), NOTHING)
         yield
         ends = self.graph.lanes[task.lane], self.graph.lanes[task.peer_lane]
         if are_one_channel(*ends):
-            memory[ends[1].rank, task.stage, task.microbatch] = value
+            memory[ends[1].rank, task.unit, task.microbatch] = value
 
     def gather(self, task: Task) -> Iterator[None]:
         self.gathered[task.rank, task.weight_buffer] = NOTHING
-        weight = self.weights.get((task.rank, task.stage), NOTHING)
+        weight = self.weights.get((task.rank, task.unit), NOTHING)
         yield
         self.gathered[task.rank, task.weight_buffer] = weight
 
@@ -239,11 +239,11 @@ class Machine:
         taken = self.added[task.rank, task.gradient_buffer]
         yield
         self.added[task.rank, task.gradient_buffer] = 0
-        self.reduced[task.rank, task.stage] += taken
+        self.reduced[task.rank, task.unit] += taken
 
     def norm(self, task: Task) -> Iterator[None]:
         yield
-        own = self.layout.stages_of(task.rank)
+        own = self.layout.units_of(task.rank)
         self.told.add(task.rank)
         self.norms[task.rank] += sum(self.reduced[task.rank, stage] for stage in own)
 
@@ -251,11 +251,11 @@ class Machine:
         """What every rank adds to its weights: the same, as it depends on all gradients."""
         if not self.graph.communication.clipping:
             return 0
-        ranks = range(self.layout.pipeline_parallel)
+        ranks = range(self.layout.pp)
         return sum(self.norms[rank] if rank in self.told else NOTHING for rank in ranks)
 
     def optimizer(self, task: Task) -> Iterator[None]:
-        own = [(task.rank, stage) for stage in self.layout.stages_of(task.rank)]
+        own = [(task.rank, stage) for stage in self.layout.units_of(task.rank)]
         clipped = self.clipped()
         updated = {key: self.weights[key] + self.reduced[key] + clipped for key in own}
         self.weights.update(dict.fromkeys(own, NOTHING))

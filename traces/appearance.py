@@ -42,7 +42,7 @@ def ink(background: str) -> str:
 
 def label(task: Task) -> str:
     """The few characters drawn on a task."""
-    number = task.stage if task.microbatch == NONE else task.microbatch
+    number = task.unit if task.microbatch == NONE else task.microbatch
     return "" if number == NONE else str(number)
 
 

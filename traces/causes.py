@@ -78,9 +78,7 @@ class Causes:
     def waits(self) -> list[Wait]:
         """Every idle stretch of every rank; their seconds sum to the ranks' idle time."""
         return [
-            wait
-            for rank in range(self.timeline.graph.layout.pipeline_parallel)
-            for wait in self._waits_of(rank)
+            wait for rank in range(self.timeline.graph.layout.pp) for wait in self._waits_of(rank)
         ]
 
     def idle_seconds(self, rank: int) -> dict[Cause, float]:
@@ -90,7 +88,7 @@ class Causes:
     @cached_property
     def idle(self) -> list[dict[Cause, float]]:
         """For each rank, its idle time by cause."""
-        ranks = self.timeline.graph.layout.pipeline_parallel
+        ranks = self.timeline.graph.layout.pp
         total = [dict.fromkeys(Cause, 0.0) for _ in range(ranks)]
         for wait in self.waits:
             for cause, seconds in wait.seconds.items():

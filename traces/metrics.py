@@ -10,7 +10,7 @@ import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
 from bfpp.schedules.communication import Communication
-from bfpp.schedules.counts import peak_activations
+from bfpp.schedules.counts import peak_microbatches
 from bfpp.schedules.operations import (
     GRADIENTS,
     OPERATIONS,
@@ -39,8 +39,8 @@ class RankMetrics:
     `exposed_data` and `exposed_model` are how long it only communicates: a transfer
     (at either end), a gather or reduction, or what tensor-, context- and expert-parallel
     groups exchange runs while no compute step does.
-    `peak_microbatches` is the most activations alive at once, in units of all
-    of the rank's stages.
+    `peak_microbatches` is the most activations alive at once, in micro-batches
+    that each take all of a rank's stages.
     """
 
     rank: int
@@ -59,7 +59,7 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
     """The metrics of each rank."""
     graph, step_time = timeline.graph, timeline.step_time
     computes = compute_time(timeline).tolist()
-    peaks = peak_activations(graph) / graph.layout.stages_per_rank
+    peaks = peak_microbatches(graph)
     chosen = [
         among(graph.operation, communicating(groups, graph.communication))
         for groups in (TRANSFERS, DATA_PARALLEL, MODEL_PARALLEL)
@@ -100,7 +100,7 @@ def compute_time(timeline: Timeline) -> Seconds:
     """For each rank, the seconds of its forward and backward passes."""
     graph = timeline.graph
     seconds = np.where(graph.is_compute, timeline.duration, 0.0)
-    return np.bincount(graph.rank, seconds, graph.layout.pipeline_parallel).astype(float)
+    return np.bincount(graph.rank, seconds, graph.layout.pp).astype(float)
 
 
 def bubble(timeline: Timeline) -> float:
@@ -182,7 +182,7 @@ def weight_buffers_over_time(timeline: Timeline, rank: int) -> Level:
     graph = timeline.graph
     tasks = graph.rank_tasks.of(rank)
     tasks = tasks[graph.weight_buffer[tasks] != NONE]
-    opens = among(graph.operation[tasks], of_scope(Scope.STAGE, writers(WEIGHTS)))
+    opens = among(graph.operation[tasks], of_scope(Scope.UNIT, writers(WEIGHTS)))
     return _buffers_over_time(timeline, tasks, graph.weight_buffer[tasks], opens)
 
 

@@ -93,7 +93,7 @@ def _require_room(timeline: Timeline) -> None:
 
 def _names(timeline: Timeline) -> Iterator[Event]:
     graph = timeline.graph
-    for rank in range(graph.layout.pipeline_parallel):
+    for rank in range(graph.layout.pp):
         process: Event = {"ph": "M", "pid": rank + 1}
         yield process | {"name": "process_name", "args": {"name": f"rank {rank}"}}
         yield process | {"name": "process_sort_index", "args": {"sort_index": rank}}
@@ -105,7 +105,7 @@ def _names(timeline: Timeline) -> Iterator[Event]:
 
 def _thread(timeline: Timeline, lane: int) -> Event:
     graph = timeline.graph
-    return {"pid": graph.lanes[lane].rank + 1, "tid": graph.layout.pipeline_parallel + 1 + lane}
+    return {"pid": graph.lanes[lane].rank + 1, "tid": graph.layout.pp + 1 + lane}
 
 
 def _on_lane(timeline: Timeline, number: int, lane: int, times: Offsets) -> Iterator[Event]:
@@ -126,6 +126,8 @@ def _described(timeline: Timeline, number: int) -> Event:
     arguments: Event = {"task": number}
     if task.stage != NONE:
         arguments["stage"] = task.stage
+    if task.unit != task.stage:
+        arguments["unit"] = task.unit
     if task.microbatch != NONE:
         arguments["micro-batch"] = task.microbatch
     if task.peer != NONE:

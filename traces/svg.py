@@ -256,7 +256,7 @@ def _legend(drawings: Sequence[_Drawing], frame: _Frame, top: float) -> tuple[li
         elements += _swatch(operation, x, baseline)
         elements.append(text(x + SWATCH + 3, baseline, operation.title, SMALL))
         x += width + 12
-    note = NUMBERS + (STAGES if any(each.row.scope is Scope.STAGE for each in shown) else "")
+    note = NUMBERS + (STAGES if any(each.row.scope is Scope.UNIT for each in shown) else "")
     if x + text_width(note, SMALL) > frame.right:
         baseline += LINE
     elements.append(text(frame.right, baseline, note, SMALL, "end", QUIET_INK))

@@ -29,7 +29,7 @@ class _Grid(NamedTuple):
     layout: Layout
 
     def rank_of(self, layer: int) -> int:
-        return int(self.layout.rank_of_stage[layer])
+        return int(self.layout.rank_of_unit[layer])
 
     def corner(self, layer: int) -> tuple[float, float]:
         """The upper left corner of a layer's box."""
@@ -38,17 +38,17 @@ class _Grid(NamedTuple):
 
     @property
     def width(self) -> float:
-        return self.layout.stages * COLUMN
+        return self.layout.units * COLUMN
 
     @property
     def height(self) -> float:
-        return self.layout.pipeline_parallel * ROW
+        return self.layout.pp * ROW
 
 
 def svg_placements(layouts: Sequence[tuple[str, Layout]]) -> str:
     """The placements beside each other, each with its caption.
 
-    One layer is one stage, and has its number on it and below it. The line is
+    One layer is one unit, and has its number on it and below it. The line is
     the way of a micro-batch's forward pass.
     """
     left, body, bottom = EDGE, [], 0.0
@@ -68,7 +68,7 @@ def _fitting(title: str, grid: _Grid) -> str:
 
 def _rows(grid: _Grid) -> list[str]:
     """A light band and a name for each rank."""
-    ranks = range(grid.layout.pipeline_parallel)
+    ranks = range(grid.layout.pp)
     bands = [_band(grid, rank) for rank in ranks]
     names = [
         text(
@@ -92,7 +92,7 @@ def _band(grid: _Grid, rank: int) -> str:
 def _path(grid: _Grid) -> list[str]:
     """From box to box: along the row, or between two columns to another row."""
     lines, heads = [], []
-    for layer, following in pairwise(range(grid.layout.stages)):
+    for layer, following in pairwise(range(grid.layout.units)):
         x, y = grid.corner(layer)
         to_x, to_y = grid.corner(following)
         middle, to_middle = y + BOX_HEIGHT / 2, to_y + BOX_HEIGHT / 2
@@ -118,9 +118,9 @@ def _heads(pieces: Sequence[str]) -> str:
 
 def _boxes(grid: _Grid) -> list[str]:
     """The layers, darker on earlier ranks, with their numbers."""
-    ranks = grid.layout.pipeline_parallel
+    ranks = grid.layout.pp
     elements = []
-    for layer in range(grid.layout.stages):
+    for layer in range(grid.layout.units):
         x, y = grid.corner(layer)
         colour = fill(Operation.FORWARD, grid.rank_of(layer), ranks)
         place = (x + BOX / 2, y + BOX_HEIGHT / 2 + SMALL * 0.36, str(layer))
@@ -135,7 +135,7 @@ def _axis(grid: _Grid) -> list[str]:
     baseline = grid.top + grid.height + SMALL + 1
     places = [
         (grid.left + (layer + 0.5) * COLUMN, baseline, str(layer))
-        for layer in range(grid.layout.stages)
+        for layer in range(grid.layout.units)
     ]
     return [
         labels(places, SMALL, QUIET_INK),

@@ -170,7 +170,7 @@ def _explained(operation: Operation) -> str:
     mark = TRACED[operation].mark
     scope = operation.row.scope
     sample = mark.unlabelled if scope is Scope.RANK else f"{mark.before}0{mark.after}".strip()
-    return f"{sample} {operation.title}" + (" of stage 0" if scope is Scope.STAGE else "")
+    return f"{sample} {operation.title}" + (" of stage 0" if scope is Scope.UNIT else "")
 
 
 def _axis(scale: Scale, available: int) -> str:

@@ -139,7 +139,7 @@ def _require_sound(graph: TaskGraph) -> None:
     for rank, lane in ((graph.rank, graph.lane), (graph.peer, graph.peer_lane)):
         _require_same(np.where(lane == NONE, NONE, rank_of_lane[lane]), rank)
     computing = np.unique(graph.rank[graph.is_compute])
-    if len(computing) < graph.layout.pipeline_parallel:
+    if len(computing) < graph.layout.pp:
         raise MalformedTimeline("graph: there is a rank without a forward or a backward pass")
 
 

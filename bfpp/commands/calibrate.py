@@ -16,7 +16,7 @@ from bfpp.outputs import add_force_argument, add_output
 from bfpp.profiles import as_toml
 from bfpp.results import print_json, print_table
 from bfpp.run_options import add_device_arguments, add_model_arguments, add_process_arguments
-from bfpp.schedules import Layout
+from bfpp.schedules import Layout, find_schedule
 from bfpp.traces.time_axis import in_words
 
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, and write."""
-    job = device_job_of(options, "breadth-first", Layout(options.pp, 1))
+    job = device_job_of(options, find_schedule("breadth-first"), Layout(options.pp, 1))
     from bfpp.executor.calibration import QUICK, Effort, calibrate
     from bfpp.executor.processes import RunFailed, launch, prepare
 

@@ -9,9 +9,10 @@ from bfpp import options as shared
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
-from bfpp.predictions import Prediction, print_cautions, run_scenario
+from bfpp.predictions import Prediction, predicted, print_cautions
 from bfpp.results import NOISE, Result, print_json, print_table
-from bfpp.schedules import InvalidConfiguration, registered_schedules
+from bfpp.schedules import InvalidConfiguration, Layout, registered_schedules
+from bfpp.sim.experiment import Experiment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +35,10 @@ def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     shared.refuse_text_beside_json(options)
     names = options.schedules or list(registered_schedules())
-    scenarios = [shared.scenario(shared.for_one_of(names, options, name), name) for name in names]
-    _require_same_model(scenarios)
+    experiments = shared.side_by_side(options, names)
+    _require_same_model(experiments)
     assumed = assumptions(options)
-    results = [run_scenario(scenario, options.engine) for scenario in scenarios]
+    results = [predicted(each, options.engine) for each in experiments]
     if options.json:
         record = {"schedules": [result.record for result in results]}
         print_json(with_assumptions(record, assumed))
@@ -48,14 +49,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _require_same_model(scenarios: list[shared.Scenario]) -> None:
+def _require_same_model(experiments: Sequence[Experiment]) -> None:
     """Refuse abstract costs of stages that are not the same share of the model."""
-    stages = {scenario.layout.stages for scenario in scenarios if not scenario.physical}
-    if len(stages) > 1:
+    units = {each.configuration.layout.units for each in experiments if not each.physical}
+    if len(units) > 1:
         raise InvalidConfiguration(
-            "stages_per_rank",
-            f"schedules of {' and '.join(map(str, sorted(stages)))} stages do not compare; "
-            "with seconds per stage, --loops divides all of them alike",
+            "units_per_stage",
+            f"schedules of {' and '.join(map(str, sorted(units)))} units do not compare; "
+            "with seconds per unit, --loops divides all of them alike",
         )
 
 
@@ -70,8 +71,8 @@ def _print(results: Sequence[Prediction]) -> None:
     rows = [
         ("", *(beside_the_fastest(result) for result in results)),
         (
-            "stages of a rank",
-            *(str(each.timeline.graph.layout.stages_per_rank) for each in results),
+            "stages, units per rank",
+            *(_division(each.timeline.graph.layout) for each in results),
         ),
     ]
     table = zip(*(result.highlights() for result in results), strict=True)
@@ -79,3 +80,7 @@ def _print(results: Sequence[Prediction]) -> None:
     names = [result.name for result in results]
     print_table(results[-1].size, ("", *names), rows)
     print_cautions(results)
+
+
+def _division(layout: Layout) -> str:
+    return f"{layout.stages / layout.pp:g}, {layout.units / layout.pp:g}"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import replace
 
 from bfpp import options as shared
 from bfpp.errors import one_line
 from bfpp.explanation import Explanation
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.parser import Parser
-from bfpp.predictions import print_cautions, run_scenario
+from bfpp.predictions import predicted, print_cautions
 from bfpp.results import NOISE, print_json, print_table
-from bfpp.schedules import InvalidConfiguration, find_schedule
+from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.parameters import changed, parse_change
 from bfpp.tables import print_idle
 from bfpp.traces.time_axis import in_words
@@ -52,19 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Explain one configuration, and how each other one differs from it."""
-    scenario = shared.scenario(options, options.schedule)
+    experiment = shared.experiment(options)
     assumed = assumptions(options)
-    base = Explanation(run_scenario(scenario, options.engine))
+    base = Explanation(predicted(experiment, options.engine))
     others = {}
     for text in options.set:
-        costs = changed(scenario.costs, parse_change(text))
-        others[text] = Explanation(run_scenario(replace(scenario, costs=costs), options.engine))
+        costs = changed(experiment.costs, parse_change(text))
+        others[text] = Explanation(predicted(experiment, options.engine, costs))
     for text in options.against:
         words = _with_options(options, text)
-        compared = shared.scenario(words, words.schedule)
+        compared = shared.experiment(words)
         if words.model != options.model:
             assumed += assumptions(words)
-        others[text] = Explanation(run_scenario(compared, options.engine))
+        others[text] = Explanation(predicted(compared, options.engine))
     if options.json:
         cases = [{"case": text, **base.difference(other)} for text, other in others.items()]
         print_json(with_assumptions({**base.record(), "what_if": cases}, assumed))
@@ -78,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
     """The options as they would be with some more words on the command line.
 
-    A schedule that uses no sequence inherits none.
+    Parameters of a schedule are inherited by those that have them.
     """
     parser: Parser = options.parser
     try:
@@ -88,10 +87,11 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
     if refused := NOT_AGAINST.intersection(word.partition("=")[0] for word in words):
         raise InvalidConfiguration("against", f"{min(refused)} is no part of a configuration")
     schedule = [] if words and not words[0].startswith("-") else [options.schedule]
-    inherited = argparse.Namespace(**vars(options) | {"sequence": None})
-    compared = parser.parse([*schedule, *words], inherited)
-    if compared.sequence is None and find_schedule(compared.schedule).uses_sequence:
-        compared.sequence = options.sequence
+    own = dict.fromkeys(shared.schedule_parameters())
+    compared = parser.parse([*schedule, *words], argparse.Namespace(**vars(options) | own))
+    for parameter in shared.experiment(compared).rule.parameters:
+        if getattr(compared, parameter) is None:
+            setattr(compared, parameter, getattr(options, parameter))
     return compared
 
 

@@ -7,7 +7,7 @@ import sys
 
 from bfpp import options as shared
 from bfpp.results import print_json
-from bfpp.schedules import find_schedule
+from bfpp.schedules.steps import in_units
 from bfpp.schedules.torch_format import write_orders
 
 
@@ -27,8 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print one line a rank."""
-    schedule = find_schedule(options.schedule)
-    lines = write_orders(schedule.orders(shared.layout(options, schedule)))
+    configuration = shared.pipeline(options)
+    schedule, layout = configuration.schedule, configuration.layout
+    lines = write_orders([in_units(order, layout) for order in schedule.orders(layout)])
     if options.json:
         print_json(
             {"schedule": schedule.name, "orders": [row.split(",") for row in lines.splitlines()]}

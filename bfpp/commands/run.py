@@ -182,7 +182,7 @@ def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None)
     seconds = [report.seconds for report in outcome.reports]
     elapsed = [report.elapsed for report in outcome.reports]
     record = {
-        "schedule": job.schedule,
+        "schedule": job.schedule.name,
         "backend": str(job.backend),
         "first_step": outcome.first,
         "losses": [_finite(report.loss) for report in outcome.reports],
@@ -216,10 +216,10 @@ def _finite(value: float) -> float | None:
 def _print(
     job: Job, record: Mapping[str, Any], reports: Sequence[Report], found: Verification | None
 ) -> None:
-    replicas = f", {job.data_parallel} replicas" if job.data_parallel > 1 else ""
+    replicas = f", {job.dp} replicas" if job.dp > 1 else ""
     layout = job.layout
     title = (
-        f"{job.schedule}: {layout.pipeline_parallel} ranks, {layout.stages} stages, "
+        f"{job.schedule.name}: {layout.pp} ranks, {layout.units} stages, "
         f"{layout.microbatches} micro-batches{replicas}"
     )
     if reports:

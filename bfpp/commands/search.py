@@ -14,8 +14,9 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.predictions import shortage
 from bfpp.results import print_json, print_table
+from bfpp.schedules import Configuration
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
-from bfpp.sim.search import Configuration, Outcome, Problem, nearest, pareto, ranked
+from bfpp.sim.search import Outcome, Problem, nearest, pareto, ranked
 
 SHOWN = 15
 INTERRUPTED = 130

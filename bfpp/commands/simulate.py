@@ -9,7 +9,7 @@ from bfpp.exports import add_export_arguments, write_exports
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
-from bfpp.predictions import print_cautions, run_scenario
+from bfpp.predictions import predicted, print_cautions
 from bfpp.results import print_json
 from bfpp.tables import print_result
 
@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulate, and report."""
     shared.refuse_text_beside_json(options)
-    scenario = shared.scenario(options, options.schedule)
+    experiment = shared.experiment(options)
     assumed = assumptions(options)
-    result = run_scenario(scenario, options.engine)
+    result = predicted(experiment, options.engine)
     if options.json:
         print_json(with_assumptions(result.record, assumed))
     else:

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     by_schedule: dict[str, list[Outcome]] = {name: [] for name in problem.schedules}
     for outcomes in search(problem, options):
         for outcome in outcomes:
-            by_schedule[outcome.configuration.schedule].append(outcome)
+            by_schedule[outcome.configuration.schedule.name].append(outcome)
     found = {
         name: tradeoff(problem.model, outcomes, problem.gpus, options.sizes, options.critical_batch)
         for name, outcomes in by_schedule.items()
@@ -103,14 +103,14 @@ def _print(found: dict[str, list[Training]], options: argparse.Namespace, model:
             if trainings:
                 each = trainings[at]
                 price = () if options.price is None else (f"{each.price(options.price):,.0f}",)
-                groups = each.outcome.configuration
+                degrees = each.outcome.configuration.degrees
                 cells = (
                     name,
                     f"{each.days:,.1f}",
                     f"{each.gpu_days:,.0f}",
                     *price,
                     f"{each.batch:,.0f}",
-                    f"{groups.pp} x {groups.tp} x {groups.dp * gpus // options.gpus}",
+                    f"{degrees.pp} x {degrees.tp} x {degrees.dp * gpus // options.gpus}",
                     f"{each.outcome.tflops_per_gpu:.1f}",
                 )
                 rows.append((f"{gpus:,}", *cells))

@@ -11,9 +11,10 @@ from bfpp.errors import blaming
 from bfpp.formats import SVG
 from bfpp.outputs import Output, add_force_argument, add_output
 from bfpp.results import print_json, print_table
-from bfpp.sim.constants import load_constants
-from bfpp.sim.validation import Comparison, Profile, compare, mean_absolute_error, read_measurements
+from bfpp.sim.constants import Constants, load_constants
+from bfpp.sim.validation import Comparison, compare, mean_absolute_error, read_measurements
 
+SHOWN = ("batch", "pp", "tp", "dp", "microbatch_size", "microbatches", "loops", "sharding")
 COLUMNS = (
     "configuration", "batch", "pp", "tp", "dp", "size", "micro-batches", "loops", "sharding",
     "Tflop/s", "predicted", "error", "memory", "predicted", "error",
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "table", type=Path, metavar="TABLE.csv", help="measured configurations, one a row"
     )
     parser.add_argument(
+        "--constants",
         "--profile",
         type=Path,
         metavar="FILE",
@@ -38,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Predict every row, and report the errors."""
-    profile = load_constants(options.profile) if options.profile else Profile()
+    constants = load_constants(options.constants) if options.constants else Constants()
     with blaming("TABLE.csv"):
         rows = read_measurements(options.table)
-    comparisons = [compare(row, profile) for row in rows]
+    comparisons = [compare(row, constants) for row in rows]
     if options.json:
         print_json(
             {
@@ -75,21 +77,27 @@ def _draw(comparisons: Sequence[Comparison], figure: Output) -> None:
 def _print(comparisons: Sequence[Comparison]) -> None:
     rows = []
     for each in comparisons:
-        row = each.measured
-        cells = [f"{row.table} {row.schedule}", row.batch, row.pp, row.tp, row.dp]
-        cells += [row.microbatch_size, row.microbatches, row.loops, row.sharding]
+        row = each.measured.record
+        cells = [f"{row['table']} {row['schedule']}".strip()]
+        cells += [str(row[name]) for name in SHOWN]
         for name in ("tflops_per_gpu", "memory_gb"):
-            cells += [
-                f"{getattr(row, name):.1f}",
-                f"{each.predicted[name]:.1f}",
-                f"{each.error(name):+.1f} %",
-            ]
-        rows.append([str(cell) for cell in cells])
-    throughput = mean_absolute_error(comparisons, "tflops_per_gpu")
-    memory = mean_absolute_error(comparisons, "memory_gb")
+            cells += _compared(each, name)
+        rows.append(cells)
     print_table("Measured and predicted", COLUMNS, rows)
     print_table(
         "Mean absolute error",
         ("", ""),
-        [("throughput", f"{throughput:.2f} %"), ("memory", f"{memory:.2f} %")],
+        [
+            (title, f"{error:.2f} %")
+            for title, name in (("throughput", "tflops_per_gpu"), ("memory", "memory_gb"))
+            if (error := mean_absolute_error(comparisons, name)) is not None
+        ],
     )
+
+
+def _compared(each: Comparison, name: str) -> list[str]:
+    """What was measured, the prediction and its error; dashes where nothing was measured."""
+    measured = each.measured_value(name)
+    if measured is None:
+        return ["-", f"{each.predicted[name]:.1f}", "-"]
+    return [f"{measured:.1f}", f"{each.predicted[name]:.1f}", f"{each.error(name):+.1f} %"]

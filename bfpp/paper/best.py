@@ -14,11 +14,12 @@ from functools import cache
 from importlib.resources import as_file, files
 from typing import NamedTuple
 
+from bfpp.schedules import Configuration
 from bfpp.searching import parts
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.executors import as_completed, executor
 from bfpp.sim.model import load_model
-from bfpp.sim.search import Configuration, Outcome, Problem, configurations, evaluate, ranked
+from bfpp.sim.search import Outcome, Problem, configurations, evaluate, ranked
 from bfpp.sim.validation import Measurement, read_measurements
 
 GPUS = 64
@@ -40,9 +41,10 @@ class Variant(NamedTuple):
 
     def allows(self, configuration: Configuration) -> bool:
         """Whether a configuration is one of these; depth-first has sequences of N_PP."""
-        return configuration.sharding in self.sharding and configuration.sequence in (
+        sequence = configuration.schedule.parameters.get("sequence")
+        return configuration.communication.sharding in self.sharding and sequence in (
             None,
-            configuration.pp,
+            configuration.degrees.pp,
         )
 
 
@@ -97,9 +99,9 @@ class Panel:
     def tries(self, method: Method, variant: Variant, configuration: Configuration) -> bool:
         """Whether a configuration is one that the paper may have tried."""
         return (
-            (configuration.pp > 1) == method.has_pipeline
+            (configuration.degrees.pp > 1) == method.has_pipeline
             and variant.allows(configuration)
-            and (method.name, configuration.sharding) not in self.untried
+            and (method.name, configuration.communication.sharding) not in self.untried
         )
 
 

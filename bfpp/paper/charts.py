@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bfpp.paper.item import Made
-from bfpp.schedules import Layout, Sharding, build_graph, find_schedule
-from bfpp.sim.cluster import load_cluster
 from bfpp.sim.compiled_engine import simulate
-from bfpp.sim.implementation import find_implementation
-from bfpp.sim.model import load_model
-from bfpp.sim.physical import PhysicalCosts, default_stages_per_rank
+from bfpp.sim.experiment import Experiment
 from bfpp.sim.prediction import predict
 from bfpp.traces.chart import Chart, svg_charts
 
@@ -47,11 +43,18 @@ def utilization(
 ) -> float:
     """Per cent of the V100's peak: (pp, tp, dp) groups, micro-batches of one sample."""
     pp, tp, dp = groups
-    implementation = find_implementation(SOFTWARE[schedule])
-    transformer, cluster = load_model(model), load_cluster("dgx1-v100")
-    stages = default_stages_per_rank(schedule, transformer, pp, loops)
-    layout = Layout(pp, microbatches, stages, find_schedule(schedule).placement)
-    graph = build_graph(schedule, layout, implementation.communication(Sharding.NONE))
-    physical = PhysicalCosts(transformer, cluster, tp, dp, 1, implementation)
+    experiment = Experiment(
+        schedule,
+        pp=pp,
+        tp=tp,
+        dp=dp,
+        microbatches=microbatches,
+        loops=loops if loops > 1 else None,
+        model=model,
+        cluster="dgx1-v100",
+        implementation=SOFTWARE[schedule],
+    )
+    graph, physical = experiment.graph(), experiment.require_physical()
     timeline = simulate(graph, physical.costs(graph))
-    return 100 * predict(timeline, physical)["tflops_per_gpu"] * 1e12 / cluster.device.peak
+    peak = physical.cluster.device.peak
+    return 100 * predict(timeline, physical)["tflops_per_gpu"] * 1e12 / peak

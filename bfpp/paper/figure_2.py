@@ -56,7 +56,7 @@ def _curve(
 ) -> tuple[list[float], list[float]]:
     """Batch sizes per GPU, and the share of the step that a rank computes, in per cent."""
     batches, efficiencies = [], []
-    communication = Communication(pipeline_overlap=overlap, data_overlap=overlap)
+    communication = Communication(pp_overlap=overlap, dp_overlap=overlap)
     for count in microbatches:
         graph = graph_of(name, ranks, count, LAYERS // ranks, communication)
         timeline = simulate(graph, COSTS.costs(graph))

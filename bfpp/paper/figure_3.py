@@ -9,8 +9,8 @@ from bfpp.schedules import Layout
 from bfpp.traces.svg import svg_placements
 
 PLACEMENTS = (
-    ("(a) Standard", Layout(4, 1, 4, "contiguous")),
-    ("(b) Looping", Layout(4, 1, 4, "looped")),
+    ("(a) Standard", Layout(4, 1, units_per_stage=4)),
+    ("(b) Looping", Layout(4, 1, loops=4)),
 )
 
 
@@ -19,7 +19,7 @@ def make(directory: Path) -> Made:
     path = directory / "figure-3.svg"
     path.write_text(svg_placements(PLACEMENTS), encoding="utf-8")
     record = {
-        caption: [layout.stages_of(rank) for rank in range(layout.pipeline_parallel)]
+        caption: [layout.units_of(rank) for rank in range(layout.pp)]
         for caption, layout in PLACEMENTS
     }
     sentence = "The same placements as in the paper, drawn from our layouts."

@@ -22,7 +22,7 @@ def make(directory: Path) -> Made:
     for title, model, groups, microbatches in CONFIGURATIONS:
         series = []
         for schedule in SOFTWARE:
-            loops = LOOPS if find_schedule(schedule).placement == "looped" else 1
+            loops = LOOPS if find_schedule(schedule).looped else 1
             values = [utilization(schedule, model, groups, each, loops) for each in microbatches]
             series.append(Series(TITLES[schedule], microbatches, values))
         charts.append(

@@ -104,6 +104,7 @@ def _table(gaps: Sequence[Gap]) -> PaperTable:
     rows = []
     for gap in gaps:
         best = gap.best.configuration
+        degrees = best.degrees
         rows.append(
             [
                 gap.table,
@@ -113,10 +114,10 @@ def _table(gaps: Sequence[Gap]) -> PaperTable:
                 f"{gap.predicted:.2f}",
                 f"{gap.best.tflops_per_gpu:.2f}",
                 f"{max(gap.share, 0.0):.1%}",
-                f"{best.pp} x {best.tp} x {best.dp}",
+                f"{degrees.pp} x {degrees.tp} x {degrees.dp}",
                 f"{best.microbatches} of {best.microbatch_size}",
-                str(best.stages_per_rank),
-                best.sharding,
+                str(best.layout.units // degrees.pp),
+                str(best.communication.sharding),
             ]
         )
     title = "The printed optima, and the best configuration of the same method that is found"

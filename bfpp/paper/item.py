@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bfpp.schedules import Communication, Layout, TaskGraph, build_graph, find_schedule
+from bfpp.schedules import Communication, TaskGraph, build_graph, find_schedule
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.metrics import bubble
@@ -74,11 +74,12 @@ class Captioned:
 
 
 def graph_of(
-    name: str, ranks: int, microbatches: int, stages_per_rank: int, communication: Communication
+    name: str, ranks: int, microbatches: int, parts: int, communication: Communication
 ) -> TaskGraph:
     """The graph of a schedule on its own placement."""
-    placement = find_schedule(name).placement
-    return build_graph(name, Layout(ranks, microbatches, stages_per_rank, placement), communication)
+    schedule = find_schedule(name)
+    layout = schedule.divided(ranks, microbatches, parts)
+    return build_graph(schedule, layout, communication)
 
 
 def captioned(caption: str, graph: TaskGraph, costs: AbstractCosts) -> Captioned:

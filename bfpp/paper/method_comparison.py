@@ -19,7 +19,7 @@ from bfpp.paper.methods import CHIMERA, FLEXIBLE, LAYERS, METHODS, MICROBATCHES,
 from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.schedules.counts import (
     data_network,
-    peak_activations,
+    peak_microbatches,
     reduction_window,
     sends_per_microbatch,
     weight_buffers,
@@ -30,13 +30,13 @@ from bfpp.traces.metrics import bubble
 
 
 def _bubble(graph: TaskGraph) -> float:
-    ranks = graph.layout.pipeline_parallel
+    ranks = graph.layout.pp
     share = bubble(simulate(graph, AbstractCosts()))
     return share * graph.layout.microbatches / (ranks - 1) if ranks > 1 else share
 
 
 def _activations(graph: TaskGraph) -> float:
-    return float(peak_activations(graph).max()) / graph.layout.stages
+    return float(peak_microbatches(graph).max()) / graph.layout.pp
 
 
 COUNTS: dict[str, Callable[[TaskGraph], float]] = {
@@ -72,7 +72,7 @@ def make(directory: Path) -> Made:
     record = {
         "generator": "bfpp",
         "layers": LAYERS,
-        "pipeline_parallel": RANKS,
+        "pp": RANKS,
         "microbatches": MICROBATCHES,
         "rows": [
             {"method": name, "columns": {column: vars(cell) for column, cell in cells.items()}}

@@ -60,7 +60,7 @@ class Method:
     def size(self) -> Size:
         """The numbers that the row's formulas take."""
         layout = self.graph().layout
-        return Size(LAYERS, layout.pipeline_parallel, layout.loops, MICROBATCHES)
+        return Size(LAYERS, layout.pp, layout.loops, MICROBATCHES)
 
 
 ZERO = Formula("0", lambda _: 0)

@@ -36,16 +36,16 @@ def make(table: str, directory: Path) -> Made:
 
 
 def _row(each: Comparison) -> list[str]:
-    row = each.measured
+    row = each.measured.record
     cells = [
-        row.schedule,
-        str(row.batch),
-        f"{row.pp} x {row.tp} x {row.dp}",
-        f"{row.microbatches} of {row.microbatch_size}",
-        str(row.loops),
-        row.sharding,
+        row["schedule"],
+        str(row["batch"]),
+        f"{row['pp']} x {row['tp']} x {row['dp']}",
+        f"{row['microbatches']} of {row['microbatch_size']}",
+        str(row["loops"]),
+        row["sharding"],
     ]
     for name in ("tflops_per_gpu", "memory_gb"):
-        measured, predicted = getattr(row, name), each.predicted[name]
+        measured, predicted = each.measured_value(name), each.predicted[name]
         cells += [f"{measured:.2f}", f"{predicted:.2f}", f"{each.error(name):+.1f} %"]
     return cells

@@ -44,10 +44,10 @@ class DistributedBackend:
         timeout: timedelta = timedelta(hours=1),
     ) -> None:
         self.plan, self.device, self.checks_messages = plan, device, checks_messages
-        rank, replica = divmod(dist.get_rank(), plan.data_parallel)
+        rank, replica = divmod(dist.get_rank(), plan.dp)
         self.worker = make(plan, rank, replica, device)
         self.workers = [self.worker]
-        ranks, replicas = range(plan.graph.layout.pipeline_parallel), range(plan.data_parallel)
+        ranks, replicas = range(plan.graph.layout.pp), range(plan.dp)
         self.groups = Groups(kind, timeout)
         self.data = self.groups.make("data", [plan.process(rank, each) for each in replicas])
         self.pipeline = self.groups.make(
@@ -118,7 +118,7 @@ class DistributedBackend:
         buffer, state = worker.weights_of(task), worker.state_of(task)
         own = state.part(buffer)
         own.copy_(state.weights.detach())
-        if self.plan.data_parallel > 1:
+        if self.plan.dp > 1:
             dist.all_gather_single(buffer, own, self.data)
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
@@ -128,7 +128,7 @@ class DistributedBackend:
         """
         (worker,) = workers
         buffer, state = worker.gradients_of(task), worker.state_of(task)
-        if self.plan.data_parallel > 1:
+        if self.plan.dp > 1:
             buffer = buffer.to(self.plan.reduce_dtype)
             if self.plan.is_sharded:
                 dist.reduce_scatter_single(state.part(buffer), buffer, group=self.data)

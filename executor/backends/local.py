@@ -20,10 +20,9 @@ class LocalBackend:
 
     def __init__(self, plan: Plan, device: Device, make: MakeWorker = Worker) -> None:
         self.plan, self.device = plan, device
-        ranks = range(plan.graph.layout.pipeline_parallel)
+        ranks = range(plan.graph.layout.pp)
         self.replicas = [
-            [make(plan, rank, replica, device) for rank in ranks]
-            for replica in range(plan.data_parallel)
+            [make(plan, rank, replica, device) for rank in ranks] for replica in range(plan.dp)
         ]
         self.workers = [worker for replica in self.replicas for worker in replica]
 

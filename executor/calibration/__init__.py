@@ -44,8 +44,8 @@ def _run(plan: Plan) -> dict[str, int]:
     """What the measures hold for."""
     before, after = plan.model.attached
     return {
-        "ranks": plan.graph.layout.pipeline_parallel,
-        "replicas": plan.data_parallel,
+        "ranks": plan.graph.layout.pp,
+        "replicas": plan.dp,
         "microbatch_size": plan.microbatch_size,
         "before": before,
         "after": after,

@@ -65,7 +65,7 @@ def _idle_model(layers: int, make: Callable[[], nn.Module], width: int) -> Model
 
 def measure_transfers(plan: Plan, bench: Bench) -> Profile:
     """Latency and bandwidth of each channel, and what passing from lane to lane takes."""
-    ranks = plan.graph.layout.pipeline_parallel
+    ranks = plan.graph.layout.pp
     if ranks == 1:
         return {"channels": [], "dispatch": {"next": 0.0, "wake": 0.0}}
     layout = Layout(ranks, MICROBATCHES, 2)
@@ -75,7 +75,7 @@ def measure_transfers(plan: Plan, bench: Bench) -> Profile:
     for size in bench.bytes:
         width = max(1, size // plan.dtype.itemsize)
         small = replace(
-            plan, graph=graph, model=_idle_model(layout.stages, Scale, width), microbatch_size=1
+            plan, graph=graph, model=_idle_model(layout.units, Scale, width), microbatch_size=1
         )
         columns = bench.run(small)
         for sender, receiver, tasks in _channels(graph) if columns else ():
@@ -146,7 +146,7 @@ def measure_data(plan: Plan, bench: Bench) -> Profile:
 
 def _weighing(plan: Plan, communication: Communication, size: int) -> Plan:
     """Two stages on a rank, each of so many parameters, and little else to do."""
-    ranks = plan.graph.layout.pipeline_parallel
+    ranks = plan.graph.layout.pp
     return replace(
         plan,
         graph=build_graph("breadth-first", Layout(ranks, 1, 2), communication),

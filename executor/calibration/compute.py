@@ -30,7 +30,7 @@ COARSE = 3
 
 def measure_compute(plan: Plan, bench: Bench) -> Profile:
     """Seconds of a forward and a backward pass of each layer, and of a stage besides."""
-    ranks = plan.graph.layout.pipeline_parallel
+    ranks = plan.graph.layout.pp
     kinds = _kinds(plan)
     runs = [(number, count) for number, group in groupby(kinds) for count in [len(list(group))]]
     chosen = [

@@ -84,6 +84,6 @@ def tasks_of(graph: TaskGraph, operation: Operation, stage: int | None = None) -
     """The tasks of an operation, of all stages or of one."""
     chosen = graph.operation == operation
     if stage is not None:
-        chosen &= graph.stage == stage
+        chosen &= graph.unit == stage
     tasks: list[int] = np.flatnonzero(chosen).tolist()
     return tasks

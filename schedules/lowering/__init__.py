@@ -27,20 +27,20 @@ from bfpp.schedules.lowering.passes import (
 from bfpp.schedules.lowering.runs import runs_of
 from bfpp.schedules.lowering.step_table import Deadlock, step_table
 from bfpp.schedules.registry import find_schedule
-from bfpp.schedules.steps import Order
+from bfpp.schedules.steps import Order, Schedule
 
 __all__ = ["Deadlock", "build_graph", "lower"]
 
 
 def build_graph(
-    schedule: str, layout: Layout, communication: Communication | None = None
+    schedule: str | Schedule, layout: Layout, communication: Communication | None = None
 ) -> TaskGraph:
-    """The task graph of a schedule by name.
+    """The task graph of a schedule, or of the one of that name.
 
     Raises `InvalidConfiguration` where the schedule cannot run on the layout.
     """
-    orders = find_schedule(schedule).orders(layout)
-    return lower(orders, layout, communication or Communication(), schedule)
+    known = find_schedule(schedule) if isinstance(schedule, str) else schedule
+    return lower(known.orders(layout), layout, communication or Communication(), known.name)
 
 
 def lower(

@@ -24,7 +24,7 @@ class Tasks(NamedTuple):
 
     operation: npt.ArrayLike
     rank: npt.ArrayLike
-    stage: npt.ArrayLike
+    unit: npt.ArrayLike
     round: npt.ArrayLike
     phase: int
     microbatch: npt.ArrayLike = NONE
@@ -68,7 +68,7 @@ class Draft:
         columns: dict[str, Any] = {
             column: self._column(column)[old]
             for column in (
-                "rank", "peer", "stage", "microbatch", "weight_buffer", "gradient_buffer",
+                "rank", "peer", "unit", "microbatch", "weight_buffer", "gradient_buffer",
             )
         }  # fmt: skip
         operation = self._column("operation")[old].astype(np.int8)

@@ -30,7 +30,7 @@ def add_compute(draft: Draft, steps: Steps, runs: Runs) -> None:
         Tasks(
             steps.operation,
             steps.rank,
-            steps.stage,
+            steps.unit,
             steps.round,
             COMPUTE,
             steps.microbatch,
@@ -55,7 +55,7 @@ def add_transfers(draft: Draft, steps: Steps) -> None:
         Tasks(
             np.where(forward, Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS),
             steps.rank[producer],
-            steps.stage[producer],
+            steps.unit[producer],
             steps.round[producer],
             TRANSFER,
             steps.microbatch[producer],
@@ -74,7 +74,7 @@ def add_gathers(draft: Draft, steps: Steps, runs: Runs) -> None:
         Tasks(
             Operation.GATHER,
             runs.rank[run],
-            runs.stage[run],
+            runs.unit[run],
             _gather_rounds(draft.communication.sharding, steps, runs)[run],
             GATHER,
             weight_buffer=runs.weight_buffer[run],
@@ -110,14 +110,14 @@ def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Integers:
     run = np.flatnonzero(runs.reduces)
     fully_sharded = draft.communication.sharding is Sharding.FULL
     when = steps.round[runs.last[run]]
-    if not (draft.communication.data_overlap or fully_sharded):
+    if not (draft.communication.dp_overlap or fully_sharded):
         when = steps.round[steps.first_of_rank[runs.rank[run] + 1] - 1]
     reduction = draft.add(
         len(run),
         Tasks(
             Operation.REDUCE,
             runs.rank[run],
-            runs.stage[run],
+            runs.unit[run],
             when,
             REDUCE,
             gradient_buffer=runs.gradient_buffer[run],
@@ -136,7 +136,7 @@ def add_optimizer(draft: Draft, steps: Steps, runs: Runs, reductions: Integers) 
 
     With clipping, after every rank has told the norm of its gradients.
     """
-    ranks = draft.layout.pipeline_parallel
+    ranks = draft.layout.pp
     last_round = steps.round[steps.first_of_rank[1:] - 1]
     until_rank = np.cumsum(np.bincount(runs.rank[runs.reduces], minlength=ranks))
     complete = reductions[until_rank - 1]
@@ -150,6 +150,6 @@ def add_optimizer(draft: Draft, steps: Steps, runs: Runs, reductions: Integers) 
 
 
 def _one_a_rank(draft: Draft, operation: Operation, when: npt.ArrayLike, phase: int) -> Integers:
-    """A task of each rank, of no stage."""
-    ranks = draft.layout.pipeline_parallel
+    """A task of each rank, of no unit."""
+    ranks = draft.layout.pp
     return draft.add(ranks, Tasks(operation, np.arange(ranks), NONE, when, phase))

@@ -1,10 +1,10 @@
 """Runs of compute steps, and the buffers that their weights and gradients use.
 
-A run is a maximal stretch of one stage among a rank's forward steps, or among
+A run is a maximal stretch of one unit among a rank's forward steps, or among
 its backward steps. Where a rank runs forward and backward steps in turn, a run
 of each is under way at once.
 
-Without full sharding each stage has buffers of its own. With it, runs take
+Without full sharding each unit has buffers of its own. With it, runs take
 turns in two weight buffers, so that one is gathered while another is in use;
 where runs overlap on a rank, each pass has two (the paper: depth-first "has
 twice as many reconstructed layers"). Gradients have two buffers as well.
@@ -32,14 +32,14 @@ class Runs(NamedTuple):
     steps. `gathers` and `reduces` say which runs a gather comes before and a
     reduction after. `weights_after` and `gradients_after` are the runs that
     used a run's buffer before it, -1 where it is the first or the buffer is its
-    stage's own.
+    unit's own.
     """
 
     of_step: Integers
     first: Integers
     last: Integers
     rank: Integers
-    stage: Integers
+    unit: Integers
     gathers: Flags
     reduces: Flags
     weight_buffer: Integers
@@ -51,15 +51,15 @@ class Runs(NamedTuple):
 def runs_of(steps: Steps, layout: Layout, sharding: Sharding) -> Runs:
     """The runs of all ranks, and who gathers, reduces, and uses which buffer."""
     of_step, first, last = _stretches(steps)
-    rank, stage, is_backward = steps.rank[first], steps.stage[first], ~steps.is_forward[first]
-    spans = {"of_step": of_step, "first": first, "last": last, "rank": rank, "stage": stage}
+    rank, unit, is_backward = steps.rank[first], steps.unit[first], ~steps.is_forward[first]
+    spans = {"of_step": of_step, "first": first, "last": last, "rank": rank, "unit": unit}
     if sharding is not Sharding.FULL:
-        own = _number_on_rank(layout)[stage]
+        own = layout.unit_on_rank[unit]
         nothing = np.full(len(first), NONE, dtype=np.int32)
         return Runs(
             **spans,
-            gathers=_first_of_stage(stage) & (sharding is Sharding.PARTIAL),
-            reduces=_last_backward_of_stage(stage, is_backward),
+            gathers=_first_of_unit(unit) & (sharding is Sharding.PARTIAL),
+            reduces=_last_backward_of_unit(unit, is_backward),
             weight_buffer=own,
             gradient_buffer=own,
             weights_after=nothing,
@@ -85,9 +85,9 @@ def runs_of(steps: Steps, layout: Layout, sharding: Sharding) -> Runs:
 def _stretches(steps: Steps) -> tuple[Integers, Integers, Integers]:
     """The run of each step, and each run's first and last step."""
     by_pass = np.lexsort((~steps.is_forward, steps.rank)).astype(np.int32)
-    rank, stage, is_forward = steps.rank[by_pass], steps.stage[by_pass], steps.is_forward[by_pass]
+    rank, unit, is_forward = steps.rank[by_pass], steps.unit[by_pass], steps.is_forward[by_pass]
     same = rank[1:] == rank[:-1]
-    same &= stage[1:] == stage[:-1]
+    same &= unit[1:] == unit[:-1]
     same &= is_forward[1:] == is_forward[:-1]
     begins = np.append(True, ~same)
     ends = np.append(~same, True)
@@ -107,27 +107,19 @@ def _overlap(first: Integers, last: Integers, rank: Integers) -> Flags:
     return overlaps
 
 
-def _first_of_stage(stage: Integers) -> Flags:
-    """Which runs are the first of their stage."""
-    first = np.zeros(len(stage), dtype=bool)
-    first[np.unique(stage, return_index=True)[1]] = True
+def _first_of_unit(unit: Integers) -> Flags:
+    """Which runs are the first of their unit."""
+    first = np.zeros(len(unit), dtype=bool)
+    first[np.unique(unit, return_index=True)[1]] = True
     return first
 
 
-def _last_backward_of_stage(stage: Integers, is_backward: Flags) -> Flags:
-    """Which runs are the last backward ones of their stage."""
+def _last_backward_of_unit(unit: Integers, is_backward: Flags) -> Flags:
+    """Which runs are the last backward ones of their unit."""
     backward = np.flatnonzero(is_backward)
-    last = np.zeros(len(stage), dtype=bool)
-    last[backward] = _first_of_stage(stage[backward][::-1])[::-1]
+    last = np.zeros(len(unit), dtype=bool)
+    last[backward] = _first_of_unit(unit[backward][::-1])[::-1]
     return last
-
-
-def _number_on_rank(layout: Layout) -> Integers:
-    """For each stage, its number among its rank's stages."""
-    number = np.empty(layout.stages, dtype=np.int32)
-    for rank in range(layout.pipeline_parallel):
-        number[layout.stages_of(rank)] = np.arange(layout.stages_per_rank)
-    return number
 
 
 def _take_turns(sequence: Integers, chosen: Flags) -> tuple[Integers, Integers]:

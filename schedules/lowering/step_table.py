@@ -20,7 +20,7 @@ from bfpp.schedules.operations import (
     of_scope,
     writers,
 )
-from bfpp.schedules.steps import Order
+from bfpp.schedules.steps import Order, units_in_turn
 
 BEFORE = -1
 """The round before the first compute step."""
@@ -34,7 +34,7 @@ class Deadlock(InvalidConfiguration):
 
 
 class Steps(NamedTuple):
-    """All compute steps, rank by rank in each rank's order.
+    """All compute steps, rank by rank in each rank's order, a step for each unit.
 
     `before` is the step whose output a step needs (its input, or the gradient
     of its output), `first_of_rank` where each rank's steps begin, `round` the
@@ -43,7 +43,7 @@ class Steps(NamedTuple):
 
     operation: Integers
     rank: Integers
-    stage: Integers
+    unit: Integers
     microbatch: Integers
     before: Integers
     first_of_rank: npt.NDArray[np.int64]
@@ -56,12 +56,12 @@ class Steps(NamedTuple):
 
     @property
     def hands_on_gradient(self) -> Flags:
-        """The steps that make the gradient of their stage's input."""
+        """The steps that make the gradient of their unit's input."""
         return among(self.operation, writers(INPUT_GRADIENT))
 
     @property
     def adds_gradients(self) -> Flags:
-        """The steps that add to the gradients of their stage's weights."""
+        """The steps that add to the gradients of their unit's weights."""
         return among(self.operation, of_scope(Scope.CELL, writers(GRADIENTS)))
 
 
@@ -73,17 +73,18 @@ def step_table(orders: Sequence[Order], layout: Layout) -> Steps:
     stage, microbatch = steps["stage"], steps["microbatch"]
     rank = np.repeat(np.arange(len(orders), dtype=np.int32), counts)
     _require_complete(operation, stage, microbatch, rank, layout)
+    step, unit = units_in_turn(stage, operation == Operation.FORWARD, layout)
     table = Steps(
-        operation,
-        rank,
-        stage,
-        microbatch,
+        operation[step],
+        rank[step],
+        unit,
+        microbatch[step],
         before=np.empty(0, np.int32),
-        first_of_rank=np.concatenate([[0], np.cumsum(counts)]),
+        first_of_rank=np.searchsorted(rank[step], np.arange(len(orders) + 1)),
         round=np.empty(0, np.int32),
     )
     table = table._replace(before=_inputs(table, layout))
-    return table._replace(round=_rounds(table))
+    return table._replace(round=_rounds(table, layout))
 
 
 def _require_complete(
@@ -124,9 +125,9 @@ def _require_complete(
 
 
 def _inputs(steps: Steps, layout: Layout) -> Integers:
-    """For each step, the one whose output it needs; `NONE` for the first stage's forwards."""
-    cell = steps.stage.astype(np.int64) * layout.microbatches + steps.microbatch
-    cells = layout.stages * layout.microbatches
+    """For each step, the one whose output it needs; `NONE` for the first unit's forwards."""
+    cell = steps.unit.astype(np.int64) * layout.microbatches + steps.microbatch
+    cells = layout.units * layout.microbatches
     numbers = np.arange(len(cell), dtype=np.int32)
     forward_of = np.empty(cells, dtype=np.int32)
     gradient_of = np.empty(cells, dtype=np.int32)
@@ -134,18 +135,18 @@ def _inputs(steps: Steps, layout: Layout) -> Integers:
     gradient_of[cell[steps.hands_on_gradient]] = numbers[steps.hands_on_gradient]
 
     before = np.full(len(cell), NONE, dtype=np.int32)
-    follows = steps.is_forward & (steps.stage > 0)
+    follows = steps.is_forward & (steps.unit > 0)
     before[follows] = forward_of[cell[follows] - layout.microbatches]
-    turns = steps.hands_on_gradient & (steps.stage == layout.stages - 1)
+    turns = steps.hands_on_gradient & (steps.unit == layout.units - 1)
     before[turns] = forward_of[cell[turns]]
-    returns = steps.hands_on_gradient & (steps.stage < layout.stages - 1)
+    returns = steps.hands_on_gradient & (steps.unit < layout.units - 1)
     before[returns] = gradient_of[cell[returns] + layout.microbatches]
     weight = steps.operation == Operation.BACKWARD_WEIGHT
     before[weight] = gradient_of[cell[weight]]
     return before
 
 
-def _rounds(steps: Steps) -> Integers:
+def _rounds(steps: Steps, layout: Layout) -> Integers:
     """The turn of each step, when every rank runs one step a turn as soon as it can."""
     before = steps.before.tolist()
     bounds = steps.first_of_rank.tolist()
@@ -174,14 +175,15 @@ def _rounds(steps: Steps) -> Integers:
         else:
             at[rank] = end
         clock[rank] = now
-    _require_finished(steps, at)
+    _require_finished(steps, layout, at)
     return np.array(rounds, dtype=np.int32)
 
 
-def _require_finished(steps: Steps, at: list[int]) -> None:
+def _require_finished(steps: Steps, layout: Layout, at: list[int]) -> None:
     def describe(step: int) -> str:
         operation = OPERATIONS[int(steps.operation[step])].title
-        return f"{operation} of stage {steps.stage[step]} micro-batch {steps.microbatch[step]}"
+        where = layout.name_of(int(steps.unit[step]))
+        return f"{operation} of {where} micro-batch {steps.microbatch[step]}"
 
     stuck = [
         f"rank {rank} waits in {describe(step)} for {describe(int(steps.before[step]))}"

@@ -34,22 +34,22 @@ from bfpp.schedules.validity.happens_before import HappensBefore
 
 
 def _fill() -> tuple[Operation, ...]:
-    """What puts a stage's weights into a buffer."""
-    return of_scope(Scope.STAGE, writers(WEIGHTS))
+    """What puts a unit's weights into a buffer."""
+    return of_scope(Scope.UNIT, writers(WEIGHTS))
 
 
 def _empty() -> tuple[Operation, ...]:
-    """What takes a stage's gradients out of a buffer."""
-    return of_scope(Scope.STAGE, enders(GRADIENTS))
+    """What takes a unit's gradients out of a buffer."""
+    return of_scope(Scope.UNIT, enders(GRADIENTS))
 
 
 def weights(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
-    """Each step finds its stage's weights in its buffer, and nobody overwrites them."""
+    """Each step finds its unit's weights in its buffer, and nobody overwrites them."""
     for step, gather, racing in _served(graph, order):
         buffer = f"weight buffer {graph.weight_buffer[step]}"
         if gather == NONE:
             yield f"{graph.task(step)} finds nothing in {buffer}", (step,)
-        elif graph.stage[gather] != graph.stage[step]:
+        elif graph.unit[gather] != graph.unit[step]:
             message = f"{graph.task(step)} finds in {buffer} what {graph.task(gather)} put there"
             yield message, (step, gather)
         for other in racing:
@@ -58,12 +58,12 @@ def weights(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
 
 
 def gradients(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
-    """What a step adds to its buffer is reduced once, for its stage, and not while it adds."""
+    """What a step adds to its buffer is reduced once, for its unit, and not while it adds."""
     for step, reduction, racing in _covered(graph, order):
         buffer = f"gradient buffer {graph.gradient_buffer[step]}"
         if reduction == NONE:
             yield f"{graph.task(step)} adds to {buffer} what nothing reduces", (step,)
-        elif graph.stage[reduction] != graph.stage[step]:
+        elif graph.unit[reduction] != graph.unit[step]:
             message = f"{graph.task(step)} adds to {buffer} what {graph.task(reduction)} takes"
             yield message, (step, reduction)
         for other in racing:
@@ -72,13 +72,13 @@ def gradients(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
 
 
 def gathers(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
-    """One gather for each stage (partial sharding) or each run (full), else none."""
+    """One gather for each unit (partial sharding) or each run (full), else none."""
     served = {step: gather for step, gather, _ in _served(graph, order)}
     yield from _one_each(graph, _fill(), served)
 
 
 def reductions(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
-    """One reduction for each stage, or (full sharding) for each backward run."""
+    """One reduction for each unit, or (full sharding) for each backward run."""
     covered = {step: reduction for step, reduction, _ in _covered(graph, order)}
     yield from _one_each(graph, _empty(), covered)
 
@@ -133,53 +133,58 @@ def _by_buffer(
     return defaultdict(lambda: np.empty(0, dtype=np.int32), arrays)
 
 
-def _stages(graph: TaskGraph) -> dict[int, str]:
-    """For each compute step, its stage in words."""
-    return {step: f"stage {graph.stage[step]}" for step in having(graph, compute_steps()).tolist()}
+def _own_of_each_unit(graph: TaskGraph) -> dict[int, str]:
+    """For each compute step, its unit in words."""
+    return {
+        step: graph.layout.name_of(int(graph.unit[step]))
+        for step in having(graph, compute_steps()).tolist()
+    }
 
 
 def _runs(graph: TaskGraph) -> dict[int, str]:
     """For each compute step, its run in words.
 
-    A run is a stretch of one stage among a rank's forward steps, or among its
+    A run is a stretch of one unit among a rank's forward steps, or among its
     backward steps.
     """
     runs: dict[int, str] = {}
     latest: dict[tuple[int, str], tuple[int, int]] = {}
     for step in having(graph, compute_steps()).tolist():
         which = "forward" if graph.operation[step] == Operation.FORWARD else "backward"
-        sequence, stage = (int(graph.rank[step]), which), int(graph.stage[step])
-        if sequence not in latest or latest[sequence][0] != stage:
-            latest[sequence] = stage, step
-        runs[step] = f"the {which} run of stage {stage} that begins at #{latest[sequence][1]}"
+        sequence, unit = (int(graph.rank[step]), which), int(graph.unit[step])
+        if sequence not in latest or latest[sequence][0] != unit:
+            latest[sequence] = unit, step
+        runs[step] = (
+            f"the {which} run of {graph.layout.name_of(unit)} that begins at #{latest[sequence][1]}"
+        )
     return runs
 
 
-UNITS: dict[Sharding, Callable[[TaskGraph], dict[int, str]]] = {
-    Sharding.NONE: _stages,
-    Sharding.PARTIAL: _stages,
+USES: dict[Sharding, Callable[[TaskGraph], dict[int, str]]] = {
+    Sharding.NONE: _own_of_each_unit,
+    Sharding.PARTIAL: _own_of_each_unit,
     Sharding.FULL: _runs,
 }
-"""What has one gather (if any) and one reduction: a stage, or a run of it."""
+"""What has one gather (if any) and one reduction: a unit, or a run of it."""
 
 
 def _one_each(
     graph: TaskGraph, operations: Collection[Operation], used: dict[int, int]
 ) -> Iterator[Finding]:
-    """Every unit uses one task of these operations, and every such task is used by one unit."""
-    unit_of = UNITS[graph.communication.sharding](graph)
-    units: dict[int, set[str]] = {task: set() for task in having(graph, operations).tolist()}
+    """Every use has one task of these operations, and every such task is of one use."""
+    use_of = USES[graph.communication.sharding](graph)
+    uses: dict[int, set[str]] = {task: set() for task in having(graph, operations).tolist()}
     tasks: dict[str, set[int]] = {}
     for step, task in used.items():
         if task != NONE:
-            units[task].add(unit_of[step])
-            tasks.setdefault(unit_of[step], set()).add(task)
-    for task, sharing in units.items():
+            uses[task].add(use_of[step])
+            tasks.setdefault(use_of[step], set()).add(task)
+    for task, sharing in uses.items():
         if not sharing:
             yield f"{graph.task(task)} is of no use", (task,)
         elif len(sharing) > 1:
             yield f"{graph.task(task)} is shared by {' and '.join(sorted(sharing))}", (task,)
-    for unit, several in tasks.items():
+    for use, several in tasks.items():
         if len(several) > 1:
             names = " and ".join(str(graph.task(task)) for task in sorted(several))
-            yield f"{unit} uses {len(several)} tasks, not one: {names}", tuple(sorted(several))
+            yield f"{use} uses {len(several)} tasks, not one: {names}", tuple(sorted(several))

@@ -28,15 +28,15 @@ STEPS = (
 )
 
 MADE_ONCE = (OUTPUT, INPUT_GRADIENT, GRADIENTS)
-"""What every stage makes of every micro-batch, once."""
+"""What every unit makes of every micro-batch, once."""
 
 
 def passes(graph: TaskGraph) -> Iterator[Finding]:
-    """Every stage runs every micro-batch forward once, and backward once or in two halves."""
+    """Every unit runs every micro-batch forward once, and backward once or in two halves."""
     done = {operation: by_cell(graph, (operation,)) for operation in compute_steps()}
     cells = {
-        (stage, microbatch)
-        for stage in range(graph.layout.stages)
+        (unit, microbatch)
+        for unit in range(graph.layout.units)
         for microbatch in range(graph.layout.microbatches)
     }
     for cell in sorted(cells.union(*done.values())):
@@ -46,8 +46,9 @@ def passes(graph: TaskGraph) -> Iterator[Finding]:
             for datum in MADE_ONCE
         ]
         if cell not in cells or made != [1] * len(MADE_ONCE):
+            where = graph.layout.name_of(cell[0])
             message = (
-                f"stage {cell[0]} must run micro-batch {cell[1]} once forward and once backward "
+                f"{where} must run micro-batch {cell[1]} once forward and once backward "
                 f"(whole, or input and weight halves), not {len(forwards)} times forward, "
                 f"{len(wholes)} whole, {len(inputs)} input and {len(weights)} weight"
             )
@@ -59,8 +60,8 @@ def precedence(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
     seen = set()
     for first_operations, second_operation, shift in _precedence():
         seconds = by_cell(graph, (second_operation,))
-        for (stage, microbatch), firsts in by_cell(graph, first_operations).items():
-            for second in seconds.get((stage + shift, microbatch), []):
+        for (unit, microbatch), firsts in by_cell(graph, first_operations).items():
+            for second in seconds.get((unit + shift, microbatch), []):
                 for first in firsts:
                     if (first, second) not in seen and not order(first, second):
                         seen.add((first, second))
@@ -68,14 +69,14 @@ def precedence(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
 
 
 def _precedence() -> Iterator[tuple[tuple[Operation, ...], Operation, int]]:
-    """Steps that come before another of the same micro-batch, and how many stages on that is.
+    """Steps that come before another of the same micro-batch, and how many units on that is.
 
     Data in buffers have rules of their own.
     """
     for second in compute_steps():
-        for datum, stages_on in second.reads:
+        for datum, units_on in second.reads:
             if datum.buffer is None:
-                yield of_scope(Scope.CELL, writers(datum)), second, -stages_on
+                yield of_scope(Scope.CELL, writers(datum)), second, -units_on
         for datum in second.row.ends:
             yield of_scope(Scope.CELL, {*readers(datum)} - {second}), second, 0
 
@@ -101,7 +102,7 @@ def optimizer(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
 
 def _once_a_rank(graph: TaskGraph, operation: Operation, times: int) -> Iterator[Finding]:
     tasks = having(graph, (operation,))
-    for rank in range(graph.layout.pipeline_parallel):
+    for rank in range(graph.layout.pp):
         own = tasks[graph.rank[tasks] == rank].tolist()
         if len(own) != times:
             yield f"rank {rank} has {len(own)} tasks {operation.title}, not {times}", tuple(own)

@@ -14,7 +14,7 @@ Finding = tuple[str, tuple[int, ...]]
 """What breaks a rule: one sentence, and the numbers of the tasks that it names."""
 
 Cell = tuple[int, int]
-"""(stage, micro-batch)"""
+"""(unit, micro-batch)"""
 
 
 def having(graph: TaskGraph, operations: Collection[Operation]) -> Integers:
@@ -23,10 +23,10 @@ def having(graph: TaskGraph, operations: Collection[Operation]) -> Integers:
 
 
 def by_cell(graph: TaskGraph, operations: Collection[Operation]) -> dict[Cell, list[int]]:
-    """The tasks of these operations, by the stage and micro-batch that they are for."""
+    """The tasks of these operations, by the unit and micro-batch that they are for."""
     cells: dict[Cell, list[int]] = {}
     for number in having(graph, operations).tolist():
-        cell = int(graph.stage[number]), int(graph.microbatch[number])
+        cell = int(graph.unit[number]), int(graph.microbatch[number])
         cells.setdefault(cell, []).append(number)
     return cells
 

@@ -36,12 +36,12 @@ def columns(graph: TaskGraph) -> Iterator[Finding]:
 
 def _bounds(graph: TaskGraph) -> dict[str, tuple[int, int]]:
     """For each column, the least value and the one after the greatest."""
-    ranks, lanes, anything = graph.layout.pipeline_parallel, len(graph.lanes), 2**31
+    ranks, lanes, anything = graph.layout.pp, len(graph.lanes), 2**31
     return {
         "operation": (0, len(OPERATIONS)),
         "rank": (0, ranks),
         "peer": (NONE, ranks),
-        "stage": (NONE, graph.layout.stages),
+        "unit": (NONE, graph.layout.units),
         "microbatch": (NONE, graph.layout.microbatches),
         "lane": (0, lanes),
         "peer_lane": (NONE, lanes),
@@ -88,15 +88,15 @@ def _misplaced(
 
 
 def placement(graph: TaskGraph) -> Iterator[Finding]:
-    """Whatever is done for a stage, the rank that holds the stage does."""
-    holder = graph.layout.rank_of_stage
+    """Whatever is done for a unit, the rank that holds the unit does."""
+    holder = graph.layout.rank_of_unit
     for task in graph.tasks():
         if task.operation.row.scope is Scope.RANK:
             continue
-        if task.stage == NONE:
-            yield f"{task} is of no stage", (task.number,)
-        elif holder[task.stage] != task.rank:
-            message = f"{task} is of a stage that rank {holder[task.stage]} holds"
+        if task.unit == NONE:
+            yield f"{task} is of no unit", (task.number,)
+        elif holder[task.unit] != task.rank:
+            message = f"{task} is of a unit that rank {holder[task.unit]} holds"
             yield message, (task.number,)
 
 

@@ -12,7 +12,7 @@ from bfpp.schedules.validity.happens_before import HappensBefore
 
 
 def _payloads() -> dict[Operation, Needed]:
-    """What each kind of transfer carries, and how many stages on it is needed."""
+    """What each kind of transfer carries, and how many units on it is needed."""
     carried = {operation: operation.row.carries for operation in transfer_operations()}
     return {operation: payload for operation, payload in carried.items() if payload}
 
@@ -21,9 +21,9 @@ def transfers(graph: TaskGraph) -> Iterator[Finding]:
     """One transfer where a micro-batch moves on to another rank, and no others."""
     for operation, payload in _payloads().items():
         found = by_cell(graph, (operation,))
-        for stage, receiver in _receivers(graph, payload.stages_on).items():
+        for unit, receiver in _receivers(graph, payload.units_on).items():
             for microbatch in range(graph.layout.microbatches):
-                cell = stage, microbatch
+                cell = unit, microbatch
                 yield from _once_to(graph, operation, cell, receiver, found.pop(cell, []))
         for numbers in found.values():
             for number in numbers:
@@ -31,19 +31,19 @@ def transfers(graph: TaskGraph) -> Iterator[Finding]:
 
 
 def _receivers(graph: TaskGraph, shift: int) -> dict[int, int]:
-    """For each stage from which another rank needs something, `shift` stages on, that rank."""
-    holder = graph.layout.rank_of_stage.tolist()
+    """For each unit from which another rank needs something, `shift` units on, that rank."""
+    holder = graph.layout.rank_of_unit.tolist()
     return {
-        stage: holder[stage + shift]
-        for stage in range(len(holder))
-        if 0 <= stage + shift < len(holder) and holder[stage + shift] != holder[stage]
+        unit: holder[unit + shift]
+        for unit in range(len(holder))
+        if 0 <= unit + shift < len(holder) and holder[unit + shift] != holder[unit]
     }
 
 
 def _once_to(
     graph: TaskGraph, operation: Operation, cell: Cell, receiver: int, found: list[int]
 ) -> Iterator[Finding]:
-    what = f"{operation.title} of stage {cell[0]} micro-batch {cell[1]}"
+    what = f"{operation.title} of {graph.layout.name_of(cell[0])} micro-batch {cell[1]}"
     if not found:
         yield f"there is no {what} to rank {receiver}", ()
     elif len(found) > 1:
@@ -88,9 +88,9 @@ def delivery(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
     """What a transfer carries has been made before it, and is used after it."""
     for operation, (datum, shift) in _payloads().items():
         made, used = by_cell(graph, writers(datum)), by_cell(graph, readers(datum))
-        for (stage, microbatch), found in by_cell(graph, (operation,)).items():
-            makers = made.get((stage, microbatch), [])
-            users = used.get((stage + shift, microbatch), [])
+        for (unit, microbatch), found in by_cell(graph, (operation,)).items():
+            makers = made.get((unit, microbatch), [])
+            users = used.get((unit + shift, microbatch), [])
             pairs = [(maker, transfer) for transfer in found for maker in makers]
             pairs += [(transfer, user) for transfer in found for user in users]
             for first, second in pairs:

@@ -43,7 +43,7 @@ def compute_per_gpu(model: Transformer, setup: Setup) -> float:
     (S_hidden + S_seq / 6 + S_voc / (16 N_layers)); the paper prints it without S_seq.
     """
     samples = setup.microbatches * setup.microbatch_size
-    return hardware_flops(model, samples) / (setup.pipeline_parallel * setup.tensor_parallel)
+    return hardware_flops(model, samples) / (setup.degrees.pp * setup.degrees.tp)
 
 
 def approximate_compute_per_gpu(model: Transformer, setup: Setup) -> float:
@@ -52,7 +52,7 @@ def approximate_compute_per_gpu(model: Transformer, setup: Setup) -> float:
     96 N_mb S_mb S_seq N_layers S_hidden^2 / (N_PP N_TP): eight flop a parameter and token.
     """
     tokens = setup.microbatches * setup.microbatch_size * model.sequence
-    share = parameters(model) / (setup.pipeline_parallel * setup.tensor_parallel)
+    share = parameters(model) / (setup.degrees.pp * setup.degrees.tp)
     return FLOPS_PER_PARAMETER * tokens * share
 
 
@@ -61,4 +61,4 @@ def bubble(setup: Setup) -> float:
 
     (N_PP - 1) / (N_mb N_loop); N_loop = 1 is the standard pipeline.
     """
-    return (setup.pipeline_parallel - 1) / (setup.microbatches * setup.loops)
+    return (setup.degrees.pp - 1) / (setup.microbatches * setup.loops)

@@ -44,12 +44,12 @@ def partially_sharded_state(model: Transformer, setup: Setup, schedule: str) -> 
 
 def fully_sharded_state(model: Transformer, setup: Setup) -> float:
     """M_FS = 8 N_params / (N_layers N_TP): two layers' weights and gradients, 4 bytes each."""
-    layer = parameters(model) / (model.layers * setup.tensor_parallel)
+    layer = parameters(model) / (model.layers * setup.degrees.tp)
     return BUFFER_BYTES.high * GATHERED_LAYERS * layer
 
 
 def _share(model: Transformer, setup: Setup) -> float:
-    return parameters(model) / (setup.pipeline_parallel * setup.tensor_parallel)
+    return parameters(model) / (setup.degrees.pp * setup.degrees.tp)
 
 
 def activation_memory(model: Transformer, setup: Setup) -> float:
@@ -57,7 +57,7 @@ def activation_memory(model: Transformer, setup: Setup) -> float:
 
     S_seq S_mb S_hidden (10 + 24 / N_TP + 5 S_seq N_heads / (S_hidden N_TP)).
     """
-    return model.activation_bytes(setup.microbatch_size, setup.tensor_parallel)
+    return model.activation_bytes(setup.microbatch_size, setup.degrees.tp)
 
 
 def _whole_batch(_: Setup) -> float:
@@ -65,11 +65,11 @@ def _whole_batch(_: Setup) -> float:
 
 
 def _one_forward_one_backward(setup: Setup) -> float:
-    return 2 * setup.pipeline_parallel - 1
+    return 2 * setup.degrees.pp - 1
 
 
 def _depth_first(setup: Setup) -> float:
-    return setup.stages + setup.pipeline_parallel - 1
+    return setup.stages + setup.degrees.pp - 1
 
 
 STAGE_CAPS: dict[str, Callable[[Setup], float]] = {
@@ -95,5 +95,5 @@ def checkpoint_layers(model: Transformer, setup: Setup, schedule: str) -> float:
 
 def checkpoint_memory(model: Transformer, setup: Setup, schedule: str) -> float:
     """M_ckpt (Eq. mem_ckpt) = N_mb N_layers / N_PP times 2 S_seq S_mb S_hidden / N_TP."""
-    each = model.checkpoint_bytes(setup.microbatch_size, setup.tensor_parallel)
+    each = model.checkpoint_bytes(setup.microbatch_size, setup.degrees.tp)
     return checkpoint_layers(model, setup, schedule) * each

@@ -54,7 +54,7 @@ def compute_over_network(intensity: float, used_intensity: float) -> float:
 
 def minimum_batch_per_gpu(setup: Setup) -> float:
     """beta_min = 1 / N_TP (Eq. pipeline_efficiency_3d), at N_mb = N_PP and S_mb = 1."""
-    return 1 / setup.tensor_parallel
+    return 1 / setup.degrees.tp
 
 
 def network_batch_per_gpu(model: Transformer, hardware: float) -> float:
@@ -70,7 +70,7 @@ def _one_microbatch(_: Setup) -> int:
 
 
 def _one_sequence(setup: Setup) -> int:
-    return min(setup.pipeline_parallel, setup.microbatches)
+    return min(setup.degrees.pp, setup.microbatches)
 
 
 def _whole_batch(setup: Setup) -> int:
@@ -103,7 +103,7 @@ def blocking_batch_per_gpu(setup: Setup, network_batch: float) -> float:
 
     The second halves of Eq. ddp_efficiency, pipeline_efficiency and pipeline_efficiency_3d.
     """
-    return network_batch / (setup.pipeline_parallel * setup.tensor_parallel)
+    return network_batch / (setup.degrees.pp * setup.degrees.tp)
 
 
 def smallest_pipeline(setup: Setup, network_batch: float) -> float:
@@ -112,7 +112,7 @@ def smallest_pipeline(setup: Setup, network_batch: float) -> float:
     That is beta_net. The paper prints it without N_TP, though Eq.
     pipeline_efficiency_bf has it; the two agree at N_TP = 1.
     """
-    return network_batch / (minimum_batch_per_gpu(setup) * setup.tensor_parallel)
+    return network_batch / (minimum_batch_per_gpu(setup) * setup.degrees.tp)
 
 
 def data_parallel_intensity(model: Transformer, setup: Setup) -> float:
@@ -161,7 +161,7 @@ def pipeline_intensity(model: Transformer, setup: Setup) -> float:
 
 def tensor_intensity(model: Transformer, setup: Setup) -> float:
     """I_TP = 2 S_hidden / N_TP: 96 S_hidden^2 / N_TP flop over 48 S_hidden bytes a token."""
-    layer = FLOPS_PER_PARAMETER * layer_parameters(model) / setup.tensor_parallel
+    layer = FLOPS_PER_PARAMETER * layer_parameters(model) / setup.degrees.tp
     return layer / (TENSOR_BYTES * model.hidden)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules import Degrees, InvalidConfiguration
 
 
 @dataclass(frozen=True)
@@ -14,27 +14,25 @@ class Setup:
     Raises `InvalidConfiguration` for anything below one.
     """
 
-    pipeline_parallel: int = 1
-    tensor_parallel: int = 1
-    data_parallel: int = 1
+    degrees: Degrees = field(default_factory=Degrees)
     microbatches: int = 1
     microbatch_size: int = 1
     loops: int = 1
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if getattr(self, field.name) < 1:
-                raise InvalidConfiguration(field.name, "must be at least 1")
+        for name in ("microbatches", "microbatch_size", "loops"):
+            if getattr(self, name) < 1:
+                raise InvalidConfiguration(name, "must be at least 1")
 
     @property
     def gpus(self) -> int:
         """N_GPU = N_DP N_TP N_PP."""
-        return self.data_parallel * self.tensor_parallel * self.pipeline_parallel
+        return self.degrees.devices
 
     @property
     def batch(self) -> int:
         """Samples of a step (B = N_DP S_mb N_mb)."""
-        return self.data_parallel * self.microbatch_size * self.microbatches
+        return self.degrees.dp * self.microbatch_size * self.microbatches
 
     @property
     def batch_per_gpu(self) -> float:
@@ -44,4 +42,4 @@ class Setup:
     @property
     def stages(self) -> int:
         """N_stage = N_loop N_PP."""
-        return self.loops * self.pipeline_parallel
+        return self.loops * self.degrees.pp

@@ -75,9 +75,9 @@ function bars(panel, places, [from, to]) {
 
 // A task's label, and the digits for which there must be room (the same in the whole row).
 function labelOf(panel, task) {
-  const microbatch = panel.microbatch[task], stage = panel.stage[task];
+  const microbatch = panel.microbatch[task], unit = panel.unit[task];
   if (microbatch >= 0) return [`${microbatch}`, panel.digits];
-  return stage >= 0 ? [`${stage}`, `${stage}`.length] : ["", 1];
+  return unit >= 0 ? [`${unit}`, `${unit}`.length] : ["", 1];
 }
 
 // The tasks of the window as one image, with a column for each pixel of the plot.

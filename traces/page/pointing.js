@@ -32,6 +32,7 @@ function ranksOf(panel, task) {
 function nameOf(panel, task) {
   const words = [capital(panel.operations[panel.operation[task]])];
   if (panel.stage[task] >= 0) words.push(`stage ${panel.stage[task]}`);
+  if (panel.unit[task] !== panel.stage[task]) words.push(`unit ${panel.unit[task]}`);
   if (panel.microbatch[task] >= 0) words.push(`micro-batch ${panel.microbatch[task]}`);
   return `${words.join(", ")}, rank ${ranksOf(panel, task)}`;
 }
@@ -62,6 +63,7 @@ function describeElsewhere(panel, task) {
 function describe(panel, { row, task, crowd }) {
   const facts = [
     ["Stage", panel.stage[task]],
+    ["Unit", panel.unit[task]],
     ["Micro-batch", panel.microbatch[task]],
     ["Rank", ranksOf(panel, task)],
     ["Lane", `${row.title}, of rank ${row.rank}`],

@@ -166,7 +166,7 @@ function writeLegend() {
     return element("li", {}, swatch, element("span", {}, capital(name)));
   });
   const note = element("li", { className: "note" });
-  note.append("Lighter: later micro-batch. Numbers: micro-batch; of gathers and reductions, stage.");
+  note.append("Lighter: later micro-batch. Numbers: micro-batch; of gathers and reductions, unit.");
   find(".legend").replaceChildren(...items, note);
 }
 

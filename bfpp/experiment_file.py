@@ -1,0 +1,43 @@
+"""Experiments as files: TOML with the values that are not the defaults, by their names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.experiment import OPTIONS, Experiment, experiment_of
+from bfpp.sim.kinds import EXPERIMENT, require_kind
+from bfpp.sim.preset_files import read_toml
+
+FIELD = "schedule"
+
+
+def is_experiment_file(name: str) -> bool:
+    """Whether SCHEDULE is a file and no name."""
+    return name.endswith(".toml")
+
+
+def read_experiment(path: str) -> Experiment:
+    """The experiment of a file; raises `InvalidConfiguration` with the reason in one line.
+
+    The files that it names are looked for beside it first.
+    """
+    table = read_toml(FIELD, path)
+    require_kind(FIELD, path, table, EXPERIMENT)
+    values = {name: value for name, value in table.items() if name != "format"}
+    for name, option in OPTIONS.items():
+        value = values.get(name)
+        if option.kind == "name" and isinstance(value, str) and "." in value:
+            beside = Path(path).parent / value
+            values[name] = str(beside) if beside.exists() else value
+    try:
+        return experiment_of(values)
+    except InvalidConfiguration as error:
+        raise InvalidConfiguration(FIELD, f"{path}: {error.field}: {error.reason}") from None
+
+
+def experiment_text(experiment: Experiment) -> str:
+    """The experiment as TOML; `read_experiment` gives it back."""
+    values = {"format": EXPERIMENT.format, **experiment.record}
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())

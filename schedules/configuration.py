@@ -1,0 +1,58 @@
+"""How a training step is divided, ordered and communicated: all but what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from bfpp.schedules.communication import Communication
+from bfpp.schedules.degrees import Degrees
+from bfpp.schedules.graph import TaskGraph
+from bfpp.schedules.invalid import InvalidConfiguration
+from bfpp.schedules.layout import Layout
+from bfpp.schedules.lowering import build_graph
+from bfpp.schedules.steps import Schedule
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A schedule on a grid of devices, and the batch that it divides.
+
+    `loops` stages on each rank (virtual pipeline stages), of `units_per_stage` units each;
+    `microbatches` of `microbatch_size` samples on each replica.
+    """
+
+    schedule: Schedule
+    degrees: Degrees
+    microbatches: int
+    microbatch_size: int = 1
+    loops: int = 1
+    units_per_stage: int | tuple[int, ...] = 1
+    communication: Communication = field(default_factory=Communication)
+
+    def __post_init__(self) -> None:
+        if self.microbatch_size < 1:
+            raise InvalidConfiguration(
+                "microbatch_size", f"must be at least 1, not {self.microbatch_size}"
+            )
+
+    @property
+    def batch(self) -> int:
+        """Samples of a step (B)."""
+        return self.degrees.dp * self.microbatch_size * self.microbatches
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Stages on ranks."""
+        return self.schedule.layout(
+            self.degrees.pp, self.microbatches, self.loops, self.units_per_stage
+        )
+
+    @property
+    def passes(self) -> int:
+        """How often a micro-batch passes through a unit, forward."""
+        return self.layout.units * self.microbatches
+
+    def graph(self) -> TaskGraph:
+        """The task graph; raises `InvalidConfiguration` where the schedule cannot run."""
+        return build_graph(self.schedule, self.layout, self.communication)

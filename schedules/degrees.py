@@ -1,0 +1,50 @@
+"""How many devices work together, and in which way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from bfpp.schedules.invalid import InvalidConfiguration
+
+
+@dataclass(frozen=True, order=True)
+class Degrees:
+    """The degrees of parallelism.
+
+    `dp` data-parallel replicas, of which `dp_replicate` keep a whole copy of the sharded
+    training state each (HSDP); `ep` divides `dp * cp * tp`. Raises `InvalidConfiguration`
+    for degrees that do not divide so.
+
+    >>> Degrees(pp=8, dp=4, tp=2).devices
+    64
+    """
+
+    pp: int = 1
+    dp: int = 1
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    dp_replicate: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if (value := getattr(self, field.name)) < 1:
+                raise InvalidConfiguration(field.name, f"must be at least 1, not {value}")
+        if self.dp % self.dp_replicate:
+            raise InvalidConfiguration(
+                "dp_replicate", f"{self.dp_replicate} does not divide {self.dp} replicas"
+            )
+        if (self.dp * self.cp * self.tp) % self.ep:
+            raise InvalidConfiguration(
+                "ep", f"{self.ep} does not divide dp x cp x tp = {self.dp * self.cp * self.tp}"
+            )
+
+    @property
+    def devices(self) -> int:
+        """All devices (N_GPU)."""
+        return self.pp * self.dp * self.cp * self.tp
+
+    @property
+    def dp_shard(self) -> int:
+        """Replicas that share one copy of a sharded training state."""
+        return self.dp // self.dp_replicate

@@ -1,0 +1,452 @@
+"""A training step and what it costs, said once.
+
+An `Experiment` holds the values that options, experiment files, rows of measured tables and
+search results name alike. What they mean (a configuration, and a cost model) follows from
+them here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from bfpp.schedules import (
+    Communication,
+    Configuration,
+    Degrees,
+    InvalidConfiguration,
+    InvalidInput,
+    Schedule,
+    Sharding,
+    TaskGraph,
+    find_schedule,
+)
+from bfpp.schedules.invalid import did_you_mean
+from bfpp.sim.abstract import AbstractCosts
+from bfpp.sim.cluster import Cluster, load_cluster
+from bfpp.sim.constants import Constants, load_constants
+from bfpp.sim.costs import CostModel
+from bfpp.sim.implementation import IMPLEMENTATIONS, Implementation, find_implementation
+from bfpp.sim.model import Transformer, load_model
+from bfpp.sim.numbers import (
+    MOST_DEVICES,
+    MOST_PASSES,
+    MOST_RANKS,
+    is_count,
+    is_usable,
+    real,
+    whole,
+)
+from bfpp.sim.physical import PhysicalCosts, default_division
+from bfpp.sim.profile import ProfiledCosts, load_profile
+
+ALIASES = {"virtual_stages": "loops", "vpp": "loops", "stages_per_rank": "units_per_stage"}
+"""Other names of values."""
+
+
+class Option(NamedTuple):
+    """How people give a value: as what, in which group of options, and what it means."""
+
+    group: str
+    kind: str
+    help: str
+    metavar: str = "N"
+    choices: tuple[str, ...] = ()
+
+
+def _option(default: Any, *option: Any, **more: Any) -> Any:
+    return field(default=default, metadata={"option": Option(*option, **more)})
+
+
+PARALLELISM = "parallelism"
+BATCH = "batch"
+STAGES = "stages"
+COMMUNICATION = "communication"
+ABSTRACT = "abstract costs, in seconds"
+PHYSICAL = "physical costs"
+MEASURED = "measured costs"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A schedule, how a model and its batch are divided, and what the tasks cost.
+
+    Costs are abstract seconds, or those of a `model` on a `cluster`, or those of a measured
+    `profile`. Raises `InvalidConfiguration`, which names the value at fault, when one of
+    `configuration` and `costs` is asked for that cannot be.
+
+    >>> experiment = Experiment("breadth-first", pp=4, loops=4, microbatches=8)
+    >>> len(experiment.graph())
+    386
+    """
+
+    schedule: Schedule | str
+    _: KW_ONLY
+    pp: int = _option(4, PARALLELISM, "count", "pipeline-parallel ranks")
+    dp: int = _option(1, PARALLELISM, "count", "data-parallel replicas")
+    tp: int = _option(1, PARALLELISM, "count", "tensor-parallel devices")
+    cp: int = _option(1, PARALLELISM, "count", "context-parallel devices")
+    ep: int = _option(1, PARALLELISM, "count", "expert-parallel devices; divides dp x cp x tp")
+    dp_replicate: int = _option(
+        1, PARALLELISM, "count", "replicas of a sharded training state (HSDP); divides dp"
+    )
+    microbatches: int = _option(8, BATCH, "count", "sequential micro-batches of a step")
+    microbatch_size: int = _option(1, BATCH, "count", "samples in a micro-batch")
+    loops: int | None = _option(
+        None, STAGES, "count", "virtual pipeline stages: stages on each rank of a looped schedule"
+    )
+    units_per_stage: int | None = _option(
+        None,
+        STAGES,
+        "count",
+        "units of each stage of a non-looped schedule, gathered and reduced one by one "
+        "(default: 1, or --loops where schedules are compared; with --model, one layer each)",
+    )
+    sharding: Sharding = _option(
+        Sharding.NONE,
+        COMMUNICATION,
+        "choice",
+        "what data parallelism shards: nothing (ddp), the optimizer state (zero1, zero2), or "
+        "everything (zero3, fsdp)",
+        choices=Sharding.names(),
+    )
+    pp_overlap: bool = _option(
+        True, COMMUNICATION, "flag", "without: P2P transfers block the compute of both their ranks"
+    )
+    dp_overlap: bool = _option(
+        True,
+        COMMUNICATION,
+        "flag",
+        "without: all-gathers, reduce-scatters and all-reduces block the compute of their rank",
+    )
+    clipping: bool = _option(
+        False,
+        COMMUNICATION,
+        "flag",
+        "gradients are clipped by their norm, which all ranks wait for",
+    )
+    forward: float | None = _option(
+        None, ABSTRACT, "seconds", "forward pass of one micro-batch through one stage", "S"
+    )
+    backward: float | None = _option(
+        None,
+        ABSTRACT,
+        "seconds",
+        "backward pass (default: the sum of its halves if they are given, else 2)",
+        "S",
+    )
+    backward_input: float | None = _option(
+        None,
+        ABSTRACT,
+        "seconds",
+        "input half of a backward pass (default: what the other leaves, or half)",
+        "S",
+    )
+    backward_weight: float | None = _option(
+        None,
+        ABSTRACT,
+        "seconds",
+        "weight half of a backward pass (default: what the other leaves, or half)",
+        "S",
+    )
+    transfer: float | None = _option(
+        None, ABSTRACT, "seconds", "P2P transfer between two ranks", "S"
+    )
+    gather: float | None = _option(
+        None, ABSTRACT, "seconds", "all-gather of one stage's weights", "S"
+    )
+    reduce: float | None = _option(
+        None, ABSTRACT, "seconds", "reduction of one stage's gradients", "S"
+    )
+    optimizer: float | None = _option(None, ABSTRACT, "seconds", "optimizer step of a rank", "S")
+    norm: float | None = _option(
+        None, ABSTRACT, "seconds", "norm of a rank's gradients, with --clipping", "S"
+    )
+    model: Transformer | str | None = _option(
+        None,
+        PHYSICAL,
+        "name",
+        "a preset, a TOML file, or a Hugging Face config.json",
+        "NAME|FILE",
+    )
+    layers: int | None = _option(
+        None, PHYSICAL, "count", "layers of the model, if not all (default: the model's)"
+    )
+    seq_length: int | None = _option(
+        None,
+        PHYSICAL,
+        "count",
+        "tokens of a sequence (default: the model's; a config.json has only the longest)",
+    )
+    cluster: Cluster | str | None = _option(
+        None, PHYSICAL, "name", "a preset, or a TOML file", "NAME|FILE"
+    )
+    implementation: Implementation | str = _option(
+        "paper",
+        PHYSICAL,
+        "choice",
+        "whose software: the paper's, which overlaps communication, or Megatron-LM's, "
+        "which does not",
+        choices=tuple(IMPLEMENTATIONS),
+    )
+    constants: Constants | str | None = _option(
+        None,
+        PHYSICAL,
+        "name",
+        "constants of clusters and implementations, as bfpp fit writes them (default: as shipped)",
+        "FILE",
+    )
+    profile: ProfiledCosts | str | None = _option(
+        None,
+        MEASURED,
+        "name",
+        "a profile of a machine, as bfpp calibrate writes it, best for as many ranks",
+        "FILE",
+    )
+
+    def __post_init__(self) -> None:
+        _ = self.rule  # a name that is unknown is refused at once
+        object.__setattr__(self, "sharding", Sharding(self.sharding))
+
+    @cached_property
+    def rule(self) -> Schedule:
+        """The schedule itself."""
+        return find_schedule(self.schedule) if isinstance(self.schedule, str) else self.schedule
+
+    def changed(self, **values: Any) -> Experiment:
+        """The experiment with other values, parameters of the schedule among them."""
+        own = {name: values.pop(name) for name in list(values) if name in self.rule.parameters}
+        schedule = values.pop("schedule", self.rule)
+        if isinstance(schedule, str):
+            schedule = find_schedule(schedule)
+        return replace(self, schedule=replace(schedule, **own), **values)
+
+    @cached_property
+    def configuration(self) -> Configuration:
+        """How the step is divided, ordered and communicated."""
+        loops, units = self._division()
+        degrees = Degrees(self.pp, self.dp, self.tp, self.cp, self.ep, self.dp_replicate)
+        passes = self.pp * loops * units * self.microbatches
+        if passes > MOST_PASSES:
+            raise InvalidInput(
+                f"--pp, --microbatches: {self.microbatches:,} micro-batches through "
+                f"{self.pp * loops * units:,} stages are {passes:,} passes; at most "
+                f"{MOST_PASSES:,} can be simulated"
+            )
+        if self.pp > MOST_RANKS:
+            raise InvalidInput(f"--pp: {self.pp:,} ranks; at most {MOST_RANKS:,} can be simulated")
+        if degrees.devices > MOST_DEVICES:
+            raise InvalidInput(
+                f"--pp, --tp, --dp: {degrees.devices:,} devices; at most {MOST_DEVICES:,} can be "
+                "simulated"
+            )
+        return Configuration(
+            self.rule,
+            degrees,
+            self.microbatches,
+            self.microbatch_size,
+            loops,
+            units,
+            self._communication(),
+        )
+
+    def _division(self) -> tuple[int, int]:
+        """Loops, and units of a stage."""
+        if self.rule.looped:
+            if self.units_per_stage not in (None, 1, self.loops):
+                raise InvalidConfiguration(
+                    "units_per_stage", f"{self.rule.name} is looped: its --loops divide a rank"
+                )
+            return self.loops or 1, 1
+        if self.loops not in (None, 1):
+            raise InvalidConfiguration(
+                "loops", f"{self.rule.name} is not looped; --units-per-stage splits its stages"
+            )
+        if self.units_per_stage is None and self.model is not None:
+            return default_division(self.rule, self.transformer, self.pp)
+        return 1, self.units_per_stage or 1
+
+    def _communication(self) -> Communication:
+        """What is communicated, and what of it a cluster's software overlaps."""
+        overlaps = self.model is None or self._implementation
+        return Communication(
+            self.sharding,
+            self.pp_overlap and (overlaps is True or overlaps.pp_overlap),
+            self.dp_overlap and (overlaps is True or overlaps.dp_overlap),
+            self.clipping,
+        )
+
+    @cached_property
+    def transformer(self) -> Transformer:
+        """The model, with the layers and the sequence that are trained."""
+        model = load_model(self.model) if isinstance(self.model, str) else self.model
+        if model is None:
+            raise InvalidConfiguration("model", "must be given together with --cluster")
+        return replace(
+            model,
+            layers=self.layers or model.layers,
+            sequence=self.seq_length or model.sequence,
+        )
+
+    @cached_property
+    def _constants(self) -> Constants:
+        if isinstance(self.constants, str):
+            return load_constants(self.constants)
+        return self.constants or Constants()
+
+    @property
+    def _implementation(self) -> Implementation:
+        if isinstance(self.implementation, Implementation):
+            return self.implementation
+        return find_implementation(self.implementation, self._constants.implementations)
+
+    @cached_property
+    def costs(self) -> CostModel:
+        """The cost model."""
+        given = {name: getattr(self, name) for name in of_group(ABSTRACT)}
+        given = {name: value for name, value in given.items() if value is not None}
+        if self.profile is not None:
+            return self._profiled(self.profile, given)
+        if self.model is None and self.cluster is None:
+            for name in (*of_group(PHYSICAL), "dp", "tp", "cp", "ep", "microbatch_size"):
+                if getattr(self, name) != DEFAULTS[name]:
+                    raise InvalidConfiguration(name, "needs --model and --cluster too")
+            return AbstractCosts(**given)
+        for name in given:
+            raise InvalidConfiguration(
+                name, "abstract seconds do not go with --model and --cluster"
+            )
+        model = self.transformer
+        if self.cluster is None:
+            raise InvalidConfiguration("cluster", "must be given together with --model")
+        cluster = self.cluster
+        if isinstance(cluster, str):
+            cluster = load_cluster(cluster, self._constants.clusters)
+        return PhysicalCosts(
+            model=model,
+            cluster=cluster,
+            degrees=self.configuration.degrees,
+            microbatch_size=self.microbatch_size,
+            implementation=self._implementation,
+        )
+
+    @property
+    def physical(self) -> PhysicalCosts | None:
+        """The cost model, if it is that of a model on a cluster."""
+        return self.costs if isinstance(self.costs, PhysicalCosts) else None
+
+    def require_physical(self) -> PhysicalCosts:
+        """The cost model; raises `InvalidConfiguration` unless it is that of a model."""
+        if self.physical is None:
+            raise InvalidConfiguration("model", "must be given, and a cluster")
+        return self.physical
+
+    def _profiled(self, profile: ProfiledCosts | str, given: Mapping[str, float]) -> ProfiledCosts:
+        """The costs of a profile, which says all that other values could say of costs."""
+        for name in (*given, *of_group(PHYSICAL), "tp", "cp", "ep", "microbatch_size"):
+            if getattr(self, name) != DEFAULTS[name]:
+                raise InvalidConfiguration(name, "does not go with --profile")
+        costs = load_profile(profile) if isinstance(profile, str) else profile
+        if self.dp not in (DEFAULTS["dp"], costs.replicas):
+            raise InvalidConfiguration(
+                "dp", f"{costs.name} was measured with {costs.replicas}, not {self.dp}"
+            )
+        return costs
+
+    def graph(self) -> TaskGraph:
+        """The task graph of the step."""
+        return self.configuration.graph()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The values that are not the defaults, by name: `experiment_of` reads them back.
+
+        Raises `InvalidConfiguration` for values that have no name, such as a cluster made
+        in Python.
+        """
+        values: dict[str, Any] = {"schedule": self.rule.name}
+        values |= {name: value for name, value in self.rule.parameters.items() if value is not None}
+        for name, default in DEFAULTS.items():
+            if (value := getattr(self, name)) != default:
+                if not isinstance(value, str | int | float):
+                    raise InvalidConfiguration(name, "was made in Python: it has no name to write")
+                values[name] = str(value) if isinstance(value, str) else value
+        return values
+
+
+def _options() -> dict[str, Field[Any]]:
+    return {each.name: each for each in fields(Experiment) if "option" in each.metadata}
+
+
+OPTIONS: dict[str, Option] = {name: each.metadata["option"] for name, each in _options().items()}
+"""Every value besides the schedule, as it is given."""
+
+DEFAULTS: dict[str, Any] = {name: each.default for name, each in _options().items()}
+
+
+def of_group(group: str) -> list[str]:
+    """The names of a group's values."""
+    return [name for name, option in OPTIONS.items() if option.group == group]
+
+
+def experiment_of(values: Mapping[str, object]) -> Experiment:
+    """The experiment that values by name say, as numbers or as texts, the schedule among them.
+
+    Raises `InvalidConfiguration` for a name that there is not, or a value that cannot be.
+    """
+    given = {ALIASES.get(name, name): value for name, value in values.items()}
+    name = given.pop("schedule", None)
+    if not isinstance(name, str):
+        raise InvalidConfiguration("schedule", "must be given, by name")
+    schedule = find_schedule(name)
+    parameters = {
+        each: _read(each, "count", given.pop(each)) for each in schedule.parameters if each in given
+    }
+    for each in given:
+        if each not in OPTIONS:
+            raise InvalidConfiguration(each, f"there is no such value{did_you_mean(each, OPTIONS)}")
+    read = {each: _read(each, OPTIONS[each].kind, value) for each, value in given.items()}
+    return Experiment(replace(schedule, **parameters), **read)
+
+
+def _read(name: str, kind: str, value: object) -> Any:
+    """A value as its kind has it, from what a file or a table holds."""
+    reader, expected = _KINDS[kind]
+    if (read := reader(value)) is None:
+        raise InvalidConfiguration(name, f"must be {expected}, not {value!r}")
+    if kind == "choice" and read not in OPTIONS[name].choices:
+        known = ", ".join(OPTIONS[name].choices)
+        raise InvalidConfiguration(name, f"{read!r} is not one of {known}")
+    return read
+
+
+def _count(value: object) -> int | None:
+    number = whole(value.strip()) if isinstance(value, str) else value
+    return number if isinstance(number, int) and is_count(number) else None
+
+
+def _seconds(value: object) -> float | None:
+    number = real(value.strip()) if isinstance(value, str) else value
+    return float(number) if isinstance(number, int | float) and is_usable(number) else None
+
+
+def _flag(value: object) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "1": True, "false": False, "0": False}.get(str(value).strip().lower())
+
+
+def _name(value: object) -> str | None:
+    return value.strip() if isinstance(value, str) and value.strip() else None
+
+
+_KINDS = {
+    "count": (_count, "a whole number of at least 1"),
+    "seconds": (_seconds, "a number of at least 0"),
+    "flag": (_flag, "true or false"),
+    "name": (_name, "a name or a path"),
+    "choice": (_name, "a name"),
+}
+"""How a value of each kind is read, and what it must be."""
