@@ -18,7 +18,7 @@ from bfpp.sim.kinds import CONSTANTS, require_kind
 from bfpp.sim.numbers import LARGEST, is_usable
 from bfpp.sim.preset_files import Table, fitted_settings, preset_names, read_toml
 
-FIELD = "profile"
+FIELD = "constants"
 
 SECTIONS = ("device", "intra_node", "inter_node")
 

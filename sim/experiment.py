@@ -183,12 +183,12 @@ class Experiment:
     cluster: Cluster | str | None = _option(
         None, PHYSICAL, "name", "a preset, or a TOML file", "NAME|FILE"
     )
-    implementation: Implementation | str = _option(
-        "paper",
+    implementation: Implementation | str | None = _option(
+        None,
         PHYSICAL,
         "choice",
         "whose software: the paper's, which overlaps communication, or Megatron-LM's, "
-        "which does not",
+        "which does not (default: paper)",
         choices=tuple(IMPLEMENTATIONS),
     )
     constants: Constants | str | None = _option(
@@ -300,7 +300,7 @@ class Experiment:
     def _implementation(self) -> Implementation:
         if isinstance(self.implementation, Implementation):
             return self.implementation
-        return find_implementation(self.implementation, self._constants.implementations)
+        return find_implementation(self.implementation or "paper", self._constants.implementations)
 
     @cached_property
     def costs(self) -> CostModel:

@@ -99,8 +99,8 @@ def parameters_of(rows: Sequence[Measurement]) -> list[Parameter]:
     A network whose file gives its transfers a latency goes through the host's
     TCP: its transfers and its rings reach the same share of the bandwidth.
     """
-    clusters = sorted({_name(row.experiment.cluster) for row in rows})
-    names = sorted({_name(row.experiment.implementation) for row in rows})
+    clusters = sorted({row.record["cluster"] for row in rows})
+    names = sorted({row.record["implementation"] for row in rows})
     found = [
         _everywhere(clusters, "device", "matmul_efficiency", "share", (0.3, 1.0)),
         _everywhere(clusters, "device", "sustained_efficiency", "share", (0.2, 0.8)),
@@ -119,11 +119,6 @@ def parameters_of(rows: Sequence[Measurement]) -> list[Parameter]:
     if overlapping:
         found.append(_software(overlapping, "overlap_slowdown", "share", (0.0, 0.5)))
     return found + [_software([name], "transfer_seconds", "s", (0.0, 1e-2)) for name in blocking]
-
-
-def _name(value: object) -> str:
-    """What a row of a table names."""
-    return str(value)
 
 
 def _everywhere(

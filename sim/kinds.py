@@ -29,7 +29,7 @@ PROFILE = Kind(
 )
 CONSTANTS = Kind(
     "a file of constants, from bfpp fit",
-    "bfpp validate takes it as --profile",
+    "--constants takes it",
     "bfpp constants 1",
     frozenset({"clusters", "implementations"}),
 )

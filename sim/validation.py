@@ -107,7 +107,7 @@ class Measurement:
             "table": self.table,
             **experiment.record,
             "schedule": self.schedule,
-            "implementation": str(experiment.implementation),
+            "implementation": experiment.implementation or "paper",
             "sharding": str(experiment.sharding),
             "batch": self.batch,
             "pp": experiment.pp,

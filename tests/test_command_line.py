@@ -120,7 +120,7 @@ def test_a_sequence_is_for_the_schedules_that_use_it(answer, bfpp):
     free = words.replace("0.5", "0")
     assert times[1] == answer(f"simulate depth-first {free} --sequence 8")["step_time"]
     code, _, err = bfpp("explain", "depth-first", "--against", "gpipe --sequence 4")
-    assert (code, err) == (2, "bfpp explain: --sequence: gpipe does not run in sequences\n")
+    assert (code, err) == (2, "bfpp explain: --sequence: gpipe has no such parameter\n")
 
 
 def test_explain(answer):
@@ -369,18 +369,18 @@ ERRORS = {
     "simulate gpipe --sharding some": "argument --sharding: invalid choice: 'some'",
     "simulate gpipe --engine diesel": "argument --engine: invalid choice",
     "simulate gpipe --loops 2": "--loops: gpipe is not looped",
-    "simulate breadth-first --stages-per-rank 2": "--stages-per-rank: breadth-first is looped",
-    "compare --stages-per-rank 2": "--stages-per-rank: schedules of 4 and 8 stages do not compare",
+    "simulate breadth-first --stages-per-rank 2": "--units-per-stage: breadth-first is looped",
+    "compare --stages-per-rank 2": "--units-per-stage: schedules of 4 and 8 units do not compare",
     "simulate depth-first --sequence 3": "--sequence: .* cannot fill 4 ranks",
-    "simulate gpipe --sequence 8": "--sequence: gpipe does not run in sequences",
-    "orders 1f1b --sequence 8": "--sequence: 1f1b does not run in sequences",
-    "explain breadth-first --sequence 8": "--sequence: breadth-first does not run in sequences",
-    "compare gpipe breadth-first --sequence 8": "--sequence: gpipe does not run in sequences",
+    "simulate gpipe --sequence 8": "--sequence: gpipe has no such parameter",
+    "orders 1f1b --sequence 8": "--sequence: 1f1b has no such parameter",
+    "explain breadth-first --sequence 8": "--sequence: breadth-first has no such parameter",
+    "compare gpipe breadth-first --sequence 8": "--sequence: gpipe has no such parameter",
     "compare --sequence 3": "--sequence: .* cannot fill 4 ranks",
     "simulate depth-first --microbatches 9": "--microbatches: .* 9 is not a multiple of 4",
     "simulate gpipe --text --json": "--text: cannot be printed beside --json",
-    "simulate gpipe --model bert-52b": "--cluster: must be given beside --model",
-    "simulate gpipe --cluster dgx-a100": "--model: must be given beside --cluster",
+    "simulate gpipe --model bert-52b": "--cluster: must be given together with --model",
+    "simulate gpipe --cluster dgx-a100": "--model: must be given together with --cluster",
     "simulate gpipe --tp 2": "--tp: needs --model and --cluster",
     "simulate gpipe --implementation paper": "--implementation: needs --model and --cluster",
     "simulate gpipe --forward 1 @bert-52b": "--forward: abstract seconds do not go with --model",
@@ -391,8 +391,8 @@ ERRORS = {
     "simulate gpipe @hostile.toml": r"--model: hostile: unknown key '\[red\]x\\x1b\[31m\\n'",
     "simulate gpipe @seven-heads.toml": "--model: seven-heads: 7 heads do not divide 512",
     "simulate gpipe @sixteen.toml --pp 3": "--pp: 16 layers cannot be divided over 3 ranks",
-    "simulate breadth-first @sixteen.toml --pp 3": "--pp: 16 layers cannot be divided over 3",
-    "simulate breadth-first @sixteen.toml --loops 3": "--loops: 16 layers .* into 12 equal stages",
+    "simulate breadth-first @sixteen.toml --pp 3": "--loops: 16 layers cannot be divided into 3",
+    "simulate breadth-first @sixteen.toml --loops 3": "--loops: 16 layers .* into 12 equal units",
     "simulate gpipe @sixteen.toml --tp 3": "--tp: 3 does not divide sixteen's 8 heads",
     "simulate gpipe --model sixteen.toml --cluster eat": "--cluster: 'eat' is neither",
     "simulate gpipe --model sixteen.toml --cluster slow.toml": "--cluster: slow: device: peak must",

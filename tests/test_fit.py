@@ -11,10 +11,10 @@ import pytest
 
 from bfpp.command_line import main
 from bfpp.sim.cluster import load_cluster
-from bfpp.sim.constants import read_constants
+from bfpp.sim.constants import Constants, read_constants
 from bfpp.sim.fit import fit, fits, parameters_of, profile_text
 from bfpp.sim.implementation import with_fitted
-from bfpp.sim.validation import Profile, case_of, read_measurements
+from bfpp.sim.validation import case_of, read_measurements
 from tests.test_physical import MEASUREMENTS
 
 
@@ -22,14 +22,15 @@ from tests.test_physical import MEASUREMENTS
 def small():
     """Measurements whose graphs are small, of two methods."""
     rows = read_measurements(MEASUREMENTS)
-    chosen = [row for row in rows if row.cluster == "dgx1-v100" and row.model == "bert-6.6b"]
+    on = {"cluster": "dgx1-v100", "model": "bert-6.6b"}
+    chosen = [row for row in rows if on.items() <= row.record.items()]
     return [row for row in chosen if row.schedule in ("no-pipeline", "breadth-first")]
 
 
 @pytest.fixture(scope="module")
 def made_up(small):
     """The same configurations, with the throughput that known constants give them."""
-    known = Profile(
+    known = Constants(
         {
             "dgx1-v100": {
                 "device": {"matmul_efficiency": 0.7, "sustained_efficiency": 0.45},
@@ -39,7 +40,11 @@ def made_up(small):
         },
         {"paper": {"overlap_slowdown": 0.2}},
     )
-    return [replace(row, tflops_per_gpu=case_of(row).throughput(known)) for row in small]
+    return [with_throughput(row, case_of(row).throughput(known)) for row in small]
+
+
+def with_throughput(row, tflops):
+    return replace(row, measured={**row.measured, "tflops_per_gpu": tflops})
 
 
 def test_constants_that_are_put_in_come_out_again(made_up):
@@ -52,11 +57,9 @@ def test_constants_that_are_put_in_come_out_again(made_up):
 
 def test_what_no_row_depends_on_is_not_determined(small):
     """Without tensor parallelism nothing waits for an all-reduce."""
-    rows = [row for row in small if row.tp == 1 and row.pp == 1]
+    rows = [row for row in small if row.experiment.tp == row.experiment.pp == 1]
     rows = [
-        replace(row, tflops_per_gpu=row.tflops_per_gpu + change)
-        for row in rows * 4
-        for change in (0, 1)
+        with_throughput(row, row.tflops_per_gpu + change) for row in rows * 4 for change in (0, 1)
     ]
     found = fit(rows, cross_validate=False)
     [waiting] = [each for each in found.constants if "synchronisation" in each.parameter.name]
@@ -90,9 +93,9 @@ def test_the_constants_of_all_the_tables_are_few_and_bounded():
 
 
 def test_the_shipped_constants_are_the_fit_of_the_measurements():
-    profile = Profile()
+    constants = Constants()
     parameters = parameters_of(read_measurements(MEASUREMENTS))
-    settings = {"clusters": profile.clusters, "implementations": profile.implementations}
+    settings = {"clusters": constants.clusters, "implementations": constants.implementations}
     for parameter in parameters:
         for path in parameter.targets:
             value = settings
@@ -109,7 +112,8 @@ def test_too_few_rows_are_refused(small):
 def test_the_command_writes_a_profile_and_reports(capsys, tmp_path, made_up):
     names = MEASUREMENTS.read_text().splitlines()[0]
     table, out = tmp_path / "table.csv", tmp_path / "profile.toml"
-    lines = [",".join(str(getattr(row, name)) for name in names.split(",")) for row in made_up]
+    cells = [{**row.record, **row.measured} for row in made_up]
+    lines = [",".join(str(row[name]) for name in names.split(",")) for row in cells]
     table.write_text("\n".join([names, *lines]))
     arguments = ["fit", str(table), "--out", str(out), "--no-cross-validation"]
     assert main([*arguments, "--json"]) == 0

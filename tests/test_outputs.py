@@ -49,7 +49,7 @@ WRITING = {
 
 WITH_TORCH = {("run", "--metrics"), ("run", "--trace"), ("calibrate", "--out")}
 
-READ = {"--model", "--cluster", "--profile", "--text", "--sleep"}
+READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--sleep"}
 """Options of files that are read."""
 
 KEPT = {"--checkpoint"}

@@ -105,7 +105,7 @@ def test_a_ring_across_nodes_shares_the_network_among_its_members_there(
     seconds, size, out, into = costs_of(costing.costs(graph), operation, graph)
     rank, stage = (column[graph.operation == operation] for column in (graph.rank, graph.stage))
     np.testing.assert_allclose(seconds, passes * 7 * costing.cluster.inter_node.latency)
-    parameters = costing.stage_parameters(layout)[stage]
+    parameters = costing.unit_parameters(layout)[stage]
     network = costing.cluster.inter_node
     slower = network.transfer_efficiency / network.ring_efficiency
     share = 3 / 4 if sharding is Sharding.NONE else 7 / 8
@@ -121,7 +121,7 @@ def test_a_ring_in_a_node_takes_the_faster_link():
     rank, stage = (graph.rank, graph.stage)
     chosen = graph.operation == Operation.GATHER
     np.testing.assert_allclose(seconds, 3 * costing.cluster.intra_node.latency)
-    parameters = costing.stage_parameters(graph.layout)[stage[chosen]]
+    parameters = costing.unit_parameters(graph.layout)[stage[chosen]]
     pair, four = (costing.cluster.group_link(members).bandwidth for members in (2, 4))
     np.testing.assert_allclose(size, 2 * parameters * 3 / 4 * pair / four)
     assert (out == PORTS * rank[chosen] + NVLINK_OUT).all()
@@ -134,7 +134,7 @@ def test_a_ring_of_whole_nodes_is_as_fast_as_the_links_in_them():
     graph = build_graph("breadth-first", Layout(1, 1, 2), Communication())
     seconds, size, out, _ = costs_of(costing.costs(graph), Operation.REDUCE, graph)
     assert (out == NVLINK_OUT).all()
-    np.testing.assert_allclose(size, 2 * 2 * costing.stage_parameters(graph.layout)[::-1] * 15 / 16)
+    np.testing.assert_allclose(size, 2 * 2 * costing.unit_parameters(graph.layout)[::-1] * 15 / 16)
     np.testing.assert_allclose(seconds, 2 * 15 * costing.cluster.inter_node.latency)
 
 
@@ -194,8 +194,7 @@ def test_a_stage_costs_its_layers_and_the_outer_ones_their_embedding_and_output(
     extra = np.zeros(8)
     extra[0], extra[-1] = embedding_work(costing).forward, output_work(costing).forward
     chosen = graph.operation == Operation.FORWARD
-    stage = graph.stage[chosen]
-    np.testing.assert_allclose(costs.seconds[chosen], layers + extra[stage])
+    np.testing.assert_allclose(costs.seconds[chosen], layers + extra[graph.unit[chosen]])
 
 
 def test_a_backward_pass_recomputes_and_then_takes_twice_the_products():
@@ -333,7 +332,7 @@ def test_an_output_layer_of_its_own_adds_its_weights_wherever_it_is(layout):
     own = replace(costing, model=replace(costing.model, tied_embeddings=False))
     embedding = costing.model.embedding_parameters() + costing.model.word_parameters()
     layers = 32 * costing.model.layer_parameters()
-    assert own.stage_parameters(layout).sum() == layers + embedding
+    assert own.unit_parameters(layout).sum() == layers + embedding
 
 
 def test_a_gated_mlp_computes_as_long_as_a_plain_one_half_again_as_wide():
@@ -353,9 +352,9 @@ def test_the_output_layer_copies_the_embedding_unless_it_is_beside_it():
     costing = physical("bert-6.6b")
     layers = 32 * model.layer_parameters()
     alone, apart = Layout(1, 1, 32), Layout(4, 4, 8)
-    assert costing.stage_parameters(alone).sum() == layers + model.embedding_parameters()
+    assert costing.unit_parameters(alone).sum() == layers + model.embedding_parameters()
     copied = model.embedding_parameters() + model.word_parameters()
-    assert costing.stage_parameters(apart).sum() == layers + copied
+    assert costing.unit_parameters(apart).sum() == layers + copied
 
 
 @pytest.mark.parametrize(

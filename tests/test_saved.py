@@ -87,7 +87,7 @@ def test_hostile_names_in_a_file_are_escaped(bfpp):
 
 
 TASK = {
-    "operation", "number", "rank", "peer", "stage", "microbatch", "simulated_duration",
+    "operation", "number", "rank", "peer", "stage", "unit", "microbatch", "simulated_duration",
     "measured_duration", "duration_difference", "simulated_start", "measured_start", "drift",
 }  # fmt: skip
 

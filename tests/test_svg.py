@@ -228,7 +228,7 @@ def test_placements_number_every_layer_on_its_rank() -> None:
             inside = found[fill(Operation.FORWARD, rank, 4)]
             assert {round(box[1] - tops[rank], 2) for box in inside} == {2.5}
             columns = sorted(round((box[0] - 43.5) / 20) for box in inside)
-            assert columns == layout.stages_of(rank)
+            assert columns == layout.units_of(rank)
     both = texts(svg_placements(placements))
     assert {"(a) Standard", "(b) Looping"} <= set(both)
     assert both.count("15") == 4

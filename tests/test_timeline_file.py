@@ -134,7 +134,7 @@ CHANGES = [
     ("graph.lanes.0.0", 10**20, "is not a timeline: OverflowError"),
     ("graph.tasks.rank.0", 77, "graph: #0 has rank 77, which does not exist"),
     ("graph.tasks.peer.0", 1, "graph: #0 is on a lane of another rank"),
-    ("graph.tasks.stage.0", 99, "graph: #0 has stage 99"),
+    ("graph.tasks.unit.0", 99, "graph: #0 has unit 99"),
     ("graph.tasks.dependencies.0", [5], "graph: #0 .* waits for .*, whose number is not smaller"),
     ("graph.tasks.dependencies.0", [0], "graph: #0 .* waits for .*, whose number is not smaller"),
     ("start", None, "start does not hold seconds"),

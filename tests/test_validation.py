@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bfpp.command_line import main
-from bfpp.sim.validation import MEASURED, Profile, case_of, compare, read_measurements
+from bfpp.sim.constants import Constants
+from bfpp.sim.validation import MEMORY, case_of, compare, read_measurements
 from bfpp.traces.scatter import Point, scatter
 from tests.test_physical import MEASUREMENTS
 
@@ -43,26 +44,32 @@ def test_no_method_is_far_off_on_the_whole(comparisons):
 def test_without_a_pipeline_only_sharded_weights_make_accumulation_breadth_first(comparisons):
     """Depth-first, two micro-batches need the memory of one (table E.3, batches 256 and 512)."""
     alone = [each for each in comparisons if each.measured.schedule == "no-pipeline"]
-    names = {(each.measured.sharding, each.measured.schedule_name) for each in alone}
+    experiments = [each.measured.experiment for each in alone]
+    names = {(str(each.sharding), each.rule.name) for each in experiments}
     assert names == {("none", "1f1b"), ("full", "breadth-first")}
-    one, two = (each.predicted["memory_gb"] for each in alone if each.measured.microbatch_size > 16)
+    one, two = (
+        each.predicted["memory_gb"]
+        for each in alone
+        if each.measured.experiment.microbatch_size > 16
+    )
     assert two == pytest.approx(one, rel=0.01)
 
 
 def test_configurations_that_differ_in_costs_share_a_graph(rows):
-    alike = [row for row in rows if row.schedule == "no-pipeline" and row.microbatches == 1]
+    alone = [row for row in rows if row.schedule == "no-pipeline"]
+    alike = [row for row in alone if row.experiment.microbatches == 1]
     graphs = {
         id(case_of(row).graph)
         for row in alike
-        if (row.sharding, row.model) == ("none", alike[-1].model)
+        if (row.experiment.sharding, row.experiment.model) == ("none", alike[-1].experiment.model)
     }
     assert len(graphs) == 1
 
 
 def test_the_throughput_alone_is_that_of_the_whole_prediction(rows):
     case = case_of(rows[0])
-    prediction = case.predict(Profile())
-    assert case.throughput(Profile()) == pytest.approx(prediction["tflops_per_gpu"])
+    prediction = case.predict(Constants())
+    assert case.throughput(Constants()) == pytest.approx(prediction["tflops_per_gpu"])
 
 
 def test_validate_reports_every_row_as_json(capsys, tmp_path):
@@ -74,7 +81,7 @@ def test_validate_reports_every_row_as_json(capsys, tmp_path):
     assert record["memory_mape"] < 5
     row = record["rows"][0]
     assert (row["schedule"], row["pp"]) == ("breadth-first", 8)
-    for name in MEASURED:
+    for name in ("tflops_per_gpu", *MEMORY):
         expected = 100 * (row["prediction"][name] / row["measured"][name] - 1)
         assert row["error"][name] == pytest.approx(expected)
     root = ElementTree.parse(figure).getroot()
@@ -98,17 +105,19 @@ HEADER, FIRST = MEASUREMENTS.read_text().splitlines()[:2]
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "the column 'table' is missing"),
-        (HEADER.replace("dp", "ranks"), "the column 'dp' is missing"),
+        ("", "the column 'model' is missing"),
+        (HEADER.replace("dp", "ranks"), "the column 'ranks' is unknown"),
         (HEADER, "has no rows"),
         (
             f"{HEADER}\n{FIRST.replace('36.28', 'fast')}",
             "line 2: tflops_per_gpu must be a positive",
         ),
         (f"{HEADER}\n{FIRST.replace('36.28', 'nan')}", "tflops_per_gpu must be a positive number"),
-        (f"{HEADER}\n{FIRST.replace('36.28', '')}", "line 2: tflops_per_gpu is missing"),
-        (f"{HEADER}\n{FIRST.rsplit(',', 1)[0]}", "line 2: memory_min_gb is missing"),
-        (f"{HEADER}\n{FIRST.replace(',8,8,8,', ',7,8,8,')}", "batch is 7, but"),
+        (f"{HEADER}\n{FIRST.replace('36.28', '')}", "line 2: must give one of tflops_per_gpu"),
+        (f"{HEADER}\n{FIRST},1", "line 2: has more cells than there are columns"),
+        (f"{HEADER},step_seconds\n{FIRST},1", "tflops_per_gpu and step_seconds"),
+        (HEADER.replace("tflops_per_gpu", "layers"), "there is none of the columns"),
+        (f"{HEADER}\n{FIRST.replace(',8,8,8,', ',7,8,8,')}", "line 2: batch: is 7, but"),
         (f"{HEADER}\n{FIRST.replace('bert-52b', 'bert')}", "line 2: model: 'bert'"),
         (f"{HEADER}\n{FIRST.replace('breadth', 'width')}", "line 2: schedule: "),
         (f"{HEADER}\n{FIRST.replace('breadth-first', 'no-pipeline')}", "line 2: pp: must be 1"),
@@ -139,7 +148,7 @@ def test_a_profile_replaces_the_shipped_constants(capsys, tmp_path):
     assert predictions[1] < predictions[0] / 4
     profile.write_text("clusters =")
     assert main(["validate", str(table), "--profile", str(profile)]) == 2
-    assert "--profile" in capsys.readouterr().err
+    assert "--constants" in capsys.readouterr().err
 
 
 def test_a_scatter_has_a_dot_for_each_point_on_one_scale():
@@ -152,3 +161,38 @@ def test_a_scatter_has_a_dot_for_each_point_on_one_scale():
     assert across / 30 == pytest.approx(up / 26, rel=0.01)
     with pytest.raises(ValueError, match="no points"):
         scatter([], "Title", "Tflop/s")
+
+
+def test_a_table_needs_only_what_it_is_used_for(capsys, tmp_path):
+    """A throughput, a time or a rate of tokens; no table, no memory, no batch."""
+    one = {
+        "model": "bert-52b", "cluster": "dgx1-v100", "schedule": "breadth-first", "pp": 8,
+        "tp": 8, "loops": 4, "microbatches": 8,
+    }  # fmt: skip
+    tokens = 8 * 1024 / 64
+    times = {"step_seconds": 2.0, "tokens_per_second_per_gpu": tokens / 2.0}
+    found = []
+    for name, value in times.items():
+        path = tmp_path / f"{name}.csv"
+        row = {**one, name: value}
+        path.write_text(f"{','.join(row)}\n{','.join(map(str, row.values()))}\n")
+        assert main(["validate", str(path), "--json"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert record["memory_mape"] is None
+        found.append(record["rows"][0])
+        assert main(["validate", str(path)]) == 0
+        assert "breadth-first" in capsys.readouterr().out
+    assert found[0]["error_step_time"] == pytest.approx(found[1]["error_step_time"])
+    predicted = found[0]["prediction"]["step_seconds"]
+    assert found[0]["error_step_time"] == pytest.approx(100 * (predicted / 2.0 - 1))
+
+
+def test_a_row_may_leave_its_micro_batches_to_its_batch(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text(
+        "model,cluster,schedule,pp,dp,batch,step_seconds,seq_length,layers\n"
+        "bert-6.6b,dgx-a100,1f1b,4,2,32,1.5,256,8\n"
+    )
+    [row] = read_measurements(path)
+    assert (row.experiment.microbatches, row.batch, row.step_seconds) == (16, 32, 1.5)
+    assert (row.experiment.transformer.sequence, row.experiment.transformer.layers) == (256, 8)
