@@ -33,7 +33,7 @@ from bfpp.sim.cluster import Cluster, Link
 from bfpp.sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
 from bfpp.sim.costs import Costs, Load
 from bfpp.sim.implementation import Implementation
-from bfpp.sim.model import Transformer
+from bfpp.sim.operators import Execution
 from bfpp.sim.placement import DevicePlacement
 
 NVLINK_OUT, NVLINK_IN, NETWORK_OUT, NETWORK_IN = range(4)
@@ -51,12 +51,11 @@ class Links:
     `parameters` are those of each stage on one device.
     """
 
-    model: Transformer
     cluster: Cluster
     implementation: Implementation
     placement: DevicePlacement
-    microbatch_size: int
     parameters: Seconds
+    execution: Execution
 
     def transfers(self, graph: TaskGraph, tasks: Integers) -> Load:
         """The load of transfers."""
@@ -67,7 +66,7 @@ class Links:
         latency = np.where(crosses, between.latency + between.transfer_latency, inside.latency)
         return Load(
             meeting * self.implementation.transfer_seconds + latency,
-            self.model.transfer_bytes(self.microbatch_size, self.placement.tensor_parallel),
+            self.execution.hidden_bytes / self.placement.tensor_parallel,
             PORTS * rank + np.where(crosses, NETWORK_OUT, NVLINK_OUT),
             PORTS * peer + np.where(crosses, NETWORK_IN, NVLINK_IN),
         )
@@ -150,11 +149,15 @@ class Links:
         return np.where(self._ring_bandwidth[1], of_nodes, ring)
 
     def _collecting(self, graph: TaskGraph) -> Seconds:
-        """Seconds for which steps that receive gather the shares of their group."""
+        """Seconds for which steps that receive gather the shares of their group.
+
+        With sequence parallelism the shares are what is computed with.
+        """
+        if self.execution.sequence_parallel:
+            return np.zeros(len(graph))
         ranks = self.placement.tensor_parallel
-        size = self.model.hidden_bytes(self.microbatch_size)
         link: Link = self.cluster.group_link(ranks)
-        gathering = all_reduce_seconds(size, ranks, link) / 2
+        gathering = all_reduce_seconds(self.execution.hidden_bytes, ranks, link) / 2
         return _of_transfers(graph, np.full(len(graph), gathering))
 
     def _slowdown(self, graph: TaskGraph, taken: Seconds) -> Seconds:

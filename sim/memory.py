@@ -1,7 +1,8 @@
-"""Memory of a device: training state, half-precision buffers, checkpoints, activations.
+"""Memory of a device: training state, weights and gradients, activations, workspaces.
 
 The parts are those of the paper's section Memory, with the counts of the
-schedule itself in place of its closed forms. Bytes throughout; `GIGABYTE` is
+schedule itself in place of its closed forms, and what the operators of a stage
+save by the recomputation policy (`sim.activations`). Bytes throughout; `GIGABYTE` is
 2^30, which is what the paper's tables use: 16 bytes for each parameter of the
 first of 8 x 8 ranks of the 52 B model (838 M) are their 12.49 "GB" then, and
 would be 13.4 in powers of ten.
@@ -14,8 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bfpp.schedules import Layout, Sharding, TaskGraph
-from bfpp.schedules.columns import NONE, Flags, Integers, Offsets
-from bfpp.schedules.operations import HALVED, SAVED, enders, writers
+from bfpp.schedules.columns import NONE, Integers, among
+from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.operations import HALVED, SAVED, Datum, enders, writers
+from bfpp.sim.activations import stage_activations, workspace_bytes
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.traces.timeline import Timeline
 
@@ -23,53 +26,57 @@ GIGABYTE = 2**30
 
 PARTS = {
     "state": "training state",
-    "weights": "half-precision weights",
-    "gradients": "half-precision gradients",
-    "checkpoints": "checkpoints",
-    "activations": "activations",
+    "weights": "weights",
+    "gradients": "gradients",
+    "saved": "saved activations",
+    "transient": "transient activations",
     "update": "optimizer step",
+    "workspace": "workspaces",
 }
 """What the parts of a device's memory are called."""
 
-GRADIENT_TENSORS = 4
-"""Gradients of hidden-state size alive while a layer runs backward.
+RESERVED = 1.05
+"""What the allocator reserves, over what is allocated. Published runs on B200: 1.03 to 1.08."""
 
-Assumed: of its output and input, of the residual and of a branch; one more, of
-the width of the MLP's first product, is divided over N_TP. (Without a pipeline,
-the memory in tables E.1 and E.2 grows by S_seq S_mb S_hidden times
-18.8 + 69 / N_TP; this gives 18 + 72 / N_TP.)
-"""
+CONTEXT = 0.75 * GIGABYTE
+"""Bytes of a CUDA context and its modules, beside the allocator. Assumed: 0.5 to 1 GiB."""
 
 
 @dataclass(frozen=True)
 class Memory:
     """Bytes on one device of a rank, at its peak.
 
-    `state` is what data-parallel sharding divides, `weights` and `gradients`
-    the half-precision buffers, `checkpoints` the inputs of layers whose
-    backward pass is due, `activations` those of the layers that are being run,
-    with their gradients, `update` what the optimizer's step allocates when
-    activations and checkpoints are gone.
+    `state` is what data-parallel sharding divides, `weights` and `gradients` the
+    buffers of training's precision, `saved` what passes whose backward is due
+    keep, `transient` what the part that is being run needs besides, `update`
+    what the optimizer's step allocates when activations are gone, `workspace`
+    what libraries and communication keep for good.
     """
 
     state: float
     weights: float
     gradients: float
-    checkpoints: float
-    activations: float
+    saved: float
+    transient: float
     update: float
+    workspace: float
 
     @property
     def total(self) -> float:
-        """Bytes at the peak: in the backward pass or in the optimizer's step."""
-        passing = max(self.checkpoints + self.activations, self.update)
-        return self.state + self.weights + self.gradients + passing
+        """Bytes allocated at the peak: in the backward pass or in the optimizer's step."""
+        passing = max(self.saved + self.transient, self.update)
+        return self.state + self.weights + self.gradients + passing + self.workspace
+
+    @property
+    def reserved(self) -> float:
+        """Bytes that the process takes of the device: the allocator's, and the context's."""
+        return RESERVED * self.total + CONTEXT
 
     @property
     def parts_gb(self) -> dict[str, float]:
         """What the total is made of, in its units; zero for what is not there at the peak."""
-        updating = self.update > self.checkpoints + self.activations
-        gone = ("checkpoints", "activations") if updating else ("update",)
+        updating = self.update > self.saved + self.transient
+        gone = ("saved", "transient") if updating else ("update",)
         return {
             title: 0.0 if name in gone else getattr(self, name) / GIGABYTE
             for name, title in PARTS.items()
@@ -91,32 +98,35 @@ class Memory:
 
 def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memory:
     """The memory of each device of one pipeline rank."""
-    graph, implementation = timeline.graph, physical.implementation
+    graph = timeline.graph
+    each = physical.parameter_bytes(graph.communication.sharding)
     weights, gradients = _buffered_parameters(graph, physical, rank)
-    checkpoints, activations = _peak_passing(timeline, physical, rank)
+    saved, transient = _peak_passing(timeline, physical, rank)
     parameters = float(rank_parameters(physical, graph.layout)[rank])
     return Memory(
-        state=implementation.state_bytes * _state_parameters(graph, physical, rank),
-        weights=implementation.weight_bytes * weights,
-        gradients=implementation.gradient_bytes * gradients,
-        checkpoints=checkpoints,
-        activations=activations,
-        update=implementation.update_bytes * parameters,
+        state=each.state * _state_parameters(graph, physical, rank),
+        weights=each.weights * weights,
+        gradients=each.gradients * gradients,
+        saved=saved,
+        transient=transient,
+        update=each.update * parameters,
+        workspace=workspace_bytes(physical, graph.layout),
     )
 
 
 def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> float:
     """Bytes that no schedule on this layout does without, on any rank.
 
-    The state of a rank's layers, one stage's checkpoint, and the activations of
-    the layer that runs backward.
+    The state of a rank's layers, what one stage saves, and what the layer that runs backward
+    needs besides.
     """
     model, ranks = physical.model, physical.tensor_parallel
     layers = physical.layers_per_stage(layout)
     parameters = layers * layout.stages_per_rank * model.layer_parameters(ranks)
-    state = physical.implementation.state_bytes * physical.state_share(sharding) * parameters
-    activations = model.activation_bytes(physical.microbatch_size, ranks)
-    return state + layers * _checkpoint(physical) + activations + _layer_gradients(physical)
+    of_state = physical.parameter_bytes(sharding).state
+    state = of_state * physical.state_share(sharding) * parameters
+    stages = stage_activations(physical, layout.stages, layers)
+    return state + float((stages.saved + stages.transient).min())
 
 
 def rank_memories(timeline: Timeline, physical: PhysicalCosts) -> list[Memory]:
@@ -125,7 +135,7 @@ def rank_memories(timeline: Timeline, physical: PhysicalCosts) -> list[Memory]:
     return [rank_memory(timeline, physical, rank) for rank in ranks]
 
 
-def passes_alive(timeline: Timeline, rank: int) -> tuple[Offsets, Offsets]:
+def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
     """At each of a rank's compute steps, the passes alive and the second halves pending.
 
     A (stage, micro-batch) pass lives from its forward step to the end of its
@@ -133,31 +143,35 @@ def passes_alive(timeline: Timeline, rank: int) -> tuple[Offsets, Offsets]:
     pending from the start of the first.
     """
     operation = timeline.graph.operation[timeline.compute_tasks(rank)]
-    live = _open(np.isin(operation, writers(SAVED)), np.isin(operation, enders(SAVED)))
-    halves = _open(np.isin(operation, writers(HALVED)), np.isin(operation, enders(HALVED)))
-    return live, halves
+    each = np.ones(len(operation))
+    return _alive(operation, SAVED, each), _alive(operation, HALVED, each)
 
 
-def _open(begins: Flags, ends: Flags) -> Offsets:
-    """How many have begun by a step and not ended before it."""
-    opened: Offsets = np.cumsum(begins) - np.append(0, np.cumsum(ends)[:-1])
-    return opened
+def _alive(operation: Integers, data: Datum, size: Numbers) -> Numbers:
+    """How much has been written by a step and not ended before it, of data of so much each."""
+    begun = np.cumsum(among(operation, writers(data)) * size)
+    ended = np.cumsum(among(operation, enders(data)) * size)
+    alive: Numbers = begun - np.append(0.0, ended[:-1])
+    return alive
 
 
 def _peak_passing(timeline: Timeline, physical: PhysicalCosts, rank: int) -> tuple[float, float]:
-    """Bytes of checkpoints and of activations when both together need most.
+    """Bytes of saved and of transient activations when both together need most.
 
-    A backward pass holds one layer's activations at a time; one in two halves
-    holds all of its stage's, from the first half to the end of the second.
+    A backward pass restores one layer at a time; one in two halves holds all that it has
+    restored of its stage, from the first half to the end of the second.
     """
-    model, ranks = physical.model, physical.tensor_parallel
-    layers = physical.layers_per_stage(timeline.graph.layout)
-    stored = model.activation_bytes(physical.microbatch_size, ranks)
-    live, pending = passes_alive(timeline, rank)
-    checkpoints = live * layers * _checkpoint(physical)
-    activations = np.maximum(pending * layers, 1) * stored + _layer_gradients(physical)
-    peak = int(np.argmax(checkpoints + activations))
-    return float(checkpoints[peak]), float(activations[peak])
+    graph = timeline.graph
+    layout = graph.layout
+    stages = stage_activations(physical, layout.stages, physical.layers_per_stage(layout))
+    tasks = timeline.compute_tasks(rank)
+    stage, operation = graph.stage[tasks], graph.operation[tasks]
+    saved = _alive(operation, SAVED, stages.saved[stage])
+    halves = _alive(operation, HALVED, stages.restored[stage])
+    # What ends may leave a rest of rounding behind.
+    transient = np.maximum(halves - stages.restored_layer, 0.0) + stages.transient[stage]
+    peak = int(np.argmax(saved + transient))
+    return float(saved[peak]), float(transient[peak])
 
 
 def _split_parameters(layout: Layout, physical: PhysicalCosts, rank: int) -> tuple[float, float]:
@@ -232,19 +246,3 @@ def _resident_stages(layout: Layout, buffers_stages: bool) -> int:
     if not buffers_stages or is_one_stage:
         return layout.stages_per_rank
     return min(2, layout.stages_per_rank)
-
-
-def _checkpoint(physical: PhysicalCosts) -> float:
-    """Bytes of one layer's checkpoint on a device.
-
-    The paper's M_ckpt divides it over N_TP; its measurements do not (52 B
-    model, GPipe: 1.02 GB more for every 8 micro-batches and 8 layers).
-    """
-    return physical.model.checkpoint_bytes(physical.microbatch_size, tensor_parallel=1)
-
-
-def _layer_gradients(physical: PhysicalCosts) -> float:
-    """Bytes of the gradients of one layer's activations in its backward pass."""
-    model, ranks = physical.model, physical.tensor_parallel
-    widths = GRADIENT_TENSORS + model.expansion / ranks
-    return widths * model.hidden_bytes(physical.microbatch_size)

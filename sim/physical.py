@@ -17,15 +17,20 @@ from functools import cached_property
 import numpy as np
 
 from bfpp.schedules import InvalidConfiguration, Layout, Sharding, TaskGraph, find_schedule
+from bfpp.schedules.attention import Attention
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
 from bfpp.schedules.operations import Operation
+from bfpp.schedules.precision import Precision
+from bfpp.schedules.recomputation import Recomputation
+from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compute import StageSeconds, stage_seconds
 from bfpp.sim.costs import Costs, Load, inside_passes
-from bfpp.sim.implementation import PAPER, Implementation
+from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
 from bfpp.sim.links import Links
-from bfpp.sim.model import Transformer, hardware_flops
+from bfpp.sim.model import Transformer, model_flops
+from bfpp.sim.operators import Execution
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import least_seconds, within_power
 from bfpp.sim.prices import PRICES
@@ -36,8 +41,9 @@ class PhysicalCosts:
     """A model trained on a cluster, with groups of these sizes; prices any graph of it.
 
     `data_parallel` is N_DP, `tensor_parallel` N_TP, `microbatch_size` S_mb in
-    samples; N_PP is the graph's. Raises `InvalidConfiguration` for what cannot
-    be divided so.
+    samples; N_PP is the graph's. `recompute`, `attention`, `sequence_parallel`
+    and `precision` are the implementation's unless they are given. Raises
+    `InvalidConfiguration` for what cannot be divided so.
     """
 
     model: Transformer
@@ -46,6 +52,10 @@ class PhysicalCosts:
     data_parallel: int = 1
     microbatch_size: int = 1
     implementation: Implementation = PAPER
+    recompute: Recomputation | None = None
+    attention: Attention | None = None
+    sequence_parallel: bool | None = None
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         for field in ("tensor_parallel", "data_parallel", "microbatch_size"):
@@ -58,6 +68,44 @@ class PhysicalCosts:
                 f"{self.model.heads} heads",
             )
         self.placement(1)
+
+    @property
+    def recomputation(self) -> Recomputation:
+        """What the backward pass computes again."""
+        return self.implementation.recompute if self.recompute is None else self.recompute
+
+    @cached_property
+    def execution(self) -> Execution:
+        """How a micro-batch goes through the model on one device."""
+        usual = self.implementation
+        divided = (
+            usual.sequence_parallel if self.sequence_parallel is None else self.sequence_parallel
+        )
+        return Execution(
+            self.model,
+            self.microbatch_size,
+            self.tensor_parallel,
+            divided and self.tensor_parallel > 1,
+            self.attention or usual.attention,
+            self.precision or usual.precision,
+            usual.fused_kernels,
+            usual.accumulation_traffic,
+        )
+
+    def parameter_bytes(self, sharding: Sharding) -> ParameterBytes:
+        """What is kept of each parameter."""
+        return self.implementation.parameter_bytes(self.execution.precision, sharding)
+
+    def hardware_flops(self, layout: Layout) -> float:
+        """Operations (flop) of a step on one device, those of recomputation too (for the HFU).
+
+        As in the paper's C_GPU, attention's are counted as if nothing were masked.
+        """
+        samples = self.microbatch_size * layout.microbatches
+        recomputed = layout.stages * self.recomputation.layers_of(self.layers_per_stage(layout))
+        flops = model_flops(self.model, samples)
+        flops += samples * recomputed * recomputed_flops(self.model, self.recomputation)
+        return flops / (self.tensor_parallel * layout.pipeline_parallel)
 
     def placement(self, pipeline_parallel: int) -> DevicePlacement:
         """Where the devices are, with so many pipeline ranks."""
@@ -107,10 +155,7 @@ class PhysicalCosts:
 
     def _least_seconds(self, layout: Layout) -> float:
         """Seconds that the power limit asks for, at least, for a step."""
-        samples = self.data_parallel * self.microbatch_size * layout.microbatches
-        devices = self.data_parallel * self.tensor_parallel * layout.pipeline_parallel
-        flops = hardware_flops(self.model, samples) / devices
-        return least_seconds(self.cluster.device, flops)
+        return least_seconds(self.cluster.device, self.hardware_flops(layout))
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,13 +170,17 @@ class PhysicalStep:
         """The links that communication crosses."""
         physical, layout = self.physical, self.graph.layout
         return Links(
-            physical.model,
             physical.cluster,
             physical.implementation,
             physical.placement(layout.pipeline_parallel),
-            physical.microbatch_size,
             physical.stage_parameters(layout),
+            physical.execution,
         )
+
+    @property
+    def parameter_bytes(self) -> ParameterBytes:
+        """What is kept of each parameter."""
+        return self.physical.parameter_bytes(self.graph.communication.sharding)
 
     @cached_property
     def _stages(self) -> StageSeconds:

@@ -30,7 +30,7 @@ from bfpp.schedules import (
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation, with_fitted
-from bfpp.sim.model import hardware_flops, load_model
+from bfpp.sim.model import load_model
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES, MOST_RANKS, is_count, is_usable, real, whole
 from bfpp.sim.physical import PhysicalCosts, default_stages_per_rank
 from bfpp.sim.prediction import Prediction, predict
@@ -115,10 +115,9 @@ class Case:
 
     def throughput(self, profile: Profile) -> float:
         """The predicted throughput alone, in 1e12 flop/s per GPU."""
-        physical, row = self.physical(profile), self.measured
+        physical = self.physical(profile)
         step_time = simulate(self.graph, physical).step_time
-        flops = hardware_flops(physical.model, row.batch) / (row.pp * row.tp * row.dp)
-        return flops / step_time / 1e12
+        return physical.hardware_flops(self.graph.layout) / step_time / 1e12
 
     def predict(self, profile: Profile) -> Prediction:
         """The prediction, as `bfpp.sim.prediction.predict` gives it."""
