@@ -44,9 +44,7 @@ class Checkpointed:
             kept |= _inputs(segment)
         if LAYER in self.modules:
             return kept
-        discarded = {
-            tensor for each in again if each.module == NORM for tensor in each.writes
-        }
+        discarded = {tensor for each in again if each.module == NORM for tensor in each.writes}
         return kept - discarded
 
     @property

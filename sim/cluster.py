@@ -73,7 +73,9 @@ class Link:
 
     `transfer_efficiency` is the share of the bandwidth that transfers reach,
     one way at a time, `ring_efficiency` the share of rings, both ways at once.
-    `transfer_latency` is what a transfer takes before its first byte;
+    `transfer_latency` is what a transfer takes before its first byte, `rendezvous`
+    what one that blocks takes until both of two devices have come to it, and as
+    much again for each doubling of the groups at its ends;
     `synchronisation` what an all-reduce within a training step takes until both
     of two devices have come to it, and as much again for each doubling of them.
     """
@@ -81,6 +83,7 @@ class Link:
     bandwidth: float
     latency: float
     transfer_latency: float = 0.0
+    rendezvous: float = 0.0
     synchronisation: float = 0.0
     transfer_efficiency: float = 1.0
     ring_efficiency: float = 1.0
@@ -138,7 +141,7 @@ _INTRA_NODE_KEYS = {
 }
 _SHARES = ("transfer_efficiency", "ring_efficiency")
 _INTER_NODE_KEYS = dict.fromkeys(
-    ("bandwidth_per_node", "latency", "transfer_latency", *_SHARES), float
+    ("bandwidth_per_node", "latency", "transfer_latency", "rendezvous", *_SHARES), float
 )
 
 
@@ -170,7 +173,7 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
         f"{name}: inter_node",
         table["inter_node"],
         _INTER_NODE_KEYS,
-        ("transfer_latency", *_SHARES),
+        ("transfer_latency", "rendezvous", *_SHARES),
     )
     _require_shares(f"{name}: device", device, _EFFICIENCIES)
     device = {**_DEVICE_DEFAULTS, **device}

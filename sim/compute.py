@@ -152,9 +152,7 @@ def _seconds(shape: Shape, works: Iterable[Work], *, backward: bool = False) -> 
     launch = GRAPH_LAUNCH if graphs else device.host_seconds
     launched = launch * sum(work.kernels for work in works)
     on_device = sum(_device_seconds(shape, work, backward=backward) for work in works)
-    blocked = sum(
-        collective_seconds(shape, each) for work in works for each in work.collectives
-    )
+    blocked = sum(collective_seconds(shape, each) for work in works for each in work.collectives)
     return max(on_device + blocked, launched)
 
 

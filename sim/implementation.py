@@ -17,7 +17,6 @@ from bfpp.schedules.precision import FULL_PRECISION, Precision
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION, Recomputation
 from bfpp.sim.preset_files import Table, fitted_settings
 
-
 FULL_STATE = 4
 """Numbers for each parameter of fully sharded training: weight, gradient and two moments."""
 
@@ -46,12 +45,10 @@ class Implementation:
 
     `blocking_transfers` says that compute waits for transfers: all that a rank
     has at one moment are posted together, in both directions, and the step that
-    needs one is longer by what it takes. `transfer_seconds` is what a transfer
-    between two devices takes besides its latency and bytes, and as much again
-    for each doubling of the tensor-parallel groups at its ends.
-    `overlap_slowdown` is the share of the time of an overlapped transfer by
-    which it slows the compute at its ends. `step_seconds` is what a step takes
-    of the host besides: norms, logging, the next batch.
+    needs one is longer by what it takes. `overlap_slowdown` is the share of the
+    time of an overlapped transfer by which it slows the compute at its ends.
+    `step_seconds` is what a step takes of the host besides: norms, logging, the
+    next batch.
 
     `precision`, `attention`, `sequence_parallel` and `recompute` are what
     trains if nothing else is said. `fused_kernels` says that a gated
@@ -86,7 +83,6 @@ class Implementation:
     shards_tied_embedding: bool
     optimizer_traffic: float
     accumulation_traffic: float
-    transfer_seconds: float
     overlap_slowdown: float
     step_seconds: float
 
@@ -152,8 +148,6 @@ PAPER = Implementation(
     optimizer_traffic=30,
     # Assumed: a product writes it in half precision; a sum reads two, and writes one.
     accumulation_traffic=8,
-    # Fitted, it is less than its standard error; what is fitted is the slowdown.
-    transfer_seconds=0.0,
     overlap_slowdown=0.16,
 )
 
@@ -176,7 +170,6 @@ MEGATRON = Implementation(
     # Assumed: as above, and gradients are copied (6 bytes), unscaled (8) and normed (4).
     optimizer_traffic=48,
     accumulation_traffic=8,
-    transfer_seconds=1e-3,
     overlap_slowdown=0.0,
 )
 
@@ -213,13 +206,12 @@ CURRENT = Implementation(
     optimizer_traffic=46,
     # The product reads and writes gradients in full precision.
     accumulation_traffic=8,
-    transfer_seconds=0.0,
     overlap_slowdown=0.0,
     # Fitted to published runs on eight B200.
     step_seconds=10e-3,
 )
 
-FITTED = ("transfer_seconds", "overlap_slowdown")
+FITTED = ("overlap_slowdown",)
 
 
 def with_fitted(fitted: Mapping[str, Table]) -> dict[str, Implementation]:

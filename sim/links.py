@@ -12,8 +12,8 @@ Rules:
   for all of them, with g shares of the network.
 - A step that receives from another rank also collects what each tensor-parallel
   device received its share of.
-- A transfer is between groups of tensor-parallel devices: what it takes besides
-  latency and bytes, until all of both have come, grows with each doubling.
+- A transfer is between groups of tensor-parallel devices: what one that blocks takes
+  besides latency and bytes, until all of both have come, grows with each doubling.
 - A transfer that blocks lengthens the step that receives it and takes no time
   on its lane, so that what a rank sends and receives at one moment is under way
   together. One that is overlapped slows the compute at its two ends.
@@ -62,10 +62,10 @@ class Links:
         rank, peer = graph.rank[tasks], graph.peer[tasks]
         crosses = self.placement.crosses_nodes()[rank, peer]
         inside, between = self.cluster.intra_node, self.cluster.inter_node
-        meeting = log2(PAIR * self.placement.tensor_parallel)
+        meeting = log2(PAIR * self.placement.tensor_parallel) * between.rendezvous
         latency = np.where(crosses, between.latency + between.transfer_latency, inside.latency)
         return Load(
-            meeting * self.implementation.transfer_seconds + latency,
+            latency + (meeting if self.implementation.blocking_transfers else 0.0),
             self.execution.hidden_bytes / self.placement.tensor_parallel,
             PORTS * rank + np.where(crosses, NETWORK_OUT, NVLINK_OUT),
             PORTS * peer + np.where(crosses, NETWORK_IN, NVLINK_IN),

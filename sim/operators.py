@@ -173,9 +173,7 @@ class Linear(NamedTuple):
         """
         ranks, number = execution.tensor_parallel, execution.number
         shares = (1, ranks) if self.columns else (ranks, 1)
-        product = Product(
-            execution.tokens, self.width_out // shares[1], self.width_in // shares[0]
-        )
+        product = Product(execution.tokens, self.width_out // shares[1], self.width_in // shares[0])
         forward, backward = self._collectives(execution)
         weights = product.columns * product.depth
         moved = number * product.numbers

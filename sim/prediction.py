@@ -12,9 +12,9 @@ from bfpp.traces.timeline import Timeline
 class Prediction(TypedDict):
     """Throughput, and memory as the paper measures it, of one training step.
 
-    `tflops_per_gpu` is in 1e12 flop/s by the paper's C_GPU, with what is recomputed. `memory_gb` is the
-    peak of global rank zero, `memory_largest_gb` that of the rank that needs
-    most, by part in `memory_parts_gb`; `missing_gb` is by how much a device has
+    `tflops_per_gpu` is in 1e12 flop/s by the paper's C_GPU, with what is
+    recomputed. `memory_gb` is the peak of global rank zero, `memory_largest_gb`
+    that of the rank that needs most, by part in `memory_parts_gb`; `missing_gb` is by how much a device has
     less than that, if it has. `memory_min_gb` is the first over infinitely many
     data-parallel ranks. All in 2^30 bytes.
     """

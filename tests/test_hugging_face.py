@@ -82,7 +82,9 @@ def test_gpt2_may_say_how_wide_its_mlp_is(model_of):
 
 def test_bert(model_of):
     model = model_of(BERT)
-    assert model == Transformer("bert-large-uncased", 24, 1024, 16, 512, 30522, mlp=4096, causal=False)
+    assert model == Transformer(
+        "bert-large-uncased", 24, 1024, 16, 512, 30522, mlp=4096, causal=False
+    )
     assert model.parameters == pytest.approx(335e6, rel=0.01)
 
 

@@ -156,7 +156,7 @@ def test_a_transfer_leaves_and_enters_by_the_link_it_crosses(tensor_parallel, ou
     crosses = out == NETWORK_OUT
     cluster = costing.cluster
     link = cluster.inter_node if crosses else cluster.group_link(2)
-    np.testing.assert_allclose(seconds, link.latency + PAPER.transfer_seconds)
+    np.testing.assert_allclose(seconds, link.latency)
     np.testing.assert_allclose(size, 2 * 1024 * 8192 / tensor_parallel)
     assert (port_out == out).all()
     assert (port_in == PORTS + into).all()
@@ -285,8 +285,9 @@ def test_a_blocking_transfer_lengthens_the_step_that_receives_it():
     costs = costing.costs(graph)
     assert not costs.bytes[graph.is_transfer].any()
     assert not costs.seconds[graph.is_transfer].any()
-    later = replace(MEGATRON, transfer_seconds=MEGATRON.transfer_seconds + 1)
-    slower = replace(costing, implementation=later).costs(graph)
+    network = costing.cluster.inter_node
+    later = replace(network, rendezvous=network.rendezvous + 1)
+    slower = replace(costing, cluster=replace(costing.cluster, inter_node=later)).costs(graph)
     longer = slower.seconds - costs.seconds
     meeting = 4  # doublings from one device to the 2 x 8 of two groups
     assert longer.sum() == pytest.approx(meeting * graph.is_transfer.sum())
