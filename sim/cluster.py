@@ -20,8 +20,8 @@ class AttentionSpeed:
     FlashAttention-2 on A100 in training, assumed.
     """
 
-    forward: float = 0.5
-    backward: float = 0.4
+    forward_efficiency: float = 0.5
+    backward_efficiency: float = 0.4
     forward_latency: float = 0.0
     backward_latency: float = 0.0
 
@@ -125,7 +125,7 @@ _DEVICE_KEYS: dict[str, type] = {
     **dict.fromkeys(("attention", "peaks"), dict),
     **dict.fromkeys(_EFFICIENCIES, float),
 }
-_DEVICE_DEFAULTS = {
+_DEVICE_DEFAULTS: Table = {
     "multiprocessors": 1,
     "launch_seconds": 0.0,
     "host_seconds": 0.0,
@@ -208,7 +208,7 @@ def _require_shares(where: str, table: Table, names: tuple[str, ...]) -> None:
             )
 
 
-_ATTENTION_SHARES = ("forward", "backward")
+_ATTENTION_SHARES = ("forward_efficiency", "backward_efficiency")
 _ATTENTION_KEYS = dict.fromkeys((*_ATTENTION_SHARES, "forward_latency", "backward_latency"), float)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import cache
 from math import log2
 from typing import Protocol
 
@@ -92,11 +93,16 @@ class Parts:
 
 def parts(shape: Shape) -> Parts:
     """The parts of a configuration's stages, with what each recomputes."""
-    execution, nothing = shape.execution, NO_RECOMPUTATION.modules
+    return _parts(shape.execution, shape.recomputation.modules)
+
+
+@cache
+def _parts(execution: Execution, modules: frozenset[str]) -> Parts:
+    nothing = NO_RECOMPUTATION.modules
     layer = layer_operators(execution)
     return Parts(
         Checkpointed(embedding_operators(execution), nothing),
-        Checkpointed(layer, shape.recomputation.modules),
+        Checkpointed(layer, modules),
         Checkpointed(layer, nothing),
         Checkpointed(head_operators(execution), nothing),
     )

@@ -72,7 +72,7 @@ def attention_seconds(
 ) -> float:
     """Seconds of the operations of fused attention."""
     speed = device.attention
-    share = speed.backward if backward else speed.forward
+    share = speed.backward_efficiency if backward else speed.forward_efficiency
     latency = speed.backward_latency if backward else speed.forward_latency
     return flops / (device.peak_of(precision) * share) + latency
 

@@ -128,14 +128,12 @@ def _unfused(
     head = model.query_width // model.heads
     of_scores = Product(model.sequence, model.sequence, head, batch)
     of_values = Product(model.sequence, head, model.sequence, batch)
-    weights, dropped = softmax, ()
+    weights, dropped = softmax, []
     if model.has_dropout:
         weights, mask = Tensor("dropped", number * square), Tensor("dropout mask", MASK * square)
-        moved = 2 * softmax.bytes + mask.bytes
-        dropped = (
-            elementwise(
-                "dropout", CORE_ATTENTION, (moved, moved), (1, 1), [softmax], weights, [mask]
-            ),
+        moved = (2 * softmax.bytes + mask.bytes,) * 2
+        dropped.append(
+            elementwise("dropout", CORE_ATTENTION, moved, (1, 1), [softmax], weights, [mask])
         )
     return (
         _batched("scores", of_scores, number, (queries, keys), scores),

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from bfpp.schedules import Layout, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Integers, among
@@ -21,6 +22,8 @@ from bfpp.schedules.operations import HALVED, SAVED, Datum, enders, writers
 from bfpp.sim.activations import stage_activations, workspace_bytes
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.traces.timeline import Timeline
+
+Codes = npt.NDArray[np.integer]
 
 GIGABYTE = 2**30
 
@@ -147,7 +150,7 @@ def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
     return _alive(operation, SAVED, each), _alive(operation, HALVED, each)
 
 
-def _alive(operation: Integers, data: Datum, size: Numbers) -> Numbers:
+def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
     """How much has been written by a step and not ended before it, of data of so much each."""
     begun = np.cumsum(among(operation, writers(data)) * size)
     ended = np.cumsum(among(operation, enders(data)) * size)

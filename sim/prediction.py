@@ -14,9 +14,9 @@ class Prediction(TypedDict):
 
     `tflops_per_gpu` is in 1e12 flop/s by the paper's C_GPU, with what is
     recomputed. `memory_gb` is the peak of global rank zero, `memory_largest_gb`
-    that of the rank that needs most, by part in `memory_parts_gb`; `missing_gb` is by how much a device has
-    less than that, if it has. `memory_min_gb` is the first over infinitely many
-    data-parallel ranks. All in 2^30 bytes.
+    that of the rank that needs most, by part in `memory_parts_gb`; `missing_gb`
+    is by how much a device has less than that, if it has. `memory_min_gb` is the
+    first over infinitely many data-parallel ranks. All in 2^30 bytes.
     """
 
     tflops_per_gpu: float
