@@ -166,10 +166,10 @@ class Linear(NamedTuple):
         """Its operator, with the group's communication.
 
         With sequence parallelism the input of a product divided by columns is gathered, in the
-        backward pass once more instead of being kept, and its gradient reduce-scattered; what
-        one divided by rows sums up is reduce-scattered, and its gradient gathered. Without,
-        sums are all-reduced: of the outputs by rows, of the inputs' gradients by columns. What
-        a weight's gradient is not needed for, or needs, runs beside its product.
+        backward pass once more instead of being kept, and its gradient is reduce-scattered; the
+        sum of one divided by rows is reduce-scattered, and its gradient gathered. Without, the
+        outputs are all-reduced (rows), and the gradients of the inputs (columns). Communication
+        is hideable where one of the two products of the backward pass does not wait for it.
         """
         ranks, number = execution.tensor_parallel, execution.number
         shares = (1, ranks) if self.columns else (ranks, 1)

@@ -233,14 +233,16 @@ def test_the_host_is_the_floor_unless_kernels_are_launched_as_a_graph():
 
 
 def test_a_precision_needs_a_peak():
-    with pytest.raises(InvalidConfiguration, match="has no peak for fp32") as refusal:
-        passes(physical(precision=Precision.FP32))
-    assert refusal.value.field == "precision"
     half, full = (
         passes(physical("llama3-8b", "dgx-h100", precision=each))
         for each in (Precision.BF16, Precision.FP32)
     )
     assert full.forward > 5 * half.forward
+    cluster = load_cluster("dgx-h100")
+    unsaid = replace(cluster, device=replace(cluster.device, peaks=()))
+    with pytest.raises(InvalidConfiguration, match="has no peak for fp32") as refusal:
+        passes(PhysicalCosts(load_model("llama3-8b"), unsaid, precision=Precision.FP32))
+    assert refusal.value.field == "precision"
 
 
 def with_sustained(costing, share):
