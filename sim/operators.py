@@ -31,7 +31,7 @@ class Tensor(NamedTuple):
 
 
 class Kernel(Enum):
-    """What an operator's speed goes by: one is attention's, in one kernel, another memory's."""
+    """What an operator's speed goes by; attention is the fused one."""
 
     PRODUCT = auto()
     ATTENTION = auto()
