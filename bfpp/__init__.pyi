@@ -1,6 +1,8 @@
 """The public names of `bfpp`, and where each of them lives."""
 
 from .schedules import Communication as Communication
+from .schedules import Configuration as Configuration
+from .schedules import Degrees as Degrees
 from .schedules import InvalidConfiguration as InvalidConfiguration
 from .schedules import InvalidInput as InvalidInput
 from .schedules import Layout as Layout
@@ -9,6 +11,7 @@ from .schedules import Schedule as Schedule
 from .schedules import Sharding as Sharding
 from .schedules import TaskGraph as TaskGraph
 from .schedules import build_graph as build_graph
+from .schedules import find_schedule as find_schedule
 from .schedules import lower as lower
 from .schedules import registered_schedules as registered_schedules
 from .schedules.validity import Violation as Violation
@@ -19,6 +22,8 @@ from .sim.cluster import load_cluster as load_cluster
 from .sim.costs import CostModel as CostModel
 from .sim.costs import Costs as Costs
 from .sim.engines import simulate as simulate
+from .sim.experiment import Experiment as Experiment
+from .sim.experiment import experiment_of as experiment_of
 from .sim.model import Transformer as Transformer
 from .sim.model import load_model as load_model
 from .sim.physical import PhysicalCosts as PhysicalCosts
@@ -42,9 +47,12 @@ __all__ = [
     "AbstractCosts",
     "Cluster",
     "Communication",
+    "Configuration",
     "CostModel",
     "Costs",
+    "Degrees",
     "Difference",
+    "Experiment",
     "InvalidConfiguration",
     "InvalidInput",
     "Layout",
@@ -61,6 +69,8 @@ __all__ = [
     "bubble",
     "build_graph",
     "difference",
+    "experiment_of",
+    "find_schedule",
     "load_cluster",
     "load_model",
     "load_timeline",

@@ -96,6 +96,10 @@ def _add_group(parser: argparse.ArgumentParser, title: str) -> argparse._Argumen
 def _add(group: argparse._ArgumentGroup, name: str) -> None:
     """The option of a value; it says nothing unless it is given."""
     option, default = OPTIONS[name], DEFAULTS[name]
+    if option.kind == "flag" and default is None:
+        action = argparse.BooleanOptionalAction
+        group.add_argument(_option(name), dest=name, action=action, help=option.help)
+        return
     if option.kind == "flag":
         main = f"--no-{_option(name)[2:]}" if default else _option(name)
         names = (main, *OTHER_NAMES.get(name, ()))

@@ -50,18 +50,25 @@ class Prediction(Result):
         if not self.physical:
             return []
         return [
-            ("throughput of a GPU", f"{self.record['tflops_per_gpu']:.1f} Tflop/s"),
+            ("throughput per GPU", f"{self.record['tflops_per_gpu']:.1f} Tflop/s"),
+            ("MFU, HFU", f"{self.record['mfu']:.1%}, {self.record['hfu']:.1%}"),
+            ("tokens per second per GPU", f"{self.record['tokens_per_second_per_gpu']:.4g}"),
             ("samples per second", f"{self.record['samples_per_second']:.4g}"),
-            ("memory, fullest rank", self._largest_memory()),
-            ("memory of a device", f"{self.record['device_memory_gb']:.4g} GB"),
-            ("memory, first rank", f"{self.record['memory_gb']:.1f} GB"),
-            ("same, very large cluster", f"{self.record['memory_min_gb']:.1f} GB"),
+            ("peak memory (max over ranks)", self._largest_memory()),
+            ("reserved, of a device's", self._reserved()),
+            ("peak memory, rank 0", f"{self.record['memory_gb']:.1f} GB"),
+            ("peak memory, rank 0, DP to infinity", f"{self.record['memory_min_gb']:.1f} GB"),
         ]
 
     def _largest_memory(self) -> str:
+        """What is allocated where most is."""
+        return f"{self.record['memory_largest_gb']:.1f} GB"
+
+    def _reserved(self) -> str:
         """The memory that decides whether the model fits, marked if it does not."""
         mark = " (!)" if self.record["missing_gb"] else ""
-        return f"{self.record['memory_largest_gb']:.1f} GB{mark}"
+        reserved, device = self.record["memory_reserved_gb"], self.record["device_memory_gb"]
+        return f"{reserved:.1f} of {device:.4g} GB{mark}"
 
 
 def predicted(experiment: Experiment, engine: str, costs: CostModel | None = None) -> Prediction:
@@ -96,8 +103,8 @@ def _about(model: CostModel) -> About:
 def shortage(record: Mapping[str, Any]) -> str:
     """Of a record that does not fit: how much of a device it needs, and most of it for what."""
     part, size = max(record["memory_parts_gb"].items(), key=lambda each: each[1])
-    needed, device = record["memory_largest_gb"], record["device_memory_gb"]
-    return f"{needed:.1f} GB of {device:.4g} GB; largest is {part}, {size:.1f} GB"
+    needed, device = record["memory_reserved_gb"], record["device_memory_gb"]
+    return f"{needed:.1f} GB reserved of {device:.4g} GB; largest is {part}, {size:.1f} GB"
 
 
 def print_cautions(results: Sequence[Prediction]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from itertools import pairwise
 
 from bfpp.schedules.invalid import InvalidConfiguration
@@ -37,3 +39,47 @@ def cut_layers(
     if own[1]:
         borders.append(layers)
     return [range(*pair) for pair in pairwise(borders)]
+
+
+def even_cut(layers: int, stages: int) -> tuple[int, ...]:
+    """The number of layers of each stage: as equal as can be, the later ones not larger."""
+    share, larger = divmod(layers, stages)
+    return (share + 1,) * larger + (share,) * (stages - larger)
+
+
+def _fewer_at_the_ends(layers: int, stages: int) -> tuple[int, ...]:
+    """As if the embedding and the output head were a layer each."""
+    if stages == 1:
+        return (layers,)
+    first, *inner, last = even_cut(layers + 2, stages)
+    return (first - 1, *inner, last - 1)
+
+
+CUTS: dict[str, Callable[[int, int], tuple[int, ...]]] = {
+    "even": even_cut,
+    "fewer-at-ends": _fewer_at_the_ends,
+}
+"""Rules that say how many layers each stage has."""
+
+
+def cut_of(cut: str, layers: int, stages: int) -> tuple[int, ...]:
+    """The layers of each stage that a rule's name or a list such as `7,8,8,7` means.
+
+    Raises `InvalidConfiguration` for a list of other stages or layers.
+    """
+    if cut in CUTS:
+        return CUTS[cut](layers, stages)
+    if not _LIST.fullmatch(cut):
+        raise InvalidConfiguration(
+            "cut", f"{cut!r} is neither one of {', '.join(CUTS)} nor numbers of layers: 7,8,8,7"
+        )
+    found = tuple(int(count) for count in cut.split(","))
+    if len(found) != stages or sum(found) != layers:
+        raise InvalidConfiguration(
+            "cut",
+            f"{len(found)} stages of {sum(found)} layers are not {stages} stages of {layers}",
+        )
+    return found
+
+
+_LIST = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")

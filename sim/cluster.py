@@ -6,9 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.precision import Precision
 from bfpp.sim.kinds import CLUSTER, require_kind
 from bfpp.sim.numbers import is_count, whole
 from bfpp.sim.preset_files import Table, fitted_settings, read_settings, require_keys
+
+
+@dataclass(frozen=True)
+class AttentionSpeed:
+    """Fused attention: the shares of the peak that its passes reach, and what each takes besides.
+
+    The shares are those of a causal pass's own operations. The defaults are those of
+    FlashAttention-2 on A100 in training, assumed.
+    """
+
+    forward_efficiency: float = 0.5
+    backward_efficiency: float = 0.4
+    forward_latency: float = 0.0
+    backward_latency: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -20,6 +35,11 @@ class Device:
     kernel takes besides its work. The efficiencies are shares of the peak
     (`matmul_efficiency` of a large matrix product, `sustained_efficiency` that
     the power limit allows over a step) and of the memory's bandwidth.
+    `host_seconds` is what the host takes to launch a kernel: no more kernels
+    run in a second. `tile` has the rows and columns of a product's tiles where
+    whole waves of them take the time, and is left out where libraries choose
+    tiles, and split sums, so that none is wasted. `peaks` has the peak of
+    other precisions.
     """
 
     peak: float
@@ -30,6 +50,21 @@ class Device:
     matmul_efficiency: float
     sustained_efficiency: float
     memory_efficiency: float
+    host_seconds: float = 0.0
+    tile: int | None = None
+    attention: AttentionSpeed = AttentionSpeed()
+    peaks: tuple[tuple[str, float], ...] = ()
+
+    def peak_of(self, precision: Precision) -> float:
+        """The peak in flop/s; raises `InvalidConfiguration` if nobody says it."""
+        if precision.is_mixed:
+            return self.peak
+        peaks = dict(self.peaks)
+        if precision not in peaks:
+            raise InvalidConfiguration(
+                "precision", f"the cluster's file has no peak for {precision} (device: peaks)"
+            )
+        return peaks[precision]
 
 
 @dataclass(frozen=True)
@@ -38,7 +73,9 @@ class Link:
 
     `transfer_efficiency` is the share of the bandwidth that transfers reach,
     one way at a time, `ring_efficiency` the share of rings, both ways at once.
-    `transfer_latency` is what a transfer takes before its first byte;
+    `transfer_latency` is what a transfer takes before its first byte, `rendezvous`
+    what one that blocks takes until both of two devices have come to it, and as
+    much again for each doubling of the groups at its ends;
     `synchronisation` what an all-reduce within a training step takes until both
     of two devices have come to it, and as much again for each doubling of them.
     """
@@ -46,6 +83,7 @@ class Link:
     bandwidth: float
     latency: float
     transfer_latency: float = 0.0
+    rendezvous: float = 0.0
     synchronisation: float = 0.0
     transfer_efficiency: float = 1.0
     ring_efficiency: float = 1.0
@@ -82,13 +120,18 @@ _KEYS = {"gpus_per_node": int, "device": dict, "intra_node": dict, "inter_node":
 _EFFICIENCIES = ("matmul_efficiency", "sustained_efficiency", "memory_efficiency")
 _DEVICE_KEYS: dict[str, type] = {
     **dict.fromkeys(("peak", "memory_bandwidth", "memory"), float),
-    "multiprocessors": int,
-    "launch_seconds": float,
+    **dict.fromkeys(("multiprocessors", "tile"), int),
+    **dict.fromkeys(("launch_seconds", "host_seconds"), float),
+    **dict.fromkeys(("attention", "peaks"), dict),
     **dict.fromkeys(_EFFICIENCIES, float),
 }
-_DEVICE_DEFAULTS = {
+_DEVICE_DEFAULTS: Table = {
     "multiprocessors": 1,
     "launch_seconds": 0.0,
+    "host_seconds": 0.0,
+    "tile": None,
+    "attention": {},
+    "peaks": {},
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
 }
@@ -98,7 +141,7 @@ _INTRA_NODE_KEYS = {
 }
 _SHARES = ("transfer_efficiency", "ring_efficiency")
 _INTER_NODE_KEYS = dict.fromkeys(
-    ("bandwidth_per_node", "latency", "transfer_latency", *_SHARES), float
+    ("bandwidth_per_node", "latency", "transfer_latency", "rendezvous", *_SHARES), float
 )
 
 
@@ -130,14 +173,17 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
         f"{name}: inter_node",
         table["inter_node"],
         _INTER_NODE_KEYS,
-        ("transfer_latency", *_SHARES),
+        ("transfer_latency", "rendezvous", *_SHARES),
     )
     _require_shares(f"{name}: device", device, _EFFICIENCIES)
+    device = {**_DEVICE_DEFAULTS, **device}
+    device["attention"] = _attention(name, device["attention"])
+    device["peaks"] = _peaks(name, device["peaks"])
     _require_shares(f"{name}: inter_node", between, _SHARES)
     more = {key: value for key, value in between.items() if key != "bandwidth_per_node"}
     return Cluster(
         name,
-        Device(**{**_DEVICE_DEFAULTS, **device}),
+        Device(**device),
         table["gpus_per_node"],
         Link(**{key: inside[key] for key in inside if key != "group_bandwidths"}),
         Link(between["bandwidth_per_node"] / table["gpus_per_node"], **more),
@@ -160,6 +206,24 @@ def _require_shares(where: str, table: Table, names: tuple[str, ...]) -> None:
             raise InvalidConfiguration(
                 "cluster", f"{where}: {name} must be at most 1, not {table[name]!r}"
             )
+
+
+_ATTENTION_SHARES = ("forward_efficiency", "backward_efficiency")
+_ATTENTION_KEYS = dict.fromkeys((*_ATTENTION_SHARES, "forward_latency", "backward_latency"), float)
+
+
+def _attention(name: str, table: Table) -> AttentionSpeed:
+    where = f"{name}: device: attention"
+    require_keys("cluster", where, table, _ATTENTION_KEYS, tuple(_ATTENTION_KEYS))
+    _require_shares(where, table, _ATTENTION_SHARES)
+    return AttentionSpeed(**table)
+
+
+def _peaks(name: str, table: Table) -> tuple[tuple[str, float], ...]:
+    """The peaks of other precisions than half."""
+    known = {str(each): float for each in Precision if not each.is_mixed}
+    require_keys("cluster", f"{name}: device: peaks", table, known, tuple(known))
+    return tuple(sorted(table.items()))
 
 
 def _group_bandwidths(name: str, table: Table) -> tuple[tuple[int, float], ...]:

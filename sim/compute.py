@@ -1,53 +1,42 @@
-"""Seconds of compute, from the kernels of each part of the model.
+"""Seconds of compute: of the operators of a layer, of the embedding and of the head.
 
-Each part has its work for one forward pass of one micro-batch on one device. A
-backward pass repeats the forward pass where activations are checkpointed, then
-takes two products for each of its matrix products: one for the gradient of the
-input, one for that of the weights.
+A backward pass first recomputes what was not kept, with its communication, then takes
+the gradients of inputs and of weights. Tensor-parallel collectives block the compute,
+but for the share that an implementation hides of those which allow it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import cache
 from math import log2
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from bfpp.schedules.columns import Seconds
+from bfpp.schedules.columns import Integers, Seconds
+from bfpp.schedules.recomputation import NO_RECOMPUTATION, Recomputation
+from bfpp.sim.checkpointing import Checkpointed
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import all_reduce_seconds
-from bfpp.sim.efficiency import Product, product_seconds, traffic_seconds
+from bfpp.sim.efficiency import (
+    attention_seconds,
+    product_seconds,
+    streaming_seconds,
+    traffic_seconds,
+)
+from bfpp.sim.ends import embedding_operators, head_operators
 from bfpp.sim.implementation import Implementation
-from bfpp.sim.model import Transformer
+from bfpp.sim.layer import layer_operators
+from bfpp.sim.operators import Collective, Execution, Kernel, Way, Work
 
-ACTIVATION_PASSES = 2.0
-"""How often a forward pass moves a layer's activations through memory.
-
-Assumed: each is written once and read once; a backward pass also moves their
-gradients, so twice as much.
-"""
-
-LAYER_KERNELS = 20
-"""Kernels of a layer's forward pass besides its products. Assumed: norms, biases, softmax, ..."""
-
-LOGIT_BYTES = 16.0
-"""Bytes moved for each logit by the loss's forward pass.
-
-Assumed: written and read in half precision (4), then in full (8), and its exponential written (4).
-"""
-
-EMBEDDING_PASSES = 4.0
-"""How often the embedding moves the hidden state. Assumed: read, summed, normed, dropped out."""
+GRAPH_LAUNCH = 1.5e-6
+"""Seconds in which the host launches a kernel of a CUDA graph. Published: 1 to 2 us."""
 
 
 class Shape(Protocol):
     """What a configuration must say for its compute to be timed."""
-
-    @property
-    def model(self) -> Transformer:
-        """What is trained."""
-        ...
 
     @property
     def cluster(self) -> Cluster:
@@ -55,13 +44,13 @@ class Shape(Protocol):
         ...
 
     @property
-    def tp(self) -> int:
-        """Devices that share a layer (N_TP)."""
+    def execution(self) -> Execution:
+        """How a micro-batch goes through the model on one device."""
         ...
 
     @property
-    def microbatch_size(self) -> int:
-        """Samples in a micro-batch (S_mb)."""
+    def recomputation(self) -> Recomputation:
+        """What the backward pass computes again."""
         ...
 
     @property
@@ -71,145 +60,132 @@ class Shape(Protocol):
 
 
 @dataclass(frozen=True)
-class Work:
-    """Seconds of the parts of one forward pass, and of its backward products.
+class PassSeconds:
+    """Seconds of the passes of one micro-batch through some operators.
 
-    `accumulation` adds one micro-batch's gradients to those before.
+    `backward_input` has what is recomputed; `backward_weight` adds the gradients of
+    weights to those of micro-batches before.
     """
 
-    products: float
-    input_products: float
-    weight_products: float
-    elementwise: float
-    all_reduce: float
-    accumulation: float
-    checkpointed: bool
-
-    @property
-    def forward(self) -> float:
-        """Seconds of the forward pass."""
-        return self.products + self.elementwise + self.all_reduce
-
-    @property
-    def backward_input(self) -> float:
-        """Seconds to recompute the forward pass, if need be, and to get the input's gradient.
-
-        The backward pass's own all-reduces are overlapped, so that 2/3 of all
-        are exposed (paper, section Tensor-parallel, footnote).
-        """
-        recomputed = self.forward if self.checkpointed else 0.0
-        return recomputed + self.input_products + 2 * self.elementwise
-
-    @property
-    def backward_weight(self) -> float:
-        """Seconds to get the gradient of the weights, and to add it to those before."""
-        return self.weight_products + self.accumulation
+    forward: float
+    backward_input: float
+    backward_weight: float
 
 
 @dataclass(frozen=True, eq=False)
 class UnitSeconds:
-    """Seconds of each stage's passes, as columns over stages."""
+    """Seconds of each unit's passes, as columns over units."""
 
     forward: Seconds
     backward_input: Seconds
     backward_weight: Seconds
 
 
-def layer_products(model: Transformer, microbatch_size: int, ranks: int) -> tuple[Product, ...]:
-    """The matrix products of a layer's forward pass on one device."""
-    tokens, hidden = model.sequence * microbatch_size, model.hidden
-    head, heads = hidden // model.heads, model.heads // ranks * microbatch_size
-    mlp, expanded = (round(ratio * hidden) for ratio in (model.mlp_ratio, model.expansion))
-    queries_keys_values = round(hidden * (1 + 2 * model.kv_ratio)) // ranks
-    return (
-        Product(tokens, queries_keys_values, hidden),
-        Product(model.sequence, model.sequence, head, heads),
-        Product(model.sequence, head, model.sequence, heads),
-        Product(tokens, hidden, hidden // ranks),
-        Product(tokens, expanded // ranks, hidden),
-        Product(tokens, hidden, mlp // ranks),
+class Layers(NamedTuple):
+    """How many layers each unit has, and how many of them are recomputed."""
+
+    of_unit: Integers
+    recomputed: Integers
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a unit is made of: layers that recompute and those that do not, and the ends."""
+
+    embedding: Checkpointed
+    recomputed_layer: Checkpointed
+    kept_layer: Checkpointed
+    head: Checkpointed
+
+
+def parts(shape: Shape) -> Parts:
+    """The parts of a configuration's units, with what each recomputes."""
+    return _parts(shape.execution, shape.recomputation.modules)
+
+
+@cache
+def _parts(execution: Execution, modules: frozenset[str]) -> Parts:
+    nothing = NO_RECOMPUTATION.modules
+    layer = layer_operators(execution)
+    return Parts(
+        Checkpointed(embedding_operators(execution), nothing),
+        Checkpointed(layer, modules),
+        Checkpointed(layer, nothing),
+        Checkpointed(head_operators(execution), nothing),
     )
 
 
-def layer_work(shape: Shape) -> Work:
-    """One transformer layer: its products, its activations, and two all-reduces."""
-    model, ranks, device = shape.model, shape.tp, shape.cluster.device
-    activations = model.activation_bytes(shape.microbatch_size, ranks)
-    return Work(
-        **_product_seconds(shape, layer_products(model, shape.microbatch_size, ranks)),
-        elementwise=traffic_seconds(device, ACTIVATION_PASSES * activations, LAYER_KERNELS),
-        all_reduce=2 * hidden_all_reduce_seconds(shape),
-        accumulation=_accumulation_seconds(shape, model.layer_parameters(ranks)),
-        checkpointed=True,
-    )
+def part_counts(shape: Shape, layers: Layers) -> list[tuple[Checkpointed, Seconds]]:
+    """Each part, and how often it is in each unit: the embedding in the first, the head last."""
+    part = parts(shape)
+    unit = np.arange(len(layers.of_unit))
+    return [
+        (part.recomputed_layer, layers.recomputed.astype(float)),
+        (part.kept_layer, (layers.of_unit - layers.recomputed).astype(float)),
+        (part.embedding, (unit == 0).astype(float)),
+        (part.head, (unit == len(unit) - 1).astype(float)),
+    ]
 
 
-def embedding_work(shape: Shape) -> Work:
-    """The embedding: memory traffic, and the sum of the shares of the vocabulary."""
-    moved = EMBEDDING_PASSES * shape.model.hidden_bytes(shape.microbatch_size)
-    return Work(
-        **_product_seconds(shape, ()),
-        elementwise=traffic_seconds(shape.cluster.device, moved),
-        all_reduce=hidden_all_reduce_seconds(shape),
-        accumulation=0.0,
-        checkpointed=False,
-    )
-
-
-def output_work(shape: Shape) -> Work:
-    """The layers before the output layer, the output layer and the loss."""
-    model, ranks, device = shape.model, shape.tp, shape.cluster.device
-    tokens = model.sequence * shape.microbatch_size
-    words = model.padded_vocabulary(ranks) // ranks
-    heads = (Product(tokens, model.hidden, model.hidden),) * model.head_layers
-    return Work(
-        **_product_seconds(shape, (*heads, Product(tokens, words, model.hidden))),
-        elementwise=traffic_seconds(device, LOGIT_BYTES * tokens * words),
-        all_reduce=0.0,
-        accumulation=_accumulation_seconds(shape, model.word_parameters(ranks)),
-        checkpointed=False,
-    )
-
-
-def unit_seconds(shape: Shape, stages: int, layers_per_stage: int) -> UnitSeconds:
-    """Seconds of each stage; the embedding is on the first, the output layer on the last."""
-    parts = (
-        (layer_work(shape), np.full(stages, layers_per_stage)),
-        (embedding_work(shape), np.arange(stages) == 0),
-        (output_work(shape), np.arange(stages) == stages - 1),
-    )
+def unit_seconds(shape: Shape, layers: Layers) -> UnitSeconds:
+    """Seconds of each unit; the embedding is in the first, the head in the last."""
+    timed = [
+        (pass_seconds(shape, part), count)
+        for part, count in part_counts(shape, layers)
+        if count.any()
+    ]
     return UnitSeconds(
         *(
-            np.sum([getattr(work, name) * count for work, count in parts], axis=0)
-            for name in ("forward", "backward_input", "backward_weight")
+            np.sum([getattr(each, field.name) * count for each, count in timed], axis=0)
+            for field in fields(UnitSeconds)
         )
     )
 
 
-def hidden_all_reduce_seconds(shape: Shape) -> float:
-    """Seconds to sum the hidden state over the tensor-parallel group.
+def pass_seconds(shape: Shape, part: Checkpointed) -> PassSeconds:
+    """Seconds of the passes of one micro-batch through a part."""
+    forward = [each.forward for each in part.operators]
+    again = [each.forward for each in part.recomputed]
+    of_inputs = [each.backward_input for each in part.operators]
+    of_weights = [each.backward_weight for each in part.operators]
+    return PassSeconds(
+        _seconds(shape, forward),
+        _seconds(shape, again) + _seconds(shape, of_inputs, backward=True),
+        _seconds(shape, of_weights, backward=True),
+    )
+
+
+def _seconds(shape: Shape, works: Iterable[Work], *, backward: bool = False) -> float:
+    """Seconds of some work: the device's, or the host's if it launches kernels more slowly."""
+    device, graphs = shape.cluster.device, shape.implementation.cuda_graphs
+    works = list(works)
+    launch = GRAPH_LAUNCH if graphs else device.host_seconds
+    launched = launch * sum(work.kernels for work in works)
+    on_device = sum(_device_seconds(shape, work, backward=backward) for work in works)
+    blocked = sum(collective_seconds(shape, each) for work in works for each in work.collectives)
+    return max(on_device + blocked, launched)
+
+
+def _device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
+    """Seconds of the kernels of some work."""
+    device, precision = shape.cluster.device, shape.execution.precision
+    moving = traffic_seconds if work.kind is Kernel.ELEMENTWISE else streaming_seconds
+    seconds = moving(device, work.bytes) + work.kernels * device.launch_seconds
+    seconds += sum(product_seconds(device, each, precision) for each in work.products)
+    if work.attention:
+        seconds += attention_seconds(device, work.attention, precision, backward=backward)
+    return seconds
+
+
+def collective_seconds(shape: Shape, collective: Collective) -> float:
+    """Seconds for which a collective of the tensor-parallel group blocks the compute.
 
     It waits until the last device has come, and of more devices one comes
     later: the latest of n falls behind about as the logarithm of n.
     """
-    ranks = shape.tp
-    if ranks == 1:
-        return 0.0
-    size = shape.model.hidden_bytes(shape.microbatch_size)
+    ranks = shape.execution.tp
     link = shape.cluster.group_link(ranks)
-    return all_reduce_seconds(size, ranks, link) + log2(ranks) * link.synchronisation
-
-
-def _product_seconds(shape: Shape, products: tuple[Product, ...]) -> dict[str, float]:
-    """Seconds of the products, and of those for the gradients of their inputs and weights."""
-    device = shape.cluster.device
-    return {
-        "products": sum(product_seconds(device, each) for each in products),
-        "input_products": sum(product_seconds(device, each.of_input) for each in products),
-        "weight_products": sum(product_seconds(device, each.of_weight) for each in products),
-    }
-
-
-def _accumulation_seconds(shape: Shape, parameters: float) -> float:
-    traffic = shape.implementation.accumulation_traffic * parameters
-    return traffic_seconds(shape.cluster.device, traffic)
+    ways = 1.0 if collective.way is Way.ALL_REDUCE else 0.5
+    moving = ways * all_reduce_seconds(collective.bytes, ranks, link)
+    shown = 1 - shape.implementation.tensor_overlap if collective.hideable else 1.0
+    return shown * (moving + log2(ranks) * link.synchronisation)

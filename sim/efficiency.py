@@ -1,11 +1,14 @@
-"""Seconds of kernels on one device: matrix products and memory traffic.
+"""Seconds of kernels on one device.
 
-- A matrix product is cut into tiles, and each wave of tiles takes the device's
-  multiprocessors once: a last wave that is not full takes as long as a full one.
-  Each tile also fills and drains its pipeline. The product takes at least as
-  long as its operands take to come from memory.
-- Everything else moves bytes at the memory's speed.
-- Each kernel takes `launch_seconds` besides.
+- A kernel takes the time of its operations, and that of its bytes, and a launch. They add up:
+  kernels fill and drain, and one whose operations and bytes overlapped would be faster than
+  what is measured.
+- Operations run at a share of the peak: one for matrix products, one for each pass of fused
+  attention. Where the device has a `tile`, a product is cut into tiles of so many rows and
+  columns, and each wave of tiles takes the device's multiprocessors once: a last wave that is
+  not full takes as long as a full one, and each tile also fills and drains its pipeline.
+- Products stream their operands at the memory's bandwidth, everything else at the share of it
+  that the device's `memory_efficiency` says.
 """
 
 from __future__ import annotations
@@ -13,11 +16,8 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
+from bfpp.schedules.precision import Precision
 from bfpp.sim.cluster import Device
-from bfpp.sim.model import HALF_PRECISION
-
-TILE = 64
-"""Rows and columns of a tile. Assumed: of the finest that libraries choose where waves are few."""
 
 RAMP_DEPTH = 128
 """Depth of a product that takes as long as a tile's prologue and epilogue. Assumed."""
@@ -32,6 +32,17 @@ class Product(NamedTuple):
     batch: int = 1
 
     @property
+    def flops(self) -> float:
+        """Operations (flop): a multiplication and an addition each."""
+        return 2.0 * self.rows * self.columns * self.depth * self.batch
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that are read or written."""
+        rows, columns, depth, batch = self
+        return batch * (rows * depth + depth * columns + rows * columns)
+
+    @property
     def of_input(self) -> Product:
         """The product that gives the gradient of the first matrix."""
         return Product(self.rows, self.depth, self.columns, self.batch)
@@ -42,21 +53,35 @@ class Product(NamedTuple):
         return Product(self.depth, self.columns, self.rows, self.batch)
 
 
-def product_seconds(device: Device, product: Product) -> float:
-    """Seconds of one (batched) matrix product, in half precision."""
+def product_seconds(device: Device, product: Product, precision: Precision) -> float:
+    """Seconds of the operations of one (batched) matrix product."""
+    return _padded_flops(device, product) / (device.peak_of(precision) * device.matmul_efficiency)
+
+
+def _padded_flops(device: Device, product: Product) -> float:
+    if device.tile is None:
+        return product.flops
     rows, columns, depth, batch = product
-    tiles = batch * ceil(rows / TILE) * ceil(columns / TILE)
+    tiles = batch * ceil(rows / device.tile) * ceil(columns / device.tile)
     waves = ceil(tiles / device.multiprocessors)
-    flops = waves * device.multiprocessors * 2 * TILE**2 * (depth + RAMP_DEPTH)
-    numbers = batch * (rows * depth + depth * columns + rows * columns)
-    computed = flops / (device.peak * device.matmul_efficiency)
-    return max(computed, _memory_seconds(device, HALF_PRECISION * numbers)) + device.launch_seconds
+    return waves * device.multiprocessors * 2.0 * device.tile**2 * (depth + RAMP_DEPTH)
 
 
-def traffic_seconds(device: Device, size: float, kernels: int = 1) -> float:
-    """Seconds to move `size` bytes through memory in so many kernels."""
-    return _memory_seconds(device, size) + kernels * device.launch_seconds
+def attention_seconds(
+    device: Device, flops: float, precision: Precision, *, backward: bool
+) -> float:
+    """Seconds of the operations of fused attention."""
+    speed = device.attention
+    share = speed.backward_efficiency if backward else speed.forward_efficiency
+    latency = speed.backward_latency if backward else speed.forward_latency
+    return flops / (device.peak_of(precision) * share) + latency
 
 
-def _memory_seconds(device: Device, size: float) -> float:
+def streaming_seconds(device: Device, size: float) -> float:
+    """Seconds in which a product's operands come from memory."""
+    return size / device.memory_bandwidth
+
+
+def traffic_seconds(device: Device, size: float) -> float:
+    """Seconds in which element-wise kernels move `size` bytes through memory."""
     return size / (device.memory_bandwidth * device.memory_efficiency)

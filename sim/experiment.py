@@ -7,10 +7,10 @@ them here, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bfpp.schedules import (
     Communication,
@@ -23,7 +23,11 @@ from bfpp.schedules import (
     TaskGraph,
     find_schedule,
 )
+from bfpp.schedules.attention import Attention, parse_attention
+from bfpp.schedules.cut import cut_of
 from bfpp.schedules.invalid import did_you_mean
+from bfpp.schedules.precision import Precision, parse_precision
+from bfpp.schedules.recomputation import Recomputation, parse_recomputation
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.constants import Constants, load_constants
@@ -41,6 +45,8 @@ from bfpp.sim.numbers import (
 )
 from bfpp.sim.physical import PhysicalCosts, default_division
 from bfpp.sim.profile import ProfiledCosts, load_profile
+
+Value = TypeVar("Value")
 
 ALIASES = {"virtual_stages": "loops", "vpp": "loops", "stages_per_rank": "units_per_stage"}
 """Other names of values."""
@@ -187,9 +193,41 @@ class Experiment:
         None,
         PHYSICAL,
         "choice",
-        "whose software: the paper's, which overlaps communication, or Megatron-LM's, "
-        "which does not (default: paper)",
+        "whose software: the paper's library, which overlaps communication, Megatron-LM of 2022, "
+        "which does not, or today's Megatron-LM (default: paper)",
         choices=tuple(IMPLEMENTATIONS),
+    )
+    precision: Precision | str | None = _option(
+        None, PHYSICAL, "name", "fp16, bf16, fp32 or fp64 (default: the implementation's)", "NAME"
+    )
+    recompute: Recomputation | str | None = _option(
+        None,
+        PHYSICAL,
+        "name",
+        "activation checkpointing: none, selective (core attention), full, the number of layers "
+        "of each stage, or a list of modules (default: the implementation's)",
+        "POLICY",
+    )
+    attention: Attention | str | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "whether scores and probabilities stay on the chip (default: the implementation's)",
+        choices=tuple(Attention),
+    )
+    sequence_parallel: bool | None = _option(
+        None,
+        PHYSICAL,
+        "flag",
+        "tensor-parallel devices share the activations between layers too "
+        "(default: the implementation's)",
+    )
+    cut: str | None = _option(
+        None,
+        PHYSICAL,
+        "name",
+        "layers of each stage: even, fewer-at-ends, or a list such as 7,8,8,7 (default: even)",
+        "CUT",
     )
     constants: Constants | str | None = _option(
         None,
@@ -228,11 +266,11 @@ class Experiment:
         """How the step is divided, ordered and communicated."""
         loops, units = self._division()
         degrees = Degrees(self.pp, self.dp, self.tp, self.cp, self.ep, self.dp_replicate)
-        passes = self.pp * loops * units * self.microbatches
-        if passes > MOST_PASSES:
+        parts = sum(units) if isinstance(units, tuple) else self.pp * loops * units
+        if (passes := parts * self.microbatches) > MOST_PASSES:
             raise InvalidInput(
                 f"--pp, --microbatches: {self.microbatches:,} micro-batches through "
-                f"{self.pp * loops * units:,} stages are {passes:,} passes; at most "
+                f"{parts:,} stages are {passes:,} passes; at most "
                 f"{MOST_PASSES:,} can be simulated"
             )
         if self.pp > MOST_RANKS:
@@ -252,7 +290,7 @@ class Experiment:
             self._communication(),
         )
 
-    def _division(self) -> tuple[int, int]:
+    def _division(self) -> tuple[int, int | tuple[int, ...]]:
         """Loops, and units of a stage."""
         if self.rule.looped:
             if self.units_per_stage not in (None, 1, self.loops):
@@ -265,8 +303,15 @@ class Experiment:
                 "loops", f"{self.rule.name} is not looped; --units-per-stage splits its stages"
             )
         if self.units_per_stage is None and self.model is not None:
-            return default_division(self.rule, self.transformer, self.pp)
+            return default_division(self.rule, self.transformer.layers, self.pp, cut=self._cut)
         return 1, self.units_per_stage or 1
+
+    @property
+    def _cut(self) -> tuple[int, ...] | None:
+        """The layers of each stage, if they are given."""
+        if self.cut is None:
+            return None
+        return cut_of(self.cut, self.transformer.layers, self.pp * (self.loops or 1))
 
     def _communication(self) -> Communication:
         """What is communicated, and what of it a cluster's software overlaps."""
@@ -330,6 +375,11 @@ class Experiment:
             degrees=self.configuration.degrees,
             microbatch_size=self.microbatch_size,
             implementation=self._implementation,
+            recompute=_parsed(parse_recomputation, self.recompute),
+            attention=_parsed(parse_attention, self.attention),
+            sequence_parallel=self.sequence_parallel,
+            precision=_parsed(parse_precision, self.precision),
+            cut=self._cut,
         )
 
     @property
@@ -374,6 +424,11 @@ class Experiment:
                     raise InvalidConfiguration(name, "was made in Python: it has no name to write")
                 values[name] = str(value) if isinstance(value, str) else value
         return values
+
+
+def _parsed(parse: Callable[[str], Value], value: Value | str | None) -> Value | None:
+    """What a text means; anything else is meant already."""
+    return parse(str(value)) if isinstance(value, str) else value
 
 
 def _options() -> dict[str, Field[Any]]:

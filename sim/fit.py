@@ -95,7 +95,7 @@ def parameters_of(rows: Sequence[Measurement]) -> list[Parameter]:
 
     Clusters of one table differ in the network between nodes, not in the nodes.
     A transfer costs compute by a share of its time where it is overlapped, and
-    by a time of its own where it blocks.
+    by a wait for the other end where it blocks.
     A network whose file gives its transfers a latency goes through the host's
     TCP: its transfers and its rings reach the same share of the bandwidth.
     """
@@ -118,7 +118,9 @@ def parameters_of(rows: Sequence[Measurement]) -> list[Parameter]:
     overlapping = [name for name in names if name not in blocking]
     if overlapping:
         found.append(_software(overlapping, "overlap_slowdown", "share", (0.0, 0.5)))
-    return found + [_software([name], "transfer_seconds", "s", (0.0, 1e-2)) for name in blocking]
+    if blocking:
+        found.append(_everywhere(clusters, "inter_node", "rendezvous", "s", (0.0, 1e-2)))
+    return found
 
 
 def _everywhere(

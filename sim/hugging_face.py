@@ -4,11 +4,11 @@ Gives the keys of a model file (`layers`, `hidden`, ...), so that whatever reads
 one can read the other. Rules:
 
 - The dialect goes by `model_type`; one that is not known is refused rather
-  than guessed, and so are sizes that a model file cannot say (heads of another
-  size than hidden / heads).
+  than guessed.
 - `sequence` is the longest that the model takes (`max_position_embeddings`),
   not what it was trained on.
-- Whether the MLP is gated goes by the dialect, and so do norms and positions.
+- Whether the MLP is gated goes by the dialect, and so do norms, positions and
+  whether attention is causal. A head is as wide as `head_dim` says, if it does.
   So do the embeddings, unless the file says whether they are tied
   (`tie_word_embeddings`).
 - Whatever else differs is left out: biases count as the plain transformer's do.
@@ -20,7 +20,7 @@ file and the key.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bfpp.schedules import InvalidConfiguration
@@ -32,7 +32,7 @@ class Dialect:
     """What a family of models calls its sizes, and what goes without saying in it.
 
     `kv_heads` may be absent from a file, and are as many as heads then; so may
-    the `mlp` that is not gated, 4 x hidden.
+    the `mlp` that is not gated, 4 x hidden, and `head_dim` and `window`.
     """
 
     layers: str = "num_hidden_layers"
@@ -42,8 +42,11 @@ class Dialect:
     vocabulary: str = "vocab_size"
     mlp: str = "intermediate_size"
     kv_heads: str | None = None
+    head_dim: str | None = None
+    window: str | None = None
     gated: bool = False
     tied_embeddings: bool = True
+    causal: bool = True
     kinds: tuple[str, str] = ("layer", "learned")
     """The model's norms and positions."""
 
@@ -56,15 +59,19 @@ class Dialect:
     @property
     def optional(self) -> tuple[str, ...]:
         """The names that may be absent."""
-        keys = ("kv_heads",) if self.gated else ("kv_heads", "mlp")
+        keys = ("kv_heads", "head_dim", "window", *(() if self.gated else ("mlp",)))
         return tuple(self.names[key] for key in keys if key in self.names)
 
 
-_BERT = Dialect()
+_BERT = Dialect(causal=False)
 _GPT2 = Dialect("n_layer", "n_embd", "n_head", "n_positions", mlp="n_inner")
 _NEOX = Dialect(tied_embeddings=False, kinds=("layer", "rotary"))
 _LLAMA = Dialect(
-    kv_heads="num_key_value_heads", gated=True, tied_embeddings=False, kinds=("rms", "rotary")
+    kv_heads="num_key_value_heads",
+    head_dim="head_dim",
+    gated=True,
+    tied_embeddings=False,
+    kinds=("rms", "rotary"),
 )
 
 DIALECTS = {
@@ -72,13 +79,12 @@ DIALECTS = {
     "gpt2": _GPT2,
     "gpt_neox": _NEOX,
     "llama": _LLAMA,
-    "mistral": _LLAMA,
+    "mistral": replace(_LLAMA, window="sliding_window"),
     "qwen2": _LLAMA,
     "roberta": _BERT,
 }
 """Every `model_type` that is read."""
 
-_HEAD_SIZE = "head_dim"
 _TIED = "tie_word_embeddings"
 
 
@@ -97,15 +103,14 @@ def read_config(path: str | Path) -> tuple[str, Table]:
     where = repr(str(path))
     dialect = _dialect(where, config)
     names = dialect.names
-    types = dict.fromkeys([*names.values(), _HEAD_SIZE], int) | {_TIED: bool}
+    types = dict.fromkeys(names.values(), int) | {_TIED: bool}
     found = {word: config[word] for word in types if config.get(word) is not None}
-    require_keys("model", where, found, types, (*dialect.optional, _HEAD_SIZE, _TIED))
+    require_keys("model", where, found, types, (*dialect.optional, _TIED))
     sizes = {key: found[word] for key, word in names.items() if word in found}
-    _require_even_heads(where, sizes, found.get(_HEAD_SIZE))
     tied = found.get(_TIED, dialect.tied_embeddings)
     norm, positions = dialect.kinds
     kinds = {"gated": dialect.gated, "tied_embeddings": tied, "norm": norm, "positions": positions}
-    return _name(file, config), {**sizes, **kinds}
+    return _name(file, config), {**sizes, **kinds, "causal": dialect.causal}
 
 
 def _read_object(file: Path) -> Table:
@@ -135,16 +140,6 @@ def _dialect(where: str, config: Table) -> Dialect:
     else:
         return DIALECTS[kind]
     raise InvalidConfiguration("model", f"{where}: {reason}")
-
-
-def _require_even_heads(where: str, sizes: Table, head_size: int | None) -> None:
-    """Heads of the usual size: a model file has no other."""
-    if head_size is not None and head_size * sizes["heads"] != sizes["hidden"]:
-        raise InvalidConfiguration(
-            "model",
-            f"{where}: head_dim must be hidden_size / num_attention_heads "
-            f"({sizes['hidden']} / {sizes['heads']}), not {head_size}",
-        )
 
 
 def _name(file: Path, config: Table) -> str:

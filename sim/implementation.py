@@ -1,4 +1,4 @@
-"""Whose code runs: what the paper's library and Megatron-LM do differently, as one table.
+"""Whose code runs: what the paper's library, Megatron-LM then and now do differently, as one table.
 
 What the hardware does is in the cluster's file. The numbers in `FITTED` come
 from `bfpp fit`, as shipped in `sim/presets/fitted.toml`.
@@ -8,10 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from bfpp.schedules import Communication, InvalidConfiguration, Sharding
+from bfpp.schedules.attention import Attention
 from bfpp.schedules.invalid import did_you_mean
+from bfpp.schedules.precision import FULL_PRECISION, Precision
+from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION, Recomputation
 from bfpp.sim.preset_files import Table, fitted_settings
+
+FULL_STATE = 4
+"""Numbers for each parameter of fully sharded training: weight, gradient and two moments."""
+
+
+class ParameterBytes(NamedTuple):
+    """Bytes for each parameter, in one precision; `state` is what sharding divides."""
+
+    state: float
+    weights: float
+    gradients: float
+    update: float
 
 
 @dataclass(frozen=True)
@@ -29,14 +45,33 @@ class Implementation:
 
     `blocking_transfers` says that compute waits for transfers: all that a rank
     has at one moment are posted together, in both directions, and the step that
-    needs one is longer by what it takes. `transfer_seconds` is what a transfer
-    between two devices takes besides its latency and bytes, and as much again
-    for each doubling of the tensor-parallel groups at its ends.
-    `overlap_slowdown` is the share of the time of an overlapped transfer by
-    which it slows the compute at its ends.
+    needs one is longer by what it takes. `overlap_slowdown` is the share of the
+    time of an overlapped transfer by which it slows the compute at its ends.
+    `step_seconds` is what a step takes of the host besides: norms, logging, the
+    next batch.
+
+    `precision`, `attention`, `sequence_parallel` and `recompute` are what
+    trains if nothing else is said. `fused_kernels` says that a gated
+    activation and the loss are one kernel each, `cuda_graphs` that kernels
+    are launched as a graph. `tensor_overlap` is the share of a tensor-parallel
+    collective that is hidden where compute may go on beside it. While a layer
+    runs backward, `hidden_gradients` gradients of the width of the hidden
+    state are alive, and one of the width of the MLP's first product.
+    `workspace_bytes` is what libraries allocate for good; with
+    `dummy_gradients`, also a weight's gradient of each shape.
     """
 
     name: str
+    precision: Precision
+    attention: Attention
+    sequence_parallel: bool
+    recompute: Recomputation
+    fused_kernels: bool
+    cuda_graphs: bool
+    tensor_overlap: float
+    hidden_gradients: float
+    workspace_bytes: float
+    dummy_gradients: bool
     pp_overlap: bool
     dp_overlap: bool
     blocking_transfers: bool
@@ -48,16 +83,53 @@ class Implementation:
     shards_tied_embedding: bool
     optimizer_traffic: float
     accumulation_traffic: float
-    transfer_seconds: float
     overlap_slowdown: float
+    step_seconds: float
 
     def communication(self, sharding: Sharding) -> Communication:
         """Which operations have lanes of their own, with this sharding."""
         return Communication(sharding, self.pp_overlap, self.dp_overlap)
 
+    def parameter_bytes(self, precision: Precision, sharding: Sharding) -> ParameterBytes:
+        """What is kept of each parameter.
+
+        In full precision weights and gradients are the optimizer's own, and the state is two
+        moments. Fully sharded, all of it is divided, and whole layers come and go in buffers.
+        """
+        size = precision.bytes
+        of_full = ParameterBytes(2.0 * size, size, size, 0.0)
+        kept = ParameterBytes(
+            self.state_bytes, self.weight_bytes, self.gradient_bytes, self.update_bytes
+        )
+        kept = kept if precision.is_mixed else of_full
+        if sharding is not Sharding.FULL:
+            return kept
+        return kept._replace(state=FULL_STATE * max(size, FULL_PRECISION))
+
+
+YEAR_2022: dict[str, Any] = {
+    "precision": Precision.FP16,
+    "attention": Attention.UNFUSED,
+    "sequence_parallel": False,
+    "recompute": FULL_RECOMPUTATION,
+    "fused_kernels": False,
+    "cuda_graphs": False,
+    # Section Tensor-parallel, footnote: the backward pass's own all-reduces are overlapped, so that
+    # 2/3 of all are exposed.
+    "tensor_overlap": 1.0,
+    # Assumed: of a layer's output and input, of the residual, of a branch and its norm's output.
+    # (Without a pipeline, the memory in tables E.1 and E.2 grows by S_seq S_mb S_hidden times
+    # 18.8 + 69 / N_TP; a layer's activations and these give 18 + 72 / N_TP.)
+    "hidden_gradients": 5,
+    "workspace_bytes": 0,
+    "dummy_gradients": False,
+    "step_seconds": 0.0,
+}
+"""What the paper's library and Megatron-LM had in common."""
 
 PAPER = Implementation(
     name="paper",
+    **YEAR_2022,
     # Appendix Implementation, Distributed training: all of it overlapped, double-buffered.
     pp_overlap=True,
     dp_overlap=True,
@@ -74,15 +146,14 @@ PAPER = Implementation(
     gradient_bytes=2,
     # Assumed: Adam reads 16 bytes (state_bytes), writes 12, and 2 in half precision.
     optimizer_traffic=30,
-    # Assumed: a half-precision sum; two reads and a write.
-    accumulation_traffic=6,
-    # Fitted, it is less than its standard error; what is fitted is the slowdown.
-    transfer_seconds=0.0,
+    # Assumed: a product writes it in half precision; a sum reads two, and writes one.
+    accumulation_traffic=8,
     overlap_slowdown=0.16,
 )
 
 MEGATRON = Implementation(
     name="megatron",
+    **YEAR_2022,
     # Section Evaluation: no data-parallel or pipeline-parallel network overlap. Transfers still
     # have lanes of their own: one rank's are under way at the same time.
     pp_overlap=True,
@@ -98,17 +169,54 @@ MEGATRON = Implementation(
     gradient_bytes=2,
     # Assumed: as above, and gradients are copied (6 bytes), unscaled (8) and normed (4).
     optimizer_traffic=48,
-    accumulation_traffic=6,
-    transfer_seconds=1e-3,
+    accumulation_traffic=8,
     overlap_slowdown=0.0,
 )
 
-FITTED = ("transfer_seconds", "overlap_slowdown")
+CURRENT = Implementation(
+    name="current",
+    # Megatron-LM's defaults (2026), with Transformer Engine and its fused cross-entropy.
+    precision=Precision.BF16,
+    attention=Attention.FUSED,
+    sequence_parallel=True,
+    recompute=NO_RECOMPUTATION,
+    fused_kernels=True,
+    cuda_graphs=False,
+    # Without Transformer Engine's user buffers: on eight B200, nothing of it is hidden (published
+    # runs of Llama-3-70B layers; counted as hidden, eight devices come out 15 % too fast).
+    tensor_overlap=0.0,
+    pp_overlap=True,
+    dp_overlap=True,
+    blocking_transfers=False,
+    buffers_stages=False,
+    shards_tied_embedding=True,
+    # Weights in half precision, and gradients in full; the distributed optimizer divides the
+    # weights in full precision and two moments.
+    state_bytes=12,
+    update_bytes=0,
+    weight_bytes=2,
+    gradient_bytes=4,
+    # The layer transient of published peaks on B200: one, and one of the MLP's expanded width.
+    hidden_gradients=1,
+    # cuBLAS: 32 MiB each for PyTorch and for Transformer Engine (Hopper and later).
+    workspace_bytes=2**26,
+    # Transformer Engine, where gradients are added up in the product.
+    dummy_gradients=True,
+    # Assumed, bytes for each parameter: norm 4, clipping 8, Adam 34.
+    optimizer_traffic=46,
+    # The product reads and writes gradients in full precision.
+    accumulation_traffic=8,
+    overlap_slowdown=0.0,
+    # Fitted to published runs on eight B200.
+    step_seconds=10e-3,
+)
+
+FITTED = ("overlap_slowdown",)
 
 
 def with_fitted(fitted: Mapping[str, Table]) -> dict[str, Implementation]:
     """The implementations by name, with the constants that `bfpp fit` wrote for them."""
-    known = {each.name: each for each in (PAPER, MEGATRON)}
+    known = {each.name: each for each in (PAPER, MEGATRON, CURRENT)}
     return {
         name: replace(each, **{key: fitted[name][key] for key in FITTED if key in fitted[name]})
         if name in fitted
@@ -118,7 +226,7 @@ def with_fitted(fitted: Mapping[str, Table]) -> dict[str, Implementation]:
 
 
 IMPLEMENTATIONS = with_fitted(fitted_settings("implementations"))
-PAPER, MEGATRON = IMPLEMENTATIONS["paper"], IMPLEMENTATIONS["megatron"]
+PAPER, MEGATRON, CURRENT = (IMPLEMENTATIONS[name] for name in ("paper", "megatron", "current"))
 
 
 def find_implementation(name: str, fitted: Mapping[str, Table] | None = None) -> Implementation:

@@ -12,8 +12,8 @@ Rules:
   for all of them, with g shares of the network.
 - A step that receives from another rank also collects what each tensor-parallel
   device received its share of.
-- A transfer is between groups of tensor-parallel devices: what it takes besides
-  latency and bytes, until all of both have come, grows with each doubling.
+- A transfer is between groups of tensor-parallel devices: what one that blocks takes
+  besides latency and bytes, until all of both have come, grows with each doubling.
 - A transfer that blocks lengthens the step that receives it and takes no time
   on its lane, so that what a rank sends and receives at one moment is under way
   together. One that is overlapped slows the compute at its two ends.
@@ -33,7 +33,7 @@ from bfpp.sim.cluster import Cluster, Link
 from bfpp.sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
 from bfpp.sim.costs import Costs, Load
 from bfpp.sim.implementation import Implementation
-from bfpp.sim.model import Transformer
+from bfpp.sim.operators import Execution
 from bfpp.sim.placement import DevicePlacement
 
 NVLINK_OUT, NVLINK_IN, NETWORK_OUT, NETWORK_IN = range(4)
@@ -48,26 +48,25 @@ PAIR = 2
 class Links:
     """The links that the groups of a configuration cross.
 
-    `parameters` are those of each stage on one device.
+    `parameters` are those of each unit on one device.
     """
 
-    model: Transformer
     cluster: Cluster
     implementation: Implementation
     placement: DevicePlacement
-    microbatch_size: int
     parameters: Seconds
+    execution: Execution
 
     def transfers(self, graph: TaskGraph, tasks: Integers) -> Load:
         """The load of transfers."""
         rank, peer = graph.rank[tasks], graph.peer[tasks]
         crosses = self.placement.crosses_nodes()[rank, peer]
         inside, between = self.cluster.intra_node, self.cluster.inter_node
-        meeting = log2(PAIR * self.placement.degrees.tp)
+        meeting = log2(PAIR * self.placement.degrees.tp) * between.rendezvous
         latency = np.where(crosses, between.latency + between.transfer_latency, inside.latency)
         return Load(
-            meeting * self.implementation.transfer_seconds + latency,
-            self.model.transfer_bytes(self.microbatch_size, self.placement.degrees.tp),
+            latency + (meeting if self.implementation.blocking_transfers else 0.0),
+            self.execution.hidden_bytes / self.placement.degrees.tp,
             PORTS * rank + np.where(crosses, NETWORK_OUT, NVLINK_OUT),
             PORTS * peer + np.where(crosses, NETWORK_IN, NVLINK_IN),
         )
@@ -75,7 +74,7 @@ class Links:
     def collectives(self, graph: TaskGraph, tasks: Integers, size: float, passes: float) -> Load:
         """The load of collectives of data-parallel groups.
 
-        They pass `size` bytes for each of a stage's parameters around the ring, so often.
+        They pass `size` bytes for each of a unit's parameters around the ring, so often.
         A group of one has nobody to communicate with.
         """
         if self.placement.degrees.dp == 1:
@@ -150,11 +149,15 @@ class Links:
         return np.where(self._ring_bandwidth[1], of_nodes, ring)
 
     def _collecting(self, graph: TaskGraph) -> Seconds:
-        """Seconds for which steps that receive gather the shares of their group."""
+        """Seconds for which steps that receive gather the shares of their group.
+
+        With sequence parallelism the shares are what is computed with.
+        """
+        if self.execution.sequence_parallel:
+            return np.zeros(len(graph))
         ranks = self.placement.degrees.tp
-        size = self.model.hidden_bytes(self.microbatch_size)
         link: Link = self.cluster.group_link(ranks)
-        gathering = all_reduce_seconds(size, ranks, link) / 2
+        gathering = all_reduce_seconds(self.execution.hidden_bytes, ranks, link) / 2
         return _of_transfers(graph, np.full(len(graph), gathering))
 
     def _slowdown(self, graph: TaskGraph, taken: Seconds) -> Seconds:

@@ -1,7 +1,8 @@
-"""Memory of a device: training state, half-precision buffers, checkpoints, activations.
+"""Memory of a device: training state, weights and gradients, activations, workspaces.
 
 The parts are those of the paper's section Memory, with the counts of the
-schedule itself in place of its closed forms. Bytes throughout; `GIGABYTE` is
+schedule itself in place of its closed forms, and what the operators of a stage
+save by the recomputation policy (`sim.activations`). Bytes throughout; `GIGABYTE` is
 2^30, which is what the paper's tables use: 16 bytes for each parameter of the
 first of 8 x 8 ranks of the 52 B model (838 M) are their 12.49 "GB" then, and
 would be 13.4 in powers of ten.
@@ -12,64 +13,73 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from bfpp.schedules import Layout, Sharding, TaskGraph
-from bfpp.schedules.columns import NONE, Flags, Integers, Offsets
-from bfpp.schedules.operations import HALVED, SAVED, enders, writers
+from bfpp.schedules.columns import NONE, Integers, among
+from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.operations import HALVED, SAVED, Datum, enders, writers
+from bfpp.sim.activations import unit_activations, workspace_bytes
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.traces.timeline import Timeline
+
+Codes = npt.NDArray[np.integer]
 
 GIGABYTE = 2**30
 
 PARTS = {
     "state": "training state",
-    "weights": "half-precision weights",
-    "gradients": "half-precision gradients",
-    "checkpoints": "checkpoints",
-    "activations": "activations",
+    "weights": "weights",
+    "gradients": "gradients",
+    "saved": "saved activations",
+    "transient": "transient activations",
     "update": "optimizer step",
+    "workspace": "workspaces",
 }
 """What the parts of a device's memory are called."""
 
-GRADIENT_TENSORS = 4
-"""Gradients of hidden-state size alive while a layer runs backward.
+RESERVED = 1.05
+"""What the allocator reserves, over what is allocated. Published runs on B200: 1.03 to 1.08."""
 
-Assumed: of its output and input, of the residual and of a branch; one more, of
-the width of the MLP's first product, is divided over N_TP. (Without a pipeline,
-the memory in tables E.1 and E.2 grows by S_seq S_mb S_hidden times
-18.8 + 69 / N_TP; this gives 18 + 72 / N_TP.)
-"""
+CONTEXT = 0.75 * GIGABYTE
+"""Bytes of a CUDA context and its modules, beside the allocator. Assumed: 0.5 to 1 GiB."""
 
 
 @dataclass(frozen=True)
 class Memory:
     """Bytes on one device of a rank, at its peak.
 
-    `state` is what data-parallel sharding divides, `weights` and `gradients`
-    the half-precision buffers, `checkpoints` the inputs of layers whose
-    backward pass is due, `activations` those of the layers that are being run,
-    with their gradients, `update` what the optimizer's step allocates when
-    activations and checkpoints are gone.
+    `state` is what data-parallel sharding divides, `weights` and `gradients` the
+    buffers of training's precision, `saved` what passes whose backward is due
+    keep, `transient` what the part that is being run needs besides, `update`
+    what the optimizer's step allocates when activations are gone, `workspace`
+    what libraries and communication keep for good.
     """
 
     state: float
     weights: float
     gradients: float
-    checkpoints: float
-    activations: float
+    saved: float
+    transient: float
     update: float
+    workspace: float
 
     @property
     def total(self) -> float:
-        """Bytes at the peak: in the backward pass or in the optimizer's step."""
-        passing = max(self.checkpoints + self.activations, self.update)
-        return self.state + self.weights + self.gradients + passing
+        """Bytes allocated at the peak: in the backward pass or in the optimizer's step."""
+        passing = max(self.saved + self.transient, self.update)
+        return self.state + self.weights + self.gradients + passing + self.workspace
+
+    @property
+    def reserved(self) -> float:
+        """Bytes that the process takes of the device: the allocator's, and the context's."""
+        return RESERVED * self.total + CONTEXT
 
     @property
     def parts_gb(self) -> dict[str, float]:
         """What the total is made of, in its units; zero for what is not there at the peak."""
-        updating = self.update > self.checkpoints + self.activations
-        gone = ("checkpoints", "activations") if updating else ("update",)
+        updating = self.update > self.saved + self.transient
+        gone = ("saved", "transient") if updating else ("update",)
         return {
             title: 0.0 if name in gone else getattr(self, name) / GIGABYTE
             for name, title in PARTS.items()
@@ -79,6 +89,11 @@ class Memory:
     def total_gb(self) -> float:
         """The total in units of 2^30 bytes."""
         return self.total / GIGABYTE
+
+    @property
+    def reserved_gb(self) -> float:
+        """What is reserved, in units of 2^30 bytes."""
+        return self.reserved / GIGABYTE
 
     @property
     def minimum(self) -> Memory:
@@ -91,32 +106,36 @@ class Memory:
 
 def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memory:
     """The memory of each device of one pipeline rank."""
-    graph, implementation = timeline.graph, physical.implementation
+    graph = timeline.graph
+    each = physical.parameter_bytes(graph.communication.sharding)
     weights, gradients = _buffered_parameters(graph, physical, rank)
-    checkpoints, activations = _peak_passing(timeline, physical, rank)
+    saved, transient = _peak_passing(timeline, physical, rank)
     parameters = float(rank_parameters(physical, graph.layout)[rank])
     return Memory(
-        state=implementation.state_bytes * _state_parameters(graph, physical, rank),
-        weights=implementation.weight_bytes * weights,
-        gradients=implementation.gradient_bytes * gradients,
-        checkpoints=checkpoints,
-        activations=activations,
-        update=implementation.update_bytes * parameters,
+        state=each.state * _state_parameters(graph, physical, rank),
+        weights=each.weights * weights,
+        gradients=each.gradients * gradients,
+        saved=saved,
+        transient=transient,
+        update=each.update * parameters,
+        workspace=workspace_bytes(physical, graph.layout),
     )
 
 
 def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> float:
     """Bytes that no schedule on this layout does without, on any rank.
 
-    The state of a rank's layers, one stage's checkpoint, and the activations of
-    the layer that runs backward.
+    The state of a rank's layers, what one stage saves, and what the layer that runs backward
+    needs besides.
     """
-    model, ranks = physical.model, physical.tp
-    layers = physical.layers_per_unit(layout)
-    parameters = layers * (layout.units // layout.pp) * model.layer_parameters(ranks)
-    state = physical.implementation.state_bytes * physical.state_share(sharding) * parameters
-    activations = model.activation_bytes(physical.microbatch_size, ranks)
-    return state + layers * _checkpoint(physical) + activations + _layer_gradients(physical)
+    model, ranks = physical.model, physical.degrees.tp
+    layers = physical.layers(layout)
+    of_rank = np.bincount(layout.rank_of_unit, layers.of_unit, layout.pp)
+    parameters = float(of_rank.min()) * model.layer_parameters(ranks)
+    of_state = physical.parameter_bytes(sharding).state
+    state = of_state * physical.state_share(sharding) * parameters
+    units = unit_activations(physical, layers)
+    return state + float((units.saved + units.transient).min())
 
 
 def rank_memories(timeline: Timeline, physical: PhysicalCosts) -> list[Memory]:
@@ -125,7 +144,7 @@ def rank_memories(timeline: Timeline, physical: PhysicalCosts) -> list[Memory]:
     return [rank_memory(timeline, physical, rank) for rank in ranks]
 
 
-def passes_alive(timeline: Timeline, rank: int) -> tuple[Offsets, Offsets]:
+def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
     """At each of a rank's compute steps, the passes alive and the second halves pending.
 
     A (stage, micro-batch) pass lives from its forward step to the end of its
@@ -133,51 +152,54 @@ def passes_alive(timeline: Timeline, rank: int) -> tuple[Offsets, Offsets]:
     pending from the start of the first.
     """
     operation = timeline.graph.operation[timeline.compute_tasks(rank)]
-    live = _open(np.isin(operation, writers(SAVED)), np.isin(operation, enders(SAVED)))
-    halves = _open(np.isin(operation, writers(HALVED)), np.isin(operation, enders(HALVED)))
-    return live, halves
+    each = np.ones(len(operation))
+    return _alive(operation, SAVED, each), _alive(operation, HALVED, each)
 
 
-def _open(begins: Flags, ends: Flags) -> Offsets:
-    """How many have begun by a step and not ended before it."""
-    opened: Offsets = np.cumsum(begins) - np.append(0, np.cumsum(ends)[:-1])
-    return opened
+def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
+    """How much has been written by a step and not ended before it, of data of so much each."""
+    begun = np.cumsum(among(operation, writers(data)) * size)
+    ended = np.cumsum(among(operation, enders(data)) * size)
+    alive: Numbers = begun - np.append(0.0, ended[:-1])
+    return alive
 
 
 def _peak_passing(timeline: Timeline, physical: PhysicalCosts, rank: int) -> tuple[float, float]:
-    """Bytes of checkpoints and of activations when both together need most.
+    """Bytes of saved and of transient activations when both together need most.
 
-    A backward pass holds one layer's activations at a time; one in two halves
-    holds all of its stage's, from the first half to the end of the second.
+    A backward pass restores one layer at a time; one in two halves holds all that it has
+    restored of its stage, from the first half to the end of the second.
     """
-    model, ranks = physical.model, physical.tp
-    layers = physical.layers_per_unit(timeline.graph.layout)
-    stored = model.activation_bytes(physical.microbatch_size, ranks)
-    live, pending = passes_alive(timeline, rank)
-    checkpoints = live * layers * _checkpoint(physical)
-    activations = np.maximum(pending * layers, 1) * stored + _layer_gradients(physical)
-    peak = int(np.argmax(checkpoints + activations))
-    return float(checkpoints[peak]), float(activations[peak])
+    graph = timeline.graph
+    units = unit_activations(physical, physical.layers(graph.layout))
+    tasks = timeline.compute_tasks(rank)
+    unit, operation = graph.unit[tasks], graph.operation[tasks]
+    saved = _alive(operation, SAVED, units.saved[unit])
+    halves = _alive(operation, HALVED, units.restored[unit])
+    # What ends may leave a rest of rounding behind.
+    transient = np.maximum(halves - units.restored_layer, 0.0) + units.transient[unit]
+    peak = int(np.argmax(saved + transient))
+    return float(saved[peak]), float(transient[peak])
 
 
-def _split_parameters(layout: Layout, physical: PhysicalCosts, rank: int) -> tuple[float, float]:
-    """Parameters of the layers of one stage, and of a rank's embedding and output layer."""
-    layer = physical.model.layer_parameters(physical.tp)
-    of_stage = physical.layers_per_unit(layout) * layer
-    all_stages = of_stage * (layout.units // layout.pp)
-    return of_stage, float(rank_parameters(physical, layout)[rank]) - all_stages
+def _split_parameters(layout: Layout, physical: PhysicalCosts, rank: int) -> tuple[Numbers, float]:
+    """Parameters of the layers of a rank's units, and of its embedding and output layer."""
+    layer = physical.model.layer_parameters(physical.degrees.tp)
+    layers = physical.layers(layout).of_unit[layout.units_of(rank)].astype(float)
+    of_units: Numbers = layers * layer
+    return of_units, float(rank_parameters(physical, layout)[rank]) - float(of_units.sum())
 
 
 def _state_parameters(graph: TaskGraph, physical: PhysicalCosts, rank: int) -> float:
     """How many parameters' state is on a device of a rank, after sharding."""
     layout = graph.layout
-    of_stage, embedding = _split_parameters(layout, physical, rank)
+    of_units, embedding = _split_parameters(layout, physical, rank)
     share = physical.state_share(graph.communication.sharding)
     whole = (
         _embedding_on_two_ranks(layout, physical)
         and not physical.implementation.shards_tied_embedding
     )
-    return share * of_stage * (layout.units // layout.pp) + (1.0 if whole else share) * embedding
+    return share * float(of_units.sum()) + (1.0 if whole else share) * embedding
 
 
 def _embedding_on_two_ranks(layout: Layout, physical: PhysicalCosts) -> bool:
@@ -186,7 +208,7 @@ def _embedding_on_two_ranks(layout: Layout, physical: PhysicalCosts) -> bool:
     The paper's stages count the two as layers: on a looped pipeline with
     several layers a stage, the stage that they add comes to lie on rank 0.
     """
-    apart = layout.loops == 1 or physical.layers_per_unit(layout) == 1
+    apart = layout.loops == 1 or physical.layers(layout).of_unit.max() == 1
     return physical.model.tied_embeddings and layout.pp > 1 and apart
 
 
@@ -199,21 +221,26 @@ def _buffered_parameters(
     Weights that are gathered once a step stay for all of it.
     """
     layout = graph.layout
-    of_stage, embedding = _split_parameters(layout, physical, rank)
+    of_units, embedding = _split_parameters(layout, physical, rank)
     if graph.communication.sharding is Sharding.FULL:
         tasks = graph.rank == rank
-        stages = (
+        units = (
             _buffers(graph.weight_buffer[tasks]),
             _buffers(graph.gradient_buffer[tasks]),
         )
     else:
         unsharded = graph.communication.sharding is Sharding.NONE
         buffers_stages = physical.implementation.buffers_stages
-        stages = (
-            _resident_units(layout, buffers_stages and unsharded),
-            _resident_units(layout, buffers_stages),
+        units = (
+            _resident_units(layout, rank, buffers_stages and unsharded),
+            _resident_units(layout, rank, buffers_stages),
         )
-    weights, gradients = (embedding + of_stage * count for count in stages)
+    # The largest are in buffers; there may be more buffers than units.
+    largest = np.sort(of_units)[::-1]
+    weights, gradients = (
+        embedding + float(largest[:count].sum() + max(count - len(largest), 0) * largest[0])
+        for count in units
+    )
     return weights, gradients
 
 
@@ -221,30 +248,13 @@ def _buffers(column: Integers) -> int:
     return len(np.unique(column[column != NONE]))
 
 
-def _resident_units(layout: Layout, buffers_stages: bool) -> int:
-    """How many of a rank's stages are in half precision when nothing is gathered.
+def _resident_units(layout: Layout, rank: int, buffers_stages: bool) -> int:
+    """How many of a rank's units are in half precision when nothing is gathered.
 
     Of a looped rank two, if stages are buffered, and of a rank without others;
     one of a pipeline that does not loop is one stage of the paper's, however
-    finely it is divided here.
+    many units it has here.
     """
+    units = len(layout.units_of(rank))
     is_one_stage = layout.pp > 1 and layout.loops == 1
-    if not buffers_stages or is_one_stage:
-        return layout.units // layout.pp
-    return min(2, (layout.units // layout.pp))
-
-
-def _checkpoint(physical: PhysicalCosts) -> float:
-    """Bytes of one layer's checkpoint on a device.
-
-    The paper's M_ckpt divides it over N_TP; its measurements do not (52 B
-    model, GPipe: 1.02 GB more for every 8 micro-batches and 8 layers).
-    """
-    return physical.model.checkpoint_bytes(physical.microbatch_size, tp=1)
-
-
-def _layer_gradients(physical: PhysicalCosts) -> float:
-    """Bytes of the gradients of one layer's activations in its backward pass."""
-    model, ranks = physical.model, physical.tp
-    widths = GRADIENT_TENSORS + model.expansion / ranks
-    return widths * model.hidden_bytes(physical.microbatch_size)
+    return units if is_one_stage or not buffers_stages else min(2, units)

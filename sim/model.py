@@ -39,7 +39,10 @@ class Transformer:
     through goes down again. Without `tied_embeddings` the output layer's
     weights are not the word embedding's, but its own. `norm` is `layer`
     (LayerNorm) or `rms` (RMSNorm, which has no bias); `positions` are `learned`,
-    or `rotary`, which have no parameters.
+    or `rotary`, which have no parameters. A head is `head_dim` wide, S_hidden /
+    N_heads by default. `causal` attends to no later tokens, with a `window` to
+    no more than so many of the last ones. With `dropout` it is trained with
+    dropout, by default where the MLP is not gated.
     """
 
     name: str
@@ -55,6 +58,10 @@ class Transformer:
     tied_embeddings: bool = True
     norm: str = "layer"
     positions: str = "learned"
+    head_dim: int | None = None
+    window: int | None = None
+    causal: bool = True
+    dropout: bool | None = None
 
     def __post_init__(self) -> None:
         for key, known in KINDS.items():
@@ -62,26 +69,47 @@ class Transformer:
                 raise InvalidConfiguration(
                     "model", f"{self.name}: {key} must be {' or '.join(known)}, not {value!r}"
                 )
-        for heads, among in ((self.heads, self.hidden), (self.kv_heads or 1, self.heads)):
+        divided = self.hidden if self.head_dim is None else self.heads
+        for heads, among in ((self.heads, divided), (self.kv_heads or 1, self.heads)):
             if among % heads:
                 raise InvalidConfiguration(
                     "model", f"{self.name}: {heads} heads do not divide {among}"
                 )
+        if self.window is not None and not self.causal:
+            raise InvalidConfiguration("model", f"{self.name}: a window needs causal attention")
 
     @property
-    def mlp_ratio(self) -> float:
-        """S_mlp / S_hidden."""
-        return (self.mlp or 4 * self.hidden) / self.hidden
+    def query_width(self) -> int:
+        """The width of all queries together."""
+        return self.heads * (self.head_dim or self.hidden // self.heads)
 
     @property
-    def expansion(self) -> float:
+    def key_width(self) -> int:
+        """The width of all keys together, or of all values."""
+        return self.query_width * (self.kv_heads or self.heads) // self.heads
+
+    @property
+    def mlp_width(self) -> int:
+        """S_mlp, the width of what goes down again."""
+        return self.mlp or 4 * self.hidden
+
+    @property
+    def expanded_width(self) -> int:
         """The width that the MLP's first product makes of S_hidden: gate and up are one product."""
-        return (2 if self.gated else 1) * self.mlp_ratio
+        return (2 if self.gated else 1) * self.mlp_width
 
     @property
-    def kv_ratio(self) -> float:
-        """The width of keys, or of values, over S_hidden."""
-        return (self.kv_heads or self.heads) / self.heads
+    def attended(self) -> float:
+        """How many tokens a token attends to, on average: half of the sequence if causal."""
+        if not self.causal:
+            return self.sequence
+        window = min(self.window or self.sequence, self.sequence)
+        return window - window**2 / (2 * self.sequence)
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether it is trained with dropout."""
+        return not self.gated if self.dropout is None else self.dropout
 
     @property
     def parameters(self) -> float:
@@ -95,16 +123,16 @@ class Transformer:
         return -(-self.vocabulary // multiple) * multiple
 
     @property
-    def _mlp_widths(self) -> float:
-        """The widths of what enters and leaves the MLP's activation function, over S_hidden."""
-        return self.expansion + self.mlp_ratio
+    def _mlp_widths(self) -> int:
+        """The widths of what enters and leaves the MLP's activation function."""
+        return self.expanded_width + self.mlp_width
 
-    def _matrix_parameters(self) -> float:
-        return self.hidden**2 * (2 + 2 * self.kv_ratio + self._mlp_widths)
+    def _matrix_parameters(self) -> int:
+        return self.hidden * (2 * self.query_width + 2 * self.key_width + self._mlp_widths)
 
     def layer_parameters(self, tp: int = 1) -> float:
         """Parameters of one layer on a device: 12 S_hidden^2 / N_TP, biases and two norms."""
-        split_biases = self.hidden * (1 + 2 * self.kv_ratio + self.expansion)
+        split_biases = self.query_width + 2 * self.key_width + self.expanded_width
         norms = 4 if self.norm == "layer" else 2
         whole = (2 + norms) * self.hidden
         return (self._matrix_parameters() + split_biases) / tp + whole
@@ -126,10 +154,10 @@ class Transformer:
         """Operations (flop) of one layer's forward pass, over all its devices.
 
         Two a parameter and token in the matrices, and 4 S_seq S_hidden a token
-        in attention, as in the paper's C_GPU.
+        in attention, as in the paper's C_GPU: what a mask leaves out counts too.
         """
         tokens = self.sequence * microbatch_size
-        return tokens * (2 * self._matrix_parameters() + 4 * self.sequence * self.hidden)
+        return tokens * (2 * self._matrix_parameters() + 4 * self.sequence * self.query_width)
 
     def output_flops(self, microbatch_size: int, vocabulary: int | None = None) -> float:
         """Operations (flop) of the output layer's forward pass: 2 S_hidden S_voc a token."""
@@ -147,10 +175,10 @@ class Transformer:
         where 24 is 8 for attention and 16 for the MLP: two bytes for each
         number that enters or leaves its activation function.
         """
-        split = 4 + 4 * self.kv_ratio + HALF_PRECISION * self._mlp_widths
-        split += 5 * self.sequence * self.heads / self.hidden
-        numbers = self.sequence * microbatch_size * self.hidden
-        return numbers * (10 + split / tp)
+        split = 4 * self.query_width + 4 * self.key_width + HALF_PRECISION * self._mlp_widths
+        split += 5 * self.sequence * self.heads
+        tokens = self.sequence * microbatch_size
+        return tokens * (10 * self.hidden + split / tp)
 
     def checkpoint_bytes(self, microbatch_size: int, tp: int) -> float:
         """Bytes of one layer's checkpoint, divided over N_TP (M_ckpt's second ratio)."""
@@ -161,8 +189,13 @@ class Transformer:
         return self.hidden_bytes(microbatch_size) / tp
 
 
+def model_flops(model: Transformer, samples: float) -> float:
+    """Operations (flop) to train on `samples` sequences, without recomputation (for the MFU)."""
+    return samples * 3 * (model.layers * model.layer_flops(1) + model.output_flops(1))
+
+
 def hardware_flops(model: Transformer, samples: float) -> float:
-    """Operations (flop) to train on `samples` sequences, recomputation included.
+    """Operations (flop) to train on `samples` sequences with full recomputation.
 
     N_PP N_TP C_GPU of the paper (its equation is per token, so times S_seq):
     eight a parameter and token in the layers, of which two are recomputation,
@@ -173,8 +206,8 @@ def hardware_flops(model: Transformer, samples: float) -> float:
 
 
 _OPTIONAL: dict[str, type] = {
-    **dict.fromkeys(("mlp", "kv_heads", "head_layers"), int),
-    **dict.fromkeys(("gated", "tied_embeddings"), bool),
+    **dict.fromkeys(("mlp", "kv_heads", "head_layers", "head_dim", "window"), int),
+    **dict.fromkeys(("gated", "tied_embeddings", "causal", "dropout"), bool),
     **dict.fromkeys(KINDS, str),
 }
 _KEYS = dict.fromkeys(("layers", "hidden", "heads", "sequence", "vocabulary"), int) | _OPTIONAL

@@ -17,15 +17,21 @@ from functools import cached_property
 import numpy as np
 
 from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Schedule, Sharding, TaskGraph
+from bfpp.schedules.attention import Attention
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
+from bfpp.schedules.cut import even_cut
 from bfpp.schedules.operations import Operation
+from bfpp.schedules.precision import Precision
+from bfpp.schedules.recomputation import Recomputation
+from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.compute import UnitSeconds, unit_seconds
+from bfpp.sim.compute import Layers, UnitSeconds, unit_seconds
 from bfpp.sim.costs import Costs, Load, inside_passes
-from bfpp.sim.implementation import PAPER, Implementation
+from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
 from bfpp.sim.links import Links
-from bfpp.sim.model import Transformer, hardware_flops
+from bfpp.sim.model import Transformer, model_flops
+from bfpp.sim.operators import Execution
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import least_seconds, within_power
 from bfpp.sim.prices import PRICES
@@ -35,7 +41,9 @@ from bfpp.sim.prices import PRICES
 class PhysicalCosts:
     """A model trained on a cluster, with groups of these sizes; prices any graph of it.
 
-    `microbatch_size` is S_mb in samples; N_PP is the graph's. Raises
+    `microbatch_size` is S_mb in samples; N_PP is the graph's. `recompute`, `attention`,
+    `sequence_parallel` and `precision` are the implementation's unless they are given. `cut`
+    holds the layers of each stage: by default as equal as can be. Raises
     `InvalidConfiguration` for what cannot be divided so.
     """
 
@@ -44,6 +52,11 @@ class PhysicalCosts:
     degrees: Degrees = field(default_factory=Degrees)
     microbatch_size: int = 1
     implementation: Implementation = PAPER
+    recompute: Recomputation | None = None
+    attention: Attention | None = None
+    sequence_parallel: bool | None = None
+    precision: Precision | None = None
+    cut: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for degree in ("cp", "ep", "dp_replicate"):
@@ -61,6 +74,33 @@ class PhysicalCosts:
         self.placement(1)
 
     @property
+    def recomputation(self) -> Recomputation:
+        """What the backward pass computes again."""
+        return self.implementation.recompute if self.recompute is None else self.recompute
+
+    @cached_property
+    def execution(self) -> Execution:
+        """How a micro-batch goes through the model on one device."""
+        usual = self.implementation
+        divided = (
+            usual.sequence_parallel if self.sequence_parallel is None else self.sequence_parallel
+        )
+        return Execution(
+            self.model,
+            self.microbatch_size,
+            self.tp,
+            divided and self.tp > 1,
+            self.attention or usual.attention,
+            self.precision or usual.precision,
+            usual.fused_kernels,
+            usual.accumulation_traffic,
+        )
+
+    def parameter_bytes(self, sharding: Sharding) -> ParameterBytes:
+        """What is kept of each parameter."""
+        return self.implementation.parameter_bytes(self.execution.precision, sharding)
+
+    @property
     def tp(self) -> int:
         """Devices that share a layer (N_TP)."""
         return self.degrees.tp
@@ -73,32 +113,57 @@ class PhysicalCosts:
         """Samples of a step (B)."""
         return self.degrees.dp * self.microbatch_size * layout.microbatches
 
-    def hardware_flops(self, layout: Layout) -> float:
-        """Flops of each device in a step, recomputation included."""
+    def model_flops(self, layout: Layout) -> float:
+        """Operations (flop) of a step on one device, without recomputation (for the MFU)."""
         devices = replace(self.degrees, pp=layout.pp).devices
-        return hardware_flops(self.model, self.batch(layout)) / devices
+        return model_flops(self.model, self.batch(layout)) / devices
 
-    def layers_per_unit(self, layout: Layout) -> int:
-        """How many layers a unit has; raises `InvalidConfiguration` if they differ."""
-        layers, ranks = self.model.layers, layout.pp
-        if layers % layout.units:
+    def hardware_flops(self, layout: Layout) -> float:
+        """Operations (flop) of a step on one device, those of recomputation too (for the HFU).
+
+        As in the paper's C_GPU, attention's are counted as if nothing were masked.
+        """
+        samples = self.microbatch_size * layout.microbatches
+        recomputed = int(self.layers(layout).recomputed.sum())
+        again = samples * recomputed * recomputed_flops(self.model, self.recomputation)
+        return self.model_flops(layout) + again / (self.tp * layout.pp)
+
+    def layers(self, layout: Layout) -> Layers:
+        """The layers of each unit; raises `InvalidConfiguration` if there are too few.
+
+        A stage's layers are divided over its units as equally as can be, the later ones not
+        larger; the first layers of a stage are those that are recomputed.
+        """
+        of_stage = np.array(self.cut or even_cut(self.model.layers, layout.stages), dtype=np.int32)
+        if len(of_stage) != layout.stages or of_stage.sum() != self.model.layers:
             raise InvalidConfiguration(
-                "loops" if layout.units == layout.stages else "units",
-                f"{layers} layers cannot be divided into {layout.units} equal units "
-                f"({ranks} ranks x {layout.units // ranks})",
+                "cut",
+                f"{len(of_stage)} stages of {of_stage.sum()} layers are not the {layout.stages} "
+                f"stages of {self.model.layers} layers",
             )
-        return layers // layout.units
+        units = np.array(layout.units_per_stage, dtype=np.int32)
+        if (units > np.maximum(of_stage, 1)).any():
+            raise InvalidConfiguration(
+                "units_per_stage",
+                f"{of_stage.min()} layers of a stage cannot be divided into {units.max()} units",
+            )
+        stage = layout.stage_of_unit
+        number = np.arange(layout.units, dtype=np.int32) - (np.cumsum(units) - units)[stage]
+        of_unit = (of_stage // units)[stage] + (number < (of_stage % units)[stage])
+        before = np.cumsum(of_unit) - of_unit - (np.cumsum(of_stage) - of_stage)[stage]
+        again = np.array([self.recomputation.layers_of(count) for count in of_stage.tolist()])
+        return Layers(of_unit, np.clip(again[stage] - before, 0, of_unit))
 
     def unit_parameters(self, layout: Layout) -> Seconds:
         """For each unit, its parameters on one device of its rank.
 
-        The embedding is with the first unit, the output layer with the last.
+        The embedding is in the first unit, the output layer in the last.
         Where they are tied and on one rank, the output layer adds nothing;
         on two, each has a copy.
         """
         ranks = self.tp
-        layers = self.layers_per_unit(layout)
-        parameters = np.full(layout.units, layers * self.model.layer_parameters(ranks))
+        layers = self.layers(layout).of_unit.astype(float)
+        parameters: Seconds = layers * self.model.layer_parameters(ranks)
         parameters[0] += self.model.embedding_parameters(ranks)
         apart = layout.rank_of_unit[0] != layout.rank_of_unit[-1]
         if apart or not self.model.tied_embeddings:
@@ -132,18 +197,21 @@ class PhysicalStep:
         """The links that communication crosses."""
         physical, layout = self.physical, self.graph.layout
         return Links(
-            physical.model,
             physical.cluster,
             physical.implementation,
             physical.placement(layout.pp),
-            physical.microbatch_size,
             physical.unit_parameters(layout),
+            physical.execution,
         )
+
+    @property
+    def parameter_bytes(self) -> ParameterBytes:
+        """What is kept of each parameter."""
+        return self.physical.parameter_bytes(self.graph.communication.sharding)
 
     @cached_property
     def _units(self) -> UnitSeconds:
-        layout = self.graph.layout
-        return unit_seconds(self.physical, layout.units, self.physical.layers_per_unit(layout))
+        return unit_seconds(self.physical, self.physical.layers(self.graph.layout))
 
     def alone(self) -> Costs:
         """The costs of each task if nothing else were under way."""
@@ -181,20 +249,18 @@ class PhysicalStep:
 
 
 def default_division(
-    schedule: Schedule, model: Transformer, pp: int, loops: int = 1
-) -> tuple[int, int]:
+    schedule: Schedule, layers: int, pp: int, loops: int = 1, cut: tuple[int, ...] | None = None
+) -> tuple[int, int | tuple[int, ...]]:
     """Into how many stages a rank is divided, and each of them into how many units.
 
     Into its loops where it loops; without a pipeline, a loop is a layer. Else a stage is
     divided into its layers, so that each layer is gathered and reduced by itself, overlapped
     with the compute of the others.
     """
-    if schedule.looped and (pp > 1 or loops > 1):
-        return loops, 1
-    if model.layers % pp:
-        raise InvalidConfiguration("pp", f"{model.layers} layers cannot be divided over {pp} ranks")
-    layers = model.layers // pp
-    return (layers, 1) if schedule.looped else (1, layers)
+    if schedule.looped:
+        return (loops if pp > 1 or loops > 1 else layers), 1
+    units = tuple(max(count, 1) for count in cut or even_cut(layers, pp))
+    return 1, units[0] if len(set(units)) == 1 else units
 
 
 def rank_parameters(physical: PhysicalCosts, layout: Layout) -> Seconds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypedDict
 
 from bfpp.sim.memory import GIGABYTE, rank_memories
@@ -12,37 +13,51 @@ from bfpp.traces.timeline import Timeline
 class Prediction(TypedDict):
     """Throughput, and memory as the paper measures it, of one training step.
 
-    `tflops_per_gpu` is in 1e12 flop/s by the paper's C_GPU. `memory_gb` is the
-    peak of global rank zero, `memory_largest_gb` that of the rank that needs
-    most, by part in `memory_parts_gb`; `missing_gb` is by how much a device has
-    less than that, if it has. `memory_min_gb` is the first over infinitely many
-    data-parallel ranks. All in 2^30 bytes.
+    `tflops_per_gpu` is in 1e12 flop/s by the paper's C_GPU, with what is
+    recomputed. `memory_gb` is the peak of global rank zero, `memory_largest_gb`
+    that of the rank that needs most, by part in `memory_parts_gb`; with what
+    allocator, context and communicators take besides it is `memory_reserved_gb`, and
+    `missing_gb` is by how much a device has less than that, if it has. `memory_min_gb`
+    is the first over infinitely many data-parallel ranks. All in 2^30 bytes. `mfu` and
+    `hfu` are shares of the device's peak, without and with what is recomputed.
     """
 
     tflops_per_gpu: float
+    mfu: float
+    hfu: float
     memory_gb: float
     memory_min_gb: float
     memory_largest_gb: float
+    memory_reserved_gb: float
     memory_parts_gb: dict[str, float]
     device_memory_gb: float
     missing_gb: float
     samples_per_second: float
+    tokens_per_second_per_gpu: float
 
 
 def predict(timeline: Timeline, physical: PhysicalCosts) -> Prediction:
     """The prediction of one training step; each rank's memory is priced once."""
     layout = timeline.graph.layout
-    flops = physical.hardware_flops(layout)
+    samples, devices = physical.batch(layout), replace(physical.degrees, pp=layout.pp).devices
+    peak = physical.cluster.device.peak_of(physical.execution.precision)
+    of_hardware, of_model = physical.hardware_flops(layout), physical.model_flops(layout)
     memories = rank_memories(timeline, physical)
     first, fullest = memories[0], max(memories, key=lambda memory: memory.total)
     device_memory = physical.cluster.device.memory / GIGABYTE
     return {
-        "tflops_per_gpu": flops / timeline.step_time / 1e12,
+        "tflops_per_gpu": of_hardware / timeline.step_time / 1e12,
+        "mfu": of_model / timeline.step_time / peak,
+        "hfu": of_hardware / timeline.step_time / peak,
         "memory_gb": first.total_gb,
         "memory_min_gb": first.minimum.total_gb,
         "memory_largest_gb": fullest.total_gb,
+        "memory_reserved_gb": fullest.reserved_gb,
         "memory_parts_gb": fullest.parts_gb,
         "device_memory_gb": device_memory,
-        "missing_gb": max(fullest.total_gb - device_memory, 0.0),
-        "samples_per_second": physical.batch(layout) / timeline.step_time,
+        "missing_gb": max(fullest.reserved_gb - device_memory, 0.0),
+        "samples_per_second": samples / timeline.step_time,
+        "tokens_per_second_per_gpu": (
+            samples * physical.model.sequence / timeline.step_time / devices
+        ),
     }

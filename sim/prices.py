@@ -57,18 +57,20 @@ def _transfer(step: PhysicalStep, tasks: Integers) -> Load:
 
 
 def _gather(step: PhysicalStep, tasks: Integers) -> Load:
-    size = step.physical.implementation.weight_bytes
+    size = step.parameter_bytes.weights
     return step.links.collectives(step.graph, tasks, size, passes=1.0)
 
 
 def _reduce(step: PhysicalStep, tasks: Integers) -> Load:
-    size = step.physical.implementation.gradient_bytes
+    size = step.parameter_bytes.gradients
     is_all_reduce = step.graph.communication.sharding is Sharding.NONE
     return step.links.collectives(step.graph, tasks, size, passes=2.0 if is_all_reduce else 1.0)
 
 
 def _optimizer(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.state_traffic(tasks, step.physical.implementation.optimizer_traffic)
+    implementation = step.physical.implementation
+    load = step.state_traffic(tasks, implementation.optimizer_traffic)
+    return load._replace(seconds=load.seconds + implementation.step_seconds)
 
 
 def _norm(step: PhysicalStep, tasks: Integers) -> Load:

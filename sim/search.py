@@ -36,6 +36,9 @@ from bfpp.traces.metrics import bubble
 SHARDING_OF = {"megatron": (Sharding.NONE,)}
 """What an implementation supports, if not all (the paper, section Evaluation)."""
 
+Division = tuple[int, int | tuple[int, ...]]
+"""Loops, and units of a stage."""
+
 WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 """Depth-first and breadth-first accumulation; at one rank the others are the same as these."""
 
@@ -75,8 +78,8 @@ class Outcome:
     """A configuration simulated, with an implementation; memory in GiB, times in seconds.
 
     `memory_gb` is that of the first rank, as the paper measures it;
-    `memory_largest_gb` decides whether the configuration fits, and
-    `memory_parts_gb` are its parts.
+    `memory_parts_gb` are those of `memory_largest_gb`, the fullest rank's, and
+    `memory_reserved_gb`, what that takes of the device, decides whether it fits.
     """
 
     configuration: Configuration
@@ -84,10 +87,14 @@ class Outcome:
     step_time: float
     bubble: float
     tflops_per_gpu: float
+    mfu: float
+    hfu: float
     samples_per_second: float
+    tokens_per_second_per_gpu: float
     memory_gb: float
     memory_min_gb: float
     memory_largest_gb: float
+    memory_reserved_gb: float
     memory_parts_gb: dict[str, float]
     device_memory_gb: float
     missing_gb: float
@@ -145,7 +152,7 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
 def _configuration(
     schedule: Schedule,
     degrees: Degrees,
-    division: tuple[int, int],
+    division: Division,
     batch: tuple[int, int],
     sharding: Sharding,
     implementation: str,
@@ -214,14 +221,16 @@ def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Co
                 )
 
 
-def _divisions(problem: Problem, schedule: Schedule, degrees: Degrees) -> Iterable[tuple[int, int]]:
+def _divisions(
+    problem: Problem, schedule: Schedule, degrees: Degrees
+) -> Iterable[tuple[int, int | tuple[int, ...]]]:
     """Loops, and units of a stage: every number of loops, or one choice where there are none."""
     pp, model = degrees.pp, problem.model
     if pp == 1 and schedule.name not in WITHOUT_PIPELINE:
         return []
     if pp > 1 and schedule.looped:
         return [(loops, 1) for loops in _divisors(model.layers // pp) if loops > 1]
-    return [default_division(schedule, model, pp) if degrees.dp > 1 else (1, 1)]
+    return [default_division(schedule, model.layers, pp) if degrees.dp > 1 else (1, 1)]
 
 
 def _with_parameters(name: str, pp: int, microbatches: int) -> Iterable[Schedule]:

@@ -237,7 +237,7 @@ def _experiment(values: Mapping[str, str]) -> Experiment:
     experiment = experiment_of({**values, "schedule": name})
     if experiment.rule.looped and experiment.pp == 1:
         loops, _ = default_division(
-            experiment.rule, experiment.transformer, 1, experiment.loops or 1
+            experiment.rule, experiment.transformer.layers, 1, experiment.loops or 1
         )
         return experiment.changed(loops=loops)
     return experiment
@@ -247,7 +247,7 @@ def case_of(measured: Measurement) -> Case:
     """The measurement and its graph; raises `InvalidConfiguration` where it cannot be trained."""
     experiment = measured.experiment
     configuration = experiment.configuration
-    experiment.require_physical().layers_per_unit(configuration.layout)
+    experiment.require_physical().layers(configuration.layout)
     return Case(
         measured,
         _graph(configuration.schedule, configuration.layout, configuration.communication),

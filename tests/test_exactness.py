@@ -55,7 +55,7 @@ def plan_of(
         "optimization": Optimization(1e-2, clip=clip),
         "microbatch_size": 2,
     }
-    model = model or chain(graph.layout.stages)
+    model = model or chain(graph.layout.units)
     return Plan(graph, model, dp=replicas, **(defaults | settings))  # type: ignore[arg-type]
 
 
@@ -247,7 +247,7 @@ def test_stages_that_pass_on_what_they_got_in_any_order(
     graph: TaskGraph, activations: Activations, first: bool
 ) -> None:
     layers = [nn.Identity() if (number % 2) == first else dropout(4)
-              for number in range(graph.layout.stages)]  # fmt: skip
+              for number in range(graph.layout.units)]  # fmt: skip
     if all(isinstance(layer, nn.Identity) for layer in layers):
         layers[-1] = Tanh(4)
     plan = plan_of(graph, modules(*layers), 2, activations=activations)

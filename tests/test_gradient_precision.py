@@ -57,7 +57,7 @@ def plan_of(graph: TaskGraph, **others: object) -> Plan:
         "precision": Precision.BFLOAT16,
         "optimization": Optimization(1e-2, clip=1e9 if graph.communication.clipping else None),
     }
-    model = model_of(graph.layout.stages)
+    model = model_of(graph.layout.units)
     return Plan(graph, **({"model": model} | defaults | others))  # type: ignore[arg-type]
 
 
@@ -110,7 +110,7 @@ def test_each_micro_batchs_gradient_is_added_in_single_precision(
     layout = graph.layout
     together = gradients(plan_of(graph, activations=activations))
     alone = [
-        gradients(plan_of(gpipe(1, ranks=1), model=model_of(layout.stages, first)))
+        gradients(plan_of(gpipe(1, ranks=1), model=model_of(layout.units, first)))
         for first in range(layout.microbatches)
     ]
     for name, found in together.items():

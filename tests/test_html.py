@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph, find_schedule
 from bfpp.schedules.operations import OPERATIONS
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.simpy_engine import simulate
@@ -283,7 +283,7 @@ def test_a_small_step_is_drawn_bar_by_bar(opened: Callable[..., Page]) -> None:
     assert len(drawn) == on_lanes
     for operation, microbatch in [(Operation.FORWARD, 3), (Operation.BACKWARD, 31)]:
         red, green, blue = bytes.fromhex(fill(operation, microbatch, 32)[1:])
-        assert drawn.count(f"rgb({red}, {green}, {blue})") == shown.graph.layout.stages
+        assert drawn.count(f"rgb({red}, {green}, {blue})") == shown.graph.layout.units
     page_text = page.find("body").text
     for words in ("breadth-first", "four ranks", "9.4 %", "Forward", "Rank 3", "send gradients"):
         assert words in page_text
@@ -449,8 +449,8 @@ def test_keys_zoom_move_and_reset(opened: Callable[..., Page]) -> None:
 def test_panels_zoom_together(opened: Callable[..., Page]) -> None:
     costs = AbstractCosts(transfer=0.1)
     panels = [
-        Panel(name, timeline(name, Layout(4, 8, 2, placement), costs, Sharding.NONE))
-        for name, placement in [("gpipe", "contiguous"), ("breadth-first", "looped")]
+        Panel(name, timeline(name, find_schedule(name).divided(4, 8, 2), costs, Sharding.NONE))
+        for name in ("gpipe", "breadth-first")
     ]
     page = opened(*panels)
     page.settle("bfpp.show(2, 5)")

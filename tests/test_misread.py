@@ -39,13 +39,12 @@ def folder(tmp_path, monkeypatch, bfpp):
 
 
 KINDS = {
-    "validate table.csv --profile machine.toml": "--profile: machine.toml is a profile of a "
+    "validate table.csv --constants machine.toml": "--constants: machine.toml is a profile of a "
     "machine, from bfpp calibrate, not a file of constants, from bfpp fit; bfpp simulate, compare "
     "and explain take it as --profile",
     "simulate gpipe --profile constants.toml": "--profile: constants is a file of constants, from "
-    "bfpp fit, not a profile of a machine, from bfpp calibrate; bfpp validate takes it as "
-    "--profile",
-    "validate table.csv --profile models.toml": "--profile: models.toml is a model, not a file",
+    "bfpp fit, not a profile of a machine, from bfpp calibrate; --constants takes it",
+    "validate table.csv --constants models.toml": "--constants: models.toml is a model, not a file",
     "simulate gpipe --profile clusters.toml": "--profile: clusters is a cluster, not a profile",
     "simulate gpipe --model clusters.toml --cluster dgx-h100": "--model: clusters is a cluster, "
     "not a model; --cluster takes it",
@@ -84,7 +83,7 @@ def test_constants_that_nothing_would_use_are_refused(bfpp, text, reason):
     Path("constants.toml").write_text(text)
     code, out, err = bfpp("validate table.csv --profile constants.toml")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "--profile: constants.toml" in err
+    assert "--constants: constants.toml" in err
     assert reason in err
 
 
@@ -182,7 +181,7 @@ def test_what_another_configuration_assumes_is_said_too(bfpp):
 
 def test_a_sequence_needs_a_model(bfpp):
     for line in ("simulate gpipe --seq-length 8", "compare --seq-length 8"):
-        assert bfpp(line)[2].endswith(": --seq-length: needs --model and --cluster beside it\n")
+        assert bfpp(line)[2].endswith(": --seq-length: needs --model and --cluster too\n")
     line = "simulate gpipe --profile machine.toml --pp 2 --seq-length 8"
     assert bfpp(line)[2] == "bfpp simulate: --seq-length: does not go with --profile\n"
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.attention import Attention
 from bfpp.sim.cluster import Link, load_cluster
 from bfpp.sim.collectives import ring_bytes
-from bfpp.sim.compute import layer_products
 from bfpp.sim.implementation import PAPER
+from bfpp.sim.layer import layer_operators
 from bfpp.sim.model import Transformer, hardware_flops, load_model
+from bfpp.sim.operators import Execution
 from bfpp.sim.preset_files import preset_names
 
 MEBIBYTE = 2**20
@@ -134,7 +135,8 @@ def test_a_gated_mlp_weighs_and_works_as_a_plain_one_half_again_as_wide(plain, s
     biases = plain.mlp / 2
     assert gated.layer_parameters() - wider.layer_parameters() == pytest.approx(biases)
     for model in (gated, plain):
-        flops = 2 * sum(map(prod, layer_products(model, size, 1)))
+        execution = Execution(model, size, attention=Attention.UNFUSED)
+        flops = sum(each.forward.flops for each in layer_operators(execution))
         assert flops == pytest.approx(model.layer_flops(size))
 
 

@@ -338,7 +338,7 @@ class Forgets(Worker):
     """A worker that loses the gradients of one micro-batch of the last stage."""
 
     def _backward(self, cell: object, made: object) -> None:
-        if cell == Cell(self.plan.graph.layout.stages - 1, 0):
+        if cell == Cell(self.plan.graph.layout.units - 1, 0):
             made.result = made.result * 0  # type: ignore[attr-defined]
         super()._backward(cell, made)  # type: ignore[arg-type]
 

@@ -51,7 +51,7 @@ def plan_of(
         "microbatch_size": SIZE,
         "dp": 2,
     }
-    model = model_of(graph.layout.stages, wrong)
+    model = model_of(graph.layout.units, wrong)
     return Plan(graph, model, **(defaults | others))  # type: ignore[arg-type]
 
 

@@ -45,7 +45,7 @@ BAD = {
     "--backend tpu": "argument --backend: invalid choice: 'tpu'",
     "--device mps": "--device: must be cpu, cuda or cuda:N, not mps",
     "--hidden 8": f"--hidden: is decided by {MODEL}",
-    "--loops 3 --stages-per-rank 1": "",
+    "--loops 3 --stages-per-rank 2": "",
     "--loops 5": "--layers: 8 layers cannot be divided over 10 stages",
     "--sequence 4": "",
     "--model nothing.py:model": "--model: there is no Python file nothing.py",

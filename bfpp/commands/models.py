@@ -13,16 +13,17 @@ from bfpp.sim.model import Transformer, load_model
 
 def _record(model: Transformer) -> dict[str, Any]:
     """Sizes, those that go without saying too, and the number of parameters."""
-    sizes = {**asdict(model), "mlp": _mlp(model), "kv_heads": _kv_heads(model)}
-    return {**sizes, "parameters": model.parameters}
-
-
-def _mlp(model: Transformer) -> int:
-    return round(model.mlp_ratio * model.hidden)
+    sizes = {
+        "mlp": model.mlp_width,
+        "kv_heads": _kv_heads(model),
+        "head_dim": model.query_width // model.heads,
+        "dropout": model.has_dropout,
+    }
+    return {**asdict(model), **sizes, "parameters": model.parameters}
 
 
 def _mlp_text(model: Transformer) -> str:
-    return f"{_mlp(model):,}" + (" gated" if model.gated else "")
+    return f"{model.mlp_width:,}" + (" gated" if model.gated else "")
 
 
 def _kv_heads(model: Transformer) -> int:

@@ -1,0 +1,52 @@
+"""The precision in which a model is trained."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from bfpp.schedules.invalid import InvalidConfiguration, did_you_mean
+
+FIELD = "precision"
+
+FULL_PRECISION = 4
+"""Bytes of a full-precision number."""
+
+
+class Precision(StrEnum):
+    """The precision of weights and activations; the optimizer's is at least full."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+    FP64 = "fp64"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a number."""
+        return _BYTES[self]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the optimizer keeps a copy of the weights in full precision."""
+        return self.bytes < FULL_PRECISION
+
+
+_BYTES = {Precision.BF16: 2, Precision.FP16: 2, Precision.FP32: 4, Precision.FP64: 8}
+
+ALIASES = {
+    "bfloat16": Precision.BF16,
+    "float16": Precision.FP16,
+    "float32": Precision.FP32,
+    "float64": Precision.FP64,
+}
+"""PyTorch's names."""
+
+
+def parse_precision(text: str) -> Precision:
+    """The precision of that name; raises `InvalidConfiguration` for another."""
+    known = {**{str(each): each for each in Precision}, **ALIASES}
+    if text not in known:
+        raise InvalidConfiguration(
+            FIELD, f"{text!r} is not one of {', '.join(Precision)}{did_you_mean(text, known)}"
+        )
+    return known[text]

@@ -1,0 +1,93 @@
+"""Activation checkpointing: what the backward pass computes again instead of keeping it.
+
+A policy says it for each layer of a stage. A checkpointed module keeps its inputs alone;
+one whose output is discarded (Megatron-LM's `layernorm`) keeps its inputs too, but not
+its output, although others read that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bfpp.schedules.invalid import InvalidConfiguration, did_you_mean
+
+FIELD = "recompute"
+
+CORE_ATTENTION, MLP, NORM = "core_attn", "mlp", "layernorm"
+
+MODULES = (CORE_ATTENTION, MLP, NORM)
+"""What can be recomputed by itself, by Megatron-LM's names."""
+
+LAYER = "layer"
+"""A layer as a whole."""
+
+
+class Recomputation(NamedTuple):
+    """The `modules` that are recomputed, in so many `layers` of each stage (None: in all)."""
+
+    modules: frozenset[str]
+    layers: int | None = None
+
+    def of_layer(self, layer: int) -> frozenset[str]:
+        """What is recomputed of a stage's layer; layers count from zero."""
+        if self.layers is not None and layer >= self.layers:
+            return frozenset()
+        return self.modules
+
+    def layers_of(self, stage_layers: int) -> int:
+        """In how many layers of a stage of so many something is recomputed."""
+        if not self.modules:
+            return 0
+        return stage_layers if self.layers is None else min(self.layers, stage_layers)
+
+    def __str__(self) -> str:
+        """As `parse_recomputation` reads it."""
+        if self.layers is not None:
+            return str(self.layers)
+        return next(
+            (name for name, policy in POLICIES.items() if policy == self),
+            ",".join(sorted(self.modules)),
+        )
+
+
+NO_RECOMPUTATION = Recomputation(frozenset())
+SELECTIVE_RECOMPUTATION = Recomputation(frozenset({CORE_ATTENTION}))
+FULL_RECOMPUTATION = Recomputation(frozenset({LAYER}))
+
+POLICIES = {
+    "none": NO_RECOMPUTATION,
+    "selective": SELECTIVE_RECOMPUTATION,
+    "full": FULL_RECOMPUTATION,
+}
+
+
+def parse_recomputation(text: str) -> Recomputation:
+    """A policy by its name, a number of whole layers of each stage, or modules with commas.
+
+    Raises `InvalidConfiguration` for anything else.
+    """
+    if text in POLICIES:
+        return POLICIES[text]
+    if text.isascii() and text.isdigit():
+        return _whole_layers(text)
+    modules = text.split(",")
+    for module in modules:
+        if module not in MODULES:
+            known = (*POLICIES, *MODULES)
+            raise InvalidConfiguration(
+                FIELD,
+                f"{module!r} is not one of {', '.join(POLICIES)}, a number of layers, or modules "
+                f"of {','.join(MODULES)}{did_you_mean(module, known)}",
+            )
+    return Recomputation(frozenset(modules))
+
+
+MOST_DIGITS = 9
+"""More layers than this has digits no stage has."""
+
+
+def _whole_layers(text: str) -> Recomputation:
+    if len(text) > MOST_DIGITS:
+        raise InvalidConfiguration(FIELD, f"{text[:MOST_DIGITS]}... is more layers than can be")
+    layers = int(text)
+    return Recomputation(FULL_RECOMPUTATION.modules, layers) if layers else NO_RECOMPUTATION

@@ -1,0 +1,89 @@
+"""What a list of operators keeps for its backward pass, and computes again, by policy.
+
+- Without recomputation it keeps every tensor that an operator saves, each once.
+- A module that is checkpointed keeps what it reads from outside, and nothing of its own: its
+  operators run again before its backward pass.
+- A norm is one whose output is discarded: what others would keep of it is made again too.
+- A layer that is recomputed keeps its input, if it is its own: what another list's operator
+  wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from bfpp.schedules.attention import Attention
+from bfpp.schedules.recomputation import LAYER, NORM, Recomputation
+from bfpp.sim.layer import layer_operators
+from bfpp.sim.model import Transformer
+from bfpp.sim.operators import Execution, Operator, Tensor
+
+
+@dataclass(frozen=True)
+class Checkpointed:
+    """Operators, and which modules of them are recomputed."""
+
+    operators: tuple[Operator, ...]
+    modules: frozenset[str]
+
+    @cached_property
+    def recomputed(self) -> tuple[Operator, ...]:
+        """The operators that run forward again."""
+        if LAYER in self.modules:
+            return self.operators
+        return tuple(each for each in self.operators if each.module in self.modules)
+
+    @cached_property
+    def saved(self) -> frozenset[Tensor]:
+        """The tensors that are kept from the forward pass to the backward pass."""
+        again = self.recomputed
+        kept = _saved([each for each in self.operators if each not in again])
+        for segment in self._segments():
+            kept |= _inputs(segment)
+        if LAYER in self.modules:
+            return kept
+        discarded = {tensor for each in again if each.module == NORM for tensor in each.writes}
+        return kept - discarded
+
+    @property
+    def saved_bytes(self) -> float:
+        """Bytes of what is kept."""
+        return sum(tensor.bytes for tensor in self.saved)
+
+    @property
+    def restored_bytes(self) -> float:
+        """Bytes that recomputation adds to what is kept, while it runs backward."""
+        return sum(tensor.bytes for tensor in _saved(self.operators) | self.saved) - (
+            self.saved_bytes
+        )
+
+    def _segments(self) -> list[Sequence[Operator]]:
+        """The operators of each module that is recomputed, together."""
+        if LAYER in self.modules:
+            return [self.operators]
+        return [
+            [each for each in self.recomputed if each.module == module]
+            for module in sorted(self.modules)
+        ]
+
+
+def recomputed_flops(model: Transformer, recomputation: Recomputation) -> float:
+    """Operations (flop) that are computed again of a layer, for one sample, over all devices.
+
+    Like a model's own, those of attention are counted as if nothing were masked.
+    """
+    layer = layer_operators(Execution(model, attention=Attention.UNFUSED))
+    again = Checkpointed(layer, recomputation.modules).recomputed
+    return sum(each.forward.flops for each in again)
+
+
+def _saved(operators: Collection[Operator]) -> frozenset[Tensor]:
+    return frozenset(tensor for each in operators for tensor in each.saves)
+
+
+def _inputs(operators: Collection[Operator]) -> frozenset[Tensor]:
+    """What some operators read that none of them writes."""
+    read = frozenset(tensor for each in operators for tensor in each.reads)
+    return read - frozenset(tensor for each in operators for tensor in each.writes)
