@@ -142,6 +142,11 @@ class PhysicalCosts:
                 f"stages of {self.model.layers} layers",
             )
         units = np.array(layout.units_per_stage, dtype=np.int32)
+        if self.cut is None and self.model.layers < layout.units:
+            raise InvalidConfiguration(
+                "loops" if layout.units == layout.stages else "units_per_stage",
+                f"{self.model.layers} layers cannot be divided over {layout.units} stages",
+            )
         if (units > np.maximum(of_stage, 1)).any():
             raise InvalidConfiguration(
                 "units_per_stage",

@@ -246,7 +246,7 @@ def test_missing_memory_is_what_a_device_has_too_little(gigabytes):
     costing = replace(COSTING, cluster=replace(cluster, device=device))
     predicted = predict(timeline_of("gpipe", 8, 8, 1), costing)
     assert predicted["device_memory_gb"] == gigabytes
-    missing = predicted["memory_largest_gb"] - gigabytes
+    missing = predicted["memory_reserved_gb"] - gigabytes
     assert predicted["missing_gb"] == max(missing, 0)
     assert (missing > 0) == (gigabytes < 20)
 

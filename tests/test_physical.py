@@ -440,7 +440,8 @@ def test_units_share_the_layers_of_their_stage_as_equally_as_can_be():
 @pytest.mark.parametrize(
     ("cut", "layout", "field"),
     [
-        (None, Layout(4, 4, 5), "units_per_stage"),
+        (None, Layout(4, 4, 5), "loops"),
+        (None, Layout(4, 4, units_per_stage=5), "units_per_stage"),
         ((16, 0), Layout(2, 1, units_per_stage=(2, 2)), "units_per_stage"),
         ((8, 8, 1), Layout(2, 1), "cut"),
         ((8, 7), Layout(2, 1), "cut"),

@@ -153,7 +153,7 @@ def test_when_nothing_fits_the_nearest_is_told_and_what_is_largest_in_it(command
     report = json.loads(capsys.readouterr().out)
     assert report["configurations"] == []
     closest = report["nearest"]
-    assert closest["missing_gb"] == closest["memory_largest_gb"] - 32
+    assert closest["missing_gb"] == closest["memory_reserved_gb"] - 32
     with (tmp_path / "o.csv").open() as file:
         least = min(csv.DictReader(file), key=lambda row: float(row["missing_gb"]))
     assert float(least["missing_gb"]) == closest["missing_gb"]
@@ -163,7 +163,7 @@ def test_when_nothing_fits_the_nearest_is_told_and_what_is_largest_in_it(command
     printed = " ".join(capsys.readouterr().out.split())
     largest = max(parts, key=parts.get)
     assert f"needs {closest['missing_gb']:.1f} GB more than a device has: " in printed
-    assert f"GB of 32 GB; largest is {largest}, {parts[largest]:.1f} GB" in printed
+    assert f"GB reserved of 32 GB; largest is {largest}, {parts[largest]:.1f} GB" in printed
 
 
 def test_the_best_is_what_simulate_says(command, capsys):

@@ -122,7 +122,7 @@ HEADER, FIRST = MEASUREMENTS.read_text().splitlines()[:2]
         (f"{HEADER}\n{FIRST.replace('breadth', 'width')}", "line 2: schedule: "),
         (f"{HEADER}\n{FIRST.replace('breadth-first', 'no-pipeline')}", "line 2: pp: must be 1"),
         (f"{HEADER}\n{FIRST.replace('none', 'some')}", "line 2: sharding: "),
-        (f"{HEADER}\n{FIRST.replace('8,4,none', '8,3,none')}", "line 2: loops: "),
+        (f"{HEADER}\n{FIRST.replace('8,4,none', '8,9,none')}", "line 2: loops: "),
         (f'{HEADER}\n"{FIRST}', "is not CSV"),
     ],
 )
