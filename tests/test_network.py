@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from benchmarks.measure import ROOT
 from bfpp.command_line import main
 from bfpp.executor.processes import network
 from bfpp.executor.processes.environment import GLOO, NCCL, missing, prepare
@@ -20,7 +21,6 @@ from bfpp.executor.processes.network import (
     is_loopback,
 )
 from bfpp.schedules import InvalidConfiguration
-from tests.run_program import ROOT
 
 JOINED = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 STREAMS = "CUDA_DEVICE_MAX_CONNECTIONS"

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from benchmarks.faulty_models import WIDTH
+from benchmarks.programs import MODELS, alive, program, ranks_of, run, step_of, unlogged, wait_for
 from bfpp.executor import checkpoint
 from bfpp.executor.backends.distributed import DistributedBackend
 from bfpp.executor.events import ended
@@ -26,9 +28,7 @@ from bfpp.executor.settings import BackendName, Saving
 from bfpp.executor.sources import FunctionSource
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Communication, Layout, Operation, Task, build_graph
-from tests import small_models
-from tests.run_program import alive, program, ranks_of, run, run_here, unlogged, wait_for
-from tests.small_models import WIDTH
+from tests.run_program import run_here
 
 STEPS = 40
 SOON = 10.0
@@ -74,10 +74,6 @@ def kill_at_random(
     return rank, pids
 
 
-def step_of(path: Path) -> int:
-    return int(path.name.rpartition("-")[2])
-
-
 def some_fast(seeds: range, fast: int) -> list[object]:
     slow = [pytest.param(seed, marks=pytest.mark.slow) for seed in seeds[fast:]]
     return [*seeds[:fast], *slow]
@@ -121,19 +117,19 @@ NAMED_TASK = "in step 2, in #3 forward of stage 1 micro-batch 0 on rank 1"
 
 
 def test_a_rank_that_hangs_in_a_layer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    model = ("--model", f"{small_models.__file__}:hanging")
+    model = ("--model", f"{MODELS}:hanging")
     ended = run_here(capsys, *TWO, *model, "--task-timeout", 5)
     assert ended.code == 1
     told, *details = ended.said
     assert re.fullmatch(rf"bfpp run: rank 1 \(process 1\) hangs {NAMED_TASK}, for \d s", told)
     assert details[0].startswith("Stack")
-    assert re.search(r"small_models.py\W+line \d+ in loop", details[1])
+    assert re.search(r"faulty_models.py\W+line \d+ in loop", details[1])
     assert "guard" not in ended.errors
     assert details[-1].startswith("The logs of all processes are in ")
 
 
 def test_a_rank_whose_layer_raises_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = run_here(capsys, *TWO, "--model", f"{small_models.__file__}:raising")
+    ended = run_here(capsys, *TWO, "--model", f"{MODELS}:raising")
     assert ended.code == 1
     told, *details = ended.said
     failed = f"rank 1 (process 1) failed {NAMED_TASK}: ValueError: the layer broke"
@@ -145,7 +141,7 @@ def test_a_rank_whose_layer_raises_is_named(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_rank_that_leaves_is_named_with_its_task(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = run_here(capsys, *TWO, "--model", f"{small_models.__file__}:leaving")
+    ended = run_here(capsys, *TWO, "--model", f"{MODELS}:leaving")
     told, *details = ended.said
     assert told == f"bfpp run: rank 1 (process 1) exited with code 0, last seen {NAMED_TASK}"
     assert not any("Warning" in line for line in details)
@@ -155,7 +151,7 @@ def test_a_rank_that_leaves_is_named_with_its_task(capsys: pytest.CaptureFixture
 def test_an_allocation_that_fails_is_one_line(
     backend: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = ("--model", f"{small_models.__file__}:greedy", "--activations", "keep")
+    model = ("--model", f"{MODELS}:greedy", "--activations", "keep")
     ended = run_here(capsys, *TWO, *model, "--backend", backend, "--dp", 2)
     assert ended.code == 1
     assert re.fullmatch(
@@ -250,7 +246,7 @@ JOB = Job(
     "gpipe",
     Layout(2, 4, placement="contiguous"),
     Communication(),
-    FunctionSource(Path(small_models.__file__), "regression"),
+    FunctionSource(MODELS, "regression"),
     3,
 )
 
