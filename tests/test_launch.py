@@ -121,6 +121,14 @@ def test_the_task_that_a_process_ended_in_is_named_at_once(misfortune: str) -> N
     assert run.message == f"rank 1 (process 1) {end}"
 
 
+def test_the_task_that_a_process_stopped_in_is_named() -> None:
+    run = Run(Toy(misfortune="stop", steps=1000, when=700), IMPATIENT)
+    assert re.fullmatch(
+        rf"rank 1 \(process 1\) gave no sign of life for \d s, last seen in step 700, {IN_THE_TASK}",
+        run.message,
+    )
+
+
 def test_a_failure_shows_the_traceback_and_keeps_the_logs(tmp_path: Path) -> None:
     details = Run(Toy(misfortune="fail")).failure.details
     assert 'raise ValueError("the weights are gone")' in details
