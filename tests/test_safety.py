@@ -218,6 +218,19 @@ def test_what_cannot_be_saved_is_known_before_a_process_starts(
     assert ended.line == f"bfpp run: --checkpoint: {tmp_path}/file/saved: Not a directory"
 
 
+def test_a_damaged_manifest_is_known_before_a_process_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving = ("--checkpoint", tmp_path, "--steps", 1)
+    assert run_here(capsys, *TWO, *LOCAL, *saving).code == 0
+    manifest = tmp_path / "save-000001-step-1" / "manifest.json"
+    manifest.write_text(manifest.read_text()[:-9])
+    monkeypatch.setattr("bfpp.executor.processes.children.start_processes", None)
+    ended = run_here(capsys, *TWO, "--checkpoint", tmp_path, "--resume")
+    assert ended.code == 2
+    assert ended.line.startswith(f"bfpp run: --resume: {manifest}: damaged, or no manifest")
+
+
 def on_a_small_disk(place: Place, job: Job) -> None:
     shutil.disk_usage = lambda _: _Usage(10**9, 10**9, 1000)  # type: ignore[assignment]
     train(place, job)

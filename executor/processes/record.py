@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from bfpp.executor.processes.beats import Activity, Beat, LaneState
 
-
 MOST_LANES = 1024
 NO_STEP = -1
 OTHERS = (-1,)  # for whom it waits, which is in the beats
