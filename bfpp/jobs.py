@@ -166,6 +166,7 @@ def _saving(options: argparse.Namespace) -> Saving | None:
 
 
 def _source(options: argparse.Namespace) -> ModelSource:
+    from bfpp.executor.corpus import read_text
     from bfpp.executor.sources import FunctionSource, TransformerSource
     from bfpp.executor.transformer import TransformerSizes
 
@@ -178,6 +179,9 @@ def _source(options: argparse.Namespace) -> ModelSource:
     model = _transformer(options)
     _require_layers(model)
     with blaming("--text"):
+        text = options.text and options.text.resolve(strict=True)
+        if text:
+            read_text(text)  # as every rank will
         return TransformerSource(
             TransformerSizes(
                 layers=model.layers,
@@ -190,7 +194,7 @@ def _source(options: argparse.Namespace) -> ModelSource:
                 causal=options.objective == Objective.NEXT,
                 gated=model.gated,
             ),
-            options.text and options.text.resolve(strict=True),
+            text,
         )
 
 

@@ -10,6 +10,7 @@ breadth-first where its weights are fully sharded, else depth-first.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,6 +28,7 @@ from bfpp.schedules import (
     build_graph,
     find_schedule,
 )
+from bfpp.schedules.reading import read_file
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation, with_fitted
@@ -129,11 +131,11 @@ class Case:
 def read_measurements(path: Path) -> list[Measurement]:
     """The rows of a table; raises `InvalidInput` with the line and the column at fault."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
-                raise InvalidInput(f"{path}: the column {missing[0]!r} is missing")
-            rows = [_measurement(row, f"{path}: line {reader.line_num}") for row in reader]
+        text = io.StringIO(read_file(path).decode(), newline="")
+        reader = csv.DictReader(text, strict=True)
+        if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+            raise InvalidInput(f"{path}: the column {missing[0]!r} is missing")
+        rows = [_measurement(row, f"{path}: line {reader.line_num}") for row in reader]
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: is not CSV: {error}") from None
     if not rows:

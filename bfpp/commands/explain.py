@@ -54,17 +54,19 @@ def run(options: argparse.Namespace) -> int:
     """Explain one configuration, and how each other one differs from it."""
     scenario = shared.scenario(options, options.schedule)
     assumed = assumptions(options)
-    base = Explanation(run_scenario(scenario, options.engine))
-    others = {}
+    compared = {}
     for text in options.set:
         costs = changed(scenario.costs, parse_change(text))
-        others[text] = Explanation(run_scenario(replace(scenario, costs=costs), options.engine))
+        compared[text] = replace(scenario, costs=costs)
     for text in options.against:
         words = _with_options(options, text)
-        compared = shared.scenario(words, words.schedule)
+        compared[text] = shared.scenario(words, words.schedule)
         if words.model != options.model:
             assumed += assumptions(words)
-        others[text] = Explanation(run_scenario(compared, options.engine))
+    base = Explanation(run_scenario(scenario, options.engine))
+    others = {
+        text: Explanation(run_scenario(other, options.engine)) for text, other in compared.items()
+    }
     if options.json:
         cases = [{"case": text, **base.difference(other)} for text, other in others.items()]
         print_json(with_assumptions({**base.record(), "what_if": cases}, assumed))
