@@ -38,8 +38,8 @@ def markdown(results: Results, command: str) -> str:
     rows = [names, ["---"] * len(names), *(map(str, row.values()) for row in results.rows)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     measured = (
-        f"Measured on {date.today()} on {os.cpu_count()} cores of a {processor()}, with Python "
-        f"{platform.python_version()}, by `{command}`."
+        f"Measured on {date.today()} with `{command}` on {os.cpu_count()} cores "
+        f"({processor()}, Python {platform.python_version()})."
     )
     remarks = "\n".join(f"- {remark}" for remark in results.remarks)
     return f"# {results.title}\n\n{measured}\n\nTarget: {results.target}.\n\n{remarks}\n\n{table}\n"

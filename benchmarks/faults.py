@@ -231,11 +231,9 @@ def read_only_later(site: Site) -> End:
 
 
 def read_only_before(site: Site) -> End:
-    site.folder.chmod(0o555)
-    with site.run(prefix=AS_ANYBODY, variables={"TMPDIR": tempfile.gettempdir()}) as process:
-        end = End.of(process)
-    site.folder.chmod(0o755)
-    return end
+    site.saved.mkdir(mode=0o555)
+    with site.run(prefix=AS_ANYBODY) as process:
+        return End.of(process)
 
 
 AS_ANYBODY = ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
@@ -375,7 +373,7 @@ FAULTS = {
     ),
     "never writable": Fault(
         "a directory that is read-only", read_only_before,
-        2, r"--\w+: .*: Permission denied", STARTS, saves=False,
+        2, r"--checkpoint: .*: Permission denied", STARTS, saves=False,
     ),
     "manifest": Fault(
         "a flipped bit in the manifest", partial(damaged, file="manifest.json"),
