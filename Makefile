@@ -14,7 +14,6 @@ TRAINED := breadth-first --pp 2 --loops 2 --microbatches 8
 .PHONY: demo test check clean
 
 demo: $(VENV)/runtime
-	@mkdir -p out
 	$(BIN)/bfpp compare $(DEMO) --html out/report.html --svg out/schedules.svg
 	$(BIN)/bfpp calibrate --out out/profile.toml
 	$(BIN)/bfpp simulate $(TRAINED) --profile out/profile.toml --timeline out/predicted.json.gz

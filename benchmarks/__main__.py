@@ -1,11 +1,13 @@
-"""`python -m benchmarks [NAME ...] [--json FILE]`: run some benchmarks, or all."""
+"""`python -m benchmarks [NAME ...] [--json FILE] [--out FILE.md]`: run some benchmarks."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 from dataclasses import asdict
+from datetime import date
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from rich.table import Table
 
 from benchmarks.measure import Results
 
-NAMES = ("scale", "engines", "lowering", "small", "startup", "batch", "prediction")
+SPEEDS = ("scale", "engines", "lowering", "small", "startup", "batch", "prediction")
+NAMES = (*SPEEDS, "faults")
 
 
 def show(console: Console, results: Results) -> None:
@@ -29,6 +32,19 @@ def show(console: Console, results: Results) -> None:
     console.print(table)
 
 
+def markdown(results: Results, command: str) -> str:
+    """A page: when, where and by which command it was measured, the table, and the remarks."""
+    names = list(results.rows[0])
+    rows = [names, ["---"] * len(names), *(map(str, row.values()) for row in results.rows)]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    measured = (
+        f"Measured on {date.today()} with `{command}` on {os.cpu_count()} cores "
+        f"({processor()}, Python {platform.python_version()})."
+    )
+    remarks = "\n".join(f"- {remark}" for remark in results.remarks)
+    return f"# {results.title}\n\n{measured}\n\nTarget: {results.target}.\n\n{remarks}\n\n{table}\n"
+
+
 def processor() -> str:
     """The processor's name, where the system tells it."""
     information = Path("/proc/cpuinfo")
@@ -39,19 +55,29 @@ def processor() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"{', '.join(NAMES)} (default: all that measure speed)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the tables to a page")
     options = parser.parse_args()
     if unknown := set(options.names) - set(NAMES):
         parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(NAMES)}")
     console = Console()
     record: dict[str, Any] = {"processor": processor(), "python": platform.python_version()}
-    for name in options.names or NAMES:
+    pages = []
+    for name in options.names or SPEEDS:
         results = import_module(f"benchmarks.{name}").run()
         show(console, results)
         record[name] = asdict(results)
         if options.json:
             options.json.write_text(json.dumps(record, indent=1) + "\n")
+        pages.append(markdown(results, f"python -m benchmarks {name}"))
+        if options.out:
+            options.out.write_text("\n".join(pages))
 
 
 if __name__ == "__main__":

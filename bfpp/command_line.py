@@ -6,7 +6,8 @@ Each command is a module of `bfpp.commands` with `SUMMARY`, `add_arguments` and
 Exit codes:
 
 - 0 done, 1 a check or a run failed, 130 interrupted.
-- 2 something that was given cannot be used: an `InvalidInput`, reported in one line.
+- 2 something that was given cannot be used: an `InvalidInput`, or more than this
+  machine's memory holds, reported in one line.
 - 70 (as sysexits.h has it) a fault of the program: any other exception, with its
   traceback and what a report of it needs.
 """
@@ -22,10 +23,11 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from bfpp import __version__, errors
+from bfpp.executor.shortage import shortage
 from bfpp.outputs import prepared
 from bfpp.parser import BAD_INPUT, Parser
 from bfpp.schedules import InvalidInput
-from bfpp.standard_output import standard_output
+from bfpp.standard_streams import enduring
 
 COMMANDS = {
     "simulate": "predict one schedule: step time, bubble, memory, timeline",
@@ -54,11 +56,12 @@ FAULT = 70
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     words = _spelled_out(list(sys.argv[1:] if arguments is None else arguments))
-    with standard_output() as out:
-        exit_code = _run(words)
-    if out.failure is None or isinstance(out.failure, BrokenPipeError):
-        return exit_code
-    return _tell("bfpp", f"standard output: {out.failure.strerror}")
+    with enduring("stderr"):
+        with enduring("stdout") as out:
+            exit_code = _run(words)
+        if out.failure is None or isinstance(out.failure, BrokenPipeError):
+            return exit_code
+        return _tell("bfpp", f"standard output: {out.failure.strerror}")
 
 
 def _run(words: list[str]) -> int:
@@ -78,6 +81,8 @@ def _run(words: list[str]) -> int:
     except InvalidInput as error:
         return _tell(name, errors.explain(error))
     except Exception as error:
+        if short := shortage(error):
+            return _tell(name, short)
         traceback.print_exc()
         print(_request(error, words), file=sys.stderr)  # noqa: T201
         return FAULT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -67,9 +68,14 @@ def fail(command: str, error: RunFailed) -> int:
 
 
 def require_torch() -> None:
-    """Raise `InvalidInput` where PyTorch, which nothing else here needs, is not installed."""
+    """Raise `InvalidInput` where PyTorch, which nothing else here needs, is not installed.
+
+    What its C++ parts log is off, unless the user has said otherwise: they raise it too, and
+    one line says it.
+    """
     if find_spec("torch") is None:
         raise InvalidInput("needs PyTorch, which is not installed: pip install 'bfpp[torch]'")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
 def device_job_of(options: argparse.Namespace, schedule: Schedule, layout: Layout) -> Job:
@@ -165,6 +171,7 @@ def _saving(options: argparse.Namespace) -> Saving | None:
 
 
 def _source(options: argparse.Namespace) -> ModelSource:
+    from bfpp.executor.corpus import read_text
     from bfpp.executor.sources import FunctionSource, TransformerSource
     from bfpp.executor.transformer import TransformerSizes
 
@@ -177,6 +184,9 @@ def _source(options: argparse.Namespace) -> ModelSource:
     model = _transformer(options)
     _require_layers(model)
     with blaming("--text"):
+        text = options.text and options.text.resolve(strict=True)
+        if text:
+            read_text(text)  # as every rank will
         return TransformerSource(
             TransformerSizes(
                 layers=model.layers,
@@ -188,8 +198,9 @@ def _source(options: argparse.Namespace) -> ModelSource:
                 kv_heads=model.kv_heads or model.heads,
                 causal=options.objective == Objective.NEXT,
                 gated=model.gated,
+                head_layers=model.head_layers,
             ),
-            options.text and options.text.resolve(strict=True),
+            text,
         )
 
 
@@ -203,6 +214,13 @@ def _require_layers(model: Transformer) -> None:
             f"{model.name} has {' and '.join(others)}, and the transformer that can be run has "
             "LayerNorm and learned positions: it can be simulated, or be given as FILE.py:FUNCTION",
         )
+    if model.tied_embeddings:
+        raise InvalidConfiguration(
+            "model",
+            f"{model.name} has tied embeddings, and the transformer that can be run has an output "
+            "layer with weights of its own: a model file with tied_embeddings = false can be run "
+            "(bfpp models NAME writes one)",
+        )
 
 
 def _transformer(options: argparse.Namespace) -> Transformer:
@@ -214,4 +232,4 @@ def _transformer(options: argparse.Namespace) -> Transformer:
         return replace(load_model(options.model), **sizes)
     default = {name: size for name, (size, _) in SIZES.items()}
     default["sequence"] = default.pop("context")
-    return Transformer(name="small", vocabulary=VOCABULARY, **{**default, **sizes})
+    return Transformer("small", vocabulary=VOCABULARY, tied_embeddings=False, **default | sizes)

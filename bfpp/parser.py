@@ -41,15 +41,17 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def refuse_unknown(self, words: Sequence[str]) -> None:
-        """Exit with 2 at the first word that looks like an option, and is none."""
+        """Exit with 2 at the first word that looks like an option, and is none, or has no value."""
         known = list(self._option_string_actions)
         for at, word in enumerate(words):
             if word == "--":
                 return
-            name = word.partition("=")[0]
+            name, _, value = word.partition("=")
             if _is_option(word) and name not in known:
                 rest = shlex.join(_with_its_values(words[at:]))
                 self.error(f"unrecognized arguments: {rest}{did_you_mean(name, known)}")
+            if value == "--":  # which argparse takes away, leaving nothing
+                self.error(f"argument {name}: expected a value, not '--'")
 
 
 def _with_its_values(words: Sequence[str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from bfpp import options as shared
 from bfpp.results import print_json, print_table
 from bfpp.schedules import InvalidConfiguration, InvalidInput
+from bfpp.schedules.reading import read_file
 from bfpp.sim.preset_files import PRESETS, preset_names
 
 Kind = TypeVar("Kind")
@@ -21,7 +22,7 @@ def file_text(name: str, name_or_path: str) -> str:
     """The TOML of a preset or of a file."""
     preset = PRESETS / f"{name}s" / f"{name_or_path}.toml"
     path = preset if name_or_path in preset_names(name) else Path(name_or_path)
-    return path.read_text(encoding="utf-8")
+    return read_file(path).decode()
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -13,7 +14,7 @@ from bfpp import options as shared
 from bfpp.model_options import add_model_argument, model_of
 from bfpp.schedules import Configuration, InvalidInput, registered_schedules
 from bfpp.sim.cluster import load_cluster
-from bfpp.sim.executors import EXECUTORS, as_completed, executor
+from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
 from bfpp.sim.implementation import IMPLEMENTATIONS
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
 from bfpp.sim.search import (
@@ -132,9 +133,20 @@ def search(
         job = bar.add_task("", total=len(chosen), completed=len(chosen) - len(missing))
         work = [workers.submit(evaluate, problem, part) for part in parts(missing)]
         for promise in as_completed(work):
-            outcomes: list[Outcome] = promise.result()
+            outcomes = _result(promise)
             bar.advance(job, len(outcomes))
             yield outcomes
+
+
+def _result(promise: Promise) -> list[Outcome]:
+    try:
+        outcomes: list[Outcome] = promise.result()
+    except BrokenExecutor:
+        raise InvalidInput(
+            "--workers: a process that simulates was ended from outside, which systems do that "
+            "are short of memory; fewer need less"
+        ) from None
+    return outcomes
 
 
 def parts(chosen: Sequence[Configuration]) -> list[Sequence[Configuration]]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.reading import read_file
 
 BYTES = 256
 MASK = BYTES
@@ -79,4 +80,4 @@ def default_text() -> bytes:
 
 def read_text(path: Path | None) -> bytes:
     """The bytes of a file, or the default text."""
-    return default_text() if path is None else path.read_bytes()
+    return default_text() if path is None else read_file(path)

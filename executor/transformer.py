@@ -20,7 +20,8 @@ class TransformerSizes:
 
     `causal` attends to earlier tokens alone and predicts the next (GPT);
     otherwise to all, and predicts those that are masked (BERT). `kv_heads` are
-    fewer for grouped-query attention; `gated` is an MLP with a gate.
+    fewer for grouped-query attention; `gated` is an MLP with a gate. `head_layers`
+    come between the last block and the output layer.
     """
 
     layers: int
@@ -32,6 +33,7 @@ class TransformerSizes:
     kv_heads: int
     causal: bool = True
     gated: bool = False
+    head_layers: int = 0
 
     def __post_init__(self) -> None:
         for divided, by in (("hidden", "heads"), ("heads", "kv_heads")):
@@ -123,17 +125,27 @@ class Block(nn.Module):
         return result
 
 
+class HeadLayer(nn.Sequential):
+    """What BERT has before its output layer."""
+
+    def __init__(self, sizes: TransformerSizes) -> None:
+        super().__init__(
+            nn.Linear(sizes.hidden, sizes.hidden), nn.GELU(), nn.LayerNorm(sizes.hidden)
+        )
+
+
 class Output(nn.Module):
     """Scores of every token at every place."""
 
     def __init__(self, sizes: TransformerSizes) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(sizes.hidden)
+        self.head = nn.Sequential(*(HeadLayer(sizes) for _ in range(sizes.head_layers)))
         self.scores = nn.Linear(sizes.hidden, sizes.vocabulary, bias=False)
 
     def forward(self, value: Tensor) -> Tensor:
         """(samples, context, hidden) to (samples, context, vocabulary)."""
-        scores: Tensor = self.scores(self.norm(value))
+        scores: Tensor = self.scores(self.head(self.norm(value)))
         return scores
 
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.reading import read_file
 from bfpp.sim.preset_files import Table, require_keys
 
 
@@ -116,7 +117,7 @@ def read_config(path: str | Path) -> tuple[str, Table]:
 def _read_object(file: Path) -> Table:
     name = repr(str(file))
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(read_file(file).decode())
     except OSError as error:
         reason = f"cannot read {name}: {error.strerror}"
     except RecursionError:

@@ -15,6 +15,7 @@ from typing import Any
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.invalid import did_you_mean
+from bfpp.schedules.reading import read_file
 from bfpp.sim.numbers import LARGEST, LARGEST_COUNT, LEAST, is_count, is_usable
 
 PRESETS = Path(__file__).parent / "presets"
@@ -49,7 +50,7 @@ def read_toml(field: str, path: Path | str) -> Table:
     """The table of a TOML file."""
     path = Path(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_file(path).decode())
     except OSError as error:
         reason = f"cannot read {str(path)!r}: {error.strerror}"
     except (ValueError, RecursionError) as error:

@@ -10,6 +10,7 @@ whose gradients accumulate breadth-first where its weights are fully sharded, el
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from bfpp.schedules import (
     registered_schedules,
 )
 from bfpp.schedules.invalid import did_you_mean
+from bfpp.schedules.reading import read_file
 from bfpp.sim.constants import Constants
 from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import ALIASES, OPTIONS, Experiment, experiment_of
@@ -145,10 +147,10 @@ class Case:
 def read_measurements(path: Path) -> list[Measurement]:
     """The rows of a table; raises `InvalidInput` with the line and the column at fault."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            _require_columns(reader.fieldnames or (), path)
-            rows = [_measurement(row, f"{path}: line {reader.line_num}") for row in reader]
+        text = io.StringIO(read_file(path).decode(), newline="")
+        reader = csv.DictReader(text, strict=True)
+        _require_columns(reader.fieldnames or (), path)
+        rows = [_measurement(row, f"{path}: line {reader.line_num}") for row in reader]
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: is not CSV: {error}") from None
     if not rows:

@@ -21,7 +21,7 @@ ODD_VALUES = [
 ]  # fmt: skip
 
 ODD_WORDS = [
-    "", " ", "-", "--", "-1", "=", "/", ".", "..", "*", "~", "\n", "\x1b[31m", "٣", "½", "é",
+    "", " ", "-", "--", "-1", "=", "/proc", ".", "..", "*", "~", "\n", "\x1b[31m", "٣", "½", "é",
     "\udcff", "nan", "none", "None", "x" * 300, "a/b", "no/where", "/dev/null", "/proc/self/mem",
     "out.svg", "out.html", "out.json", "out.json.gz", "out.toml", "out.csv", "out.parquet",
     "folder", "folder/x.svg", "foreign.svg", "model.toml", "config.json", "x.py:f", "gpipe", "0",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -37,6 +38,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
     Path("sixteen.toml").write_text(MODEL)
+    Path("endless.toml").symlink_to("/dev/zero")
+    Path("endless.json").symlink_to("/dev/zero")
     Path("seven-heads.toml").write_text(MODEL.replace("heads = 8", "heads = 7"))
     Path("broken.toml").write_text("layers = = 3\n")
     Path("hostile.toml").write_text(MODEL + '"[red]x\\u001b[31m\\n" = 1\n')
@@ -343,12 +346,23 @@ def test_names_of_models_are_escaped_in_pictures(bfpp):
 
 
 def test_standard_input(bfpp, monkeypatch):
-    class Input:
-        class buffer:  # noqa: N801
-            read = staticmethod(lambda: b"0F0,0B0\n")
-
-    monkeypatch.setattr(sys, "stdin", Input)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"0F0,0B0\n")))
     assert bfpp("check -") == (0, "valid\n", "")
+
+
+def test_a_pipe_is_read(bfpp):
+    read, write = os.pipe()
+    os.write(write, b"0F0,0B0\n")
+    os.close(write)
+    assert bfpp("check", f"/dev/fd/{read}") == (0, "valid\n", "")
+    os.close(read)
+
+
+def test_input_without_end_is_refused(bfpp, monkeypatch):
+    monkeypatch.setattr("bfpp.schedules.reading.MOST_BYTES", 10**7)
+    with Path("/dev/zero").open() as endless:
+        monkeypatch.setattr(sys, "stdin", endless)
+        assert bfpp("check -") == (2, "", "bfpp check: FILE: File too large\n")
 
 
 # What cannot be
@@ -366,6 +380,16 @@ ERRORS = {
     "paper eat": "ITEM: 'eat' is not one of figure-",
     "simulate gpipe --pp 0": "argument --pp: must be a whole number of at least 1, not '0'",
     "simulate gpipe --pp -3": "argument --pp: .* not '-3'",
+    "simulate gpipe --pp=--": "argument --pp: expected a value, not '--'",
+    "run gpipe --backend=--": "argument --backend: expected a value, not '--'",
+    "check /dev/zero": "FILE: /dev/zero: neither a file nor a pipe",
+    "show /dev/zero": ".*/dev/zero.*neither a file nor a pipe",
+    "models endless.json": ".*'endless.json': neither a file nor a pipe",
+    "validate /dev/zero": ".*/dev/zero.*neither a file nor a pipe",
+    "fit /dev/zero": ".*/dev/zero.*neither a file nor a pipe",
+    "simulate gpipe --profile endless.toml": ".*'endless.toml': neither a file nor a pipe",
+    "simulate gpipe @endless.toml": "--model: cannot read 'endless.toml': neither a file nor a",
+    "run gpipe --text /dev/zero": "--text: /dev/zero: neither a file nor a pipe",
     "simulate gpipe --pp two": "argument --pp: .* not 'two'",
     "simulate gpipe --microbatches 1.5": "argument --microbatches: .* not '1.5'",
     "simulate gpipe --microbatches nan": "argument --microbatches: .* not 'nan'",

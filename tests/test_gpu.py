@@ -11,6 +11,9 @@ from random import Random
 import pytest
 import torch
 
+from benchmarks.faulty_models import regression
+from benchmarks.measure import ROOT
+from benchmarks.programs import run
 from bfpp.executor.lanes import Action, StreamLane, Streams
 from bfpp.executor.measured import END, START
 from bfpp.executor.plan import Plan
@@ -25,8 +28,6 @@ from bfpp.schedules import (
     find_schedule,
     registered_schedules,
 )
-from tests.run_program import ROOT, run
-from tests.small_models import regression
 from tests.training_runs import training
 
 pytestmark = [

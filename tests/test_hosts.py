@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.measure import ROOT
+from benchmarks.programs import MODEL
 from bfpp.schedules import Operation
 from bfpp.traces.timeline_file import load_timeline
-from tests.run_program import MODEL, ROOT
 
 CAN_HOLD_HOSTS = os.geteuid() == 0 and shutil.which("ip") and shutil.which("tc")
 pytestmark = [

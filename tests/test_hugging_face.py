@@ -226,6 +226,7 @@ def test_a_model_file_of_a_config_is_the_same_model(model_of, tmp_path, bfpp):
     [
         (LLAMA, "Meta-Llama-3-8B has RMSNorm and rotary positions, and the transformer that can"),
         ({**BERT, "model_type": "gpt_neox"}, "bert-large-uncased has rotary positions, and the"),
+        (BERT, "bert-large-uncased has tied embeddings, and the transformer that can be run has"),
         (None, "llama3-8b has RMSNorm and rotary positions, and the transformer that can be run"),
     ],
 )

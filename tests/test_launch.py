@@ -21,12 +21,13 @@ from types import MappingProxyType
 
 import pytest
 
+from benchmarks.measure import ROOT
+from benchmarks.programs import alive, children
 from bfpp.executor.processes.beats import Limits
 from bfpp.executor.processes.launch import RunFailed, launch
 from bfpp.executor.processes.place import Message, Place, cores
 from tests.toy_run import Total, Toy, train, wait_for_each_other
 
-ROOT = Path(__file__).parent.parent
 DEATH = 5.0  # seconds in which a death or an exception must be told
 HANG = 3.0
 PATIENT = Limits()
@@ -64,12 +65,6 @@ class Run:
             self.pids = message["pids"]
             if self._kill_after is not None:
                 Timer(self._kill_after, os.kill, (self.pids[1], signal.SIGKILL)).start()
-
-
-def alive(pids: list[int]) -> list[int]:
-    """Those of the processes that run; a zombie does not, and is its reaper's matter."""
-    stat = {pid: Path(f"/proc/{pid}/stat") for pid in pids}
-    return [pid for pid, file in stat.items() if file.exists() and " Z " not in file.read_text()]
 
 
 def assert_gone(pids: list[int], within: float) -> None:
@@ -156,6 +151,12 @@ def test_a_process_that_hangs_is_named_with_its_task(misfortune: str) -> None:
     assert_gone(run.pids, within=0)
 
 
+def test_the_task_that_a_process_stopped_in_is_named() -> None:
+    run = Run(Toy(misfortune="stop", steps=1000, when=700), IMPATIENT)
+    silent = SILENT.replace("step 3", "step 700")
+    assert re.fullmatch(rf"rank 1 \(process 1\) {silent}", run.message)
+
+
 def test_processes_that_wait_for_each_other() -> None:
     with pytest.raises(RunFailed, match="nothing has moved for 3 s") as failure:
         launch(wait_for_each_other, Toy(), 2, IMPATIENT)
@@ -197,22 +198,17 @@ def test_a_kill_at_any_moment_is_told_as_such(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", some_slow(range(8), *range(1, 8)))
 def test_a_kill_while_the_processes_start_is_told_as_such(seed: int) -> None:
-    others = set(children())
+    others = set(children(os.getpid()))
     timer = Timer(random.Random(seed).uniform(0.1, 4.0), kill_a_child, [others])
     timer.start()
     with pytest.raises(RunFailed) as failure:
         launch(train, Toy(steps=10**9), 2)
     assert re.match(r"(rank . \()?process .\)? was killed by SIGKILL\b", str(failure.value))
-    assert set(children()) <= others
-
-
-def children() -> list[int]:
-    tasks = Path("/proc/self/task").iterdir()
-    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    assert set(children(os.getpid())) <= others
 
 
 def kill_a_child(others: set[int]) -> None:
-    while not (started := [pid for pid in children() if pid not in others]):
+    while not (started := [pid for pid in children(os.getpid()) if pid not in others]):
         time.sleep(0.01)
     os.kill(started[-1], signal.SIGKILL)
 

@@ -11,6 +11,7 @@ import os
 import time
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -157,11 +158,22 @@ def listed():
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch, files):
-    monkeypatch.chdir(tmp_path)
+def begin(tmp_path, monkeypatch, files):
+    """Begins a case, with whole files in a folder, and a folder around it, of its own.
+
+    What one case wrote would decide how another ends.
+    """
     monkeypatch.setattr("bfpp.sim.fit.TOLERANCE", 0.5)
-    for name, contents in files.items():
-        Path(name).write_bytes(contents)
+    numbers = count()
+
+    def anew():
+        folder = tmp_path / str(next(numbers)) / "here"
+        folder.mkdir(parents=True)
+        monkeypatch.chdir(folder)
+        for name, contents in files.items():
+            Path(name).write_bytes(contents)
+
+    return anew
 
 
 CASES = settings(
@@ -170,40 +182,29 @@ CASES = settings(
 )
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", READERS)
-def test_whole_files_are_fine(name):
+def test_whole_files_are_fine(begin, name):
+    begin()
     for line in READERS[name]:
         assert run(*line.split()).code == 0
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", READERS)
 @CASES
 @given(data=st.data())
-def test_a_damaged_file(files, name, data):
+def test_a_damaged_file(begin, files, name, data):
+    begin()
     Path(name).write_bytes(data.draw(damaged(files[name])))
     require_a_clear_end(*data.draw(st.sampled_from(READERS[name])).split())
-    clean(files)
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", JSON_FILES)
 @CASES
 @given(data=st.data())
-def test_json_that_says_something_else(files, name, data):
+def test_json_that_says_something_else(begin, files, name, data):
+    begin()
     Path(name).write_bytes(data.draw(changed_json(files[name])))
     require_a_clear_end(*data.draw(st.sampled_from(READERS[name])).split())
-    clean(files)
-
-
-def clean(files):
-    """Leave the whole files alone."""
-    for path in Path().rglob("*"):
-        if path.name not in files and path.is_file():
-            path.unlink()
-    for name, contents in files.items():
-        Path(name).write_bytes(contents)
 
 
 SIMULATED = [command for command in COMMANDS if command not in ("run", "calibrate")]
@@ -229,12 +230,12 @@ def options():
     return {command: of(command) for command in SIMULATED}
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("command", SIMULATED)
 @CASES
 @given(data=st.data())
-def test_odd_words(files, options, command, data):
-    Path("folder").mkdir(exist_ok=True)
+def test_odd_words(begin, options, command, data):
+    begin()
+    Path("folder").mkdir()
     Path("foreign.svg").write_text("mine")
     words = [command, *BASE[command].split()]
     if data.draw(st.integers(0, 4)) == 0 and len(words) > 1:
@@ -251,11 +252,15 @@ def test_odd_words(files, options, command, data):
             else data.draw(st.sampled_from([[option, value], [f"{option}={value}"]]))
         )
     require_a_clear_end(*words)
-    clean(files)
 
 
 def word():
-    return st.sampled_from(ODD_WORDS) | st.text(max_size=6)
+    """None is a place outside of the case's folders, where a command might write."""
+    return st.sampled_from(ODD_WORDS) | st.text(max_size=6).filter(is_relative)
+
+
+def is_relative(text):
+    return not text.startswith("/")
 
 
 def value_of(action):

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from benchmarks.programs import run
 from bfpp.command_line import main
 from bfpp.executor.dispatch import Step, Times
 from bfpp.executor.measured import END, POSTED, READY, START, columns_of, merged, timeline_of
@@ -19,7 +20,7 @@ from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph
 from bfpp.traces.timeline import Timeline
 from bfpp.traces.timeline_file import load_timeline
 from tests.measured import predecessors
-from tests.run_program import run, run_here
+from tests.run_program import run_here
 
 ROUNDING = 1e-8
 """Seconds by which a saved time may differ; the processes of a machine share its clock."""

@@ -28,6 +28,7 @@ from bfpp.executor.tracing import trace
 from bfpp.executor.training import Report
 from bfpp.executor.transformer import (
     Attention,
+    Output,
     Perceptron,
     TransformerSizes,
     token_loss,
@@ -90,6 +91,29 @@ def test_a_gate_multiplies() -> None:
     expected = gated.down(functional.silu(gated.gate(value)) * gated.up(value))
     assert torch.equal(gated(value), expected)
     assert torch.equal(plain(value), plain.down(functional.gelu(plain.up(value))))
+
+
+def test_layers_of_the_head_come_before_the_output_layer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    added = {
+        name
+        for name, _ in Output(sizes(head_layers=2)).named_parameters()
+        if name not in dict(Output(sizes()).named_parameters())
+    }
+    assert added == {
+        f"head.{number}.{part}.{name}"
+        for number in range(2)
+        for part in (0, 2)
+        for name in ("weight", "bias")
+    }
+    model = tmp_path / "bert.toml"
+    numbers = {**SIZES, "sequence": 8, "head_layers": 1, "tied_embeddings": "false"}
+    del numbers["context"]
+    model.write_text("".join(f"{name} = {number}\n" for name, number in numbers.items()))
+    line = f"run gpipe --pp 2 --steps 1 --backend local --model {model} --objective masked --verify"
+    assert main([*line.split(), "--layers", "2"]) == 0
+    assert "as the plain loop" in capsys.readouterr().out
 
 
 def test_only_masked_bytes_count() -> None:

@@ -7,9 +7,13 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
+from threading import Thread
 
 import pytest
 
+from benchmarks.measure import ROOT
+from benchmarks.programs import run
 from bfpp.command_line import main
 from bfpp.executor.processes import network
 from bfpp.executor.processes.environment import GLOO, NCCL, missing, prepare
@@ -20,7 +24,6 @@ from bfpp.executor.processes.network import (
     is_loopback,
 )
 from bfpp.schedules import InvalidConfiguration
-from tests.run_program import ROOT
 
 JOINED = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 STREAMS = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -109,6 +112,23 @@ def test_the_variables_are_there_when_a_part_begins_and_cuda_has_not_started() -
         variables, has_started = json.loads(told.stdout)
         assert (variables[STREAMS], variables[GLOO]) == (expected, "lo")
         assert not has_started
+
+
+def test_what_answers_and_is_no_store_is_told_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            with suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        Thread(target=hang_up, daemon=True).start()
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+        joined = {**address, "RANK": "1", "WORLD_SIZE": "2"}
+        ended = run("gpipe", "--pp", 2, "--start-timeout", 1, variables=joined)
+        server.shutdown(socket.SHUT_RDWR)
+    assert ended.code == 1
+    assert ended.line.startswith("bfpp run: process 1 cannot reach the run's store at 127.0.0.1, ")
 
 
 @pytest.mark.parametrize("command", ["run", "calibrate"])

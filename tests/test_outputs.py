@@ -275,6 +275,21 @@ def test_standard_output_on_a_full_disk_is_told_and_keeps_no_file_from_being_wri
     assert err == b"wrote step.svg\nbfpp: standard output: No space left on device\n"
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("simulate eat", 2), ("simulate gpipe --pp two", 2), ("simulate gpipe --svg step.svg", 0)],
+)
+@pytest.mark.parametrize("standard_error", ["2>/dev/full", "2>&-"])
+def test_a_command_whose_errors_nobody_can_read_ends_as_it_should(line, code, standard_error):
+    command = f'"$0" -m bfpp.command_line {line} {standard_error}'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable], env=environment, stdout=subprocess.PIPE, timeout=60
+    )
+    assert done.returncode == code
+    assert Path("step.svg").exists() is ("step.svg" in line)
+
+
 def test_an_output_where_standard_output_goes_is_refused():
     with Path("step.html").open("w") as file:
         running = process("simulate gpipe --html step.html", stdout=file)

@@ -15,13 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.faulty_models import WIDTH, regression
+from benchmarks.programs import MODELS, Ended, run
 from bfpp.executor import checkpoint
 from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
 from bfpp.executor.settings import Activations, Optimization, Precision
-from tests import small_models
-from tests.run_program import Ended, run, run_here
-from tests.small_models import WIDTH, regression
+from tests.run_program import run_here
 from tests.strategies import Configuration, configurations
 from tests.training_runs import same, training
 
@@ -240,7 +240,7 @@ def test_what_has_changed_since_the_checkpoint_is_said(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tmp_path / "mine.py"
-    model.write_text(Path(small_models.__file__).read_text() + "# of my own\n")
+    model.write_text(MODELS.read_text() + "# of my own\n")
     options = ("--model", f"{model}:regression", "--learning-rate", 0.5, "--seed", 7, "--clip", 2)
     other = (*SCHEDULE, *options, "--microbatch-size", 2, "--checkpoint", copied, "--resume")
     ended = run_here(capsys, *other, "--steps", 4, *LOCAL)
@@ -254,7 +254,7 @@ def test_what_has_changed_since_the_checkpoint_is_said(
         "clipping to from None to 2.0",
     ]
     assert re.fullmatch(
-        r"the model from regression of small_models.py \(\w{12}\) "
+        r"the model from regression of faulty_models.py \(\w{12}\) "
         r"to regression of mine.py \(\w{12}\)",
         source,
     )
@@ -319,18 +319,3 @@ def test_the_schedule_may_follow_what_has_no_value(
 ) -> None:
     ended = run_here(capsys, "--checkpoint", every_step[0], "--resume", *SCHEDULE, "--tp", 2)
     assert ended.line == "bfpp run: --tp: only 1 can be run; more can be simulated"
-
-
-def test_a_damaged_checkpoint_is_one_clear_line(
-    copied: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    last = checkpoint.latest(copied)
-    assert last
-    (last / "manifest.json").write_text("{}")
-    resume = ("--checkpoint", copied, "--resume")
-    ended = run_here(capsys, *SCHEDULE, *resume, "--verify", *LOCAL)
-    assert ended.code == 2
-    assert ended.line.startswith(f"bfpp run: --resume: {last / 'manifest.json'}: damaged")
-    ended = run_here(capsys, *SCHEDULE, *resume, *LOCAL)
-    assert ended.code == 1
-    assert f"{last / 'manifest.json'}: damaged" in ended.line

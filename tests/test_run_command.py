@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.run_program import MODEL, run_here
+from benchmarks.programs import MODEL
+from tests.run_program import run_here
 
 LOCAL = ("--backend", "local")
 SMALL = ("breadth-first", "--pp", 2, "--loops", 2, "--microbatches", 4, "--steps", 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -10,12 +11,26 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from benchmarks.faulty_models import WIDTH
+from benchmarks.programs import (
+    MODELS,
+    alive,
+    command,
+    program,
+    ranks_of,
+    step_of,
+    unlogged,
+    wait_for,
+)
+from bfpp.command_line import main
 from bfpp.executor import checkpoint
 from bfpp.executor.backends.distributed import DistributedBackend
 from bfpp.executor.events import ended
@@ -26,9 +41,7 @@ from bfpp.executor.settings import BackendName, Saving
 from bfpp.executor.sources import FunctionSource
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Communication, Layout, Operation, Task, build_graph, find_schedule
-from tests import small_models
-from tests.run_program import alive, program, ranks_of, run, run_here, unlogged, wait_for
-from tests.small_models import WIDTH
+from tests.run_program import run_here
 
 STEPS = 40
 SOON = 10.0
@@ -42,9 +55,15 @@ NAMED = r"(rank (?P<rank>\d)(, replica (?P<replica>\d))? \(process \d\)|process 
 
 @pytest.fixture(scope="module")
 def undisturbed() -> list[float]:
-    """The losses of a run that nothing happens to; its ranks share a process."""
-    record = run(*OPTIONS, *LOCAL, "--json").record
-    return [float(loss) for loss in record["losses"]]
+    """The losses of a run that nothing happens to; its ranks share this process."""
+    return [float(loss) for loss in record_of(*LOCAL)["losses"]]
+
+
+def record_of(*options: object) -> dict[str, Any]:
+    """What a run from here tells that ends well."""
+    with redirect_stdout(StringIO()) as output:
+        assert main(command(*OPTIONS, *options, "--json")) == 0
+    return dict(json.loads(output.getvalue()))
 
 
 @pytest.fixture(autouse=True)
@@ -74,16 +93,12 @@ def kill_at_random(
     return rank, pids
 
 
-def step_of(path: Path) -> int:
-    return int(path.name.rpartition("-")[2])
-
-
 def some_fast(seeds: range, fast: int) -> list[object]:
     slow = [pytest.param(seed, marks=pytest.mark.slow) for seed in seeds[fast:]]
     return [*seeds[:fast], *slow]
 
 
-@pytest.mark.parametrize("seed", some_fast(range(20), 2))
+@pytest.mark.parametrize("seed", some_fast(range(20), 1))
 def test_a_killed_rank_is_named_and_nothing_is_lost(
     seed: int, tmp_path: Path, undisturbed: list[float]
 ) -> None:
@@ -109,7 +124,7 @@ def test_a_killed_rank_is_named_and_nothing_is_lost(
     first = step_of(last) if last else 0
     print(f"seed {seed}: resumes at {first}, {seconds:.1f} s: {message}")  # noqa: T201
     same_ranks = () if seed % 2 else LOCAL
-    after = run(*OPTIONS, *saving, "--resume", "--json", *same_ranks).record
+    after = record_of(*saving, "--resume", *same_ranks)
     assert after["first_step"] == first
     assert after["losses"] == undisturbed[first:]
 
@@ -121,19 +136,19 @@ NAMED_TASK = "in step 2, in #3 forward of stage 1 micro-batch 0 on rank 1"
 
 
 def test_a_rank_that_hangs_in_a_layer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    model = ("--model", f"{small_models.__file__}:hanging")
-    ended = run_here(capsys, *TWO, *model, "--task-timeout", 5)
+    model = ("--model", f"{MODELS}:hanging")
+    ended = run_here(capsys, *TWO, *model, "--task-timeout", 3)
     assert ended.code == 1
     told, *details = ended.said
     assert re.fullmatch(rf"bfpp run: rank 1 \(process 1\) hangs {NAMED_TASK}, for \d s", told)
     assert details[0].startswith("Stack")
-    assert re.search(r"small_models.py\W+line \d+ in loop", details[1])
+    assert re.search(r"faulty_models.py\W+line \d+ in loop", details[1])
     assert "guard" not in ended.errors
     assert details[-1].startswith("The logs of all processes are in ")
 
 
 def test_a_rank_whose_layer_raises_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = run_here(capsys, *TWO, "--model", f"{small_models.__file__}:raising")
+    ended = run_here(capsys, *TWO, "--model", f"{MODELS}:raising")
     assert ended.code == 1
     told, *details = ended.said
     failed = f"rank 1 (process 1) failed {NAMED_TASK}: ValueError: the layer broke"
@@ -145,7 +160,7 @@ def test_a_rank_whose_layer_raises_is_named(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_rank_that_leaves_is_named_with_its_task(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = run_here(capsys, *TWO, "--model", f"{small_models.__file__}:leaving")
+    ended = run_here(capsys, *TWO, "--model", f"{MODELS}:leaving")
     told, *details = ended.said
     assert told == f"bfpp run: rank 1 (process 1) exited with code 0, last seen {NAMED_TASK}"
     assert not any("Warning" in line for line in details)
@@ -155,7 +170,7 @@ def test_a_rank_that_leaves_is_named_with_its_task(capsys: pytest.CaptureFixture
 def test_an_allocation_that_fails_is_one_line(
     backend: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = ("--model", f"{small_models.__file__}:greedy", "--activations", "keep")
+    model = ("--model", f"{MODELS}:greedy", "--activations", "keep")
     ended = run_here(capsys, *TWO, *model, "--backend", backend, "--dp", 2)
     assert ended.code == 1
     assert re.fullmatch(
@@ -222,6 +237,19 @@ def test_what_cannot_be_saved_is_known_before_a_process_starts(
     assert ended.line == f"bfpp run: --checkpoint: {tmp_path}/file/saved: Not a directory"
 
 
+def test_a_damaged_manifest_is_known_before_a_process_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving = ("--checkpoint", tmp_path, "--steps", 1)
+    assert run_here(capsys, *TWO, *LOCAL, *saving).code == 0
+    manifest = tmp_path / "save-000001-step-1" / "manifest.json"
+    manifest.write_text(manifest.read_text()[:-9])
+    monkeypatch.setattr("bfpp.executor.processes.children.start_processes", None)
+    ended = run_here(capsys, *TWO, "--checkpoint", tmp_path, "--resume")
+    assert ended.code == 2
+    assert ended.line.startswith(f"bfpp run: --resume: {manifest}: damaged, or no manifest")
+
+
 def on_a_small_disk(place: Place, job: Job) -> None:
     shutil.disk_usage = lambda _: _Usage(10**9, 10**9, 1000)  # type: ignore[assignment]
     train(place, job)
@@ -250,7 +278,7 @@ JOB = Job(
     find_schedule("gpipe"),
     Layout(2, 4),
     Communication(),
-    FunctionSource(Path(small_models.__file__), "regression"),
+    FunctionSource(MODELS, "regression"),
     3,
 )
 

@@ -17,6 +17,17 @@ from typing import Any
 
 import pytest
 
+from benchmarks.programs import (
+    MODELS,
+    alive,
+    children,
+    lines_of,
+    program,
+    ranks_of,
+    steps_of,
+    unlogged,
+    wait_for,
+)
 from bfpp.executor import checkpoint
 from bfpp.executor.events import Message
 from bfpp.executor.job import Job
@@ -26,18 +37,15 @@ from bfpp.executor.session import Outcome, train
 from bfpp.executor.settings import BackendName, Saving
 from bfpp.executor.sources import FunctionSource
 from bfpp.schedules import Communication, Layout, find_schedule
-from tests import small_models
-from tests.run_program import alive, program, ranks_of, run_here, unlogged, wait_for
-from tests.test_launch import children
+from tests.run_program import run_here
 from tests.training_runs import run_locally
 
 SOON = 10.0
-MODEL = Path(small_models.__file__)
 JOB = Job(
     find_schedule("gpipe"),
     Layout(2, 4),
     Communication(),
-    FunctionSource(MODEL, "regression"),
+    FunctionSource(MODELS, "regression"),
     10**6,
 )
 TWO = ("gpipe", "--pp", 2, "--microbatches", 4)
@@ -45,14 +53,6 @@ ENDLESS = (*TWO, "--steps", 10**6)
 TORCHRUN = (
     "-m", "torch.distributed.run", "--nproc-per-node=2", "--module", "bfpp.command_line",
 )  # fmt: skip
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def steps_of(path: Path) -> list[dict[str, Any]]:
-    return [line for line in lines_of(path) if line["event"] == "step"]
 
 
 def terminate() -> None:
@@ -82,7 +82,7 @@ def saving_slowly(place: Place, job: Job) -> Outcome | None:
 def test_a_signal_during_a_save_lets_it_end_and_no_other_step_begin(
     backend: BackendName, tmp_path: Path
 ) -> None:
-    others, heard = {*children()}, list[Message]()
+    others, heard = {*children(os.getpid())}, list[Message]()
 
     def hear(message: Message) -> None:
         heard.append(message)
@@ -98,7 +98,7 @@ def test_a_signal_during_a_save_lets_it_end_and_no_other_step_begin(
     assert checkpoint.complete(tmp_path) == [outcome.saved]
     assert [message["event"] for message in heard] == ["begin", "step", "step", "save", "end"]
     assert heard[-1]["how"] == "stopped"
-    assert {*children()} <= others
+    assert {*children(os.getpid())} <= others
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -122,7 +122,7 @@ def never_offering(place: Place, _: None) -> None:
 
 
 def test_what_does_not_offer_to_stop_ends_at_once() -> None:
-    others, heard = {*children()}, list[Message]()
+    others, heard = {*children(os.getpid())}, list[Message]()
 
     def hear(message: Message) -> None:
         heard.append(message)
@@ -133,11 +133,11 @@ def test_what_does_not_offer_to_stop_ends_at_once() -> None:
         launch(never_offering, None, 1, on_message=hear)
     assert ended.value.code == STOPPED == 143
     assert heard[-1] == {"event": "end", "how": "interrupted", "reason": ""}
-    assert {*children()} <= others
+    assert {*children(os.getpid())} <= others
 
 
 def test_what_a_listener_raises_ends_the_run_and_comes_out() -> None:
-    others = {*children()}
+    others = {*children(os.getpid())}
 
     def hear(message: Message) -> None:
         if message["event"] == "step" and message["step"] == 2:
@@ -145,7 +145,7 @@ def test_what_a_listener_raises_ends_the_run_and_comes_out() -> None:
 
     with pytest.raises(LookupError, match="enough"):
         launch(train, replace(JOB, backend=BackendName.LOCAL), 1, on_message=hear)
-    assert {*children()} <= others
+    assert {*children(os.getpid())} <= others
 
 
 def test_a_second_request_counts_but_not_an_echo_of_the_first() -> None:
@@ -245,7 +245,7 @@ def terminate_twice() -> None:
 def test_a_second_signal_ends_a_run_that_hangs_and_says_how_far_it_came(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, saved = ("--model", f"{MODEL}:hanging"), tmp_path / "saved"
+    model, saved = ("--model", f"{MODELS}:hanging"), tmp_path / "saved"
     saving = ("--checkpoint", saved, "--save-every", 1)
     with meanwhile(lambda: len(checkpoint.complete(saved)) == 2, terminate_twice):
         left = run_here(capsys, *ENDLESS, *model, *saving)
@@ -259,7 +259,7 @@ def test_a_second_signal_ends_a_run_that_hangs_and_says_how_far_it_came(
 @pytest.mark.parametrize("pause", [0.0, pytest.param(2.0, marks=pytest.mark.slow)])
 def test_before_the_first_step_it_ends_without_a_save(pause: float, tmp_path: Path) -> None:
     saved = tmp_path / "saved"
-    waiting = ("--model", f"{MODEL}:waiting")
+    waiting = ("--model", f"{MODELS}:waiting")
     with program(*ENDLESS, *waiting, "--checkpoint", saved) as process:
         wait_for(lambda: len(ranks_of(process)) == 2)
         time.sleep(pause)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import time
 
+import numpy as np
 import pytest
+import torch
 
 from bfpp.command_line import COMMANDS, FAULT
 from bfpp.schedules import Deadlock, InvalidConfiguration, InvalidInput
@@ -20,7 +23,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "error", [ZeroDivisionError, ValueError, OSError, MemoryError, OverflowError, KeyError]
+    "error", [ZeroDivisionError, ValueError, OSError, RuntimeError, OverflowError, KeyError]
 )
 def test_only_our_own_exception_is_told_as_bad_input(bfpp, monkeypatch, error):
     def broken(*_):
@@ -61,6 +64,74 @@ def test_a_step_that_memory_cannot_hold_is_told_as_one(bfpp, monkeypatch):
     code, out, err = bfpp("simulate gpipe")
     assert (code, out) == (2, "")
     assert err == "bfpp simulate: the step is too large for this machine's memory\n"
+
+
+def take_all_memory(*_):
+    np.empty(2**57)
+
+
+def take_all_of_torchs(*_):
+    torch.empty(2**60)
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "take"),
+    [
+        ("simulate gpipe", "bfpp.commands.simulate.print_result", take_all_memory),
+        ("orders gpipe", "bfpp.commands.orders.find_schedule", take_all_memory),
+        ("run gpipe --backend local --steps 1", "bfpp.executor.job.Job.plan", take_all_of_torchs),
+        ("run gpipe --pp 1 --backend local --steps 1 --layers 1 --verify",
+         "bfpp.executor.verification.train_plainly", take_all_of_torchs),
+    ],
+)  # fmt: skip
+def test_too_little_memory_is_told_as_such(bfpp, monkeypatch, line, function, take):
+    monkeypatch.setattr(function, take)
+    code, _, err = bfpp(line)
+    told = err.splitlines()[-1]
+    assert code == 2
+    assert "Traceback" not in err
+    assert re.fullmatch(r"bfpp \w+: out of memory: tried to allocate [\d.]+ EB", told)
+
+
+def leave(*_):
+    os._exit(1)
+
+
+SEARCH = "search --model bert-6.6b --cluster dgx1-v100 --gpus 8 --batch 8 --schedule gpipe"
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (take_all_memory, "bfpp search: out of memory: tried to allocate 1.15 EB"),
+        (leave, "bfpp search: --workers: a process that simulates was ended from outside"),
+    ],
+)
+def test_a_worker_without_memory_is_told_in_one_line(bfpp, monkeypatch, work, told):
+    """One that the system ends, too."""
+    monkeypatch.setattr("bfpp.searching.evaluate", work)
+    monkeypatch.setattr("bfpp.searching.parts", lambda _: [1])
+    code, out, err = bfpp(f"{SEARCH} --workers 1")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--set=eat=2", "--set"),
+        ("--set=forward", "--set"),
+        ("--against=--pp 0", "--pp"),
+        ("--against=eat", "SCHEDULE"),
+    ],
+)
+def test_what_is_to_be_explained_is_checked_before_anything_is_simulated(
+    bfpp, monkeypatch, option, told
+):
+    monkeypatch.setattr("bfpp.commands.explain.run_scenario", None)
+    code, out, err = bfpp("explain", "gpipe", option)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert told in err
 
 
 MEANT = {

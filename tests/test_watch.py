@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
+from bfpp.executor.checkpoint import CheckpointError, Processes
 from bfpp.executor.processes.beats import Activity, Beat, Failure, LaneState, Limits, beat_from_json
 from bfpp.executor.processes.observer import Observer, beat_key, publish, published
 from bfpp.executor.processes.record import Record, last_beat
@@ -303,6 +304,22 @@ def test_an_allocation_that_failed_is_one_line(kind: type[Exception], text: str)
     assert verdict is not None
     assert verdict.foreseen
     assert not verdict.traceback
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_save_that_another_process_left_is_not_the_fault_of_who_says_so(is_lost: bool) -> None:
+    watch = Watch()
+    watch.foreseen = (CheckpointError,)
+    lost = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+    with pytest.raises(CheckpointError) as error, Processes(None, Path("saved")).one_line_errors():
+        raise lost if is_lost else OSError(28, "No space left on device")
+    watch.enter(MAIN, Activity("saving step 3"))
+    watch.record(error.value)
+    victim, dead = replace(watch.beat(), title="rank 0"), beat(1, lane(BACKWARD))
+    told = said(scene(victim, dead, silent=(0.0, LIMITS.grace + 1)))
+    assert told.startswith(
+        "rank 1 (process 1) gave no" if is_lost else "rank 0 (process 0) failed in sav"
+    )
 
 
 def test_an_exception_leaves_the_activity_that_it_was_in() -> None:

@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 from torch import Tensor, nn
 
+from benchmarks.programs import wait_for
 from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.dispatch import Step, Times
 from bfpp.executor.lanes import Threads
@@ -22,7 +23,6 @@ from bfpp.executor.processes.watch import Watch
 from bfpp.executor.queued import Queued, lane_name
 from bfpp.executor.training import Trainer
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
-from tests.run_program import wait_for
 from tests.small_models import Tanh, chain, mean_square, numbers
 
 

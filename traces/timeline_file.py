@@ -22,6 +22,7 @@ import numpy as np
 from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.graph_file import MalformedGraph, graph_record, recorded_graph
+from bfpp.schedules.reading import read_file
 from bfpp.schedules.validity.structure import columns, numbering
 from bfpp.traces.text_files import written
 from bfpp.traces.timeline import About, Timeline
@@ -51,7 +52,7 @@ def save_timeline(timeline: Timeline, path: Path | str) -> None:
 
 def load_timeline(path: Path | str) -> Timeline:
     """The timeline of a file; raises `MalformedTimeline` with the reason, or `OSError`."""
-    return read_timeline(Path(path).read_bytes())
+    return read_timeline(read_file(Path(path)))
 
 
 def write_timeline(timeline: Timeline) -> str:

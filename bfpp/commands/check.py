@@ -14,6 +14,7 @@ from bfpp.errors import blaming, one_line
 from bfpp.results import print_json
 from bfpp.schedules.graph_file import read_graph
 from bfpp.schedules.order_validity import order_violations
+from bfpp.schedules.reading import read_file, read_stream
 from bfpp.schedules.torch_format import read_orders
 from bfpp.schedules.validity import violations
 
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """Print what is wrong; exit with 1 if anything is."""
     is_input = str(options.file) == "-"
     with blaming("FILE"):
-        text = sys.stdin.buffer.read() if is_input else options.file.read_bytes()
+        text = read_stream(sys.stdin.buffer) if is_input else read_file(options.file)
     guess = "graph" if text.lstrip().startswith(b"{") else "torch"
     found = FORMATS[options.format or guess](text)
     if options.json:

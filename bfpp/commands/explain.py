@@ -53,17 +53,21 @@ def run(options: argparse.Namespace) -> int:
     """Explain one configuration, and how each other one differs from it."""
     experiment = shared.experiment(options)
     assumed = assumptions(options)
-    base = Explanation(predicted(experiment, options.engine))
-    others = {}
+    compared = []
     for text in options.set:
         costs = changed(experiment.costs, parse_change(text))
-        others[text] = Explanation(predicted(experiment, options.engine, costs))
+        compared.append((text, experiment, costs))
     for text in options.against:
         words = _with_options(options, text)
-        compared = shared.experiment(words)
+        other = shared.experiment(words)
+        compared.append((text, other, other.costs))
         if words.model != options.model:
             assumed += assumptions(words)
-        others[text] = Explanation(predicted(compared, options.engine))
+    base = Explanation(predicted(experiment, options.engine))
+    others = {
+        text: Explanation(predicted(other, options.engine, costs))
+        for text, other, costs in compared
+    }
     if options.json:
         cases = [{"case": text, **base.difference(other)} for text, other in others.items()]
         print_json(with_assumptions({**base.record(), "what_if": cases}, assumed))

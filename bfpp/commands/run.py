@@ -134,7 +134,7 @@ def _require_checkpoints(options: argparse.Namespace, job: Job, plan: Plan) -> N
 
     Before any process starts; of torchrun's, the first process is asked.
     """
-    from bfpp.executor.checkpoint import CheckpointError, require_usable
+    from bfpp.executor.checkpoint import CheckpointError, read_manifest, require_usable
     from bfpp.executor.history import require_same_training
     from bfpp.executor.saving import start_of, will_save
 
@@ -143,6 +143,8 @@ def _require_checkpoints(options: argparse.Namespace, job: Job, plan: Plan) -> N
         return
     with refusing("resume" if saving.resumes else "checkpoint", CheckpointError):
         start = start_of(saving)
+        if start:
+            read_manifest(start.path)
         if options.verify and start:
             require_same_training(plan, start.path)
     with refusing("checkpoint", CheckpointError):

@@ -139,7 +139,7 @@ def _supervise(
             was_asked = True
             children.ask_to_stop()
         if time.monotonic() > next_look or gone != before:
-            scene = observer.look()
+            scene = _with_records(observer.look(), directory)
             next_look = time.monotonic() + scene.limits.beat
             verdict = _judge_ends(scene, gone, directory) or judge(scene)
             if verdict or len(gone) == len(scene.beats):
@@ -151,6 +151,15 @@ def _hear(store: TCPStore, on_message: Callable[[Message], None]) -> None:
     """What was sent until now; not what is sent meanwhile, which may never end."""
     for _ in range(store.queue_len(MESSAGES)):
         on_message(json.loads(store.queue_pop(MESSAGES)))
+
+
+def _with_records(scene: Scene, directory: Path) -> Scene:
+    """The scene with what the silent ones were in at last, not when they last could say it."""
+    beats = list(scene.beats)
+    for process, beat in scene.known():
+        if scene.silent[process] > scene.patience:
+            beats[process] = last_beat(directory / RECORD.format(process), beat)
+    return replace(scene, beats=tuple(beats))
 
 
 def _judge_ends(scene: Scene, ended: dict[int, int], directory: Path) -> Verdict | None:

@@ -13,48 +13,69 @@ import struct
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from bfpp.executor.processes.beats import Activity, Beat, LaneState
 
-ENTRY = struct.Struct("<?qd?102p")  # busy, step or -1, since when, whether it waits, words
 MOST_LANES = 1024
 NO_STEP = -1
 OTHERS = (-1,)  # for whom it waits, which is in the beats
+
+
+class Entry(NamedTuple):
+    """What a lane is in, or its last activity: whether still, in which step, and since when.
+
+    `waits` is whether others are needed for it, `thread` the one of the host's that is in it.
+    """
+
+    busy: bool
+    step: int
+    since: float
+    waits: bool
+    thread: int
+    words: bytes
+
+
+FORM = struct.Struct("<?qd?q102p")
+"""An entry in the file."""
 
 
 class Record:
     """The entries of a process's lanes, to be written."""
 
     def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(ENTRY.size * MOST_LANES))  # a disk that is full shows here
+        path.write_bytes(bytes(FORM.size * MOST_LANES))  # a disk that is full shows here
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 0)
         self._places: dict[str, int] = {}
 
-    def write(
-        self, lane: str, step: int | None, since: float, busy: bool, words: bytes, waits: bool
-    ) -> None:
+    def write(self, lane: str, entry: Entry) -> None:
         """A lane enters something, or has left it; beyond the most lanes, nothing is kept."""
         place = self._places.get(lane)
         if place is None:
-            place = self._places[lane] = ENTRY.size * len(self._places)
+            place = self._places[lane] = FORM.size * len(self._places)
         if place < len(self._memory):
-            number = NO_STEP if step is None else step
-            ENTRY.pack_into(self._memory, place, busy, number, since, waits, words)
+            FORM.pack_into(self._memory, place, *entry)
 
 
 def last_beat(path: Path, beat: Beat) -> Beat:
-    """The last beat of a process that has ended, with what its lanes were in at its end."""
+    """The last beat of a process that beats no more, with what its lanes were in at last."""
     if not path.exists():
         return beat
     now = time.monotonic()
-    entries = [entry for entry in ENTRY.iter_unpack(path.read_bytes()) if entry[-1]]
-    lanes = tuple(
-        LaneState("", Activity(words.decode(errors="ignore"), OTHERS * waits), busy, now - since)
-        for busy, _, since, waits, words in entries
-    )
-    latest = max(entries, key=lambda entry: entry[2], default=None)
-    if latest is None:
+    entries = [Entry(*fields) for fields in FORM.iter_unpack(path.read_bytes())]
+    entries = [entry for entry in entries if entry.words]
+    if not entries:
         return beat
-    step = None if latest[1] == NO_STEP else int(latest[1])
-    return replace(beat, step=step, lanes=lanes)
+    step = max(entries, key=lambda entry: entry.since).step
+    lanes = tuple(
+        LaneState(
+            "",
+            Activity(entry.words.decode(errors="ignore"), OTHERS * entry.waits),
+            entry.busy,
+            now - entry.since,
+            entry.thread,
+        )
+        for entry in entries
+    )
+    return replace(beat, step=None if step == NO_STEP else step, lanes=lanes)

@@ -18,8 +18,8 @@ from typing import NoReturn
 from torch.distributed import DistError
 
 from bfpp.executor.processes.beats import Activity, Beat, Failure, LaneState
-from bfpp.executor.processes.record import Record
-from bfpp.executor.processes.shortage import shortage
+from bfpp.executor.processes.record import NO_STEP, Entry, Record
+from bfpp.executor.shortage import shortage
 
 Doing = int | Activity  # an int is a task's number, to be described when it is told
 LaneRecord = tuple[Doing, float, bool, int]  # what, since when, whether still, which thread
@@ -86,12 +86,14 @@ class Watch:
         self._lanes[lane] = now
         if self._record is None:
             return
-        doing, since, busy, _ = now
+        doing, since, busy, thread = now
         words = self._words.get(doing)
         if words is None:  # each task is put in words once
             activity = self._activity(doing)
             words = self._words[doing] = activity.words.encode(), bool(activity.peers)
-        self._record.write(lane, self.step, since, busy, *words)
+        text, waits = words
+        step = NO_STEP if self.step is None else self.step
+        self._record.write(lane, Entry(busy, step, since, waits, thread, text))
 
     @contextmanager
     def during(self, activity: Activity, lane: str = MAIN) -> Iterator[None]:
@@ -126,7 +128,9 @@ class Watch:
         text = str(error) if foreseen else f"{type(error).__name__}: {error}".strip()
         if short is not None:
             text = "; ".join(filter(None, [short, self.advice]))
-        broken = not foreseen and _is_broken_connection(error, activity)
+        # What was foreseen may have come of a connection: a save that another process left.
+        origin = error.__cause__ if foreseen else error
+        broken = origin is not None and _is_broken_connection(origin, activity)
         frames = traceback.format_exception(error, limit=TRACEBACK_FRAMES)
         failure = Failure(
             text.partition("\n")[0],

@@ -1,4 +1,4 @@
-"""Standard output for the time of a command, whatever becomes of it meanwhile."""
+"""Standard output and standard error for the time of a command, whatever becomes of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
-from typing import Any, TextIO, cast
+from typing import Any, Literal, TextIO, cast
 
 
-class StandardOutput:
+class Enduring:
     """A stream to which nothing more is written once that has failed.
 
     So one who stops reading what is printed does not keep files from being written.
@@ -42,20 +42,19 @@ class StandardOutput:
 
 
 @contextmanager
-def standard_output() -> Iterator[StandardOutput]:
-    """`sys.stdout` as such a stream; all of it is written, or has failed, at the end."""
-    sys.stdout, sys.stderr = _there(sys.stdout), _there(sys.stderr)
-    stream = sys.stdout
-    if isinstance(stream, TextIOWrapper):
+def enduring(name: Literal["stdout", "stderr"]) -> Iterator[Enduring]:
+    """`sys.stdout` or `sys.stderr` so; all of it is written, or has failed, at the end."""
+    stream = _there(getattr(sys, name))
+    if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
         stream.reconfigure(errors="replace")
-    out = StandardOutput(stream)
-    sys.stdout = cast("TextIO", out)
+    endures = Enduring(stream)
+    setattr(sys, name, cast("TextIO", endures))
     try:
-        yield out
+        yield endures
     finally:
-        out.flush()
-        sys.stdout = stream
-        if out.failure:  # what is left in the buffer goes nowhere: Python would try again
+        endures.flush()
+        setattr(sys, name, stream)
+        if endures.failure:  # what is left in the buffer goes nowhere: Python would try again
             with suppress(OSError), open(os.devnull, "w") as nowhere:  # noqa: PTH123
                 os.dup2(nowhere.fileno(), stream.fileno())
 

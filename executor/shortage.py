@@ -1,10 +1,11 @@
-"""An allocation that failed, in words: torch says it in one way for each device."""
+"""An allocation that failed, in words: torch says it in one way for each device.
+
+Imports no torch, which raises `RuntimeError` for it.
+"""
 
 from __future__ import annotations
 
 import re
-
-from torch import OutOfMemoryError
 
 PREFIXES = " KMGTPE"
 AMOUNT = re.compile(
@@ -16,10 +17,9 @@ SIGNS = ("DefaultCPUAllocator", "out of memory")
 def shortage(error: BaseException) -> str | None:
     """`out of memory: tried to allocate 4.2 GB`, if that is what the error says."""
     text = str(error)
-    if not (
-        isinstance(error, (OutOfMemoryError, MemoryError))
-        or (isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS))
-    ):
+    is_torchs = isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)
+    is_torchs |= type(error).__name__ == "OutOfMemoryError"
+    if not (isinstance(error, MemoryError) or is_torchs):
         return None
     found = AMOUNT.search(text)
     if found is None:
