@@ -59,14 +59,14 @@ def run(options: argparse.Namespace) -> int:
         compared.append((text, experiment, costs))
     for text in options.against:
         words = _with_options(options, text)
-        other = shared.experiment(words)
-        compared.append((text, other, other.costs))
+        case = shared.experiment(words)
+        compared.append((text, case, case.costs))
         if words.model != options.model:
             assumed += assumptions(words)
     base = Explanation(predicted(experiment, options.engine))
     others = {
-        text: Explanation(predicted(other, options.engine, costs))
-        for text, other, costs in compared
+        text: Explanation(predicted(case, options.engine, costs))
+        for text, case, costs in compared
     }
     if options.json:
         cases = [{"case": text, **base.difference(other)} for text, other in others.items()]
