@@ -70,20 +70,31 @@ def add_communication_arguments(parser: argparse.ArgumentParser) -> None:
     _add_group(parser, COMMUNICATION)
 
 
-def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
-    """Abstract costs in seconds, a model on a cluster, or a profile; and the engine."""
-    _add_group(parser, ABSTRACT)
-    physical = _add_group(parser, PHYSICAL)
-    for name in (*of_group(PARALLELISM), *of_group(BATCH)):
-        if name not in ("pp", "microbatches"):
-            _add(physical, name)
-    _add_group(parser, MEASURED)
+def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
+    """All that can be said of an experiment besides its schedule."""
+    add_layout_arguments(parser)
+    add_communication_arguments(parser)
+    _add_cost_arguments(parser)
+
+
+def add_engine_argument(parser: argparse.ArgumentParser) -> None:
+    """What replays the graph."""
     parser.add_argument(
         "--engine",
         choices=list(ENGINES),
         default=DEFAULT_ENGINE,
         help=f"what replays the graph (default: {DEFAULT_ENGINE})",
     )
+
+
+def _add_cost_arguments(parser: argparse.ArgumentParser) -> None:
+    """Abstract costs in seconds, a model on a cluster, or a profile."""
+    _add_group(parser, ABSTRACT)
+    physical = _add_group(parser, PHYSICAL)
+    for name in (*of_group(PARALLELISM), *of_group(BATCH)):
+        if name not in ("pp", "microbatches"):
+            _add(physical, name)
+    _add_group(parser, MEASURED)
 
 
 def _add_group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:

@@ -26,7 +26,7 @@ from bfpp.schedules import (
 )
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compiled_engine import simulate
-from bfpp.sim.implementation import find_implementation
+from bfpp.sim.implementation import PAPER, Implementation, find_implementation
 from bfpp.sim.memory import GIGABYTE, least_memory
 from bfpp.sim.model import Transformer
 from bfpp.sim.physical import PhysicalCosts, default_division
@@ -47,7 +47,7 @@ WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 class Problem:
     """What is searched: a model on so many of a cluster's GPUs, at some batch sizes.
 
-    Raises `InvalidConfiguration` for schedules or implementations that there are not.
+    Raises `InvalidConfiguration` for schedules that there are not.
     """
 
     model: Transformer
@@ -55,10 +55,9 @@ class Problem:
     gpus: int
     batches: tuple[int, ...]
     schedules: tuple[str, ...]
-    implementation: str = "paper"
+    implementation: Implementation = PAPER
 
     def __post_init__(self) -> None:
-        find_implementation(self.implementation)
         for name in self.schedules:
             find_schedule(name)
 
@@ -69,7 +68,7 @@ class Problem:
             cluster=self.cluster,
             degrees=configuration.degrees,
             microbatch_size=configuration.microbatch_size,
-            implementation=find_implementation(self.implementation),
+            implementation=self.implementation,
         )
 
 
@@ -143,7 +142,7 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
         (record["loops"], record["units_per_stage"]),
         (record["microbatches"], record["microbatch_size"]),
         Sharding(record["sharding"]),
-        record["implementation"],
+        find_implementation(record["implementation"]),
     )
     results = {name: record[name] for name in RESULTS}
     return Outcome(configuration, record["implementation"], **results)
@@ -155,14 +154,14 @@ def _configuration(
     division: Division,
     batch: tuple[int, int],
     sharding: Sharding,
-    implementation: str,
+    implementation: Implementation,
 ) -> Configuration:
     return Configuration(
         schedule,
         degrees,
         *batch,
         *division,
-        find_implementation(implementation).communication(sharding),
+        implementation.communication(sharding),
     )
 
 
@@ -202,7 +201,7 @@ def _can_divide(problem: Problem, tp: int, pp: int) -> bool:
 
 
 def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Configuration]:
-    levels = SHARDING_OF.get(problem.implementation, tuple(Sharding))
+    levels = SHARDING_OF.get(problem.implementation.name, tuple(Sharding))
     for name, microbatch_size, sharding in product(
         problem.schedules,
         _divisors(samples),
@@ -260,7 +259,7 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]
             outcomes.append(
                 Outcome(
                     configuration,
-                    problem.implementation,
+                    problem.implementation.name,
                     timeline.step_time,
                     bubble(timeline),
                     **predict(timeline, physical),

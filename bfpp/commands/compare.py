@@ -23,9 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SCHEDULE",
         help=f"schedules to compare (default: all of {', '.join(registered_schedules())})",
     )
-    shared.add_layout_arguments(parser)
-    shared.add_communication_arguments(parser)
-    shared.add_cost_arguments(parser)
+    shared.add_experiment_arguments(parser)
+    shared.add_engine_argument(parser)
     add_picture_arguments(parser)
     add_force_argument(parser)
     shared.add_json_argument(parser)

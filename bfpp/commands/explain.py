@@ -26,9 +26,8 @@ NOT_AGAINST = {"-h", "--help", "--json", "--set", "--against"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp explain`."""
     shared.add_schedule_argument(parser)
-    shared.add_layout_arguments(parser)
-    shared.add_communication_arguments(parser)
-    shared.add_cost_arguments(parser)
+    shared.add_experiment_arguments(parser)
+    shared.add_engine_argument(parser)
     group = parser.add_argument_group("comparisons, each explained cause by cause")
     group.add_argument(
         "--set",
@@ -65,8 +64,7 @@ def run(options: argparse.Namespace) -> int:
             assumed += assumptions(words)
     base = Explanation(predicted(experiment, options.engine))
     others = {
-        text: Explanation(predicted(case, options.engine, costs))
-        for text, case, costs in compared
+        text: Explanation(predicted(case, options.engine, costs)) for text, case, costs in compared
     }
     if options.json:
         cases = [{"case": text, **base.difference(other)} for text, other in others.items()]

@@ -17,9 +17,8 @@ from bfpp.tables import print_result
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp simulate`."""
     shared.add_schedule_argument(parser)
-    shared.add_layout_arguments(parser)
-    shared.add_communication_arguments(parser)
-    shared.add_cost_arguments(parser)
+    shared.add_experiment_arguments(parser)
+    shared.add_engine_argument(parser)
     add_picture_arguments(parser)
     add_export_arguments(parser)
     add_force_argument(parser)
