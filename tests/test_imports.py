@@ -183,6 +183,17 @@ def test_no_module_of_the_core_imports_torch() -> None:
     assert "torch" not in found
 
 
+def test_only_a_run_with_checkpoints_imports_what_torch_has_for_them() -> None:
+    """As long as half of torch takes, in every process."""
+    run = "import sys, bfpp.executor.processes.member, bfpp.executor.session; print(*sys.modules)"
+    process = subprocess.run(
+        [sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found = process.stdout.split()
+    assert "torch.distributed" in found
+    assert "torch.distributed.checkpoint" not in found
+
+
 @pytest.mark.parametrize("module", ["__init__.py", "hidden.py"])
 def test_an_import_of_torch_would_be_seen(tmp_path: Path, module: str) -> None:
     (tmp_path / "torch.py").touch()

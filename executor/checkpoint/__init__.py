@@ -17,16 +17,24 @@ values lie, and every file's SHA-256. The rules:
   but not one that runs code.
 - Several hosts need a file system that they share, and one training run at a time
   writes to a directory: a lock sees to it (`bfpp.executor.checkpoint.lock`).
+
+`load` and `save` are imported when they are first used: torch's part of them takes as
+long to import as half of torch, and a run without checkpoints needs none of it.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from bfpp.executor.checkpoint.directory import Retention, Start, complete, latest, start_of
-from bfpp.executor.checkpoint.loading import load
 from bfpp.executor.checkpoint.lock import locked
 from bfpp.executor.checkpoint.manifest import Manifest, read_manifest, read_settings
 from bfpp.executor.checkpoint.pieces import Pieces
 from bfpp.executor.checkpoint.processes import CheckpointError, Processes
 from bfpp.executor.checkpoint.readiness import require_space, require_usable, size_of
-from bfpp.executor.checkpoint.saving import save
+
+if TYPE_CHECKING:
+    from bfpp.executor.checkpoint.loading import load
+    from bfpp.executor.checkpoint.saving import save
 
 __all__ = [
     "CheckpointError",
@@ -47,3 +55,11 @@ __all__ = [
     "size_of",
     "start_of",
 ]
+
+_LATER = {"load": "loading", "save": "saving"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

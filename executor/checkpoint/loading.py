@@ -29,7 +29,7 @@ from bfpp.executor.checkpoint.manifest import (
     require_plain,
 )
 from bfpp.executor.checkpoint.pieces import Holdings, Pieces, holdings
-from bfpp.executor.checkpoint.planning import LoadPieces, agreed, chunk_of
+from bfpp.executor.checkpoint.planning import LoadPieces, agreed, chunk_of, one_failure
 from bfpp.executor.checkpoint.processes import CheckpointError, Processes
 
 
@@ -53,7 +53,7 @@ def load(
     processes.together(lambda: _check_files(path, manifest, processes, verify))
     every = processes.together(lambda: holdings(tensors))
     _check_model(path, manifest, every)
-    with processes.one_line_errors():
+    with processes.one_line_errors(), one_failure(path):
         state_dict_loader.load(
             dict(tensors),
             storage_reader=Reader(path, manifest.tensors),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import create_default_global_save_plan
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -29,7 +32,17 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from bfpp.executor.checkpoint.pieces import Holdings, Pieces, holdings
-from bfpp.executor.checkpoint.processes import CheckpointError
+from bfpp.executor.checkpoint.processes import CheckpointError, one_line
+
+
+@contextmanager
+def one_failure(path: Path) -> Iterator[None]:
+    """Turns torch's list of what failed in which process into the first one's `CheckpointError`."""
+    try:
+        yield
+    except CheckpointException as failed:
+        cause = next(iter(failed.failures.values()))[0]
+        raise one_line(cause, path) from failed
 
 
 class Whole(NamedTuple):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
 
 T = TypeVar("T")
 
@@ -75,9 +74,6 @@ class Processes:
                 # Being alone is what the caller asked for.
                 warnings.filterwarnings("ignore", "torch.distributed is disabled")
                 yield
-        except CheckpointException as failed:
-            cause = next(iter(failed.failures.values()))[0]
-            raise one_line(cause, self.path) from failed
         except Exception as error:
             raise one_line(error, self.path) from error
 

@@ -27,7 +27,7 @@ from bfpp.executor.checkpoint.manifest import (
     write_manifest,
 )
 from bfpp.executor.checkpoint.pieces import Pieces
-from bfpp.executor.checkpoint.planning import SavePieces
+from bfpp.executor.checkpoint.planning import SavePieces, one_failure
 from bfpp.executor.checkpoint.processes import CheckpointError, Processes, one_line
 
 
@@ -92,7 +92,7 @@ def save(
 def _write_values(
     unfinished: Path, tensors: Mapping[str, Pieces], processes: Processes
 ) -> Metadata:
-    with processes.one_line_errors():
+    with processes.one_line_errors(), one_failure(processes.path):
         metadata: Metadata = state_dict_saver.save(
             dict(tensors),
             storage_writer=Writer(unfinished),
