@@ -7,7 +7,7 @@ stay, and for each case those that it needs form a default group of their own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -112,14 +112,6 @@ def _run(plan: Plan, job: Job) -> Ran | None:
         for name, each in held.items()
     }
     return None if columns is None else Ran(reports, state, columns)
-
-
-def disagree(place: Place, job: Job) -> object:
-    """The last process has another number of micro-batches in mind."""
-    if place.process == place.processes - 1:
-        layout = replace(job.layout, microbatches=2 * job.layout.microbatches)
-        job = replace(job, layout=layout)
-    return train(place, job)
 
 
 class _Untagged:

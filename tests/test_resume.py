@@ -319,14 +319,3 @@ def test_the_schedule_may_follow_what_has_no_value(
 ) -> None:
     ended = run_here(capsys, "--checkpoint", every_step[0], "--resume", *SCHEDULE, "--tp", 2)
     assert ended.line == "bfpp run: --tp: only 1 can be run; more can be simulated"
-
-
-def test_a_damaged_checkpoint_is_one_clear_line(
-    copied: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    last = checkpoint.latest(copied)
-    assert last
-    (last / "manifest.json").write_text("{}")
-    ended = run_here(capsys, *SCHEDULE, "--checkpoint", copied, "--resume", *LOCAL)
-    assert ended.code == 2
-    assert ended.line.startswith(f"bfpp run: --resume: {last / 'manifest.json'}: damaged")

@@ -23,7 +23,7 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import collectives
-from tests.gloo_runs import Chain, Ran, count_groups, disagree, run_all, swap_receives
+from tests.gloo_runs import Chain, Ran, count_groups, run_all, swap_receives
 from tests.spoilt_models import SpoiltSource
 from tests.training_runs import EXACT, STEPS, compare, run_locally
 
@@ -201,16 +201,6 @@ PAIR = Job(
     microbatch_size=2,
     checks_messages=True,
 )
-
-
-def test_processes_that_were_told_different_things() -> None:
-    with pytest.raises(RunFailed) as failure:
-        launch(disagree, PAIR, 2)
-    assert re.fullmatch(
-        r"process \d failed: process 1 has another task graph, model, text or setting "
-        r"than process 0",
-        str(failure.value),
-    )
 
 
 def test_messages_in_the_wrong_order_are_named() -> None:
