@@ -88,7 +88,7 @@ def installed(tmp_path):
     )  # fmt: skip
     for name in filter(None, tracked.stdout.split("\0")):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, source / name)
+        shutil.copyfile(ROOT / name, source / name, follow_symlinks=False)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path]
     subprocess.run([*build, source], check=True)
     (wheel,) = tmp_path.glob("*.whl")
