@@ -160,7 +160,7 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
 
 def experiment(options: argparse.Namespace) -> Experiment:
     """The experiment that SCHEDULE and the options mean."""
-    return _changed(_named(options.schedule), given(options))
+    return _named(options.schedule).changed(**given(options))
 
 
 def pipeline(options: argparse.Namespace) -> Configuration:
@@ -171,19 +171,12 @@ def pipeline(options: argparse.Namespace) -> Configuration:
         for name, value in given(options).items()
         if name in names or name in schedule_parameters()
     }
-    return _changed(_named(options.schedule), values).configuration
+    return _named(options.schedule).changed(**values).configuration
 
 
 def _named(schedule: str) -> Experiment:
     """The experiment of a file, or one with the schedule of that name."""
     return read_experiment(schedule) if is_experiment_file(schedule) else Experiment(schedule)
-
-
-def _changed(found: Experiment, values: dict[str, Any]) -> Experiment:
-    for parameter in schedule_parameters():
-        if parameter in values and parameter not in found.rule.parameters:
-            raise InvalidConfiguration(parameter, f"{found.rule.name} has no such parameter")
-    return found.changed(**values)
 
 
 def side_by_side(options: argparse.Namespace, names: Sequence[str]) -> list[Experiment]:
@@ -207,7 +200,7 @@ def side_by_side(options: argparse.Namespace, names: Sequence[str]) -> list[Expe
             own["loops"] = loops
         else:
             own["units_per_stage"] = units or (None if "model" in own else loops)
-        found.append(_changed(Experiment(schedule), own))
+        found.append(Experiment(schedule).changed(**own))
     return found
 
 

@@ -17,10 +17,10 @@ from rich.text import Text
 from bfpp.results import Result, output
 from bfpp.schedules import InvalidInput
 from bfpp.sim.costs import CostModel
-from bfpp.sim.engines import simulate
+from bfpp.sim.engines import DEFAULT, simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.physical import PhysicalCosts
-from bfpp.sim.prediction import predict
+from bfpp.sim.prediction import predict as physical_prediction
 from bfpp.sim.profile import ProfiledCosts
 from bfpp.traces.timeline import About
 
@@ -28,7 +28,7 @@ SHOW_PROGRESS_FROM = 50_000
 """Tasks from which on a replay takes long enough to show its progress."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Prediction(Result):
     """An experiment's timeline, with throughput and memory where a model was simulated."""
 
@@ -43,7 +43,7 @@ class Prediction(Result):
     def origin(self) -> dict[str, Any]:
         """The engine and, with physical costs, throughput, and memory in gigabytes."""
         physical, engine = self.physical, {"engine": self.timeline.source}
-        return {**engine, **predict(self.timeline, physical)} if physical else engine
+        return {**engine, **physical_prediction(self.timeline, physical)} if physical else engine
 
     def further_highlights(self) -> list[tuple[str, str]]:
         """Throughput and memory."""
@@ -71,13 +71,19 @@ class Prediction(Result):
         return f"{reserved:.1f} of {device:.4g} GB{mark}"
 
 
-def predicted(experiment: Experiment, engine: str, costs: CostModel | None = None) -> Prediction:
+def predict(
+    experiment: Experiment, engine: str = DEFAULT, costs: CostModel | None = None
+) -> Prediction:
     """Build and replay an experiment, with a progress bar where it takes long.
 
     `costs` take the place of its own.
 
     Raises `InvalidInput` for a step that takes longer than a number can tell, or that is
     too large for this machine's memory.
+
+    >>> prediction = predict(Experiment("1f1b", pp=4, microbatches=8))
+    >>> prediction.record["step_time"], round(prediction.record["bubble"], 3)
+    (33.0, 0.375)
     """
     try:
         costs = costs or experiment.costs

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +36,7 @@ RANKS_SHOWN = 16
 """Ranks that a table shows; JSON has all of them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A timeline as it is reported, under its title or another one."""
 
@@ -79,6 +80,19 @@ class Result:
         if graph.communication.sharding is not Sharding.NONE:
             parts.append(f"{graph.communication.sharding} sharding")
         return ", ".join(parts)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.title}: {in_words(self.timeline.step_time)}>"
+
+    def _repr_html_(self) -> str:
+        """The numbers that a person reads first, and the figure, for a notebook."""
+        rows = "".join(
+            f"<tr><td>{escape(label)}</td><td>{escape(value)}</td></tr>"
+            for label, value in self.highlights()
+        )
+        return (
+            f"<p><b>{escape(self.title)}</b></p><table>{rows}</table>{self.timeline._repr_html_()}"
+        )
 
     @cached_property
     def ranks(self) -> list[RankMetrics]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
+from html import escape
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +85,7 @@ class Task(NamedTuple):
         return " ".join(words)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TaskGraph:
     """One training step: columns over tasks, and the table of lanes.
 
@@ -114,6 +115,17 @@ class TaskGraph:
 
     def __len__(self) -> int:
         return len(self.operation)
+
+    def __repr__(self) -> str:
+        return f"<TaskGraph {self.schedule}: {self.layout}, {len(self):,} tasks>"
+
+    def _repr_html_(self) -> str:
+        """What there is of each operation, for a notebook."""
+        rows = "".join(
+            f"<tr><td>{operation.algorithm(self.communication)}</td><td>{len(tasks):,}</td></tr>"
+            for operation, tasks in self.by_operation()
+        )
+        return f"<p><b>{escape(repr(self))}</b></p><table>{rows}</table>"
 
     def task(self, number: int) -> Task:
         """The task of that number."""

@@ -85,7 +85,7 @@ class Experiment:
 
     >>> experiment = Experiment("breadth-first", pp=4, loops=4, microbatches=8)
     >>> len(experiment.graph())
-    386
+    516
     """
 
     schedule: Schedule | str
@@ -255,10 +255,13 @@ class Experiment:
 
     def changed(self, **values: Any) -> Experiment:
         """The experiment with other values, parameters of the schedule among them."""
-        own = {name: values.pop(name) for name in list(values) if name in self.rule.parameters}
         schedule = values.pop("schedule", self.rule)
         if isinstance(schedule, str):
             schedule = find_schedule(schedule)
+        own = {name: values.pop(name) for name in list(values) if name in schedule.parameters}
+        for name in values:
+            if name not in OPTIONS:
+                raise InvalidConfiguration(name, f"{schedule.name} has no such parameter")
         return replace(self, schedule=replace(schedule, **own), **values)
 
     @cached_property

@@ -210,6 +210,7 @@ def test_json_that_says_something_else(begin, files, name, data):
 SIMULATED = [command for command in COMMANDS if command not in ("run", "calibrate")]
 BASE = {
     "simulate": f"gpipe {STEP}", "compare": STEP, "explain": f"gpipe {STEP}",
+    "experiment": f"gpipe {STEP}",
     "show": "timeline.json", "diff": "timeline.json other.json.gz", "orders": f"gpipe {STEP}",
     "search": SMALL_SEARCH, "tradeoff": f"{SMALL_SEARCH} --critical-batch 8",
     "validate": "table.csv", "fit": "table.csv --no-cross-validation",

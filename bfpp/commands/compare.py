@@ -9,7 +9,7 @@ from bfpp import options as shared
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
-from bfpp.predictions import Prediction, predicted, print_cautions
+from bfpp.predictions import Prediction, predict, print_cautions
 from bfpp.results import NOISE, Result, print_json, print_table
 from bfpp.schedules import InvalidConfiguration, Layout, registered_schedules
 from bfpp.sim.experiment import Experiment
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     experiments = shared.side_by_side(options, names)
     _require_same_model(experiments)
     assumed = assumptions(options)
-    results = [predicted(each, options.engine) for each in experiments]
+    results = [predict(each, options.engine) for each in experiments]
     if options.json:
         record = {"schedules": [result.record for result in results]}
         print_json(with_assumptions(record, assumed))

@@ -10,7 +10,7 @@ from bfpp.errors import one_line
 from bfpp.explanation import Explanation
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.parser import Parser
-from bfpp.predictions import predicted, print_cautions
+from bfpp.predictions import predict, print_cautions
 from bfpp.results import NOISE, print_json, print_table
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.parameters import changed, parse_change
@@ -62,9 +62,9 @@ def run(options: argparse.Namespace) -> int:
         compared.append((text, case, case.costs))
         if words.model != options.model:
             assumed += assumptions(words)
-    base = Explanation(predicted(experiment, options.engine))
+    base = Explanation(predict(experiment, options.engine))
     others = {
-        text: Explanation(predicted(case, options.engine, costs)) for text, case, costs in compared
+        text: Explanation(predict(case, options.engine, costs)) for text, case, costs in compared
     }
     if options.json:
         cases = [{"case": text, **base.difference(other)} for text, other in others.items()]

@@ -9,7 +9,7 @@ from bfpp.exports import add_export_arguments, write_exports
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
-from bfpp.predictions import predicted, print_cautions
+from bfpp.predictions import predict, print_cautions
 from bfpp.results import print_json
 from bfpp.tables import print_result
 
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     shared.refuse_text_beside_json(options)
     experiment = shared.experiment(options)
     assumed = assumptions(options)
-    result = predicted(experiment, options.engine)
+    result = predict(experiment, options.engine)
     if options.json:
         print_json(with_assumptions(result.record, assumed))
     else:
