@@ -115,10 +115,10 @@ def job_of(options: argparse.Namespace) -> Job:
     if options.no_task_times and options.trace:
         raise InvalidConfiguration("trace", "needs the times of tasks: not with --no-task-times")
     if options.sleep and (options.device != "cpu" or options.backend == BackendName.CUDA):
-        raise InvalidConfiguration("sleep", "needs a CPU: a GPU does not sleep")
+        raise InvalidConfiguration("sleep", "is for CPUs only")
     for name in ("verify", "checkpoint"):
         if options.sleep and getattr(options, name):
-            raise InvalidConfiguration("sleep", f"computes nothing that is worth a --{name}")
+            raise InvalidConfiguration("sleep", f"--{name} has no meaning with mocked compute")
     configuration = shared.pipeline(options)
     configuration.schedule.require(configuration.layout)
     optimization = Optimization(

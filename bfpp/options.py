@@ -15,7 +15,7 @@ from typing import Any
 from bfpp.experiment_file import is_experiment_file, read_experiment
 from bfpp.numbers_given import seconds as seconds
 from bfpp.numbers_given import whole_number as whole_number
-from bfpp.schedules import Configuration, InvalidConfiguration, find_schedule, registered_schedules
+from bfpp.schedules import Configuration, InvalidConfiguration, registered_schedules
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
 from bfpp.sim.engines import ENGINES
@@ -186,21 +186,24 @@ def side_by_side(options: argparse.Namespace, names: Sequence[str]) -> list[Expe
     so that a unit costs the same in all of them. Parameters are for the schedules that have
     them; one that none has is refused.
     """
-    values, known = given(options), [find_schedule(name) for name in names]
-    parameters = {each for schedule in known for each in schedule.parameters}
+    values, known = given(options), [_named(name) for name in names]
+    parameters = {each for experiment in known for each in experiment.rule.parameters}
     found = []
-    for schedule in known:
+    for experiment in known:
+        rule = experiment.rule
         own = {
             name: value
             for name, value in values.items()
-            if name in OPTIONS or name in schedule.parameters or name not in parameters
+            if name in OPTIONS or name in rule.parameters or name not in parameters
         }
         loops, units = own.pop("loops", None), own.pop("units_per_stage", None)
-        if schedule.looped:
-            own["loops"] = loops
-        else:
-            own["units_per_stage"] = units or (None if "model" in own else loops)
-        found.append(Experiment(schedule).changed(**own))
+        if rule.looped:
+            own["loops"] = loops or experiment.loops
+        elif units or experiment.units_per_stage:
+            own["units_per_stage"] = units or experiment.units_per_stage
+        elif experiment.model is None and "model" not in own:
+            own["units_per_stage"] = loops
+        found.append(experiment.changed(**own))
     return found
 
 

@@ -45,12 +45,13 @@ def search(
     *,
     schedules: Sequence[str] = (),
     implementation: str = PAPER.name,
-    workers: int | None = None,
+    workers: int = 1,
 ) -> list[dict[str, Any]]:
     """Every way to train a model on some GPUs that fits, highest throughput first.
 
     A record holds the values of the experiment and its prediction; `batch` is in samples,
-    and several are searched together. Simulates on `workers` processes (default: all cores).
+    and several are searched together. With more than one of `workers`, they are processes, and
+    a script needs `if __name__ == "__main__"`.
     """
     problem = Problem(
         load_model(model) if isinstance(model, str) else model,
@@ -61,9 +62,12 @@ def search(
         find_implementation(implementation),
     )
     chosen = configurations(problem)
-    with executor("local", workers) as pool:
-        work = [pool.submit(evaluate, problem, part) for part in parts(chosen)]
-        outcomes = [outcome for done in as_completed(work) for outcome in done.result()]
+    if workers == 1:
+        outcomes = evaluate(problem, chosen)
+    else:
+        with executor("local", workers) as pool:
+            work = [pool.submit(evaluate, problem, part) for part in parts(chosen)]
+            outcomes = [outcome for done in as_completed(work) for outcome in done.result()]
     return [outcome.record for outcome in ranked(outcomes)]
 
 

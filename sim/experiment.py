@@ -245,7 +245,7 @@ class Experiment:
     )
 
     def __post_init__(self) -> None:
-        _ = self.rule  # a name that is unknown is refused at once
+        object.__setattr__(self, "schedule", self.rule)
         object.__setattr__(self, "sharding", Sharding(self.sharding))
 
     @cached_property

@@ -24,6 +24,7 @@ SEARCH = "--model small.toml --cluster dgx1-v100 --gpus 2 --batch 2 --workers 1 
 STEP = "--pp 2 --microbatches 2"
 
 WRITING = {
+    ("experiment", "--out"): f"experiment gpipe {STEP} --out PLACE.toml",
     ("simulate", "--html"): f"simulate gpipe {STEP} --html PLACE.html",
     ("simulate", "--svg"): f"simulate gpipe {STEP} --svg PLACE.svg",
     ("simulate", "--perfetto"): f"simulate gpipe {STEP} --perfetto PLACE.json.gz",
@@ -49,7 +50,7 @@ WRITING = {
 
 WITH_TORCH = {("run", "--metrics"), ("run", "--trace"), ("calibrate", "--out")}
 
-READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--sleep"}
+READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--mock-compute"}
 """Options of files that are read."""
 
 KEPT = {"--checkpoint"}

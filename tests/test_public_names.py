@@ -52,7 +52,8 @@ def test_a_sweep_has_a_record_for_each_combination():
 
 def test_a_search_finds_what_the_command_finds():
     small = replace(bfpp.load_model("bert-6.6b"), layers=4, name="small")
-    records = bfpp.search(small, "dgx1-v100", 4, 4, schedules=["gpipe"], workers=1)
+    records = bfpp.search(small, "dgx1-v100", 4, 4, schedules=["gpipe"])
+    assert records == bfpp.search(small, "dgx1-v100", 4, 4, schedules=["gpipe"], workers=2)
     speeds = [each["tflops_per_gpu"] for each in records]
     assert speeds == sorted(speeds, reverse=True)
     values = {name: records[0][name] for name in ("pp", "tp", "dp", "microbatches", "sharding")}

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     text = experiment_text(experiment)
     if options.json:
         print_json(experiment.record)
-    elif not options.out:
+    else:
         sys.stdout.write(text)
     if options.out:
         with options.out.written() as path:
