@@ -217,4 +217,4 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 def refuse_text_beside_json(options: argparse.Namespace) -> None:
     """Standard output holds one or the other."""
     if options.json and options.text:
-        raise InvalidConfiguration("text", "cannot be printed beside --json")
+        raise InvalidConfiguration("text", "cannot be printed together with --json")

@@ -268,7 +268,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-every",
         type=shared.whole_number,
         metavar="N",
-        help="besides, checkpoints stay whose step is a multiple of this (default: none)",
+        help="also keep checkpoints whose step is a multiple of this (default: none)",
     )
     group.add_argument(
         "--check-messages",

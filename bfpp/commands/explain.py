@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what if a parameter were VALUE, or with NAME=xFACTOR so many times as large; "
+        help="what if a parameter were VALUE, or with NAME=xFACTOR times that factor; "
         "forward, backward, transfer, gather, reduce, optimizer, stage.N, or a number of the "
         "model or the cluster, such as inter_node.bandwidth; each --set is a case of its own",
     )
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar='"OPTIONS"',
-        help='what if these options were given besides, such as "--loops 8" or "gpipe --loops 1"',
+        help='what if these options were given too, such as "--loops 8" or "gpipe --loops 1"',
     )
     shared.add_json_argument(parser)
 
