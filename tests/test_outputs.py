@@ -40,6 +40,7 @@ WRITING = {
     ("diff", "--html"): "diff step.json step.json --html PLACE.html",
     ("diff", "--svg"): "diff step.json step.json --svg PLACE.svg",
     ("search", "--journal"): f"search {SEARCH} --journal PLACE",
+    ("search", "--best"): f"search {SEARCH} --best PLACE.toml",
     ("search", "--out"): f"search {SEARCH} --out PLACE.csv",
     ("tradeoff", "--svg"): f"tradeoff {SEARCH} --critical-batch 64 --svg PLACE.svg",
     ("validate", "--svg"): "validate measured.csv --svg PLACE.svg",

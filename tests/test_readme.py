@@ -108,6 +108,29 @@ def installed(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_wheel_harms_no_package_of_another_name_and_is_not_harmed(installed, tmp_path):
+    """Packages on the index are called `executor` and `traces`; a user's own file `sim.py`."""
+    python = installed / "python"
+    (packages,) = installed.parent.glob("lib/*/site-packages")
+    for name in ("executor", "traces"):
+        (packages / name).mkdir(exist_ok=False)
+        (packages / name / "__init__.py").write_text(f"whose = 'the {name} of others'\n")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "sim.py").write_text("raise RuntimeError('this is mine')\n")
+    check = (
+        "import bfpp, executor, traces; print(executor.whose, traces.whose); "
+        "print(bfpp.predict(bfpp.Experiment('1f1b')).timeline.step_time)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, "-c", check], cwd=folder, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("the executor of others the traces of others\n33.0\n", "")
+
+
+@pytest.mark.slow
 def test_every_command_runs_from_a_wheel_without_torch_in_an_empty_folder(installed, tmp_path):
     folder = tmp_path / "empty"
     folder.mkdir()

@@ -90,9 +90,8 @@ def _print(record: Mapping[str, Any]) -> None:
         for layer in record["layers"]
     ]
     passes = record["passes"]
-    rows.append(
-        ("outside the layers", in_words(passes["forward"]), in_words(passes["backward"]), "", "")
-    )
+    outside = (in_words(passes[name]) for name in ("forward", "backward"))
+    rows.append(("outside the layers", *outside, "", ""))
     print_table("Layers", ("", "forward", "backward", "parameters", "bytes on"), rows)
     rows = [
         (

@@ -229,10 +229,7 @@ def _print(
             ("steps", f"{reports[0].step} to {reports[-1].step}"),
             ("loss, first and last", f"{reports[0].loss:.4f}, {reports[-1].loss:.4f}"),
             ("step time, median", in_words(record["median_step_time"])),
-            (
-                "iteration time, data loading included, median",
-                in_words(statistics.median(record["elapsed_times"])),
-            ),
+            ("iteration time, median", in_words(statistics.median(record["elapsed_times"]))),
             ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
         ]
         if skipped := record["skipped_steps"]:
