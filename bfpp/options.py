@@ -194,8 +194,8 @@ def side_by_side(options: argparse.Namespace, names: Sequence[str]) -> list[Expe
         loops, units = own.pop("loops", None), own.pop("units_per_stage", None)
         if schedule.looped:
             own["loops"] = loops
-        else:
-            own["units_per_stage"] = units or (None if "model" in own else loops)
+        elif units or (loops and "model" not in own):
+            own["units_per_stage"] = units or schedule.division(loops)[1]
         found.append(_changed(Experiment(schedule), own))
     return found
 

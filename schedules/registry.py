@@ -11,18 +11,48 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from bfpp.schedules import breadth_first, depth_first, gpipe, one_forward_one_backward
+from bfpp.schedules import (
+    breadth_first,
+    controllable_memory,
+    depth_first,
+    gpipe,
+    one_forward_one_backward,
+    zero_bubble,
+    zero_bubble_vee,
+)
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput, did_you_mean
 from bfpp.schedules.steps import Schedule
 
-BUILT_IN = (
+OF_THE_PAPER = (
     gpipe.SCHEDULE,
     one_forward_one_backward.SCHEDULE,
     depth_first.SCHEDULE,
     breadth_first.SCHEDULE,
 )
 
-ALIASES = {"interleaved": "depth-first", "bfs": "breadth-first"}
+BUILT_IN = (
+    *OF_THE_PAPER,
+    zero_bubble.ZB_H1,
+    zero_bubble.ZB_H2,
+    zero_bubble.ZB_1P,
+    zero_bubble_vee.SCHEDULE,
+    controllable_memory.V_HALF,
+    controllable_memory.V_MIN,
+)
+
+DEFAULT_SCHEDULES = tuple(schedule.name for schedule in OF_THE_PAPER)
+"""What is compared and searched where no schedule is named: the paper's four."""
+
+ALIASES = {
+    "interleaved": "depth-first",
+    "bfs": "breadth-first",
+    "interleaved-zero-bubble": "zb1p",
+    "zbh1": "zb-h1",
+    "zbh2": "zb-h2",
+    "zbv": "zb-v",
+    "zbv-half": "v-half",
+    "zbv-min": "v-min",
+}
 """What people call a schedule elsewhere."""
 
 ENTRY_POINTS = "bfpp.schedules"
