@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from bfpp.experiment_file import is_experiment_file, read_experiment
+from bfpp.experiment_file import experiment_of_file, is_experiment_file, read_experiment
 from bfpp.numbers_given import seconds as seconds
 from bfpp.numbers_given import whole_number as whole_number
-from bfpp.schedules import Configuration, InvalidConfiguration, find_schedule, registered_schedules
+from bfpp.schedules import Configuration, InvalidConfiguration, registered_schedules
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
 from bfpp.sim.engines import ENGINES
@@ -52,7 +52,14 @@ def add_schedule_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "schedule",
         metavar="SCHEDULE",
-        help="; ".join([*summaries, "or an experiment file (*.toml), whose values options change"]),
+        help="; ".join(
+            [
+                *summaries,
+                "a file of orders (*.csv, in PyTorch's words)",
+                "a schedule in a Python file (FILE.py:NAME)",
+                "or an experiment file (*.toml), whose values options change",
+            ]
+        ),
     )
 
 
@@ -165,7 +172,9 @@ def pipeline(options: argparse.Namespace) -> Configuration:
 
 def _named(schedule: str) -> Experiment:
     """The experiment of a file, or one with the schedule of that name."""
-    return read_experiment(schedule) if is_experiment_file(schedule) else Experiment(schedule)
+    if is_experiment_file(schedule):
+        return read_experiment(schedule)
+    return experiment_of_file(schedule, {"schedule": schedule})
 
 
 def _changed(found: Experiment, values: dict[str, Any]) -> Experiment:
@@ -182,10 +191,11 @@ def side_by_side(options: argparse.Namespace, names: Sequence[str]) -> list[Expe
     so that a unit costs the same in all of them. Parameters are for the schedules that have
     them; one that none has is refused.
     """
-    values, known = given(options), [find_schedule(name) for name in names]
-    parameters = {each for schedule in known for each in schedule.parameters}
+    values, known = given(options), [_named(name) for name in names]
+    parameters = {each for experiment in known for each in experiment.rule.parameters}
     found = []
-    for schedule in known:
+    for experiment in known:
+        schedule = experiment.rule
         own = {
             name: value
             for name, value in values.items()
@@ -196,7 +206,7 @@ def side_by_side(options: argparse.Namespace, names: Sequence[str]) -> list[Expe
             own["loops"] = loops
         elif units or (loops and "model" not in own):
             own["units_per_stage"] = units or schedule.division(loops)[1]
-        found.append(_changed(Experiment(schedule), own))
+        found.append(_changed(experiment, own))
     return found
 
 

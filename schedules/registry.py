@@ -20,7 +20,9 @@ from bfpp.schedules import (
     zero_bubble,
     zero_bubble_vee,
 )
+from bfpp.schedules.given_orders import read_schedule
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput, did_you_mean
+from bfpp.schedules.python_file import MARK, load_schedule
 from bfpp.schedules.steps import Schedule
 
 OF_THE_PAPER = (
@@ -55,6 +57,9 @@ ALIASES = {
 }
 """What people call a schedule elsewhere."""
 
+ORDERS = ".csv"
+"""How the names of files of orders end."""
+
 ENTRY_POINTS = "bfpp.schedules"
 
 
@@ -77,17 +82,29 @@ def registered_schedules() -> dict[str, Schedule]:
 
 
 def find_schedule(name: str, **parameters: Any) -> Schedule:
-    """The schedule of that name, with parameters of its own; or `InvalidConfiguration`."""
+    """The schedule of that name, with parameters of its own; or `InvalidConfiguration`.
+
+    The name may be that of a file of orders (`orders.csv`), or say where in a Python file a
+    schedule is (`mine.py:SCHEDULE`).
+    """
+    if name.endswith(ORDERS):
+        schedule: Schedule = read_schedule(name)
+    elif MARK in name:
+        schedule = load_schedule(name)
+    else:
+        schedule = _registered(ALIASES.get(name, name))
+    for parameter in parameters:
+        if parameter not in schedule.parameters:
+            raise InvalidConfiguration(parameter, f"{schedule.name} has no such parameter")
+    return replace(schedule, **parameters)
+
+
+def _registered(name: str) -> Schedule:
     known = registered_schedules()
-    name = ALIASES.get(name, name)
     if name not in known:
         raise InvalidConfiguration(
             "schedule",
-            f"{name!r} is not a schedule; choose from {', '.join(known)}"
-            + did_you_mean(name, known),
+            f"{name!r} is not a schedule; choose from {', '.join(known)}, or name a file "
+            f"(*{ORDERS}, *{MARK}NAME)" + did_you_mean(name, known),
         )
-    schedule = known[name]
-    for parameter in parameters:
-        if parameter not in schedule.parameters:
-            raise InvalidConfiguration(parameter, f"{name} has no such parameter")
-    return replace(schedule, **parameters)
+    return known[name]

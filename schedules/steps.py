@@ -7,7 +7,7 @@ gathers, reductions, buffers) follows from these orders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, ClassVar
@@ -154,6 +154,11 @@ class Schedule:
         if not self.looped and loops != self.loops:
             held = "one stage" if self.loops == 1 else f"{self.loops} stages"
             raise InvalidConfiguration("loops", f"{self.name} is not looped: {held} a rank")
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        """What the schedule itself decides of an experiment, by name."""
+        return {}
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -313,7 +313,8 @@ class Experiment:
         """The layers of each stage, if they are given."""
         if self.cut is None:
             return None
-        return cut_of(self.cut, self.transformer.layers, self.pp * (self.loops or self.rule.loops))
+        stages = len(self.rule.placement(self.pp, self.loops or self.rule.loops))
+        return cut_of(self.cut, self.transformer.layers, stages)
 
     def _communication(self) -> Communication:
         """What is communicated, and what of it a cluster's software overlaps."""
@@ -451,13 +452,15 @@ def of_group(group: str) -> list[str]:
 def experiment_of(values: Mapping[str, object]) -> Experiment:
     """The experiment that values by name say, as numbers or as texts, the schedule among them.
 
-    Raises `InvalidConfiguration` for a name that there is not, or a value that cannot be.
+    A file of orders says values too. Raises `InvalidConfiguration` for a name that there is not,
+    or a value that cannot be.
     """
     given = {ALIASES.get(name, name): value for name, value in values.items()}
     name = given.pop("schedule", None)
     if not isinstance(name, str):
         raise InvalidConfiguration("schedule", "must be given, by name")
     schedule = find_schedule(name)
+    given = {**schedule.values, **given}
     parameters = {
         each: _read(each, "count", given.pop(each)) for each in schedule.parameters if each in given
     }

@@ -230,7 +230,7 @@ def _divisions(
         return []
     if pp > 1 and schedule.looped:
         return [(loops, 1) for loops in _divisors(model.layers // pp) if loops > 1]
-    if pp * schedule.loops > model.layers:
+    if len(schedule.placement(pp, schedule.loops)) > model.layers:
         return []
     divided = default_division(schedule, model.layers, pp) if degrees.dp > 1 else None
     return [divided or (schedule.loops, 1)]
