@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from bfpp.experiment_file import is_experiment_file, read_experiment
+from bfpp.experiment_file import experiment_of_file, is_experiment_file, read_experiment
 from bfpp.numbers_given import seconds as seconds
 from bfpp.numbers_given import whole_number as whole_number
 from bfpp.schedules import Configuration, InvalidConfiguration, registered_schedules
@@ -52,7 +52,14 @@ def add_schedule_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "schedule",
         metavar="SCHEDULE",
-        help="; ".join([*summaries, "or an experiment file (*.toml), whose values options change"]),
+        help="; ".join(
+            [
+                *summaries,
+                "a file of orders (*.csv, in PyTorch's words)",
+                "a schedule in a Python file (FILE.py:NAME)",
+                "or an experiment file (*.toml), whose values options change",
+            ]
+        ),
     )
 
 
@@ -176,7 +183,9 @@ def pipeline(options: argparse.Namespace) -> Configuration:
 
 def _named(schedule: str) -> Experiment:
     """The experiment of a file, or one with the schedule of that name."""
-    return read_experiment(schedule) if is_experiment_file(schedule) else Experiment(schedule)
+    if is_experiment_file(schedule):
+        return read_experiment(schedule)
+    return experiment_of_file(schedule, {"schedule": schedule})
 
 
 def side_by_side(options: argparse.Namespace, names: Sequence[str]) -> list[Experiment]:
@@ -199,10 +208,10 @@ def side_by_side(options: argparse.Namespace, names: Sequence[str]) -> list[Expe
         loops, units = own.pop("loops", None), own.pop("units_per_stage", None)
         if rule.looped:
             own["loops"] = loops or experiment.loops
-        elif units or experiment.units_per_stage:
-            own["units_per_stage"] = units or experiment.units_per_stage
-        elif experiment.model is None and "model" not in own:
-            own["units_per_stage"] = loops
+        elif units := units or experiment.units_per_stage:
+            own["units_per_stage"] = units
+        elif loops and experiment.model is None and "model" not in own:
+            own["units_per_stage"] = rule.division(loops)[1]
         found.append(experiment.changed(**own))
     return found
 

@@ -19,7 +19,8 @@ from rich.text import Text
 
 from bfpp.errors import one_line
 from bfpp.schedules import Sharding
-from bfpp.traces.metrics import RankMetrics, bubble, rank_metrics
+from bfpp.traces.metrics import RankMetrics, bubble, bubble_fraction, rank_metrics, span
+from bfpp.traces.period import period
 from bfpp.traces.time_axis import in_words
 from bfpp.traces.timeline import Timeline
 
@@ -106,6 +107,9 @@ class Result:
             "schedule": self.name,
             "step_time": self.timeline.step_time,
             "bubble": bubble(self.timeline),
+            "bubble_fraction": bubble_fraction(self.timeline),
+            "span": span(self.ranks),
+            "period": period(self.timeline),
             "tasks": len(self.timeline.graph),
             **self.origin(),
             "ranks": [vars(rank) for rank in self.ranks],
@@ -125,7 +129,10 @@ class Result:
         peak = max(rank.peak_microbatches for rank in self.ranks)
         return [
             ("step time", in_words(self.timeline.step_time)),
+            ("span of the longest rank", in_words(self.record["span"])),
+            ("period, from step to step", in_words(self.record["period"])),
             ("bubble", f"{self.record['bubble']:.1%}"),
+            ("bubble fraction, of the step", f"{self.record['bubble_fraction']:.1%}"),
             ("exposed transfers, mean rank", self._mean(lambda rank: rank.exposed_transfer)),
             ("exposed gathers and reductions", self._mean(lambda rank: rank.exposed_data)),
             ("peak micro-batches, any rank", f"{peak:.4g}"),

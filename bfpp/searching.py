@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bfpp import options as shared
 from bfpp.model_options import add_model_argument, model_of
-from bfpp.schedules import Configuration, InvalidInput, registered_schedules
+from bfpp.schedules import Configuration, InvalidInput
+from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
@@ -50,8 +51,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         "--schedule",
         action="append",
         metavar="SCHEDULE",
-        help="search this schedule (may be given again; default: "
-        f"{', '.join(registered_schedules())})",
+        help=f"search this schedule (may be given again; default: {', '.join(DEFAULT_SCHEDULES)})",
     )
     parser.add_argument(
         "--implementation",
@@ -89,7 +89,7 @@ def problem_of(options: argparse.Namespace) -> Problem:
         load_cluster(options.cluster, constants.clusters),
         options.gpus,
         tuple(options.batch),
-        tuple(options.schedule or registered_schedules()),
+        tuple(options.schedule or DEFAULT_SCHEDULES),
         find_implementation(options.implementation, constants.implementations),
     )
 

@@ -7,7 +7,8 @@ from itertools import product
 from typing import Any
 
 from bfpp.predictions import predict
-from bfpp.schedules import InvalidConfiguration, registered_schedules
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.searching import parts
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.engines import DEFAULT
@@ -58,7 +59,7 @@ def search(
         load_cluster(cluster) if isinstance(cluster, str) else cluster,
         gpus,
         (batch,) if isinstance(batch, int) else tuple(batch),
-        tuple(schedules or registered_schedules()),
+        tuple(schedules or DEFAULT_SCHEDULES),
         find_implementation(implementation),
     )
     chosen = configurations(problem)

@@ -229,13 +229,17 @@ def _divisions(
         return []
     if pp > 1 and schedule.looped:
         return [(loops, 1) for loops in _divisors(model.layers // pp) if loops > 1]
-    return [default_division(schedule, model.layers, pp) if degrees.dp > 1 else (1, 1)]
+    if len(schedule.placement(pp, schedule.loops)) > model.layers:
+        return []
+    divided = default_division(schedule, model.layers, pp) if degrees.dp > 1 else None
+    return [divided or (schedule.loops, 1)]
 
 
 def _with_parameters(name: str, pp: int, microbatches: int) -> Iterable[Schedule]:
     """What depth-first runs together; the whole batch, if longer than N_PP, is breadth-first."""
     if name != "depth-first":
-        return [find_schedule(name)]
+        schedule = find_schedule(name)
+        return [schedule] if schedule.can_run(schedule.layout(pp, microbatches)) else []
     return [
         find_schedule(name, sequence=sequence)
         for sequence in _divisors(microbatches)

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import (
     Communication,
-    InvalidConfiguration,
     Layout,
     Order,
     Schedule,
@@ -62,7 +61,7 @@ def layouts(
 ) -> tuple[Schedule, Layout]:
     """A layout that the schedule can run on, its micro-batches rounded up if it must be."""
     pp = draw(st.integers(1, ranks))
-    loops = draw(st.integers(1, parts)) if schedule.looped else 1
+    loops = draw(st.integers(1, parts)) if schedule.looped else schedule.loops
     units = draw(_units(pp * loops, parts // loops))
     microbatches = draw(st.integers(1, max(2, cells // sum(units))))
     multiple = pp
@@ -71,7 +70,7 @@ def layouts(
         schedule, multiple = replace(schedule, sequence=sequence), sequence or pp
     layout = schedule.layout(pp, microbatches, loops, units)
     rounded_up = replace(layout, microbatches=-(-microbatches // multiple) * multiple)
-    runnable = [choice for choice in (layout, rounded_up) if _can_run(schedule, choice)]
+    runnable = [choice for choice in (layout, rounded_up) if schedule.can_run(choice)]
     assume(runnable)
     return schedule, runnable[0]
 
@@ -80,14 +79,6 @@ def _units(stages: int, most: int) -> st.SearchStrategy[tuple[int, ...]]:
     """Units of each stage: alike, more often than not."""
     alike = st.integers(1, most).map(lambda units: (units,) * stages)
     return alike | st.tuples(*[st.integers(1, most)] * stages)
-
-
-def _can_run(schedule: Schedule, layout: Layout) -> bool:
-    try:
-        schedule.require(layout)
-    except InvalidConfiguration:
-        return False
-    return True
 
 
 @st.composite

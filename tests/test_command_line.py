@@ -24,7 +24,17 @@ RANK = {
     "rank", "compute_time", "start", "end", "idle", "utilisation", "exposed_transfer",
     "exposed_data", "exposed_model", "peak_microbatches",
 }  # fmt: skip
-ABSTRACT = {"schedule", "step_time", "bubble", "tasks", "engine", "ranks"}
+ABSTRACT = {
+    "schedule",
+    "step_time",
+    "bubble",
+    "bubble_fraction",
+    "span",
+    "period",
+    "tasks",
+    "engine",
+    "ranks",
+}
 WITH_MODEL = ABSTRACT | {
     "tflops_per_gpu", "memory_gb", "memory_min_gb", "memory_largest_gb", "memory_parts_gb",
     "device_memory_gb", "missing_gb", "samples_per_second", "mfu", "hfu",

@@ -58,7 +58,12 @@ READERS = {
     ],
     "other.json.gz": ["show other.json.gz", "diff timeline.json other.json.gz --json"],
     "graph.json": ["check graph.json", "check graph.json --json --format graph"],
-    "orders.csv": ["check orders.csv", "check orders.csv --format torch --json"],
+    "orders.csv": [
+        "check orders.csv",
+        "check orders.csv --format torch --json",
+        "simulate orders.csv --json --svg out.svg",
+        f"compare orders.csv 1f1b {STEP}",
+    ],
     "journal": [f"search {SMALL_SEARCH} --journal journal"],
 }
 """Each kind of file that is read, and commands that read it."""

@@ -11,7 +11,8 @@ from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.predictions import Prediction, predict, print_cautions
 from bfpp.results import NOISE, Result, print_json, print_table
-from bfpp.schedules import InvalidConfiguration, Layout, registered_schedules
+from bfpp.schedules import InvalidConfiguration, Layout
+from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.experiment import Experiment
 
 
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "schedules",
         nargs="*",
         metavar="SCHEDULE",
-        help=f"schedules to compare (default: all of {', '.join(registered_schedules())})",
+        help=f"schedules to compare (default: {', '.join(DEFAULT_SCHEDULES)})",
     )
     shared.add_experiment_arguments(parser)
     shared.add_engine_argument(parser)
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     shared.refuse_text_beside_json(options)
-    names = options.schedules or list(registered_schedules())
+    names = options.schedules or DEFAULT_SCHEDULES
     experiments = shared.side_by_side(options, names)
     _require_same_model(experiments)
     assumed = assumptions(options)
