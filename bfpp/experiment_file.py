@@ -40,7 +40,7 @@ def experiment_of_file(path: str, values: Mapping[str, object]) -> Experiment:
     try:
         return experiment_of(values)
     except InvalidConfiguration as error:
-        if error.field == FIELD and values[FIELD] == path:
+        if error.field == FIELD and values.get(FIELD) == path:
             raise
         raise InvalidConfiguration(FIELD, f"{path}: {error.field}: {error.reason}") from None
 

@@ -264,7 +264,7 @@ class TaskGraph:
         >>> from bfpp.schedules import Layout, build_graph
         >>> graph = build_graph("1f1b", Layout(2, 2)).to_networkx()
         >>> graph.nodes[0]["operation"], graph.number_of_edges()
-        ('FORWARD', 23)
+        ('FORWARD', 22)
         """
         import networkx
 
