@@ -173,7 +173,9 @@ def _device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     seconds = moving(device, work.bytes) + work.kernels * device.launch_seconds
     seconds += sum(product_seconds(device, each, precision) for each in work.products)
     if work.attention:
-        seconds += attention_seconds(device, work.attention, precision, backward=backward)
+        speed = shape.implementation.attention_speed or device.attention
+        peak = device.peak_of(precision)
+        seconds += attention_seconds(peak, speed, work.attention, backward=backward)
     return seconds
 
 

@@ -12,6 +12,7 @@ from bfpp.formats import SVG
 from bfpp.outputs import Output, add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.sim.constants import Constants, load_constants
+from bfpp.sim.published import sources, table_path
 from bfpp.sim.validation import Comparison, compare, mean_absolute_error, read_measurements
 
 SHOWN = ("batch", "pp", "tp", "dp", "microbatch_size", "microbatches", "loops", "sharding")
@@ -24,7 +25,10 @@ COLUMNS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp validate`."""
     parser.add_argument(
-        "table", type=Path, metavar="TABLE.csv", help="measured configurations, one a row"
+        "table",
+        type=table_path,
+        metavar="TABLE.csv",
+        help=f"measured configurations, one a row; or published ones: {', '.join(sources())}",
     )
     parser.add_argument(
         "--constants",
