@@ -118,8 +118,9 @@ class Cluster:
         if members > self.gpus_per_node:
             return self._ring_of_nodes(members)
         larger = [bandwidth for devices, bandwidth in self.group_bandwidths if devices >= members]
-        bandwidth = min([*larger, self.intra_node.bandwidth])
-        return replace(self.intra_node, bandwidth=bandwidth)
+        if not larger:
+            return self.intra_node
+        return replace(self.intra_node, bandwidth=min(*larger, self.intra_node.bandwidth))
 
     def _ring_of_nodes(self, members: int) -> Link:
         inside, between = self.intra_node, self.inter_node

@@ -39,6 +39,7 @@ from bfpp.sim.experiment import ALIASES, OPTIONS, Experiment, experiment_of
 from bfpp.sim.numbers import is_count, is_usable, real, whole
 from bfpp.sim.physical import PhysicalCosts, default_division
 from bfpp.sim.prediction import Prediction, predict
+from bfpp.sim.uncertainty import Interval, interval
 
 WORK: dict[str, Callable[[PhysicalCosts, Layout], float]] = {
     "tflops_per_gpu": lambda physical, layout: physical.hardware_flops(layout) / 1e12,
@@ -142,6 +143,12 @@ class Case:
         """The prediction, as `bfpp.sim.prediction.predict` gives it."""
         physical = self.physical(constants)
         return predict(simulate(self.graph, physical), physical)
+
+    def compare(self, constants: Constants) -> Comparison:
+        """What is predicted, and how sure it is, beside what was measured."""
+        physical = self.physical(constants)
+        timeline = simulate(self.graph, physical)
+        return Comparison(self.measured, predict(timeline, physical), interval(timeline, physical))
 
 
 def read_measurements(path: Path) -> list[Measurement]:
@@ -268,6 +275,7 @@ class Comparison:
 
     measured: Measurement
     predicted: Mapping[str, Any]
+    interval: Interval
 
     def measured_value(self, name: str) -> float | None:
         """What was measured, if it was."""
@@ -295,6 +303,8 @@ class Comparison:
             "measured": {"tflops_per_gpu": self.measured.tflops_per_gpu, **self.measured.measured},
             "prediction": {
                 "step_seconds": self.measured.step_seconds * (1 + self.error_step_time / 100),
+                "step_time_low": self.interval.low,
+                "step_time_high": self.interval.high,
                 **{name: self.predicted[name] for name in ("tflops_per_gpu", *MEMORY)},
             },
             "error": {name: self.error(name) for name in names},
@@ -304,7 +314,12 @@ class Comparison:
 
 def compare(measured: Measurement, constants: Constants | None = None) -> Comparison:
     """Predict one row."""
-    return Comparison(measured, case_of(measured).predict(constants or Constants()))
+    return case_of(measured).compare(constants or Constants())
+
+
+def coverage(comparisons: Sequence[Comparison]) -> float:
+    """The share of measured step times inside their intervals; 80 % are to be expected."""
+    return float(np.mean([each.measured.step_seconds in each.interval for each in comparisons]))
 
 
 def mean_absolute_error(comparisons: Sequence[Comparison], name: str) -> float | None:

@@ -13,7 +13,13 @@ from bfpp.outputs import Output, add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.published import sources, table_path
-from bfpp.sim.validation import Comparison, compare, mean_absolute_error, read_measurements
+from bfpp.sim.validation import (
+    Comparison,
+    compare,
+    coverage,
+    mean_absolute_error,
+    read_measurements,
+)
 
 SHOWN = ("batch", "pp", "tp", "dp", "microbatch_size", "microbatches", "loops", "sharding")
 COLUMNS = (
@@ -54,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
                 "rows": [each.record for each in comparisons],
                 "throughput_mape": mean_absolute_error(comparisons, "tflops_per_gpu"),
                 "memory_mape": mean_absolute_error(comparisons, "memory_gb"),
+                "coverage": coverage(comparisons),
             }
         )
     else:
@@ -95,7 +102,8 @@ def _print(comparisons: Sequence[Comparison]) -> None:
             (title, f"{error:.2f} %")
             for title, name in (("throughput", "tflops_per_gpu"), ("memory", "memory_gb"))
             if (error := mean_absolute_error(comparisons, name)) is not None
-        ],
+        ]
+        + [("step times inside their 80 % intervals", f"{coverage(comparisons):.0%}")],
     )
 
 
