@@ -14,7 +14,7 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,9 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import ALIASES, OPTIONS, Experiment, experiment_of
 from bfpp.sim.numbers import is_count, is_usable, real, whole
 from bfpp.sim.physical import PhysicalCosts, default_division
-from bfpp.sim.prediction import Prediction, predict
+from bfpp.sim.prediction import predict
 from bfpp.sim.uncertainty import Interval, interval
+from bfpp.traces.timeline import Timeline
 
 WORK: dict[str, Callable[[PhysicalCosts, Layout], float]] = {
     "tflops_per_gpu": lambda physical, layout: physical.hardware_flops(layout) / 1e12,
@@ -139,16 +140,10 @@ class Case:
         step_time = simulate(self.graph, physical).step_time
         return physical.hardware_flops(self.graph.layout) / step_time / 1e12
 
-    def predict(self, constants: Constants) -> Prediction:
-        """The prediction, as `bfpp.sim.prediction.predict` gives it."""
-        physical = self.physical(constants)
-        return predict(simulate(self.graph, physical), physical)
-
     def compare(self, constants: Constants) -> Comparison:
-        """What is predicted, and how sure it is, beside what was measured."""
+        """What is predicted, beside what was measured."""
         physical = self.physical(constants)
-        timeline = simulate(self.graph, physical)
-        return Comparison(self.measured, predict(timeline, physical), interval(timeline, physical))
+        return Comparison(self.measured, simulate(self.graph, physical), physical)
 
 
 def read_measurements(path: Path) -> list[Measurement]:
@@ -274,8 +269,18 @@ class Comparison:
     """A measurement and its prediction; errors in per cent of what was measured."""
 
     measured: Measurement
-    predicted: Mapping[str, Any]
-    interval: Interval
+    timeline: Timeline
+    physical: PhysicalCosts
+
+    @cached_property
+    def predicted(self) -> Mapping[str, Any]:
+        """The physical numbers of the prediction."""
+        return {**predict(self.timeline, self.physical)}
+
+    @cached_property
+    def interval(self) -> Interval:
+        """Where 80 % of measured step times are expected."""
+        return interval(self.timeline, self.physical)
 
     def measured_value(self, name: str) -> float | None:
         """What was measured, if it was."""
