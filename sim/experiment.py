@@ -194,7 +194,7 @@ class Experiment:
         PHYSICAL,
         "choice",
         "whose software: the paper's library, which overlaps communication, Megatron-LM of 2022, "
-        "which does not, or today's Megatron-LM (default: paper)",
+        "which does not, today's Megatron-LM, or PyTorch's FSDP of 2023 (default: paper)",
         choices=tuple(IMPLEMENTATIONS),
     )
     precision: Precision | str | None = _option(

@@ -17,13 +17,16 @@ from bfpp.schedules.columns import Flags, Integers
 
 @dataclass(frozen=True)
 class DevicePlacement:
-    """The devices of a grid on nodes of `gpus_per_node`."""
+    """The devices of a grid on nodes of `gpus_per_node`.
+
+    A tensor-parallel group has a share of a node, or whole nodes.
+    """
 
     degrees: Degrees
     gpus_per_node: int
 
     def __post_init__(self) -> None:
-        if self.gpus_per_node % self.degrees.tp:
+        if self.gpus_per_node % self.degrees.tp and self.degrees.tp % self.gpus_per_node:
             raise InvalidConfiguration(
                 "tp",
                 f"groups of {self.degrees.tp} do not fit in nodes of {self.gpus_per_node} devices",
@@ -34,7 +37,7 @@ class DevicePlacement:
         return (pipeline * self.degrees.dp + data) * self.degrees.tp + tensor
 
     def _nodes(self) -> Integers:
-        """For each pipeline and data rank, the node of its tensor-parallel group."""
+        """For each pipeline and data rank, the (first) node of its tensor-parallel group."""
         degrees = self.degrees
         groups = np.arange(degrees.pp * degrees.dp, dtype=np.int32)
         nodes = groups * degrees.tp // self.gpus_per_node

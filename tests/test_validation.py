@@ -68,7 +68,7 @@ def test_configurations_that_differ_in_costs_share_a_graph(rows):
 
 def test_the_throughput_alone_is_that_of_the_whole_prediction(rows):
     case = case_of(rows[0])
-    prediction = case.predict(Constants())
+    prediction = case.compare(Constants()).predicted
     assert case.throughput(Constants()) == pytest.approx(prediction["tflops_per_gpu"])
 
 

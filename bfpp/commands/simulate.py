@@ -9,7 +9,7 @@ from bfpp.exports import add_export_arguments, write_exports
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
-from bfpp.predictions import predict, print_cautions
+from bfpp.predictions import predict, print_cautions, print_not_modelled
 from bfpp.results import print_json
 from bfpp.tables import print_result
 
@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
         print_text(options, [result])
         print_result(result)
         print_cautions([result])
+        print_not_modelled(result)
     write_pictures(options, [result], result.title)
     write_exports(options, result.timeline)
     return 0
