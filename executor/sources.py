@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -14,6 +12,7 @@ from bfpp.executor.corpus import Text, read_text
 from bfpp.executor.model import Model, drawing
 from bfpp.executor.transformer import TransformerSizes, transformer
 from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.python_file import named_in
 
 
 class ModelSource(Protocol):
@@ -66,14 +65,7 @@ class FunctionSource:
         return f"{self.path}:{self.name}"
 
     def _function(self) -> Callable[[int], object]:
-        name = f"bfpp_model_{self.path.stem}"
-        spec = importlib.util.spec_from_file_location(name, self.path)
-        if spec is None or spec.loader is None or not self.path.exists():
-            raise InvalidConfiguration("model", f"there is no Python file {self.path}")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        function = getattr(module, self.name, None)
+        function = named_in("model", self.path, self.name)
         if not callable(function):
             raise InvalidConfiguration("model", f"{self.path} has no function {self.name}")
         found: Callable[[int], object] = function

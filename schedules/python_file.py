@@ -1,4 +1,4 @@
-"""Schedules that a Python file defines: `mine.py:SCHEDULE`."""
+"""What a Python file of a user's defines: `mine.py:SCHEDULE`."""
 
 from __future__ import annotations
 
@@ -12,31 +12,38 @@ from bfpp.schedules.steps import Schedule
 MARK = ".py:"
 """What is between the file and the name of the schedule in it."""
 
+ABSENT = object()
+"""What is found where a file has nothing of that name."""
+
 
 def load_schedule(source: str) -> Schedule:
     """The schedule, or one of the class, of that name in the file."""
     stem, _, name = source.rpartition(MARK)
     path = Path(f"{stem}.py")
-    if not path.is_file():
-        raise InvalidConfiguration("schedule", f"there is no Python file {path}")
     try:
-        found = getattr(_module(path), name, None)
+        found = named_in("schedule", path, name)
         schedule = found() if isinstance(found, type) else found
         if isinstance(schedule, Schedule):
             _ = schedule.name
             return schedule
+    except InvalidConfiguration:
+        raise
     except Exception as error:  # whatever a user's file raises
         words = f"{type(error).__name__}: {error}"
         raise InvalidConfiguration("schedule", f"{source} fails with {words}") from error
     raise InvalidConfiguration("schedule", f"{path} has no Schedule of the name {name!r}")
 
 
-def _module(path: Path) -> object:
-    name = f"bfpp_schedule_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} cannot be imported")
+def named_in(field: str, path: Path, name: str) -> object:
+    """What the file calls by that name, or `ABSENT`; raises whatever the file raises.
+
+    Raises `InvalidConfiguration`, which blames `field`, if there is no such file.
+    """
+    module_name = f"bfpp_{field}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise InvalidConfiguration(field, f"there is no Python file {path}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[module_name] = module
     spec.loader.exec_module(module)
-    return module
+    return getattr(module, name, ABSENT)
