@@ -176,31 +176,38 @@ MEGATRON = Implementation(
     overlap_slowdown=0.0,
 )
 
+TODAY: dict[str, Any] = {
+    "precision": Precision.BF16,
+    "attention": Attention.FUSED,
+    "recompute": NO_RECOMPUTATION,
+    "fused_kernels": True,
+    "cuda_graphs": False,
+    # Without Transformer Engine's user buffers: on eight B200, nothing of it is hidden (published
+    # runs of Llama-3-70B layers; counted as hidden, eight devices come out 15 % too fast).
+    "tensor_overlap": 0.0,
+    "pp_overlap": True,
+    "dp_overlap": True,
+    "blocking_transfers": False,
+    "buffers_stages": False,
+    "shards_tied_embedding": True,
+    # Weights in full precision and two moments, which are divided over replicas, and weights in
+    # half precision.
+    "state_bytes": 12,
+    "update_bytes": 0,
+    "weight_bytes": 2,
+    # The layer transient of published peaks on B200: one, and one of the MLP's expanded width.
+    "hidden_gradients": 1,
+    "overlap_slowdown": 0.0,
+}
+"""What Megatron-LM and PyTorch's FSDP have in common."""
+
 CURRENT = Implementation(
     name="current",
     # Megatron-LM's defaults (2026), with Transformer Engine and its fused cross-entropy.
-    precision=Precision.BF16,
-    attention=Attention.FUSED,
+    **TODAY,
     sequence_parallel=True,
-    recompute=NO_RECOMPUTATION,
-    fused_kernels=True,
-    cuda_graphs=False,
-    # Without Transformer Engine's user buffers: on eight B200, nothing of it is hidden (published
-    # runs of Llama-3-70B layers; counted as hidden, eight devices come out 15 % too fast).
-    tensor_overlap=0.0,
-    pp_overlap=True,
-    dp_overlap=True,
-    blocking_transfers=False,
-    buffers_stages=False,
-    shards_tied_embedding=True,
-    # Weights in half precision, and gradients in full; the distributed optimizer divides the
-    # weights in full precision and two moments.
-    state_bytes=12,
-    update_bytes=0,
-    weight_bytes=2,
+    # Gradients in full precision.
     gradient_bytes=4,
-    # The layer transient of published peaks on B200: one, and one of the MLP's expanded width.
-    hidden_gradients=1,
     # cuBLAS: 32 MiB each for PyTorch and for Transformer Engine (Hopper and later).
     workspace_bytes=2**26,
     # Transformer Engine, where gradients are added up in the product.
@@ -209,7 +216,6 @@ CURRENT = Implementation(
     optimizer_traffic=46,
     # The product reads and writes gradients in full precision.
     accumulation_traffic=8,
-    overlap_slowdown=0.0,
     # Fitted to published runs on eight B200.
     step_seconds=10e-3,
 )
@@ -217,24 +223,9 @@ CURRENT = Implementation(
 FSDP = Implementation(
     name="fsdp",
     # PyTorch's FSDP of 2023 with FlashAttention, as in Composer and llm-foundry.
-    precision=Precision.BF16,
-    attention=Attention.FUSED,
+    **TODAY,
     sequence_parallel=False,
-    recompute=NO_RECOMPUTATION,
-    fused_kernels=True,
-    cuda_graphs=False,
-    tensor_overlap=0.0,
-    pp_overlap=True,
-    dp_overlap=True,
-    blocking_transfers=False,
-    buffers_stages=False,
-    shards_tied_embedding=True,
-    # Weights in full precision and two moments; FSDP divides them whatever else it divides.
-    state_bytes=12,
-    update_bytes=0,
-    weight_bytes=2,
     gradient_bytes=2,
-    hidden_gradients=1,
     # PyTorch's for cuBLAS, before Hopper.
     workspace_bytes=2**23,
     dummy_gradients=False,
@@ -242,7 +233,6 @@ FSDP = Implementation(
     optimizer_traffic=80,
     # Gradients are written in half precision (2), and divided before they are reduced (4).
     accumulation_traffic=6,
-    overlap_slowdown=0.0,
     step_seconds=0.0,
     # The first FlashAttention on A100: 30 % to 50 % of the peak forward, 25 % to 35 % backward
     # (Dao, 2023, FlashAttention-2, introduction).
