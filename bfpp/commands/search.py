@@ -17,7 +17,7 @@ from bfpp.predictions import shortage
 from bfpp.results import print_json, print_table
 from bfpp.schedules import Configuration
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
-from bfpp.sim.experiment import Experiment
+from bfpp.sim.experiment import OPTIONS, Experiment, experiment_of
 from bfpp.sim.search import Outcome, Problem, nearest, pareto, ranked
 
 SHOWN = 15
@@ -94,26 +94,10 @@ def _report(
 
 def _experiment(best: Outcome, options: argparse.Namespace) -> Experiment:
     """The experiment that predicts a configuration as the search did."""
-    configuration = best.configuration
-    return Experiment(
-        configuration.schedule,
-        model=options.model,
-        seq_length=options.seq_length,
-        cluster=options.cluster,
-        constants=options.constants,
-        implementation=options.implementation,
-        pp=configuration.degrees.pp,
-        dp=configuration.degrees.dp,
-        tp=configuration.degrees.tp,
-        microbatches=configuration.microbatches,
-        microbatch_size=configuration.microbatch_size,
-        sharding=configuration.communication.sharding,
-        **(
-            {"loops": configuration.loops}
-            if configuration.schedule.looped
-            else {"units_per_stage": configuration.units_per_stage}
-        ),
-    )
+    named = ("model", "seq_length", "cluster", "constants")
+    values = best.record | {name: getattr(options, name) for name in named}
+    known = ("schedule", *OPTIONS, *best.configuration.schedule.parameters)
+    return experiment_of({name: values[name] for name in known if values.get(name) is not None})
 
 
 def _print(
