@@ -134,16 +134,21 @@ def search(
     if not keeps_all and nothing_can_fit(problem, chosen):
         yield list(nearest_first(problem, chosen))
         return
-    with (
-        Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar,
-        executor(options.executor, options.workers) as workers,
-    ):
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         job = bar.add_task("", total=len(chosen), completed=len(chosen) - len(missing))
-        work = [workers.submit(evaluate, problem, part) for part in parts(missing)]
-        for promise in as_completed(work):
-            outcomes = _result(promise)
+        for outcomes in evaluated(problem, missing, options.executor, options.workers):
             bar.advance(job, len(outcomes))
             yield outcomes
+
+
+def evaluated(
+    problem: Problem, chosen: Sequence[Configuration], where: str, workers: int | None
+) -> Iterator[list[Outcome]]:
+    """The outcomes of some configurations, as workers have them."""
+    with executor(where, workers) as pool:
+        work = [pool.submit(evaluate, problem, part) for part in parts(chosen)]
+        for promise in as_completed(work):
+            yield _result(promise)
 
 
 def _result(promise: Promise) -> list[Outcome]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from bfpp.predictions import predict
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
-from bfpp.searching import parts
+from bfpp.searching import evaluated
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.engines import DEFAULT
-from bfpp.sim.executors import as_completed, executor
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import PAPER, find_implementation
 from bfpp.sim.model import Transformer, load_model
@@ -66,9 +65,7 @@ def search(
     if workers == 1:
         outcomes = evaluate(problem, chosen)
     else:
-        with executor("local", workers) as pool:
-            work = [pool.submit(evaluate, problem, part) for part in parts(chosen)]
-            outcomes = [outcome for done in as_completed(work) for outcome in done.result()]
+        outcomes = [*chain.from_iterable(evaluated(problem, chosen, "local", workers))]
     return [outcome.record for outcome in ranked(outcomes)]
 
 

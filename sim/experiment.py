@@ -321,13 +321,11 @@ class Experiment:
 
     def _communication(self) -> Communication:
         """What is communicated, and what of it a cluster's software overlaps."""
-        overlaps = self.model is None or self._implementation
-        return Communication(
-            self.sharding,
-            self.pp_overlap and (overlaps is True or overlaps.pp_overlap),
-            self.dp_overlap and (overlaps is True or overlaps.dp_overlap),
-            self.clipping,
-        )
+        pp_overlap, dp_overlap = self.pp_overlap, self.dp_overlap
+        if self.model is not None:
+            pp_overlap = pp_overlap and self._implementation.pp_overlap
+            dp_overlap = dp_overlap and self._implementation.dp_overlap
+        return Communication(self.sharding, pp_overlap, dp_overlap, self.clipping)
 
     @cached_property
     def transformer(self) -> Transformer:
