@@ -114,7 +114,7 @@ def predict(
 
 def _about(model: CostModel) -> About:
     """The names and numbers of the costs: enough to simulate the step again."""
-    costs = vars(model)
+    costs = {**vars(model)}
     costs |= asdict(costs["degrees"]) if "degrees" in costs else {}
     named = {name: getattr(value, "name", value) for name, value in costs.items()}
     return {name: value for name, value in named.items() if isinstance(value, str | int | float)}
