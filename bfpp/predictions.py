@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -19,12 +19,12 @@ from bfpp.schedules import InvalidInput
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import DEFAULT, simulate
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.physical import PhysicalCosts
-from bfpp.sim.prediction import predict as physical_prediction
-from bfpp.sim.profile import ProfiledCosts
-from bfpp.sim.uncertainty import interval, not_modelled
 from bfpp.traces.time_axis import in_words
 from bfpp.traces.timeline import About
+
+if TYPE_CHECKING:
+    # Loaded where a model is simulated, so that abstract costs are there soon.
+    from bfpp.sim.physical import PhysicalCosts
 
 SHOW_PROGRESS_FROM = 50_000
 """Tasks from which on a replay takes long enough to show its progress."""
@@ -40,6 +40,10 @@ class Prediction(Result):
     @property
     def physical(self) -> PhysicalCosts | None:
         """The cost model, if it is that of a model on a cluster."""
+        if self.experiment.model is None:
+            return None
+        from bfpp.sim.physical import PhysicalCosts
+
         return self.costs if isinstance(self.costs, PhysicalCosts) else None
 
     def origin(self) -> dict[str, Any]:
@@ -47,6 +51,9 @@ class Prediction(Result):
         physical, engine = self.physical, {"engine": self.timeline.source}
         if not physical:
             return engine
+        from bfpp.sim.prediction import predict as physical_prediction
+        from bfpp.sim.uncertainty import interval, not_modelled
+
         found = physical_prediction(self.timeline, physical)
         expected = interval(self.timeline, physical)
         return {
@@ -144,6 +151,10 @@ def _cautions(result: Prediction) -> Iterator[str]:
     costs, ranks = result.costs, result.timeline.graph.layout.pp
     if result.record.get("missing_gb"):
         yield f"does not fit: {shortage(result.record)}"
+    if result.experiment.profile is None:
+        return
+    from bfpp.sim.profile import ProfiledCosts
+
     if isinstance(costs, ProfiledCosts) and costs.ranks != ranks:
         yield (
             f"on {ranks} ranks, by a profile of {costs.ranks}: ranks that share cores or links "

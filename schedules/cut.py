@@ -1,4 +1,4 @@
-"""Which layers of a model each stage has."""
+"""Which layers of a model each stage has, and how finely ranks are divided."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from bfpp.schedules.invalid import InvalidConfiguration
+from bfpp.schedules.steps import Schedule
 
 
 def cut_layers(
@@ -83,3 +84,19 @@ def cut_of(cut: str, layers: int, stages: int) -> tuple[int, ...]:
 
 
 _LIST = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
+
+
+def default_division(
+    schedule: Schedule, layers: int, pp: int, loops: int = 1, cut: tuple[int, ...] | None = None
+) -> tuple[int, int | tuple[int, ...]]:
+    """Into how many stages a rank is divided, and each of them into how many units.
+
+    Into its loops where it loops; without a pipeline, a loop is a layer. Else a stage is
+    divided into its layers, so that each layer is gathered and reduced by itself, overlapped
+    with the compute of the others.
+    """
+    if schedule.looped:
+        return (loops if pp > 1 or loops > 1 else layers), 1
+    stages = len(schedule.placement(pp, schedule.loops))
+    units = tuple(max(count, 1) for count in cut or even_cut(layers, stages))
+    return schedule.loops, units[0] if len(set(units)) == 1 else units

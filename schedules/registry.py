@@ -20,7 +20,6 @@ from bfpp.schedules import (
     zero_bubble,
     zero_bubble_vee,
 )
-from bfpp.schedules.given_orders import read_schedule
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput, did_you_mean
 from bfpp.schedules.python_file import MARK, load_schedule
 from bfpp.schedules.steps import Schedule
@@ -88,6 +87,8 @@ def find_schedule(name: str, **parameters: Any) -> Schedule:
     schedule is (`mine.py:SCHEDULE`).
     """
     if name.endswith(ORDERS):
+        from bfpp.schedules.given_orders import read_schedule  # with the orders' own checker
+
         schedule: Schedule = read_schedule(name)
     elif MARK in name:
         schedule = load_schedule(name)

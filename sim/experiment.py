@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bfpp.schedules import (
     Communication,
@@ -24,7 +24,7 @@ from bfpp.schedules import (
     find_schedule,
 )
 from bfpp.schedules.attention import Attention, parse_attention
-from bfpp.schedules.cut import cut_of
+from bfpp.schedules.cut import cut_of, default_division
 from bfpp.schedules.invalid import did_you_mean
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
@@ -43,8 +43,11 @@ from bfpp.sim.numbers import (
     real,
     whole,
 )
-from bfpp.sim.physical import PhysicalCosts, default_division
-from bfpp.sim.profile import ProfiledCosts, load_profile
+
+if TYPE_CHECKING:
+    # Loaded where a model is simulated, so that abstract costs are there soon.
+    from bfpp.sim.physical import PhysicalCosts
+    from bfpp.sim.profile import ProfiledCosts
 
 Value = TypeVar("Value")
 
@@ -367,6 +370,8 @@ class Experiment:
             raise InvalidConfiguration(
                 name, "abstract seconds do not go with --model and --cluster"
             )
+        from bfpp.sim.physical import PhysicalCosts
+
         model = self.transformer
         if self.cluster is None:
             raise InvalidConfiguration("cluster", "must be given together with --model")
@@ -389,19 +394,26 @@ class Experiment:
     @property
     def physical(self) -> PhysicalCosts | None:
         """The cost model, if it is that of a model on a cluster."""
-        return self.costs if isinstance(self.costs, PhysicalCosts) else None
+        costs = self.costs
+        if self.model is None:
+            return None
+        from bfpp.sim.physical import PhysicalCosts
+
+        return costs if isinstance(costs, PhysicalCosts) else None
 
     def require_physical(self) -> PhysicalCosts:
         """The cost model; raises `InvalidConfiguration` unless it is that of a model."""
-        if self.physical is None:
+        if (physical := self.physical) is None:
             raise InvalidConfiguration("model", "must be given, and a cluster")
-        return self.physical
+        return physical
 
     def _profiled(self, profile: ProfiledCosts | str, given: Mapping[str, float]) -> ProfiledCosts:
         """The costs of a profile, which says all that other values could say of costs."""
         for name in (*given, *of_group(PHYSICAL), "tp", "cp", "ep", "microbatch_size"):
             if getattr(self, name) != DEFAULTS[name]:
                 raise InvalidConfiguration(name, "does not go with --profile")
+        from bfpp.sim.profile import load_profile
+
         costs = load_profile(profile) if isinstance(profile, str) else profile
         if self.dp not in (DEFAULTS["dp"], costs.replicas):
             raise InvalidConfiguration(

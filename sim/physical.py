@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Schedule, Sharding, TaskGraph
+from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Sharding, TaskGraph
 from bfpp.schedules.attention import Attention
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
@@ -251,22 +251,6 @@ class PhysicalStep:
         device = self.physical.cluster.device
         bandwidth = device.memory_bandwidth * device.memory_efficiency
         return Load((parameters * traffic / bandwidth)[self.graph.rank[tasks]])
-
-
-def default_division(
-    schedule: Schedule, layers: int, pp: int, loops: int = 1, cut: tuple[int, ...] | None = None
-) -> tuple[int, int | tuple[int, ...]]:
-    """Into how many stages a rank is divided, and each of them into how many units.
-
-    Into its loops where it loops; without a pipeline, a loop is a layer. Else a stage is
-    divided into its layers, so that each layer is gathered and reduced by itself, overlapped
-    with the compute of the others.
-    """
-    if schedule.looped:
-        return (loops if pp > 1 or loops > 1 else layers), 1
-    stages = len(schedule.placement(pp, schedule.loops))
-    units = tuple(max(count, 1) for count in cut or even_cut(layers, stages))
-    return schedule.loops, units[0] if len(set(units)) == 1 else units
 
 
 def rank_parameters(physical: PhysicalCosts, layout: Layout) -> Seconds:

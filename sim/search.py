@@ -24,12 +24,13 @@ from bfpp.schedules import (
     build_graph,
     find_schedule,
 )
+from bfpp.schedules.cut import default_division
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compiled_engine import simulate
 from bfpp.sim.implementation import PAPER, Implementation, find_implementation
 from bfpp.sim.memory import GIGABYTE, least_memory
 from bfpp.sim.model import Transformer
-from bfpp.sim.physical import PhysicalCosts, default_division
+from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
 from bfpp.traces.metrics import bubble
 

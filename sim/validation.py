@@ -31,13 +31,14 @@ from bfpp.schedules import (
     build_graph,
     registered_schedules,
 )
+from bfpp.schedules.cut import default_division
 from bfpp.schedules.invalid import did_you_mean
 from bfpp.schedules.reading import read_file
 from bfpp.sim.constants import Constants
 from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import ALIASES, OPTIONS, Experiment, experiment_of
 from bfpp.sim.numbers import is_count, is_usable, real, whole
-from bfpp.sim.physical import PhysicalCosts, default_division
+from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
 from bfpp.sim.uncertainty import Interval, interval
 from bfpp.traces.timeline import Timeline

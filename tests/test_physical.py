@@ -19,6 +19,7 @@ from bfpp.schedules import (
     find_schedule,
     lower,
 )
+from bfpp.schedules.cut import default_division
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import parse_recomputation
 from bfpp.schedules.steps import STEP, backward, backward_input, backward_weight, forward
@@ -33,7 +34,6 @@ from bfpp.sim.model import Transformer, hardware_flops, load_model
 from bfpp.sim.operators import Collective, Way
 from bfpp.sim.physical import (
     PhysicalCosts,
-    default_division,
     rank_parameters,
 )
 from bfpp.sim.placement import DevicePlacement
