@@ -481,7 +481,7 @@ class Observed:
         return {
             "fault": self.fault.name,
             "exit code": str(self.end.ended.code),
-            "what is told": self.line or "nothing",
+            "message": self.line or "nothing",
             "seconds": f"{self.end.seconds:.1f} of {self.fault.limit:.0f}",
             "last good state": f"step {self.kept}" if self.kept else "none yet",
             "goes on bit for bit": is_exact if self.again else "-",
@@ -491,8 +491,8 @@ class Observed:
 
 def line_of(ended: Ended) -> str:
     """What the run says of its end, without its name."""
-    told = [line for line in ended.said if line.startswith("bfpp run: ")]
-    return told[0].removeprefix("bfpp run: ") if told else ""
+    lines = [line for line in ended.said if line.startswith("bfpp run: ")]
+    return lines[0].removeprefix("bfpp run: ") if lines else ""
 
 
 def observed(fault: Fault, folder: Path) -> Observed:

@@ -43,8 +43,3 @@ class Degrees:
     def devices(self) -> int:
         """All devices (N_GPU)."""
         return self.pp * self.dp * self.cp * self.tp
-
-    @property
-    def dp_shard(self) -> int:
-        """Replicas that share one copy of a sharded training state."""
-        return self.dp // self.dp_replicate

@@ -50,7 +50,7 @@ ROW_GAP, RANK_GAP, PANEL_GAP, AXIS_GAP, BEFORE_ROW = 1.0, 3.0, 12.0, 5.0, 6.0
 LEAST_DISTANCE, MIDDLE = 3.0, 0.36
 LETTERS = (8.5, 6.0, 5.0)
 SWATCH, LINE = 16.5, 13.0
-NUMBERS, STAGES = "numbers: micro-batch", "; of gathers and reductions, stage"
+NUMBERS, UNITS = "numbers: micro-batch", "; of gathers and reductions, unit"
 GRID, SEAM = "#dfe3e8", "#ffffff"
 
 
@@ -246,7 +246,7 @@ def _legend(drawings: Sequence[_Drawing], frame: _Frame, top: float) -> tuple[li
         elements += _swatch(operation, x, baseline)
         elements.append(text(x + SWATCH + 3, baseline, operation.title, SMALL))
         x += width + 12
-    note = NUMBERS + (STAGES if any(each.row.scope is Scope.UNIT for each in shown) else "")
+    note = NUMBERS + (UNITS if any(each.row.scope is Scope.UNIT for each in shown) else "")
     if x + text_width(note, SMALL) > frame.right:
         baseline += LINE
     elements.append(text(frame.right, baseline, note, SMALL, "end", QUIET_INK))
