@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from bfpp.schedules import breadth_first, depth_first, gpipe, one_forward_one_backward
+from bfpp.schedules import breadth_first, chimera, depth_first, gpipe, one_forward_one_backward
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput, did_you_mean
 from bfpp.schedules.steps import Schedule
 
@@ -20,6 +20,7 @@ BUILT_IN = (
     one_forward_one_backward.SCHEDULE,
     depth_first.SCHEDULE,
     breadth_first.SCHEDULE,
+    chimera.SCHEDULE,
 )
 
 ALIASES = {"interleaved": "depth-first", "bfs": "breadth-first"}

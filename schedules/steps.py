@@ -72,7 +72,9 @@ class Schedule:
     """A rule that gives each rank the order of its compute steps.
 
     A schedule is a class with a `name` and `steps`; its fields, if any, are parameters of
-    its own. `looped` says that a rank may hold several stages; `placement` where they are.
+    its own. `looped` says that a rank may hold several stages; `placement` where they are,
+    and `copies` where second copies are, if there are any: `copy_of` says which one a
+    micro-batch goes through.
 
     >>> class InTurn(Schedule):
     ...     name = "in-turn"
@@ -100,12 +102,27 @@ class Schedule:
         """The rank of each stage."""
         return tuple(range(pp)) * loops
 
+    def copies(self, pp: int, loops: int) -> tuple[tuple[int, ...], ...]:
+        """The rank of each stage's second copy, where there are two."""
+        del pp, loops
+        return ()
+
+    def copy_of(self, layout: Layout, microbatch: int) -> int:
+        """The copy of all stages that a micro-batch goes through."""
+        del layout, microbatch
+        return 0
+
     def layout(
         self, pp: int, microbatches: int, loops: int = 1, units_per_stage: int | Sequence[int] = 1
     ) -> Layout:
         """Stages placed as this schedule wants them."""
-        placement = self.placement(pp, loops)
-        return Layout(pp, microbatches, units_per_stage=units_per_stage, placement=placement)
+        return Layout(
+            pp,
+            microbatches,
+            units_per_stage=units_per_stage,
+            placement=self.placement(pp, loops),
+            copies=self.copies(pp, loops),
+        )
 
     def divided(self, pp: int, microbatches: int, parts: int) -> Layout:
         """Ranks of that many parts each: stages of a looped schedule, else units of the stage."""
@@ -123,6 +140,8 @@ class Schedule:
             raise InvalidConfiguration("loops", f"{self.name} is not looped: one stage a rank")
         if layout.placement != self.placement(layout.pp, layout.loops):
             raise InvalidConfiguration("placement", f"{self.name} places stages otherwise")
+        if layout.copies != self.copies(layout.pp, layout.loops):
+            raise InvalidConfiguration("copies", f"{self.name} places copies of stages otherwise")
         self.validate(layout)
 
     def orders(self, layout: Layout) -> list[Order]:

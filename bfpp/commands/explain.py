@@ -65,8 +65,7 @@ def run(options: argparse.Namespace) -> int:
             assumed += assumptions(words)
     base = Explanation(predicted(experiment, options.engine))
     others = {
-        text: Explanation(predicted(case, options.engine, costs))
-        for text, case, costs in compared
+        text: Explanation(predicted(case, options.engine, costs)) for text, case, costs in compared
     }
     if options.json:
         cases = [{"case": text, **base.difference(other)} for text, other in others.items()]

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bfpp.schedules.communication import Communication
+from bfpp.schedules.communication import Communication, Sharding
 from bfpp.schedules.graph import TaskGraph
+from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.draft import Draft
 from bfpp.schedules.lowering.passes import (
@@ -49,14 +50,16 @@ def lower(
     """The task graph of each rank's compute order.
 
     Every stage must run each micro-batch forward and backward once, on the
-    rank that holds it. Raises `Deadlock` where a rank would wait for ever.
+    rank that holds it, or one of its copies. Raises `Deadlock` where a rank would wait for ever.
     """
+    if layout.copies and communication.sharding is Sharding.FULL:
+        raise InvalidConfiguration("sharding", "stages with copies cannot be fully sharded yet")
     steps = step_table(orders, layout)
     runs = runs_of(steps, layout, communication.sharding)
     draft = Draft(layout, communication)
     add_compute(draft, steps, runs)
     add_transfers(draft, steps)
     add_gathers(draft, steps, runs)
-    reductions = add_reductions(draft, steps, runs)
-    add_optimizer(draft, steps, runs, reductions)
+    reduced = add_reductions(draft, steps, runs)
+    add_optimizer(draft, steps, reduced)
     return draft.finish(name)
