@@ -202,7 +202,8 @@ class TaskGraph:
 
     def takes_part(self, rank: int) -> Flags:
         """The tasks that a rank has an end of."""
-        return (self.rank == rank) | (self.peer == rank)
+        own: Flags = (self.rank == rank) | (self.peer == rank)
+        return own
 
     @cached_property
     def is_compute(self) -> Flags:

@@ -92,6 +92,23 @@ def _units(stages: int, most: int) -> st.SearchStrategy[tuple[int, ...]]:
     return alike | st.tuples(*[st.integers(1, most)] * stages)
 
 
+def some_configuration(
+    schedule: Schedule, ranks: int, communication: Communication
+) -> Configuration:
+    """Of two parts a rank where there may be, else of one; raises what that is refused with."""
+    for parts in (2, 1):
+        try:
+            layout = schedule.divided(ranks, 2 * ranks, parts)
+            found = Configuration(schedule, layout, communication)
+            found.graph()
+        except InvalidConfiguration:
+            if parts == 1:
+                raise
+        else:
+            return found
+    raise AssertionError(schedule)
+
+
 def _can_be_placed(schedule: Schedule, pp: int) -> bool:
     try:
         schedule.layout(pp, 1)
