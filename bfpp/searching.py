@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bfpp import options as shared
 from bfpp.model_options import add_model_argument, model_of
-from bfpp.schedules import Configuration, InvalidInput, registered_schedules
+from bfpp.schedules import Configuration, InvalidInput
+from bfpp.schedules.registry import OF_THE_PAPER
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
 from bfpp.sim.implementation import IMPLEMENTATIONS
@@ -49,8 +50,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         "--schedule",
         action="append",
         metavar="SCHEDULE",
-        help="search this schedule (may be given again; default: "
-        f"{', '.join(registered_schedules())})",
+        help=f"search this schedule (may be given again; default: {', '.join(OF_THE_PAPER)})",
     )
     parser.add_argument(
         "--implementation",
@@ -81,7 +81,7 @@ def problem_of(options: argparse.Namespace) -> Problem:
         load_cluster(options.cluster),
         options.gpus,
         tuple(options.batch),
-        tuple(options.schedule or registered_schedules()),
+        tuple(options.schedule or OF_THE_PAPER),
         options.implementation,
     )
 

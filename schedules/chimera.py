@@ -31,7 +31,9 @@ class Chimera(Schedule):
     summary = "two copies of each stage; 1F1B down and up the ranks at once"
 
     def copies(self, pp: int, loops: int) -> tuple[tuple[int, ...], ...]:
-        """The second copies are in reverse."""
+        """The second copies are in reverse, so that no rank holds a stage twice."""
+        if pp % 2:
+            raise InvalidConfiguration("pp", f"{self.name} needs an even number of ranks, not {pp}")
         return (self.placement(pp, loops)[::-1],)
 
     def copy_of(self, layout: Layout, microbatch: int) -> int:
@@ -57,11 +59,7 @@ class Chimera(Schedule):
             yield slots[slot]
 
     def validate(self, layout: Layout) -> None:
-        """A rank cannot hold a stage twice, and both directions need something to do."""
-        if layout.pp % 2:
-            raise InvalidConfiguration(
-                "pp", f"{self.name} needs an even number of ranks, not {layout.pp}"
-            )
+        """Both directions need something to do."""
         if layout.microbatches < 2:
             raise InvalidConfiguration(
                 "microbatches", f"{self.name} needs one in each direction, so two at least"

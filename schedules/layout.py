@@ -173,6 +173,11 @@ class Layout:
             holds[np.array(placement)[self.stage_of_unit], np.arange(self.units)] = True
         return holds
 
+    @property
+    def ends_are_apart(self) -> bool:
+        """Whether some rank holds the first unit and not the last one."""
+        return bool((self.holds[:, 0] & ~self.holds[:, -1]).any())
+
     def sums(self, of_unit: Seconds) -> Seconds:
         """For each rank, the sum of what its units have each."""
         total: Seconds = self.holds @ of_unit

@@ -15,11 +15,19 @@ from bfpp.schedules import breadth_first, chimera, depth_first, gpipe, one_forwa
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput, did_you_mean
 from bfpp.schedules.steps import Schedule
 
+OF_THE_PAPER: dict[str, Schedule] = {
+    schedule.name: schedule
+    for schedule in (
+        gpipe.SCHEDULE,
+        one_forward_one_backward.SCHEDULE,
+        depth_first.SCHEDULE,
+        breadth_first.SCHEDULE,
+    )
+}
+"""Those that are compared and searched unless others are asked for."""
+
 BUILT_IN = (
-    gpipe.SCHEDULE,
-    one_forward_one_backward.SCHEDULE,
-    depth_first.SCHEDULE,
-    breadth_first.SCHEDULE,
+    *OF_THE_PAPER.values(),
     chimera.SCHEDULE,
 )
 

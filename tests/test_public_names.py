@@ -56,6 +56,7 @@ def test_a_package_can_register_a_schedule(installed):
         "1f1b",
         "depth-first",
         "breadth-first",
+        "chimera",
         "mine",
     ]
     layout = bfpp.Layout(2, 3)

@@ -11,7 +11,8 @@ from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.predictions import Prediction, predicted, print_cautions
 from bfpp.results import NOISE, Result, print_json, print_table
-from bfpp.schedules import InvalidConfiguration, Layout, registered_schedules
+from bfpp.schedules import InvalidConfiguration, Layout
+from bfpp.schedules.registry import OF_THE_PAPER
 from bfpp.sim.experiment import Experiment
 
 
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "schedules",
         nargs="*",
         metavar="SCHEDULE",
-        help=f"schedules to compare (default: all of {', '.join(registered_schedules())})",
+        help=f"schedules to compare (default: {', '.join(OF_THE_PAPER)})",
     )
     shared.add_layout_arguments(parser)
     shared.add_communication_arguments(parser)
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     shared.refuse_text_beside_json(options)
-    names = options.schedules or list(registered_schedules())
+    names = options.schedules or list(OF_THE_PAPER)
     experiments = shared.side_by_side(options, names)
     _require_same_model(experiments)
     assumed = assumptions(options)
