@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bfpp.executor.plan import Plan
 from bfpp.schedules import (
     Communication,
     Degrees,
@@ -31,6 +34,8 @@ from bfpp.sim.model import load_model
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.traces.metrics import bubble
 from tests.mutations import changed, find
+from tests.small_models import chain
+from tests.training_runs import same, training
 
 deterministic = settings(derandomize=True, deadline=None, max_examples=40)
 
@@ -193,3 +198,24 @@ def test_gradients_are_reduced_over_copies_and_replicas() -> None:
     assert (reduction_seconds(alone, 1) == 0).all()
     assert (reduction_seconds(chimera(4, 8), 1) > 0).all()
     assert (reduction_seconds(chimera(4, 8), 2) > reduction_seconds(chimera(4, 8), 1)).all()
+
+
+# What a checkpoint holds
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("sharding", [Sharding.NONE, Sharding.PARTIAL])
+def test_a_checkpoint_holds_a_parameter_of_two_copies_once(
+    sharding: Sharding, tmp_path: Path
+) -> None:
+    """All copies agree on it, and a pipeline without copies goes on from it."""
+    with training(Plan(chimera(4, 4, sharding=sharding), chain(4), dp=2)) as copied:
+        copied.run(range(2))
+        path, saved = copied.save(tmp_path, 2), copied.values()
+    alone = build_graph("1f1b", Layout(2, 4, units_per_stage=2), Communication())
+    with training(Plan(alone, chain(4))) as loaded:
+        loaded.load(path)
+        assert same(loaded.values(), saved)
+    with training(Plan(chimera(4, 4, sharding=sharding), chain(4), dp=2)) as again:
+        again.load(path)
+        assert same(again.values(), saved)
