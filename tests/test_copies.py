@@ -32,6 +32,7 @@ from bfpp.sim.cluster import load_cluster
 from bfpp.sim.engines import simulate
 from bfpp.sim.model import load_model
 from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.search import Problem, configurations
 from bfpp.traces.metrics import bubble
 from tests.mutations import changed, find
 from tests.small_models import chain
@@ -219,3 +220,14 @@ def test_a_checkpoint_holds_a_parameter_of_two_copies_once(
     with training(Plan(chimera(4, 4, sharding=sharding), chain(4), dp=2)) as again:
         again.load(path)
         assert same(again.values(), saved)
+
+
+def test_the_search_leaves_out_what_copies_cannot_do() -> None:
+    """Odd numbers of ranks, single micro-batches, full sharding."""
+    model, cluster = load_model("bert-6.6b"), load_cluster("dgx1-v100")
+    found = configurations(Problem(model, cluster, 8, (4,), ("chimera",), "paper"))
+    assert found
+    for configuration in found:
+        assert configuration.degrees.pp % 2 == 0
+        assert configuration.microbatches > 1
+        assert configuration.communication.sharding is not Sharding.FULL

@@ -44,6 +44,12 @@ def build_graph(
     return lower(known.orders(layout), layout, communication or Communication(), known.name)
 
 
+def require_sharding(layout: Layout, communication: Communication) -> None:
+    """Raise `InvalidConfiguration` for stages that cannot be sharded so."""
+    if layout.copies and communication.sharding is Sharding.FULL:
+        raise InvalidConfiguration("sharding", "stages with copies cannot be fully sharded yet")
+
+
 def lower(
     orders: Sequence[Order], layout: Layout, communication: Communication, name: str = "orders"
 ) -> TaskGraph:
@@ -52,8 +58,7 @@ def lower(
     Every stage must run each micro-batch forward and backward once, on the
     rank that holds it, or one of its copies. Raises `Deadlock` where a rank would wait for ever.
     """
-    if layout.copies and communication.sharding is Sharding.FULL:
-        raise InvalidConfiguration("sharding", "stages with copies cannot be fully sharded yet")
+    require_sharding(layout, communication)
     steps = step_table(orders, layout)
     runs = runs_of(steps, layout, communication.sharding)
     draft = Draft(layout, communication)
