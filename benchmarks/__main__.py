@@ -18,7 +18,7 @@ from rich.table import Table
 from benchmarks.measure import Results
 
 SPEEDS = ("scale", "engines", "lowering", "small", "startup", "batch", "prediction")
-NAMES = (*SPEEDS, "faults")
+NAMES = (*SPEEDS, "faults", "accuracy")
 
 
 def show(console: Console, results: Results) -> None:
@@ -32,17 +32,24 @@ def show(console: Console, results: Results) -> None:
     console.print(table)
 
 
-def markdown(results: Results, command: str) -> str:
-    """A page: when, where and by which command it was measured, the table, and the remarks."""
-    names = list(results.rows[0])
-    rows = [names, ["---"] * len(names), *(map(str, row.values()) for row in results.rows)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def markdown(tables: list[Results], command: str) -> str:
+    """A page: when, where and by which command it was measured, the tables, and their remarks."""
     measured = (
         f"Measured on {date.today()} with `{command}` on {os.cpu_count()} cores "
         f"({processor()}, Python {platform.python_version()})."
     )
-    remarks = "\n".join(f"- {remark}" for remark in results.remarks)
-    return f"# {results.title}\n\n{measured}\n\nTarget: {results.target}.\n\n{remarks}\n\n{table}\n"
+    first, *others = tables
+    sections = [f"# {first.title}\n\n{measured}\n\n{section(first)}"]
+    sections += [f"## {results.title}\n\n{section(results)}" for results in others]
+    return "\n".join(sections)
+
+
+def section(results: Results) -> str:
+    names = list(results.rows[0])
+    rows = [names, ["---"] * len(names), *(map(str, row.values()) for row in results.rows)]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    remarks = "".join(f"- {remark}\n" for remark in results.remarks)
+    return "\n".join([f"Target: {results.target}.\n", *([remarks] if remarks else []), table, ""])
 
 
 def processor() -> str:
@@ -70,12 +77,14 @@ def main() -> None:
     record: dict[str, Any] = {"processor": processor(), "python": platform.python_version()}
     pages = []
     for name in options.names or SPEEDS:
-        results = import_module(f"benchmarks.{name}").run()
-        show(console, results)
-        record[name] = asdict(results)
+        found = import_module(f"benchmarks.{name}").run()
+        tables = found if isinstance(found, list) else [found]
+        for results in tables:
+            show(console, results)
+        record[name] = [asdict(results) for results in tables]
         if options.json:
             options.json.write_text(json.dumps(record, indent=1) + "\n")
-        pages.append(markdown(results, f"python -m benchmarks {name}"))
+        pages.append(markdown(tables, f"python -m benchmarks {name}"))
         if options.out:
             options.out.write_text("\n".join(pages))
 

@@ -1,5 +1,9 @@
 """The public names of `bfpp`, and where each of them lives."""
 
+from .explanation import Explanation as Explanation
+from .explanation import explain as explain
+from .predictions import Prediction as Prediction
+from .predictions import predict as predict
 from .schedules import Communication as Communication
 from .schedules import Configuration as Configuration
 from .schedules import Degrees as Degrees
@@ -27,19 +31,21 @@ from .sim.experiment import experiment_of as experiment_of
 from .sim.model import Transformer as Transformer
 from .sim.model import load_model as load_model
 from .sim.physical import PhysicalCosts as PhysicalCosts
+from .sweeping import search as search
+from .sweeping import sweep as sweep
 from .traces.difference import Difference as Difference
 from .traces.difference import difference as difference
-from .traces.html import Panel as Panel
 from .traces.html import write_html as write_html
 from .traces.metrics import bubble as bubble
 from .traces.metrics import rank_metrics as rank_metrics
+from .traces.panel import Panel as Panel
 from .traces.perfetto import write_perfetto as write_perfetto
-from .traces.svg import SvgPanel as SvgPanel
 from .traces.svg import write_svg as write_svg
 from .traces.text import text as text
 from .traces.timeline import Timeline as Timeline
 from .traces.timeline_file import load_timeline as load_timeline
 from .traces.timeline_file import save_timeline as save_timeline
+from .training import train as train
 
 __version__: str
 
@@ -53,15 +59,16 @@ __all__ = [
     "Degrees",
     "Difference",
     "Experiment",
+    "Explanation",
     "InvalidConfiguration",
     "InvalidInput",
     "Layout",
     "Operation",
     "Panel",
     "PhysicalCosts",
+    "Prediction",
     "Schedule",
     "Sharding",
-    "SvgPanel",
     "TaskGraph",
     "Timeline",
     "Transformer",
@@ -70,16 +77,21 @@ __all__ = [
     "build_graph",
     "difference",
     "experiment_of",
+    "explain",
     "find_schedule",
     "load_cluster",
     "load_model",
     "load_timeline",
     "lower",
+    "predict",
     "rank_metrics",
     "registered_schedules",
     "save_timeline",
+    "search",
     "simulate",
+    "sweep",
     "text",
+    "train",
     "violations",
     "write_html",
     "write_perfetto",

@@ -10,6 +10,9 @@ from bfpp.schedules import InvalidConfiguration, InvalidInput
 OPTION_OF_FIELD = {
     "schedule": "SCHEDULE",
     "file": "FILE",
+    "sleep": "--mock-compute",
+    "ends": "--embedding-stage",
+    "activations": "--recompute",
 }
 """The option that sets a field of a configuration; by default `--field`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from bfpp.schedules import InvalidConfiguration
@@ -26,14 +27,21 @@ def read_experiment(path: str) -> Experiment:
     table = read_toml(FIELD, path)
     require_kind(FIELD, path, table, EXPERIMENT)
     values = {name: value for name, value in table.items() if name != "format"}
-    for name, option in OPTIONS.items():
+    for name in (FIELD, *(name for name, option in OPTIONS.items() if option.kind == "name")):
         value = values.get(name)
-        if option.kind == "name" and isinstance(value, str) and "." in value:
+        if isinstance(value, str) and "." in value:
             beside = Path(path).parent / value
             values[name] = str(beside) if beside.exists() else value
+    return experiment_of_file(path, values)
+
+
+def experiment_of_file(path: str, values: Mapping[str, object]) -> Experiment:
+    """The experiment that a file says by these values; SCHEDULE is blamed for what cannot be."""
     try:
         return experiment_of(values)
     except InvalidConfiguration as error:
+        if error.field == FIELD and values.get(FIELD) == path:
+            raise
         raise InvalidConfiguration(FIELD, f"{path}: {error.field}: {error.reason}") from None
 
 

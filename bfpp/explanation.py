@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from bfpp.predictions import Prediction
+from bfpp.predictions import Prediction, predict
 from bfpp.schedules.operations import OPERATIONS
+from bfpp.sim.engines import DEFAULT
+from bfpp.sim.experiment import Experiment
 from bfpp.sim.sensitivity import Sensitivity, sensitivities
 from bfpp.traces.causes import Causes
 from bfpp.traces.operations import Cause
@@ -80,3 +82,13 @@ class Explanation:
             "critical_path": path,
             "sensitivities": [asdict(each) for each in self.sensitivities],
         }
+
+
+def explain(experiment: Experiment, engine: str = DEFAULT) -> Explanation:
+    """Where the time of an experiment's step goes, and what it depends on.
+
+    >>> explained = explain(Experiment("1f1b", pp=2, microbatches=2))
+    >>> {str(cause): seconds for cause, seconds in explained.idle[1].items() if seconds}
+    {'warm-up': 1.0, 'drain': 2.0}
+    """
+    return Explanation(predict(experiment, engine))

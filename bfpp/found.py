@@ -14,6 +14,7 @@ from bfpp.errors import blaming
 from bfpp.formats import FOUND_CSV, FOUND_PARQUET, Format
 from bfpp.outputs import Output
 from bfpp.schedules import Configuration, InvalidConfiguration, InvalidInput
+from bfpp.sim.implementation import FITTED
 from bfpp.sim.search import Outcome, Problem, outcome_of
 
 
@@ -35,6 +36,9 @@ class Journal:
                 "format": "bfpp search journal 2",
                 "model": asdict(problem.model),
                 "cluster": asdict(problem.cluster),
+                "implementation": {
+                    name: getattr(problem.implementation, name) for name in ("name", *FITTED)
+                },
                 "gpus": problem.gpus,
             }
         )

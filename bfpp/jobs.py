@@ -27,7 +27,15 @@ from bfpp.executor.settings import (
     Sleeps,
 )
 from bfpp.run_options import LAST, SIZES
-from bfpp.schedules import Communication, InvalidConfiguration, InvalidInput, Layout, Schedule
+from bfpp.schedules import (
+    Communication,
+    InvalidConfiguration,
+    InvalidInput,
+    Layout,
+    Schedule,
+    registered_schedules,
+)
+from bfpp.schedules.given_orders import as_given
 from bfpp.sim.model import Transformer, load_model
 from bfpp.sim.profile import ProfiledCosts
 
@@ -115,17 +123,20 @@ def job_of(options: argparse.Namespace) -> Job:
     if options.no_task_times and options.trace:
         raise InvalidConfiguration("trace", "needs the times of tasks: not with --no-task-times")
     if options.sleep and (options.device != "cpu" or options.backend == BackendName.CUDA):
-        raise InvalidConfiguration("sleep", "needs a CPU: a GPU does not sleep")
+        raise InvalidConfiguration("sleep", "is for CPUs only")
     for name in ("verify", "checkpoint"):
         if options.sleep and getattr(options, name):
-            raise InvalidConfiguration("sleep", f"computes nothing that is worth a --{name}")
+            raise InvalidConfiguration("sleep", f"--{name} has no meaning with mocked compute")
     configuration = shared.pipeline(options)
     configuration.schedule.require(configuration.layout)
     optimization = Optimization(
         options.learning_rate, options.weight_decay, options.clip, options.skip_nonfinite
     )
+    schedule = configuration.schedule
+    if schedule.name not in registered_schedules():  # other processes may not know it
+        schedule = as_given(schedule, configuration.layout)
     return replace(
-        device_job_of(options, configuration.schedule, configuration.layout),
+        device_job_of(options, schedule, configuration.layout),
         communication=replace(configuration.communication, clipping=optimization.needs_norm),
         steps=options.steps,
         optimization=optimization,

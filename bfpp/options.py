@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from bfpp.experiment_file import is_experiment_file, read_experiment
+from bfpp.experiment_file import experiment_of_file, is_experiment_file, read_experiment
 from bfpp.numbers_given import seconds as seconds
 from bfpp.numbers_given import whole_number as whole_number
-from bfpp.schedules import Configuration, InvalidConfiguration, find_schedule, registered_schedules
+from bfpp.schedules import Configuration, InvalidConfiguration, registered_schedules
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
 from bfpp.sim.engines import ENGINES
@@ -52,7 +52,14 @@ def add_schedule_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "schedule",
         metavar="SCHEDULE",
-        help="; ".join([*summaries, "or an experiment file (*.toml), whose values options change"]),
+        help="; ".join(
+            [
+                *summaries,
+                "a file of orders (*.csv, in PyTorch's words)",
+                "a schedule in a Python file (FILE.py:NAME)",
+                "or an experiment file (*.toml), whose values options change",
+            ]
+        ),
     )
 
 
@@ -70,20 +77,31 @@ def add_communication_arguments(parser: argparse.ArgumentParser) -> None:
     _add_group(parser, COMMUNICATION)
 
 
-def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
-    """Abstract costs in seconds, a model on a cluster, or a profile; and the engine."""
-    _add_group(parser, ABSTRACT)
-    physical = _add_group(parser, PHYSICAL)
-    for name in (*of_group(PARALLELISM), *of_group(BATCH)):
-        if name not in ("pp", "microbatches"):
-            _add(physical, name)
-    _add_group(parser, MEASURED)
+def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
+    """All that can be said of an experiment besides its schedule."""
+    add_layout_arguments(parser)
+    add_communication_arguments(parser)
+    _add_cost_arguments(parser)
+
+
+def add_engine_argument(parser: argparse.ArgumentParser) -> None:
+    """What replays the graph."""
     parser.add_argument(
         "--engine",
         choices=list(ENGINES),
         default=DEFAULT_ENGINE,
         help=f"what replays the graph (default: {DEFAULT_ENGINE})",
     )
+
+
+def _add_cost_arguments(parser: argparse.ArgumentParser) -> None:
+    """Abstract costs in seconds, a model on a cluster, or a profile."""
+    _add_group(parser, ABSTRACT)
+    physical = _add_group(parser, PHYSICAL)
+    for name in (*of_group(PARALLELISM), *of_group(BATCH)):
+        if name not in ("pp", "microbatches"):
+            _add(physical, name)
+    _add_group(parser, MEASURED)
 
 
 def _add_group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
@@ -149,7 +167,7 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
 
 def experiment(options: argparse.Namespace) -> Experiment:
     """The experiment that SCHEDULE and the options mean."""
-    return _changed(_named(options.schedule), given(options))
+    return _named(options.schedule).changed(**given(options))
 
 
 def pipeline(options: argparse.Namespace) -> Configuration:
@@ -160,19 +178,14 @@ def pipeline(options: argparse.Namespace) -> Configuration:
         for name, value in given(options).items()
         if name in names or name in schedule_parameters()
     }
-    return _changed(_named(options.schedule), values).configuration
+    return _named(options.schedule).changed(**values).configuration
 
 
 def _named(schedule: str) -> Experiment:
     """The experiment of a file, or one with the schedule of that name."""
-    return read_experiment(schedule) if is_experiment_file(schedule) else Experiment(schedule)
-
-
-def _changed(found: Experiment, values: dict[str, Any]) -> Experiment:
-    for parameter in schedule_parameters():
-        if parameter in values and parameter not in found.rule.parameters:
-            raise InvalidConfiguration(parameter, f"{found.rule.name} has no such parameter")
-    return found.changed(**values)
+    if is_experiment_file(schedule):
+        return read_experiment(schedule)
+    return experiment_of_file(schedule, {"schedule": schedule})
 
 
 def side_by_side(options: argparse.Namespace, names: Sequence[str]) -> list[Experiment]:
@@ -182,21 +195,24 @@ def side_by_side(options: argparse.Namespace, names: Sequence[str]) -> list[Expe
     so that a unit costs the same in all of them. Parameters are for the schedules that have
     them; one that none has is refused.
     """
-    values, known = given(options), [find_schedule(name) for name in names]
-    parameters = {each for schedule in known for each in schedule.parameters}
+    values, known = given(options), [_named(name) for name in names]
+    parameters = {each for experiment in known for each in experiment.rule.parameters}
     found = []
-    for schedule in known:
+    for experiment in known:
+        rule = experiment.rule
         own = {
             name: value
             for name, value in values.items()
-            if name in OPTIONS or name in schedule.parameters or name not in parameters
+            if name in OPTIONS or name in rule.parameters or name not in parameters
         }
         loops, units = own.pop("loops", None), own.pop("units_per_stage", None)
-        if schedule.looped:
-            own["loops"] = loops
-        else:
-            own["units_per_stage"] = units or (None if "model" in own else loops)
-        found.append(_changed(Experiment(schedule), own))
+        if rule.looped:
+            own["loops"] = loops or experiment.loops
+        elif units := units or experiment.units_per_stage:
+            own["units_per_stage"] = units
+        elif loops and experiment.model is None and "model" not in own:
+            own["units_per_stage"] = rule.division(loops)[1]
+        found.append(experiment.changed(**own))
     return found
 
 
@@ -210,4 +226,4 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 def refuse_text_beside_json(options: argparse.Namespace) -> None:
     """Standard output holds one or the other."""
     if options.json and options.text:
-        raise InvalidConfiguration("text", "cannot be printed beside --json")
+        raise InvalidConfiguration("text", "cannot be printed together with --json")

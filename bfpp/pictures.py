@@ -15,7 +15,7 @@ from bfpp.sim.gains import waits_with_gains
 from bfpp.traces.causes import Causes
 
 if TYPE_CHECKING:
-    from bfpp.traces.html import Panel
+    from bfpp.traces.panel import Panel
 
 EXPLAINED_UP_TO = 100_000
 """Tasks up to which a page holds what each idle stretch waits for."""
@@ -46,7 +46,7 @@ def _write_html(results: Sequence[Result], page: Output, title: str) -> None:
 
 
 def _panel(result: Result) -> Panel:
-    from bfpp.traces.html import Panel
+    from bfpp.traces.panel import Panel
 
     highlights = tuple(result.highlights())
     panel = Panel(result.title, result.timeline, result.subtitle, highlights)
@@ -59,10 +59,11 @@ def _panel(result: Result) -> Panel:
 
 def _write_svg(results: Sequence[Result], figure: Output) -> None:
     """A printable figure of the results."""
-    from bfpp.traces.svg import SvgPanel, write_svg
+    from bfpp.traces.panel import Panel
+    from bfpp.traces.svg import write_svg
 
     with figure.written() as path:
-        write_svg([SvgPanel(result.title, result.timeline) for result in results], path)
+        write_svg([Panel(result.title, result.timeline) for result in results], path)
 
 
 def print_text(options: argparse.Namespace, results: Sequence[Result]) -> None:

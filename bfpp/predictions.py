@@ -17,18 +17,20 @@ from rich.text import Text
 from bfpp.results import Result, output
 from bfpp.schedules import InvalidInput
 from bfpp.sim.costs import CostModel
-from bfpp.sim.engines import simulate
+from bfpp.sim.engines import DEFAULT, simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.physical import PhysicalCosts
-from bfpp.sim.prediction import predict
+from bfpp.sim.prediction import predict as physical_prediction
 from bfpp.sim.profile import ProfiledCosts
+from bfpp.sim.uncertainty import interval, not_modelled
+from bfpp.traces.time_axis import in_words
 from bfpp.traces.timeline import About
 
 SHOW_PROGRESS_FROM = 50_000
 """Tasks from which on a replay takes long enough to show its progress."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Prediction(Result):
     """An experiment's timeline, with throughput and memory where a model was simulated."""
 
@@ -41,15 +43,27 @@ class Prediction(Result):
         return self.costs if isinstance(self.costs, PhysicalCosts) else None
 
     def origin(self) -> dict[str, Any]:
-        """The engine and, with physical costs, throughput, and memory in gigabytes."""
+        """The engine and, with physical costs, throughput, memory in gigabytes, and how sure."""
         physical, engine = self.physical, {"engine": self.timeline.source}
-        return {**engine, **predict(self.timeline, physical)} if physical else engine
+        if not physical:
+            return engine
+        found = physical_prediction(self.timeline, physical)
+        expected = interval(self.timeline, physical)
+        return {
+            **engine,
+            **found,
+            "step_time_low": expected.low,
+            "step_time_high": expected.high,
+            "not_modelled": not_modelled(self.timeline, physical, found["memory_reserved_gb"]),
+        }
 
     def further_highlights(self) -> list[tuple[str, str]]:
         """Throughput and memory."""
         if not self.physical:
             return []
+        low, high = (in_words(self.record[name]) for name in ("step_time_low", "step_time_high"))
         return [
+            ("80 % of such runs take", f"{low} to {high}"),
             ("throughput per GPU", f"{self.record['tflops_per_gpu']:.1f} Tflop/s"),
             ("MFU, HFU", f"{self.record['mfu']:.1%}, {self.record['hfu']:.1%}"),
             ("tokens per second per GPU", f"{self.record['tokens_per_second_per_gpu']:.4g}"),
@@ -71,13 +85,19 @@ class Prediction(Result):
         return f"{reserved:.1f} of {device:.4g} GB{mark}"
 
 
-def predicted(experiment: Experiment, engine: str, costs: CostModel | None = None) -> Prediction:
+def predict(
+    experiment: Experiment, engine: str = DEFAULT, costs: CostModel | None = None
+) -> Prediction:
     """Build and replay an experiment, with a progress bar where it takes long.
 
     `costs` take the place of its own.
 
     Raises `InvalidInput` for a step that takes longer than a number can tell, or that is
     too large for this machine's memory.
+
+    >>> prediction = predict(Experiment("1f1b", pp=4, microbatches=8))
+    >>> prediction.record["step_time"], round(prediction.record["bubble"], 3)
+    (33.0, 0.375)
     """
     try:
         costs = costs or experiment.costs
@@ -112,6 +132,12 @@ def print_cautions(results: Sequence[Prediction]) -> None:
     lines = [f"{result.name} {each}\n" for result in results for each in _cautions(result)]
     if lines:
         output().print(Text("".join(lines)))
+
+
+def print_not_modelled(result: Prediction) -> None:
+    """A line on standard output that says what the prediction leaves out."""
+    if result.physical:
+        output().print(Text(f"not modelled: {'; '.join(result.record['not_modelled'])}\n"))
 
 
 def _cautions(result: Prediction) -> Iterator[str]:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,8 @@ from rich.text import Text
 
 from bfpp.errors import one_line
 from bfpp.schedules import Sharding
-from bfpp.traces.metrics import RankMetrics, bubble, rank_metrics
+from bfpp.traces.metrics import RankMetrics, bubble, bubble_fraction, rank_metrics, span
+from bfpp.traces.period import period
 from bfpp.traces.time_axis import in_words
 from bfpp.traces.timeline import Timeline
 
@@ -35,7 +37,7 @@ RANKS_SHOWN = 16
 """Ranks that a table shows; JSON has all of them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A timeline as it is reported, under its title or another one."""
 
@@ -80,6 +82,19 @@ class Result:
             parts.append(f"{graph.communication.sharding} sharding")
         return ", ".join(parts)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.title}: {in_words(self.timeline.step_time)}>"
+
+    def _repr_html_(self) -> str:
+        """The numbers that a person reads first, and the figure, for a notebook."""
+        rows = "".join(
+            f"<tr><td>{escape(label)}</td><td>{escape(value)}</td></tr>"
+            for label, value in self.highlights()
+        )
+        return (
+            f"<p><b>{escape(self.title)}</b></p><table>{rows}</table>{self.timeline._repr_html_()}"
+        )
+
     @cached_property
     def ranks(self) -> list[RankMetrics]:
         """Metrics of each rank."""
@@ -92,6 +107,9 @@ class Result:
             "schedule": self.name,
             "step_time": self.timeline.step_time,
             "bubble": bubble(self.timeline),
+            "bubble_fraction": bubble_fraction(self.timeline),
+            "span": span(self.ranks),
+            "period": period(self.timeline),
             "tasks": len(self.timeline.graph),
             **self.origin(),
             "ranks": [vars(rank) for rank in self.ranks],
@@ -111,7 +129,10 @@ class Result:
         peak = max(rank.peak_microbatches for rank in self.ranks)
         return [
             ("step time", in_words(self.timeline.step_time)),
+            ("span of the longest rank", in_words(self.record["span"])),
+            ("period, from step to step", in_words(self.record["period"])),
             ("bubble", f"{self.record['bubble']:.1%}"),
+            ("bubble fraction, of the step", f"{self.record['bubble_fraction']:.1%}"),
             ("exposed transfers, mean rank", self._mean(lambda rank: rank.exposed_transfer)),
             ("exposed gathers and reductions", self._mean(lambda rank: rank.exposed_data)),
             ("peak micro-batches, any rank", f"{peak:.4g}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
@@ -27,14 +28,38 @@ SIZES = {
 """The small transformer that is trained if no other is named: sizes, and what they are."""
 
 
-def add_choice(group: argparse._ArgumentGroup, name: str, default: StrEnum, purpose: str) -> None:
-    """An option that takes one of an enumeration's values."""
+def add_choice(
+    group: argparse._ArgumentGroup,
+    *names: str,
+    kind: type[StrEnum],
+    default: StrEnum | None,
+    purpose: str,
+    words: Mapping[str, StrEnum] | None = None,
+) -> None:
+    """An option that takes one of an enumeration's values, also by the field's `words` for them.
+
+    The last of the `names` is the value's.
+    """
+    words = words or {}
+    shown = next((word for word, value in words.items() if value is default), default)
     group.add_argument(
-        name,
-        choices=[str(each) for each in type(default)],
-        default=str(default),
-        help=f"{purpose} (default: {default})",
+        *names,
+        dest=names[-1].removeprefix("--").replace("-", "_"),
+        type=lambda text: str(words.get(text, text)),
+        choices=[str(each) for each in kind],
+        metavar="{" + ",".join(words or kind) + "}",
+        default=default and str(default),
+        help=purpose if default is None else f"{purpose} (default: {shown})",
     )
+
+
+PRECISIONS = {
+    "fp64": Precision.FLOAT64,
+    "fp32": Precision.FLOAT32,
+    "bf16": Precision.BFLOAT16,
+}
+RECOMPUTATION = {"full": Activations.RECOMPUTE, "none": Activations.KEEP}
+EMBEDDING_STAGE = {"shared": Ends.ATTACHED, "separate": Ends.OWN}
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,8 +79,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(
         group,
         "--objective",
-        Objective.NEXT,
-        "what is learned: the next byte (as GPT), or masked ones (as BERT)",
+        kind=Objective,
+        default=Objective.NEXT,
+        purpose="what is learned: the next byte (as GPT), or masked ones (as BERT)",
     )
     group.add_argument(
         "--text",
@@ -65,10 +91,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_choice(
         group,
+        "--embedding-stage",
         "--ends",
-        Ends.ATTACHED,
-        "where embedding and output layer go: to the first and the last stage, or to stages "
-        "of their own",
+        kind=Ends,
+        default=Ends.ATTACHED,
+        purpose="where embedding and output layer go: to the first and the last stage, or to "
+        "stages of their own",
+        words=EMBEDDING_STAGE,
     )
     group.add_argument(
         "--microbatch-size",
@@ -85,9 +114,10 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(
         group,
         "--backend",
-        BackendName.CPU,
-        "a process for each rank, over gloo (cpu) or NCCL (cuda: one GPU each); or all ranks "
-        "in one process (local)",
+        kind=BackendName,
+        default=BackendName.CPU,
+        purpose="a process for each rank, over gloo (cpu) or NCCL (cuda: one GPU each); or all "
+        "ranks in one process (local)",
     )
     group.add_argument(
         "--device",
@@ -96,7 +126,11 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --backend local: torch's name of the device (default: cpu)",
     )
     group.add_argument(
-        "--dp", type=shared.whole_number, default=1, metavar="N", help="replicas (default: 1)"
+        "--dp",
+        type=shared.whole_number,
+        default=1,
+        metavar="N",
+        help="data-parallel replicas (default: 1)",
     )
     group.add_argument(
         "--tp",
@@ -108,21 +142,30 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(
         group,
         "--precision",
-        Precision.FLOAT32,
-        "of weights, activations and gradients; their sums and the optimizer have at least float32",
-    )
-    group.add_argument(
-        "--reduce-precision",
-        choices=[str(each) for each in Precision],
-        help="of gradients that are sent to other replicas (default: that of their sums, float32 "
-        "for --precision bfloat16); less is less traffic, and rounded",
+        kind=Precision,
+        default=Precision.FLOAT32,
+        purpose="of weights, activations and gradients; their sums and the optimizer have at "
+        "least fp32",
+        words=PRECISIONS,
     )
     add_choice(
         group,
+        "--reduce-precision",
+        kind=Precision,
+        default=None,
+        purpose="of gradients that are sent to other replicas (default: that of their sums, fp32 "
+        "for --precision bf16); less is less traffic, and rounded",
+        words=PRECISIONS,
+    )
+    add_choice(
+        group,
+        "--recompute",
         "--activations",
-        Activations.RECOMPUTE,
-        "keep each stage's input and run it again in the backward pass, or keep all that "
-        "this needs",
+        kind=Activations,
+        default=Activations.RECOMPUTE,
+        purpose="activation checkpointing: keep each stage's input and run it again in the "
+        "backward pass (full), or keep all that this needs (none)",
+        words=RECOMPUTATION,
     )
 
 
@@ -225,7 +268,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-every",
         type=shared.whole_number,
         metavar="N",
-        help="besides, checkpoints stay whose step is a multiple of this (default: none)",
+        help="also keep checkpoints whose step is a multiple of this (default: none)",
     )
     group.add_argument(
         "--check-messages",
@@ -233,7 +276,9 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         help="send each message's task ahead of it, and fail if another was due",
     )
     group.add_argument(
+        "--mock-compute",
         "--sleep",
+        dest="sleep",
         metavar="PROFILE",
         help="sleep for as long as this profile says that passes take, instead of computing: to "
         "measure all else with more ranks than cores",

@@ -13,10 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bfpp import options as shared
 from bfpp.model_options import add_model_argument, model_of
 from bfpp.schedules import Configuration, InvalidInput
-from bfpp.schedules.registry import OF_THE_PAPER
+from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.cluster import load_cluster
+from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
-from bfpp.sim.implementation import IMPLEMENTATIONS
+from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
 from bfpp.sim.search import (
     Outcome,
@@ -50,13 +51,19 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         "--schedule",
         action="append",
         metavar="SCHEDULE",
-        help=f"search this schedule (may be given again; default: {', '.join(OF_THE_PAPER)})",
+        help=f"search this schedule (may be given again; default: {', '.join(DEFAULT_SCHEDULES)})",
     )
     parser.add_argument(
         "--implementation",
         choices=list(IMPLEMENTATIONS),
         default="paper",
         help="whose software runs (default: paper)",
+    )
+    parser.add_argument(
+        "--constants",
+        metavar="FILE",
+        help="constants of clusters and implementations, as bfpp fit writes them "
+        "(default: as shipped)",
     )
     parser.add_argument(
         "--executor",
@@ -76,13 +83,14 @@ def problem_of(options: argparse.Namespace) -> Problem:
     for option, (number, most) in limits.items():
         if number > most:
             raise InvalidInput(f"{option}: must be at most {most:,}, not {number:,}")
+    constants = load_constants(options.constants) if options.constants else Constants()
     return Problem(
         model_of(options),
-        load_cluster(options.cluster),
+        load_cluster(options.cluster, constants.clusters),
         options.gpus,
         tuple(options.batch),
-        tuple(options.schedule or OF_THE_PAPER),
-        options.implementation,
+        tuple(options.schedule or DEFAULT_SCHEDULES),
+        find_implementation(options.implementation, constants.implementations),
     )
 
 

@@ -13,12 +13,12 @@ with, and is breadth-first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.steps import Schedule, Step, backward, forward
+from bfpp.schedules.steps import Schedule, Step, backward, forward, in_sequences, in_turn
 
 
 @dataclass(frozen=True)
@@ -43,30 +43,17 @@ class DepthFirst(Schedule):
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
         """Warm up, then one forward and one backward in turn, then drain."""
         stages = layout.stages_of(rank)
-        ahead = self._warmup(layout, rank)
-        forwards = self._passes(layout, forward, stages)
-        backwards = self._passes(layout, backward, stages[::-1])
-        for _, step in zip(range(ahead), forwards, strict=False):
-            yield step
-        for step in backwards:
-            if following := next(forwards, None):
-                yield following
-            yield step
+        batch = layout.microbatches, self.sequence or layout.pp
+        forwards = in_sequences(forward, stages, *batch)
+        backwards = in_sequences(backward, stages[::-1], *batch)
+        yield from in_turn(self._warmup(layout, rank), forwards)
+        yield from in_turn(layout.loops * layout.microbatches, forwards, backwards)
 
     def _warmup(self, layout: Layout, rank: int) -> int:
         sequence = self.sequence or layout.pp
         if layout.pp < sequence == layout.microbatches:
             return layout.loops * sequence
         return (layout.loops - 1) * sequence + 2 * (layout.pp - 1 - rank)
-
-    def _passes(
-        self, layout: Layout, step: Callable[[int, int], Step], stages: list[int]
-    ) -> Iterator[Step]:
-        sequence = self.sequence or layout.pp
-        for first in range(0, layout.microbatches, sequence):
-            for stage in stages:
-                for microbatch in range(first, first + sequence):
-                    yield step(stage, microbatch)
 
     def validate(self, layout: Layout) -> None:
         """Sequences must be full, and long enough to fill the pipeline."""

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import NamedTuple
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,9 @@ from bfpp.schedules.communication import Communication
 from bfpp.schedules.composite import Templates, expanded, require_templates
 from bfpp.schedules.layout import Layout, unit_name
 from bfpp.schedules.operations import OPERATIONS, Operation, Stream, compute_steps, transfers
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
 
 COLUMNS = (
     "operation", "rank", "peer", "unit", "microbatch", "lane", "peer_lane", "weight_buffer",
@@ -89,7 +93,7 @@ class Task(NamedTuple):
         return " ".join(words)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TaskGraph:
     """One training step: columns over tasks, and the table of lanes.
 
@@ -119,6 +123,17 @@ class TaskGraph:
 
     def __len__(self) -> int:
         return len(self.operation)
+
+    def __repr__(self) -> str:
+        return f"<TaskGraph {self.schedule}: {self.layout}, {len(self):,} tasks>"
+
+    def _repr_html_(self) -> str:
+        """What there is of each operation, for a notebook."""
+        rows = "".join(
+            f"<tr><td>{operation.algorithm(self.communication)}</td><td>{len(tasks):,}</td></tr>"
+            for operation, tasks in self.by_operation()
+        )
+        return f"<p><b>{escape(repr(self))}</b></p><table>{rows}</table>"
 
     def task(self, number: int) -> Task:
         """The task of that number."""
@@ -258,6 +273,30 @@ class TaskGraph:
     def expanded(self) -> TaskGraph:
         """The graph with a task for each piece of its composite passes."""
         return expanded(self)
+
+    def to_networkx(self) -> DiGraph:
+        """The tasks and what they wait for, as a `networkx.DiGraph` for an analysis of one's own.
+
+        Nodes are task numbers, with the fields of a `Task` as attributes; an edge has the
+        `kind` "dependency" or, from each task to the next of a lane, "lane".
+
+        >>> from bfpp.schedules import Layout, build_graph
+        >>> graph = build_graph("1f1b", Layout(2, 2)).to_networkx()
+        >>> graph.nodes[0]["operation"], graph.number_of_edges()
+        ('FORWARD', 22)
+        """
+        import networkx
+
+        found = networkx.DiGraph(schedule=self.schedule)
+        for task in self.tasks():
+            attributes = {**task._asdict(), "operation": task.operation.name}
+            del attributes["number"], attributes["dependencies"]
+            found.add_node(task.number, **attributes)
+        ahead, behind = self.lane_neighbours
+        found.add_edges_from(zip(ahead.tolist(), behind.tolist(), strict=True), kind="lane")
+        waits = zip(self.dependencies.member.tolist(), self.dependent.tolist(), strict=True)
+        found.add_edges_from(waits, kind="dependency")
+        return found
 
     def lanes_of(self, rank: int) -> list[int]:
         """The numbers of a rank's lanes, compute first."""

@@ -92,6 +92,20 @@ class Layout:
         if min(self.units_per_stage) < 1:
             raise InvalidConfiguration("units_per_stage", "must be at least 1 in each stage")
 
+    def __repr__(self) -> str:
+        """As it is made, with what is not the default."""
+        words = [f"{self.pp}, {self.microbatches}"]
+        if self.placement != tuple(range(self.pp)) * self.loops:
+            words.append(f"placement={self.placement}")
+        elif self.loops > 1:
+            words.append(f"loops={self.loops}")
+        if self.copies:
+            words.append(f"copies={self.copies}")
+        if max(units := self.units_per_stage) > 1:
+            alike = len(set(units)) == 1
+            words.append(f"units_per_stage={units[0] if alike else units}")
+        return f"Layout({', '.join(words)})"
+
     def _require_copies(self) -> None:
         if len(self.copies) > 1:
             raise InvalidConfiguration(

@@ -11,28 +11,56 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from bfpp.schedules import breadth_first, chimera, depth_first, gpipe, one_forward_one_backward
+from bfpp.schedules import (
+    breadth_first,
+    chimera,
+    controllable_memory,
+    depth_first,
+    gpipe,
+    one_forward_one_backward,
+    zero_bubble,
+    zero_bubble_vee,
+)
+from bfpp.schedules.given_orders import read_schedule
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput, did_you_mean
+from bfpp.schedules.python_file import MARK, load_schedule
 from bfpp.schedules.steps import Schedule
 
-OF_THE_PAPER: dict[str, Schedule] = {
-    schedule.name: schedule
-    for schedule in (
-        gpipe.SCHEDULE,
-        one_forward_one_backward.SCHEDULE,
-        depth_first.SCHEDULE,
-        breadth_first.SCHEDULE,
-    )
-}
-"""Those that are compared and searched unless others are asked for."""
-
-BUILT_IN = (
-    *OF_THE_PAPER.values(),
-    chimera.SCHEDULE,
+OF_THE_PAPER = (
+    gpipe.SCHEDULE,
+    one_forward_one_backward.SCHEDULE,
+    depth_first.SCHEDULE,
+    breadth_first.SCHEDULE,
 )
 
-ALIASES = {"interleaved": "depth-first", "bfs": "breadth-first"}
+BUILT_IN = (
+    *OF_THE_PAPER,
+    chimera.SCHEDULE,
+    zero_bubble.ZB_H1,
+    zero_bubble.ZB_H2,
+    zero_bubble.ZB_1P,
+    zero_bubble_vee.SCHEDULE,
+    controllable_memory.V_HALF,
+    controllable_memory.V_MIN,
+)
+
+DEFAULT_SCHEDULES = tuple(schedule.name for schedule in OF_THE_PAPER)
+"""What is compared and searched where no schedule is named: the paper's four."""
+
+ALIASES = {
+    "interleaved": "depth-first",
+    "bfs": "breadth-first",
+    "interleaved-zero-bubble": "zb1p",
+    "zbh1": "zb-h1",
+    "zbh2": "zb-h2",
+    "zbv": "zb-v",
+    "zbv-half": "v-half",
+    "zbv-min": "v-min",
+}
 """What people call a schedule elsewhere."""
+
+ORDERS = ".csv"
+"""How the names of files of orders end."""
 
 ENTRY_POINTS = "bfpp.schedules"
 
@@ -56,17 +84,29 @@ def registered_schedules() -> dict[str, Schedule]:
 
 
 def find_schedule(name: str, **parameters: Any) -> Schedule:
-    """The schedule of that name, with parameters of its own; or `InvalidConfiguration`."""
+    """The schedule of that name, with parameters of its own; or `InvalidConfiguration`.
+
+    The name may be that of a file of orders (`orders.csv`), or say where in a Python file a
+    schedule is (`mine.py:SCHEDULE`).
+    """
+    if name.endswith(ORDERS):
+        schedule: Schedule = read_schedule(name)
+    elif MARK in name:
+        schedule = load_schedule(name)
+    else:
+        schedule = _registered(ALIASES.get(name, name))
+    for parameter in parameters:
+        if parameter not in schedule.parameters:
+            raise InvalidConfiguration(parameter, f"{schedule.name} has no such parameter")
+    return replace(schedule, **parameters)
+
+
+def _registered(name: str) -> Schedule:
     known = registered_schedules()
-    name = ALIASES.get(name, name)
     if name not in known:
         raise InvalidConfiguration(
             "schedule",
-            f"{name!r} is not a schedule; choose from {', '.join(known)}"
-            + did_you_mean(name, known),
+            f"{name!r} is not a schedule; choose from {', '.join(known)}, or name a file "
+            f"(*{ORDERS}, *{MARK}NAME)" + did_you_mean(name, known),
         )
-    schedule = known[name]
-    for parameter in parameters:
-        if parameter not in schedule.parameters:
-            raise InvalidConfiguration(parameter, f"{name} has no such parameter")
-    return replace(schedule, **parameters)
+    return known[name]

@@ -7,8 +7,9 @@ gathers, reductions, buffers) follows from these orders.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,6 +47,23 @@ def backward_weight(stage: int, microbatch: int) -> Step:
     return (3, stage, microbatch)
 
 
+def in_sequences(
+    step: Callable[[int, int], Step], stages: Sequence[int], microbatches: int, sequence: int
+) -> Iterator[Step]:
+    """Micro-batches in sequences, each of them through all of the stages."""
+    for first in range(0, microbatches, sequence):
+        for stage in stages:
+            for microbatch in range(first, first + sequence):
+                yield step(stage, microbatch)
+
+
+def in_turn(times: int, *passes: Iterator[Step]) -> Iterator[Step]:
+    """One step of each, so many times; those that have run out are passed over."""
+    for _ in range(times):
+        for each in passes:
+            yield from islice(each, 1)
+
+
 def units_in_turn(
     stage: Integers, is_forward: Flags, layout: Layout
 ) -> tuple[npt.NDArray[np.intp], Integers]:
@@ -72,9 +90,9 @@ class Schedule:
     """A rule that gives each rank the order of its compute steps.
 
     A schedule is a class with a `name` and `steps`; its fields, if any, are parameters of
-    its own. `looped` says that a rank may hold several stages; `placement` where they are,
-    and `copies` where second copies are, if there are any: `copy_of` says which one a
-    micro-batch goes through.
+    its own. A rank holds `loops` stages or, if it is `looped`, any number of them; `placement`
+    says where they are, and `copies` where second copies are, if there are any: `copy_of` says
+    which one a micro-batch goes through.
 
     >>> class InTurn(Schedule):
     ...     name = "in-turn"
@@ -90,6 +108,7 @@ class Schedule:
     name: ClassVar[str]
     summary: ClassVar[str] = ""
     looped: ClassVar[bool] = False
+    loops: ClassVar[int] = 1
 
     def steps(self, layout: Layout, rank: int) -> Iterable[Step]:
         """The steps of a rank, in the order in which it runs them."""
@@ -113,9 +132,15 @@ class Schedule:
         return 0
 
     def layout(
-        self, pp: int, microbatches: int, loops: int = 1, units_per_stage: int | Sequence[int] = 1
+        self,
+        pp: int,
+        microbatches: int,
+        loops: int | None = None,
+        units_per_stage: int | Sequence[int] = 1,
     ) -> Layout:
         """Stages placed as this schedule wants them."""
+        loops = self.loops if loops is None else loops
+        self._require_loops(loops)
         return Layout(
             pp,
             microbatches,
@@ -124,10 +149,32 @@ class Schedule:
             copies=self.copies(pp, loops),
         )
 
+    def division(self, parts: int) -> tuple[int, int]:
+        """Loops, and units of a stage, for ranks of that many parts each.
+
+        Parts are stages of a looped schedule, else units of its stages.
+        """
+        if self.looped:
+            return parts, 1
+        if parts % self.loops:
+            raise InvalidConfiguration(
+                "loops", f"{parts} parts of a rank are no multiple of {self.name}'s {self.loops}"
+            )
+        return self.loops, parts // self.loops
+
     def divided(self, pp: int, microbatches: int, parts: int) -> Layout:
-        """Ranks of that many parts each: stages of a looped schedule, else units of the stage."""
-        loops, units = (parts, 1) if self.looped else (1, parts)
-        return self.layout(pp, microbatches, loops, units)
+        """Ranks of that many parts each: stages of a looped schedule, else units of its stages."""
+        return self.layout(pp, microbatches, *self.division(parts))
+
+    def _require_loops(self, loops: int) -> None:
+        if not self.looped and loops != self.loops:
+            held = "one stage" if self.loops == 1 else f"{self.loops} stages"
+            raise InvalidConfiguration("loops", f"{self.name} is not looped: {held} a rank")
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        """What the schedule itself decides of an experiment, by name."""
+        return {}
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -136,15 +183,32 @@ class Schedule:
 
     def require(self, layout: Layout) -> None:
         """Raises `InvalidConfiguration` for a layout that the schedule cannot run."""
-        if layout.loops > 1 and not self.looped:
-            raise InvalidConfiguration("loops", f"{self.name} is not looped: one stage a rank")
+        self._require_loops(layout.loops)
         if layout.placement != self.placement(layout.pp, layout.loops):
             raise InvalidConfiguration("placement", f"{self.name} places stages otherwise")
         if layout.copies != self.copies(layout.pp, layout.loops):
             raise InvalidConfiguration("copies", f"{self.name} places copies of stages otherwise")
         self.validate(layout)
 
+    def can_run(self, layout: Layout) -> bool:
+        """Whether the schedule can run on the layout."""
+        try:
+            self.require(layout)
+        except InvalidConfiguration:
+            return False
+        return True
+
     def orders(self, layout: Layout) -> list[Order]:
         """The order of each rank, as arrays of `STEP`; raises what `require` does."""
         self.require(layout)
         return [np.fromiter(self.steps(layout, rank), dtype=STEP) for rank in range(layout.pp)]
+
+
+class OnVee(Schedule):
+    """A schedule whose stages go down the ranks and up again: two a rank, on a V."""
+
+    loops = 2
+
+    def placement(self, pp: int, loops: int) -> tuple[int, ...]:  # noqa: ARG002
+        """The last stage is on the rank of the first."""
+        return (*range(pp), *reversed(range(pp)))

@@ -8,7 +8,8 @@ forward pass of micro-batch 3 through stage 2, `2B3` its backward pass, `2I3` an
 - Reading also takes what torch's own dumps hold besides: empty cells (idle
   slots), communication actions, which follow from the orders and are skipped,
   and overlapped pairs, `(0F4;7B0)OVERLAP_F_B`, which become their steps in turn.
-- A blank line is a rank that runs nothing, except at the end of the file.
+- A blank line is a rank that runs nothing, except at the end of the file. Lines that begin with
+  `#` are skipped; `# key = value` is what `read_values` reads.
 - Reading checks words, not orders: see `bfpp.schedules.order_validity` for those.
 """
 
@@ -36,6 +37,7 @@ _CODES = {letter: int(operation) for operation, letter in LETTERS.items()}
 _COMPUTE = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
 _COMMUNICATION = re.compile(r"[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|(?:SEND|RECV)_[FB])[0-9]*")
 _OVERLAPPED = re.compile(r"\((.*)\)OVERLAP_F_B")
+_VALUE = re.compile(r"#\s*([a-z][a-z_-]*)\s*=\s*(\S.*)")
 _END_OF_LINE = re.compile(r"\r\n|\n|\r")
 
 _LARGEST = np.iinfo(STEP["stage"]).max
@@ -71,15 +73,31 @@ def read_orders(text: str | bytes) -> list[Order]:
     Raises `MalformedOrders`, which names the line, the cell and what it holds,
     for anything but actions, and for a file without any compute step.
     """
-    lines = _END_OF_LINE.split(_decoded(text).removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}"))
-    while lines and not lines[-1].strip():
+    lines = _lines(text)
+    while lines and (not lines[-1].strip() or _is_remark(lines[-1])):
         lines.pop()
     orders = [
-        np.array(list(_steps(line, number)), dtype=STEP) for number, line in enumerate(lines, 1)
+        np.array(list(_steps(line, number)), dtype=STEP)
+        for number, line in enumerate(lines, 1)
+        if not _is_remark(line)
     ]
     if not any(map(len, orders)):
         raise MalformedOrders("holds no compute step (such as 0F0 or 0B0)")
     return orders
+
+
+def read_values(text: str | bytes) -> dict[str, str]:
+    """What lines such as `# forward = 1.5` say, as texts by name."""
+    matches = (_VALUE.fullmatch(line.strip()) for line in _lines(text))
+    return {match[1].replace("-", "_"): match[2] for match in matches if match}
+
+
+def _lines(text: str | bytes) -> list[str]:
+    return _END_OF_LINE.split(_decoded(text).removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}"))
+
+
+def _is_remark(line: str) -> bool:
+    return line.lstrip().startswith("#")
 
 
 def _decoded(text: str | bytes) -> str:

@@ -110,10 +110,24 @@ class Cluster:
         return self.device.peak / (2 * self.inter_node.bandwidth)
 
     def group_link(self, members: int) -> Link:
-        """The link of a ring of so many of a node's devices."""
+        """The link of a ring of so many devices: of a node's, or of whole nodes.
+
+        A ring of whole nodes enters and leaves each of them once on every one of its network's
+        ports, and most of its steps stay inside (NCCL's own model).
+        """
+        if members > self.gpus_per_node:
+            return self._ring_of_nodes(members)
         larger = [bandwidth for devices, bandwidth in self.group_bandwidths if devices >= members]
-        bandwidth = min([*larger, self.intra_node.bandwidth])
-        return replace(self.intra_node, bandwidth=bandwidth)
+        if not larger:
+            return self.intra_node
+        return replace(self.intra_node, bandwidth=min(*larger, self.intra_node.bandwidth))
+
+    def _ring_of_nodes(self, members: int) -> Link:
+        inside, between = self.intra_node, self.inter_node
+        network = self.gpus_per_node * between.bandwidth * between.ring_efficiency
+        crossings = members // self.gpus_per_node - 1
+        latency = inside.latency + (between.latency - inside.latency) * crossings / (members - 1)
+        return replace(inside, bandwidth=min(inside.bandwidth, network), latency=latency)
 
 
 _KEYS = {"gpus_per_node": int, "device": dict, "intra_node": dict, "inter_node": dict}

@@ -7,7 +7,7 @@ but for the share that an implementation hides of those which allow it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from math import log2
@@ -162,7 +162,8 @@ def _seconds(shape: Shape, works: Iterable[Work], *, backward: bool = False) -> 
     launch = GRAPH_LAUNCH if graphs else device.host_seconds
     launched = launch * sum(work.kernels for work in works)
     on_device = sum(_device_seconds(shape, work, backward=backward) for work in works)
-    blocked = sum(collective_seconds(shape, each) for work in works for each in work.collectives)
+    collectives = [each for work in works for each in work.collectives]
+    blocked = sum(_blocked_seconds(shape, collectives)) if collectives else 0.0
     return max(on_device + blocked, launched)
 
 
@@ -173,7 +174,9 @@ def _device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     seconds = moving(device, work.bytes) + work.kernels * device.launch_seconds
     seconds += sum(product_seconds(device, each, precision) for each in work.products)
     if work.attention:
-        seconds += attention_seconds(device, work.attention, precision, backward=backward)
+        speed = shape.implementation.attention_speed or device.attention
+        peak = device.peak_of(precision)
+        seconds += attention_seconds(peak, speed, work.attention, backward=backward)
     return seconds
 
 
@@ -183,9 +186,17 @@ def collective_seconds(shape: Shape, collective: Collective) -> float:
     It waits until the last device has come, and of more devices one comes
     later: the latest of n falls behind about as the logarithm of n.
     """
-    ranks = shape.execution.tp
+    [seconds] = _blocked_seconds(shape, [collective])
+    return seconds
+
+
+def _blocked_seconds(shape: Shape, collectives: Iterable[Collective]) -> Iterator[float]:
+    """The seconds of each of some collectives."""
+    ranks, overlap = shape.execution.tp, shape.implementation.tensor_overlap
     link = shape.cluster.group_link(ranks)
-    ways = 1.0 if collective.way is Way.ALL_REDUCE else 0.5
-    moving = ways * all_reduce_seconds(collective.bytes, ranks, link)
-    shown = 1 - shape.implementation.tensor_overlap if collective.hideable else 1.0
-    return shown * (moving + log2(ranks) * link.synchronisation)
+    waiting = log2(ranks) * link.synchronisation
+    for collective in collectives:
+        ways = 1.0 if collective.way is Way.ALL_REDUCE else 0.5
+        moving = ways * all_reduce_seconds(collective.bytes, ranks, link)
+        shown = 1 - overlap if collective.hideable else 1.0
+        yield shown * (moving + waiting)

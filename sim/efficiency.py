@@ -17,7 +17,7 @@ from math import ceil
 from typing import NamedTuple
 
 from bfpp.schedules.precision import Precision
-from bfpp.sim.cluster import Device
+from bfpp.sim.cluster import AttentionSpeed, Device
 
 RAMP_DEPTH = 128
 """Depth of a product that takes as long as a tile's prologue and epilogue. Assumed."""
@@ -67,14 +67,11 @@ def _padded_flops(device: Device, product: Product) -> float:
     return waves * device.multiprocessors * 2.0 * device.tile**2 * (depth + RAMP_DEPTH)
 
 
-def attention_seconds(
-    device: Device, flops: float, precision: Precision, *, backward: bool
-) -> float:
-    """Seconds of the operations of fused attention."""
-    speed = device.attention
+def attention_seconds(peak: float, speed: AttentionSpeed, flops: float, *, backward: bool) -> float:
+    """Seconds of the operations of fused attention, on a device of that peak."""
     share = speed.backward_efficiency if backward else speed.forward_efficiency
     latency = speed.backward_latency if backward else speed.forward_latency
-    return flops / (device.peak_of(precision) * share) + latency
+    return flops / (peak * share) + latency
 
 
 def streaming_seconds(device: Device, size: float) -> float:

@@ -85,7 +85,7 @@ class Experiment:
 
     >>> experiment = Experiment("breadth-first", pp=4, loops=4, microbatches=8)
     >>> len(experiment.graph())
-    386
+    516
     """
 
     schedule: Schedule | str
@@ -194,7 +194,7 @@ class Experiment:
         PHYSICAL,
         "choice",
         "whose software: the paper's library, which overlaps communication, Megatron-LM of 2022, "
-        "which does not, or today's Megatron-LM (default: paper)",
+        "which does not, today's Megatron-LM, or PyTorch's FSDP of 2023 (default: paper)",
         choices=tuple(IMPLEMENTATIONS),
     )
     precision: Precision | str | None = _option(
@@ -245,7 +245,7 @@ class Experiment:
     )
 
     def __post_init__(self) -> None:
-        _ = self.rule  # a name that is unknown is refused at once
+        object.__setattr__(self, "schedule", self.rule)
         object.__setattr__(self, "sharding", Sharding(self.sharding))
 
     @cached_property
@@ -255,10 +255,13 @@ class Experiment:
 
     def changed(self, **values: Any) -> Experiment:
         """The experiment with other values, parameters of the schedule among them."""
-        own = {name: values.pop(name) for name in list(values) if name in self.rule.parameters}
         schedule = values.pop("schedule", self.rule)
         if isinstance(schedule, str):
             schedule = find_schedule(schedule)
+        own = {name: values.pop(name) for name in list(values) if name in schedule.parameters}
+        for name in values:
+            if name not in OPTIONS:
+                raise InvalidConfiguration(name, f"{schedule.name} has no such parameter")
         return replace(self, schedule=replace(schedule, **own), **values)
 
     @cached_property
@@ -298,20 +301,23 @@ class Experiment:
                     "units_per_stage", f"{self.rule.name} is looped: its --loops divide a rank"
                 )
             return self.loops or 1, 1
-        if self.loops not in (None, 1):
+        if self.loops not in (None, self.rule.loops):
+            held = f" but holds {self.rule.loops} stages a rank" if self.rule.loops > 1 else ""
             raise InvalidConfiguration(
-                "loops", f"{self.rule.name} is not looped; --units-per-stage splits its stages"
+                "loops",
+                f"{self.rule.name} is not looped{held}; --units-per-stage splits its stages",
             )
         if self.units_per_stage is None and self.model is not None:
             return default_division(self.rule, self.transformer.layers, self.pp, cut=self._cut)
-        return 1, self.units_per_stage or 1
+        return self.rule.loops, self.units_per_stage or 1
 
     @property
     def _cut(self) -> tuple[int, ...] | None:
         """The layers of each stage, if they are given."""
         if self.cut is None:
             return None
-        return cut_of(self.cut, self.transformer.layers, self.pp * (self.loops or 1))
+        stages = len(self.rule.placement(self.pp, self.loops or self.rule.loops))
+        return cut_of(self.cut, self.transformer.layers, stages)
 
     def _communication(self) -> Communication:
         """What is communicated, and what of it a cluster's software overlaps."""
@@ -449,13 +455,15 @@ def of_group(group: str) -> list[str]:
 def experiment_of(values: Mapping[str, object]) -> Experiment:
     """The experiment that values by name say, as numbers or as texts, the schedule among them.
 
-    Raises `InvalidConfiguration` for a name that there is not, or a value that cannot be.
+    A file of orders says values too. Raises `InvalidConfiguration` for a name that there is not,
+    or a value that cannot be.
     """
     given = {ALIASES.get(name, name): value for name, value in values.items()}
     name = given.pop("schedule", None)
     if not isinstance(name, str):
         raise InvalidConfiguration("schedule", "must be given, by name")
     schedule = find_schedule(name)
+    given = {**schedule.values, **given}
     parameters = {
         each: _read(each, "count", given.pop(each)) for each in schedule.parameters if each in given
     }

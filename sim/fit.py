@@ -3,14 +3,15 @@
 The logarithms of predicted over measured throughput are made small by bounded
 least squares with a robust loss; each prediction is a replay of its graph.
 What a constant is not determined by shows in its standard error, from the
-Jacobian at the optimum. The error to be expected elsewhere is estimated by
+Jacobian at the optimum; what the rows do not determine keeps the value that it
+had without them. The error to be expected elsewhere is estimated by
 leaving out each group of rows (a table's method) in turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,19 +55,33 @@ class Parameter:
     high: float
     targets: tuple[tuple[str, ...], ...]
 
+    @property
+    def prior(self) -> float:
+        """Its value where it stands first, as shipped."""
+        kind, name, *path = self.targets[0]
+        found: Any = load_cluster(name) if kind == "clusters" else find_implementation(name)
+        for key in path:
+            found = getattr(found, key)
+        return float(found)
+
+    @property
+    def held(self) -> Parameter:
+        """The parameter that has no other value than its prior."""
+        return replace(self, low=self.prior, high=self.prior)
+
 
 @dataclass(frozen=True)
 class Constant:
-    """A fitted parameter: its value, and one standard error."""
+    """A fitted parameter: its value, and one standard error.
+
+    It is `determined` if the table says anything about it: less error than half its value.
+    Else its value is the prior.
+    """
 
     parameter: Parameter
     value: float
     standard_error: float
-
-    @property
-    def determined(self) -> bool:
-        """Whether the table says anything about it: less error than half its value."""
-        return self.standard_error < self.value / 2
+    determined: bool
 
 
 @dataclass(frozen=True)
@@ -161,17 +176,24 @@ def fit(
     tell("all rows")
     at, jacobian = _solve(parameters, cases, _start(parameters))
     errors = _errors(parameters, cases, at)
-    left_out = _left_out(parameters, cases, at, tell) if cross_validate else None
-    deviations = _standard_errors(jacobian, np.log1p(errors))
-    constants = zip(parameters, _values(parameters, at), deviations, strict=True)
-    return Fit(
-        tuple(
-            Constant(parameter, float(value), float(deviation) * (parameter.high - parameter.low))
-            for parameter, value, deviation in constants
-        ),
-        errors,
-        left_out,
+    ranges = np.array([each.high - each.low for each in parameters])
+    deviations = _standard_errors(jacobian, np.log1p(errors)) * ranges
+    determined = deviations < _values(parameters, at) / 2
+    used = [
+        each if is_free else each.held for each, is_free in zip(parameters, determined, strict=True)
+    ]
+    if not determined.all():
+        at, _ = _solve(used, cases, at)
+        errors = _errors(used, cases, at)
+    left_out = _left_out(used, cases, at, tell) if cross_validate else None
+    constants = zip(
+        parameters,
+        _values(used, at).tolist(),
+        deviations.tolist(),
+        determined.tolist(),
+        strict=True,
     )
+    return Fit(tuple(Constant(*each) for each in constants), errors, left_out)
 
 
 def fits(rows: Sequence[Measurement]) -> int:
@@ -274,7 +296,7 @@ def profile_text(found: Fit, source: str) -> str:
     by_path: dict[tuple[str, ...], list[str]] = {}
     for constant in found.constants:
         error = f"{constant.standard_error:.2g} {constant.parameter.unit}"
-        note = "" if constant.determined else ", not determined"
+        note = "" if constant.determined else ", not determined: the prior"
         for *path, key in constant.parameter.targets:
             line = f"{key} = {constant.value:.4g} # +- {error}{note}"
             by_path.setdefault(tuple(path), []).append(line)

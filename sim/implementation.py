@@ -15,6 +15,7 @@ from bfpp.schedules.attention import Attention
 from bfpp.schedules.invalid import did_you_mean
 from bfpp.schedules.precision import FULL_PRECISION, Precision
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION, Recomputation
+from bfpp.sim.cluster import AttentionSpeed
 from bfpp.sim.preset_files import Table, fitted_settings
 
 FULL_STATE = 4
@@ -48,7 +49,8 @@ class Implementation:
     needs one is longer by what it takes. `overlap_slowdown` is the share of the
     time of an overlapped transfer by which it slows the compute at its ends.
     `step_seconds` is what a step takes of the host besides: norms, logging, the
-    next batch.
+    next batch. `attention_speed` is that of its kernels of fused attention, where they are not
+    the best that the machine has.
 
     `precision`, `attention`, `sequence_parallel` and `recompute` are what
     trains if nothing else is said. `fused_kernels` says that a gated
@@ -85,6 +87,7 @@ class Implementation:
     accumulation_traffic: float
     overlap_slowdown: float
     step_seconds: float
+    attention_speed: AttentionSpeed | None = None
 
     def communication(self, sharding: Sharding) -> Communication:
         """Which operations have lanes of their own, with this sharding."""
@@ -211,12 +214,47 @@ CURRENT = Implementation(
     step_seconds=10e-3,
 )
 
+FSDP = Implementation(
+    name="fsdp",
+    # PyTorch's FSDP of 2023 with FlashAttention, as in Composer and llm-foundry.
+    precision=Precision.BF16,
+    attention=Attention.FUSED,
+    sequence_parallel=False,
+    recompute=NO_RECOMPUTATION,
+    fused_kernels=True,
+    cuda_graphs=False,
+    tensor_overlap=0.0,
+    pp_overlap=True,
+    dp_overlap=True,
+    blocking_transfers=False,
+    buffers_stages=False,
+    shards_tied_embedding=True,
+    # Weights in full precision and two moments; FSDP divides them whatever else it divides.
+    state_bytes=12,
+    update_bytes=0,
+    weight_bytes=2,
+    gradient_bytes=2,
+    hidden_gradients=1,
+    # PyTorch's for cuBLAS, before Hopper.
+    workspace_bytes=2**23,
+    dummy_gradients=False,
+    # Assumed, bytes for each parameter: an AdamW whose every operation is a kernel of its own.
+    optimizer_traffic=80,
+    # Gradients are written in half precision (2), and divided before they are reduced (4).
+    accumulation_traffic=6,
+    overlap_slowdown=0.0,
+    step_seconds=0.0,
+    # The first FlashAttention on A100: 30 % to 50 % of the peak forward, 25 % to 35 % backward
+    # (Dao, 2023, FlashAttention-2, introduction).
+    attention_speed=AttentionSpeed(forward_efficiency=0.4, backward_efficiency=0.3),
+)
+
 FITTED = ("overlap_slowdown",)
 
 
 def with_fitted(fitted: Mapping[str, Table]) -> dict[str, Implementation]:
     """The implementations by name, with the constants that `bfpp fit` wrote for them."""
-    known = {each.name: each for each in (PAPER, MEGATRON, CURRENT)}
+    known = {each.name: each for each in (PAPER, MEGATRON, CURRENT, FSDP)}
     return {
         name: replace(each, **{key: fitted[name][key] for key in FITTED if key in fitted[name]})
         if name in fitted
@@ -226,7 +264,7 @@ def with_fitted(fitted: Mapping[str, Table]) -> dict[str, Implementation]:
 
 
 IMPLEMENTATIONS = with_fitted(fitted_settings("implementations"))
-PAPER, MEGATRON, CURRENT = (IMPLEMENTATIONS[name] for name in ("paper", "megatron", "current"))
+PAPER, MEGATRON, CURRENT, FSDP = IMPLEMENTATIONS.values()
 
 
 def find_implementation(name: str, fitted: Mapping[str, Table] | None = None) -> Implementation:

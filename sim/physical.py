@@ -267,8 +267,9 @@ def default_division(
     """
     if schedule.looped:
         return (loops if pp > 1 or loops > 1 else layers), 1
-    units = tuple(max(count, 1) for count in cut or even_cut(layers, pp))
-    return 1, units[0] if len(set(units)) == 1 else units
+    stages = len(schedule.placement(pp, schedule.loops))
+    units = tuple(max(count, 1) for count in cut or even_cut(layers, stages))
+    return schedule.loops, units[0] if len(set(units)) == 1 else units
 
 
 def rank_parameters(physical: PhysicalCosts, layout: Layout) -> Seconds:

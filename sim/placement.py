@@ -19,6 +19,7 @@ from bfpp.schedules.columns import Flags, Integers
 class DevicePlacement:
     """The devices of a grid on nodes of `gpus_per_node`.
 
+    A tensor-parallel group has a share of a node, or whole nodes.
     `sharing` lists, for each pipeline rank, those that hold copies of its stages, itself
     among them; without it, each is alone.
     """
@@ -28,7 +29,7 @@ class DevicePlacement:
     sharing: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.gpus_per_node % self.degrees.tp:
+        if self.gpus_per_node % self.degrees.tp and self.degrees.tp % self.gpus_per_node:
             raise InvalidConfiguration(
                 "tp",
                 f"groups of {self.degrees.tp} do not fit in nodes of {self.gpus_per_node} devices",
@@ -39,7 +40,7 @@ class DevicePlacement:
         return (pipeline * self.degrees.dp + data) * self.degrees.tp + tensor
 
     def _nodes(self) -> Integers:
-        """For each pipeline and data rank, the node of its tensor-parallel group."""
+        """For each pipeline and data rank, the (first) node of its tensor-parallel group."""
         degrees = self.degrees
         groups = np.arange(degrees.pp * degrees.dp, dtype=np.int32)
         nodes = groups * degrees.tp // self.gpus_per_node

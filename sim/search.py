@@ -28,7 +28,7 @@ from bfpp.schedules import (
 )
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compiled_engine import simulate
-from bfpp.sim.implementation import find_implementation
+from bfpp.sim.implementation import PAPER, Implementation, find_implementation
 from bfpp.sim.memory import GIGABYTE, least_memory
 from bfpp.sim.model import Transformer
 from bfpp.sim.physical import PhysicalCosts, default_division
@@ -49,7 +49,7 @@ WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 class Problem:
     """What is searched: a model on so many of a cluster's GPUs, at some batch sizes.
 
-    Raises `InvalidConfiguration` for schedules or implementations that there are not.
+    Raises `InvalidConfiguration` for schedules that there are not.
     """
 
     model: Transformer
@@ -57,10 +57,9 @@ class Problem:
     gpus: int
     batches: tuple[int, ...]
     schedules: tuple[str, ...]
-    implementation: str = "paper"
+    implementation: Implementation = PAPER
 
     def __post_init__(self) -> None:
-        find_implementation(self.implementation)
         for name in self.schedules:
             find_schedule(name)
 
@@ -71,7 +70,7 @@ class Problem:
             cluster=self.cluster,
             degrees=configuration.degrees,
             microbatch_size=configuration.microbatch_size,
-            implementation=find_implementation(self.implementation),
+            implementation=self.implementation,
         )
 
 
@@ -145,7 +144,7 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
         (record["loops"], record["units_per_stage"]),
         (record["microbatches"], record["microbatch_size"]),
         Sharding(record["sharding"]),
-        record["implementation"],
+        find_implementation(record["implementation"]),
     )
     results = {name: record[name] for name in RESULTS}
     return Outcome(configuration, record["implementation"], **results)
@@ -157,14 +156,14 @@ def _configuration(
     division: Division,
     batch: tuple[int, int],
     sharding: Sharding,
-    implementation: str,
+    implementation: Implementation,
 ) -> Configuration:
     return Configuration(
         schedule,
         degrees,
         *batch,
         *division,
-        find_implementation(implementation).communication(sharding),
+        implementation.communication(sharding),
     )
 
 
@@ -204,7 +203,7 @@ def _can_divide(problem: Problem, tp: int, pp: int) -> bool:
 
 
 def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Configuration]:
-    levels = SHARDING_OF.get(problem.implementation, tuple(Sharding))
+    levels = SHARDING_OF.get(problem.implementation.name, tuple(Sharding))
     for name, microbatch_size, sharding in product(
         problem.schedules,
         _divisors(samples),
@@ -235,13 +234,17 @@ def _divisions(
         return []
     if pp > 1 and schedule.looped:
         return [(loops, 1) for loops in _divisors(model.layers // pp) if loops > 1]
-    return [default_division(schedule, model.layers, pp) if degrees.dp > 1 else (1, 1)]
+    if len(schedule.placement(pp, schedule.loops)) > model.layers:
+        return []
+    divided = default_division(schedule, model.layers, pp) if degrees.dp > 1 else None
+    return [divided or (schedule.loops, 1)]
 
 
 def _with_parameters(name: str, pp: int, microbatches: int) -> Iterable[Schedule]:
     """What depth-first runs together; the whole batch, if longer than N_PP, is breadth-first."""
     if name != "depth-first":
-        return [find_schedule(name)]
+        schedule = find_schedule(name)
+        return [schedule] if schedule.can_run(schedule.layout(pp, microbatches)) else []
     return [
         find_schedule(name, sequence=sequence)
         for sequence in _divisors(microbatches)
@@ -265,7 +268,7 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]
             outcomes.append(
                 Outcome(
                     configuration,
-                    problem.implementation,
+                    problem.implementation.name,
                     timeline.step_time,
                     bubble(timeline),
                     **predict(timeline, physical),

@@ -14,7 +14,7 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import ALIASES, OPTIONS, Experiment, experiment_of
 from bfpp.sim.numbers import is_count, is_usable, real, whole
 from bfpp.sim.physical import PhysicalCosts, default_division
-from bfpp.sim.prediction import Prediction, predict
+from bfpp.sim.prediction import predict
+from bfpp.sim.uncertainty import Interval, interval
+from bfpp.traces.timeline import Timeline
 
 WORK: dict[str, Callable[[PhysicalCosts, Layout], float]] = {
     "tflops_per_gpu": lambda physical, layout: physical.hardware_flops(layout) / 1e12,
@@ -138,10 +140,10 @@ class Case:
         step_time = simulate(self.graph, physical).step_time
         return physical.hardware_flops(self.graph.layout) / step_time / 1e12
 
-    def predict(self, constants: Constants) -> Prediction:
-        """The prediction, as `bfpp.sim.prediction.predict` gives it."""
+    def compare(self, constants: Constants) -> Comparison:
+        """What is predicted, beside what was measured."""
         physical = self.physical(constants)
-        return predict(simulate(self.graph, physical), physical)
+        return Comparison(self.measured, simulate(self.graph, physical), physical)
 
 
 def read_measurements(path: Path) -> list[Measurement]:
@@ -267,7 +269,18 @@ class Comparison:
     """A measurement and its prediction; errors in per cent of what was measured."""
 
     measured: Measurement
-    predicted: Mapping[str, Any]
+    timeline: Timeline
+    physical: PhysicalCosts
+
+    @cached_property
+    def predicted(self) -> Mapping[str, Any]:
+        """The physical numbers of the prediction."""
+        return {**predict(self.timeline, self.physical)}
+
+    @cached_property
+    def interval(self) -> Interval:
+        """Where 80 % of measured step times are expected."""
+        return interval(self.timeline, self.physical)
 
     def measured_value(self, name: str) -> float | None:
         """What was measured, if it was."""
@@ -295,6 +308,8 @@ class Comparison:
             "measured": {"tflops_per_gpu": self.measured.tflops_per_gpu, **self.measured.measured},
             "prediction": {
                 "step_seconds": self.measured.step_seconds * (1 + self.error_step_time / 100),
+                "step_time_low": self.interval.low,
+                "step_time_high": self.interval.high,
                 **{name: self.predicted[name] for name in ("tflops_per_gpu", *MEMORY)},
             },
             "error": {name: self.error(name) for name in names},
@@ -304,7 +319,12 @@ class Comparison:
 
 def compare(measured: Measurement, constants: Constants | None = None) -> Comparison:
     """Predict one row."""
-    return Comparison(measured, case_of(measured).predict(constants or Constants()))
+    return case_of(measured).compare(constants or Constants())
+
+
+def coverage(comparisons: Sequence[Comparison]) -> float:
+    """The share of measured step times inside their intervals; 80 % are to be expected."""
+    return float(np.mean([each.measured.step_seconds in each.interval for each in comparisons]))
 
 
 def mean_absolute_error(comparisons: Sequence[Comparison], name: str) -> float | None:

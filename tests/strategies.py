@@ -69,7 +69,7 @@ def layouts(
 ) -> tuple[Schedule, Layout]:
     """A layout that the schedule can run on, ranks and micro-batches rounded up if it must be."""
     pp = draw(st.sampled_from([pp for pp in range(1, ranks + 1) if _can_be_placed(schedule, pp)]))
-    loops = draw(st.integers(1, parts)) if schedule.looped else 1
+    loops = draw(st.integers(1, parts)) if schedule.looped else schedule.loops
     units = draw(_units(pp * loops, parts // loops))
     microbatches = draw(st.integers(1, max(2, cells // sum(units))))
     multiple = pp
@@ -81,7 +81,7 @@ def layouts(
         replace(layout, microbatches=-(-microbatches // each) * each)
         for each in (multiple, 2 * multiple)
     ]
-    runnable = [choice for choice in (layout, *rounded_up) if _can_run(schedule, choice)]
+    runnable = [choice for choice in (layout, *rounded_up) if schedule.can_run(choice)]
     assume(runnable)
     return schedule, runnable[0]
 
@@ -112,14 +112,6 @@ def some_configuration(
 def _can_be_placed(schedule: Schedule, pp: int) -> bool:
     try:
         schedule.layout(pp, 1)
-    except InvalidConfiguration:
-        return False
-    return True
-
-
-def _can_run(schedule: Schedule, layout: Layout) -> bool:
-    try:
-        schedule.require(layout)
     except InvalidConfiguration:
         return False
     return True

@@ -87,11 +87,11 @@ def test_all_ranks_in_one_process_are_measured(profile, answer):
         (("--layers", 4), "profile is of 5 layers and micro-batches of 4, not 6 and 4, or "),
         (("--layers", 3, "--microbatch-size", 2), "profile is of 5 layers and micro-batches of 4,"),
         (("--layers", 3, "--ends", "own", "--pp", 3), "profile is of 5 layers"),
-        (("--layers", 3, "--verify"), "computes nothing that is worth a --verify"),
+        (("--layers", 3, "--verify"), "--verify has no meaning with mocked compute"),
     ],
 )
 def test_sleeps_are_those_of_the_same_model(profile, bfpp, words, error):
     code, out, err = bfpp("run", "gpipe", "--pp", 2, "--sleep", profile, *words)
     assert (code, out) == (2, "")
-    assert err.startswith(f"bfpp run: --sleep: {error}")
+    assert err.startswith(f"bfpp run: --mock-compute: {error}")
     assert err.count("\n") == 1

@@ -24,11 +24,22 @@ RANK = {
     "rank", "compute_time", "start", "end", "idle", "utilisation", "exposed_transfer",
     "exposed_data", "exposed_model", "peak_microbatches",
 }  # fmt: skip
-ABSTRACT = {"schedule", "step_time", "bubble", "tasks", "engine", "ranks"}
+ABSTRACT = {
+    "schedule",
+    "step_time",
+    "bubble",
+    "bubble_fraction",
+    "span",
+    "period",
+    "tasks",
+    "engine",
+    "ranks",
+}
 WITH_MODEL = ABSTRACT | {
     "tflops_per_gpu", "memory_gb", "memory_min_gb", "memory_largest_gb", "memory_parts_gb",
     "device_memory_gb", "missing_gb", "samples_per_second", "mfu", "hfu",
-    "memory_reserved_gb", "tokens_per_second_per_gpu",
+    "memory_reserved_gb", "tokens_per_second_per_gpu", "step_time_low", "step_time_high",
+    "not_modelled",
 }  # fmt: skip
 
 
@@ -412,7 +423,7 @@ ERRORS = {
     "compare gpipe breadth-first --sequence 8": "--sequence: gpipe has no such parameter",
     "compare --sequence 3": "--sequence: .* cannot fill 4 ranks",
     "simulate depth-first --microbatches 9": "--microbatches: .* 9 is not a multiple of 4",
-    "simulate gpipe --text --json": "--text: cannot be printed beside --json",
+    "simulate gpipe --text --json": "--text: cannot be printed together with --json",
     "simulate gpipe --model bert-52b": "--cluster: must be given together with --model",
     "simulate gpipe --cluster dgx-a100": "--model: must be given together with --cluster",
     "simulate gpipe --tp 2": "--tp: needs --model and --cluster",

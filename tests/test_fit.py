@@ -65,6 +65,7 @@ def test_what_no_row_depends_on_is_not_determined(small):
     [waiting] = [each for each in found.constants if "synchronisation" in each.parameter.name]
     assert waiting.standard_error == np.inf
     assert not waiting.determined
+    assert waiting.value == load_cluster("dgx1-v100").intra_node.synchronisation
     assert "not determined" in profile_text(found, "a table")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import networkx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -155,3 +156,19 @@ def test_the_meaning_is_left_to_the_checker():
     changed = record()
     changed["tasks"]["rank"][0] = 77
     assert [each.rule for each in violations(read_graph(json.dumps(changed)))] == ["columns"]
+
+
+@given(graphs())
+@settings(derandomize=True, deadline=None, max_examples=20)
+def test_networkx_has_every_task_and_all_that_it_waits_for(graph):
+    found = graph.to_networkx()
+    assert networkx.is_directed_acyclic_graph(found)
+    for task in graph.tasks():
+        assert found.nodes[task.number]["operation"] == task.operation.name
+        assert found.nodes[task.number]["unit"] == task.unit
+        waits = set(found.predecessors(task.number))
+        assert set(task.dependencies) <= waits
+    in_lanes = {(a, b) for a, b, kind in found.edges(data="kind") if kind == "lane"}
+    ahead, behind = (each.tolist() for each in graph.lane_neighbours)
+    both = set(zip(ahead, behind, strict=True))
+    assert in_lanes <= both

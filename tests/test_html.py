@@ -22,7 +22,8 @@ from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.simpy_engine import simulate
 from bfpp.traces.appearance import fill
 from bfpp.traces.causes import Causes
-from bfpp.traces.html import Panel, embeddable, packed, page, write_html
+from bfpp.traces.html import embeddable, packed, page, write_html
+from bfpp.traces.panel import Panel
 from bfpp.traces.timeline import Timeline
 
 HOSTILE = "</script><img src=x onerror=\"document.title='pwned'\"><b>bold</b> & <br>"

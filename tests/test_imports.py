@@ -32,6 +32,7 @@ ALLOWED = {
 """By folder. What is imported of ours is named `bfpp.FOLDER`, and the front door `bfpp`."""
 
 ALLOWED_WITHIN = {
+    "schedules/graph": {"networkx"},
     "schedules/validity": {"networkx"},
     "sim/executors": {"distributed", "submitit"},
     "sim/fit": {"scipy"},

@@ -58,7 +58,12 @@ READERS = {
     ],
     "other.json.gz": ["show other.json.gz", "diff timeline.json other.json.gz --json"],
     "graph.json": ["check graph.json", "check graph.json --json --format graph"],
-    "orders.csv": ["check orders.csv", "check orders.csv --format torch --json"],
+    "orders.csv": [
+        "check orders.csv",
+        "check orders.csv --format torch --json",
+        "simulate orders.csv --json --svg out.svg",
+        f"compare orders.csv 1f1b {STEP}",
+    ],
     "journal": [f"search {SMALL_SEARCH} --journal journal"],
 }
 """Each kind of file that is read, and commands that read it."""
@@ -210,6 +215,7 @@ def test_json_that_says_something_else(begin, files, name, data):
 SIMULATED = [command for command in COMMANDS if command not in ("run", "calibrate")]
 BASE = {
     "simulate": f"gpipe {STEP}", "compare": STEP, "explain": f"gpipe {STEP}",
+    "experiment": f"gpipe {STEP}",
     "show": "timeline.json", "diff": "timeline.json other.json.gz", "orders": f"gpipe {STEP}",
     "search": SMALL_SEARCH, "tradeoff": f"{SMALL_SEARCH} --critical-batch 8",
     "validate": "table.csv", "fit": "table.csv --no-cross-validation",

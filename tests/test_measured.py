@@ -15,7 +15,7 @@ from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.compiled_engine import simulate
 from bfpp.sim.gains import waits_with_gains
 from bfpp.traces.causes import Cause, Causes
-from bfpp.traces.html import Panel, page
+from bfpp.traces.html import page
 from bfpp.traces.metrics import (
     gradient_buffers_over_time,
     lane_busy_time,
@@ -23,8 +23,9 @@ from bfpp.traces.metrics import (
     rank_metrics,
     weight_buffers_over_time,
 )
+from bfpp.traces.panel import Panel
 from bfpp.traces.perfetto import events
-from bfpp.traces.svg import SvgPanel, svg
+from bfpp.traces.svg import svg
 from bfpp.traces.text import text
 from bfpp.traces.timeline import MEASURED, Timeline
 from tests.measured import executed, measured, predecessors
@@ -126,7 +127,7 @@ def test_no_wait_costs_more_than_it_lasts(timeline):
 @given(noisy)
 def test_every_figure_draws_it(timeline):
     assert text(timeline, width=80)
-    assert svg([SvgPanel("measured", timeline)])
+    assert svg([Panel("measured", timeline)])
     causes = Causes(timeline)
     panel = Panel(
         "measured",
@@ -215,5 +216,5 @@ def test_a_step_in_which_nothing_lasts():
     assert timeline.step_time == 0
     attribution_has_no_remainder(timeline)
     assert text(timeline) == "no task takes any time\n"
-    assert svg([SvgPanel("", timeline)])
+    assert svg([Panel("", timeline)])
     assert page([Panel("", timeline)], "")

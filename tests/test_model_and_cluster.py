@@ -100,6 +100,15 @@ def test_smaller_groups_of_a_node_have_fewer_of_its_wires():
     assert {switch.group_link(size).bandwidth for size in (2, 4, 8)} == {227e9}
 
 
+def test_a_ring_of_whole_nodes_is_limited_by_their_networks():
+    cluster = load_cluster("dgx-a100")
+    inside, over_two = cluster.group_link(8), cluster.group_link(16)
+    assert over_two.bandwidth == pytest.approx(0.9 * 200e9)
+    assert inside.latency < over_two.latency < cluster.inter_node.latency
+    wide = replace(cluster, inter_node=replace(cluster.inter_node, bandwidth=1e12))
+    assert wide.group_link(16).bandwidth == inside.bandwidth
+
+
 def test_fitted_constants_replace_those_of_a_preset_and_of_no_file(tmp_path):
     fitted = {"dgx1-v100": {"inter_node": {"ring_efficiency": 0.25}}}
     assert load_cluster("dgx1-v100", fitted).inter_node.ring_efficiency == 0.25

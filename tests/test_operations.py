@@ -65,7 +65,7 @@ from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prices import PRICES
 from bfpp.sim.sensitivity import sensitivities
 from bfpp.traces.causes import Causes
-from bfpp.traces.html import Panel, write_html
+from bfpp.traces.html import write_html
 from bfpp.traces.metrics import (
     DATA_PARALLEL,
     MODEL_PARALLEL,
@@ -76,8 +76,9 @@ from bfpp.traces.metrics import (
     weight_buffers_over_time,
 )
 from bfpp.traces.operations import TRACED, Cause
+from bfpp.traces.panel import Panel
 from bfpp.traces.perfetto import events
-from bfpp.traces.svg import SvgPanel, svg
+from bfpp.traces.svg import svg
 from bfpp.traces.text import text
 from tests.mutations import MUTATIONS, changed, exchanged, rebuilt, waiting_less, without
 from tests.small_models import chain
@@ -201,7 +202,7 @@ def test_it_is_drawn(experts: ModuleType, tmp_path: Path) -> None:
     assert re.search(r"rank 1  expert-parallel +\| +\S", drawn), drawn
     assert "x0x expert all-to-all" in drawn
     streams = (*STREAMS,)
-    assert "expert all-to-all" in svg([SvgPanel("experts", timeline, streams)])
+    assert "expert all-to-all" in svg([Panel("experts", timeline, streams=streams)])
     write_html([Panel("experts", timeline)], tmp_path / "experts.html", "experts")
     assert "expert all-to-all" in (tmp_path / "experts.html").read_text()
     assert any(event.get("name", "").startswith("expert all-to-all") for event in events(timeline))

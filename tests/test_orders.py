@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from bfpp.schedules import (
     gpipe,
     one_forward_one_backward,
     registered_schedules,
+    zero_bubble_vee,
 )
 from bfpp.schedules.operations import Operation
 from bfpp.schedules.order_validity import order_violations
@@ -164,6 +166,15 @@ GRIDS = {
 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1     2B2     2B3 0B2 0B3
     1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3
 """,
+    ("zb-h1", Layout(3, 4)): """
+0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3
+    1F0 1F1 1I0 1F2 1I1 1W0 1F3 1I2 1W1 1I3 1W2 1W3
+        2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3
+""",
+    ("zb-h2", Layout(2, 4)): """
+0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3
+    1F0 1I0 1F1 1I1 1F2 1I2 1W0 1F3 1I3 1W1 1W2 1W3
+""",
     ("breadth-first", Layout(2, 3, 2)): """
 0F0 0F1 0F2 2F0 2F1 2F2         2B0 2B1 2B2 0B0 0B1 0B2
     1F0 1F1 1F2 3F0 3F1 3F2 3B0 3B1 3B2 1B0 1B1 1B2
@@ -182,6 +193,7 @@ def test_grids(name: str, layout: Layout) -> None:
         (gpipe, Layout(4, 4)),
         (one_forward_one_backward, Layout(4, 8)),
         (breadth_first, Layout(2, 3, 2)),
+        (zero_bubble_vee, Layout(2, 4, placement=(0, 1, 1, 0))),
     ],
 )
 def test_grids_in_the_docstrings_are_right(module: ModuleType, layout: Layout) -> None:
@@ -196,7 +208,7 @@ def test_grids_in_the_docstrings_are_right(module: ModuleType, layout: Layout) -
 
 
 def _torch_words(row: str, rank: str) -> list[str]:
-    drawn = re.findall(r"([FB])(?:(\d+)\.)?(\d+)", row)
+    drawn = re.findall(r"([FBIW])(?:(\d+)\.)?(\d+)", row)
     return [f"{stage or rank}{letter}{microbatch}" for letter, stage, microbatch in drawn]
 
 
@@ -235,9 +247,15 @@ class RecordingStage(SimpleNamespace):
 
 
 def stage(index: int, ranks: int, stages: int) -> RecordingStage:
-    last = index == stages - 1
+    nn = pytest.importorskip("torch.nn")
     return RecordingStage(
-        stage_index=index, num_stages=stages, group_size=ranks, group_rank=0, is_last=last, ran=[]
+        stage_index=index,
+        num_stages=stages,
+        group_size=ranks,
+        group_rank=0,
+        is_last=index == stages - 1,
+        submod=nn.Identity(),
+        ran=[],
     )
 
 
@@ -258,7 +276,12 @@ def looped(
     pipelining: Any, name: str, ranks: int, microbatches: int, loops: int
 ) -> list[list[str]]:
     make = pipelining.get_schedule_class(name)
-    stages = [stage(loop * ranks, ranks, loops * ranks) for loop in range(loops)]
+    return staged(make, range(0, loops * ranks, ranks), ranks, microbatches)
+
+
+def staged(make: Any, held: Sequence[int], ranks: int, microbatches: int) -> list[list[str]]:
+    """The orders of a schedule of PyTorch whose first rank holds these stages."""
+    stages = [stage(index, ranks, len(held) * ranks) for index in held]
     return compute_words(make(stages, microbatches))
 
 
@@ -341,6 +364,36 @@ def test_breadth_first_is_pytorchs_looped_bfs(pipelining: Any, ranks: int) -> No
             theirs = looped(pipelining, "LoopedBFS", ranks, microbatches, loops)
             in_reverse = [_with_backwards_reversed(order, microbatches) for order in ours]
             assert theirs == in_reverse, "PyTorch's backward order has changed: compare as it is"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ranks", SIZES)
+def test_zb1p_is_pytorchs_interleaved_zero_bubble(pipelining: Any, ranks: int) -> None:
+    for loops in range(1, 5):
+        for microbatches in range(1, 4 * ranks + 1):
+            layout = find_schedule("zb1p").layout(ranks, microbatches, loops)
+            if find_schedule("zb1p").can_run(layout):
+                theirs = looped(pipelining, "InterleavedZeroBubble", ranks, microbatches, loops)
+                assert theirs == words("zb1p", layout)
+            else:
+                with pytest.raises(ValueError, match="multiple of the number of rounds"):
+                    looped(pipelining, "InterleavedZeroBubble", ranks, microbatches, loops)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ranks", SIZES)
+def test_zb_v_is_pytorchs(pipelining: Any, ranks: int) -> None:
+    make = pipelining.get_schedule_class("ZBVZeroBubble")
+    for microbatches in range(1, 4 * ranks + 1):
+        theirs = staged(make, (0, 2 * ranks - 1), ranks, microbatches)
+        assert theirs == words("zb-v", find_schedule("zb-v").layout(ranks, microbatches))
+
+
+@pytest.mark.parametrize("ranks", SIZES)
+def test_zb_h1_is_zb1p_without_loops(ranks: int) -> None:
+    for microbatches in range(ranks, 4 * ranks, ranks):
+        layout = Layout(ranks, microbatches)
+        assert words("zb-h1", layout) == words("zb1p", layout)
 
 
 def _with_backwards_reversed(order: list[str], microbatches: int) -> list[str]:

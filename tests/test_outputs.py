@@ -24,6 +24,7 @@ SEARCH = "--model small.toml --cluster dgx1-v100 --gpus 2 --batch 2 --workers 1 
 STEP = "--pp 2 --microbatches 2"
 
 WRITING = {
+    ("experiment", "--out"): f"experiment gpipe {STEP} --out PLACE.toml",
     ("simulate", "--html"): f"simulate gpipe {STEP} --html PLACE.html",
     ("simulate", "--svg"): f"simulate gpipe {STEP} --svg PLACE.svg",
     ("simulate", "--perfetto"): f"simulate gpipe {STEP} --perfetto PLACE.json.gz",
@@ -39,6 +40,7 @@ WRITING = {
     ("diff", "--html"): "diff step.json step.json --html PLACE.html",
     ("diff", "--svg"): "diff step.json step.json --svg PLACE.svg",
     ("search", "--journal"): f"search {SEARCH} --journal PLACE",
+    ("search", "--best"): f"search {SEARCH} --best PLACE.toml",
     ("search", "--out"): f"search {SEARCH} --out PLACE.csv",
     ("tradeoff", "--svg"): f"tradeoff {SEARCH} --critical-batch 64 --svg PLACE.svg",
     ("validate", "--svg"): "validate measured.csv --svg PLACE.svg",
@@ -49,7 +51,7 @@ WRITING = {
 
 WITH_TORCH = {("run", "--metrics"), ("run", "--trace"), ("calibrate", "--out")}
 
-READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--sleep"}
+READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--mock-compute"}
 """Options of files that are read."""
 
 KEPT = {"--checkpoint"}

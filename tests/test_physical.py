@@ -45,7 +45,9 @@ MEASUREMENTS = Path(__file__).parents[1] / "bfpp" / "paper" / "measurements.csv"
 
 def physical(model="bert-52b", cluster="dgx1-v100", **groups):
     degrees = {name: groups.pop(name) for name in ("pp", "dp", "tp") if name in groups}
-    return PhysicalCosts(load_model(model), load_cluster(cluster), Degrees(**degrees), **groups)
+    if isinstance(cluster, str):
+        cluster = load_cluster(cluster)
+    return PhysicalCosts(load_model(model), cluster, Degrees(**degrees), **groups)
 
 
 def test_rings_cost_their_closed_forms():
@@ -72,6 +74,9 @@ def test_devices_are_placed_tensor_innermost_and_pipeline_outermost():
     spread = DevicePlacement(Degrees(pp=2, dp=8, tp=4), 8)
     assert spread.data_group_nodes().tolist() == [4, 4]
     assert spread.data_members_per_node().tolist() == [2, 2]
+    over_two = DevicePlacement(Degrees(pp=2, dp=2, tp=16), 8)
+    assert over_two.data_group_nodes().tolist() == [2, 2]
+    assert over_two.crosses_nodes().sum() == 2
 
 
 def costs_of(costs, operation, graph):
@@ -407,7 +412,7 @@ def test_the_default_unit_is_a_layer_where_nothing_loops(schedule, ranks, loops,
     ("field", "make"),
     [
         ("tp", lambda: physical(tp=3)),
-        ("tp", lambda: physical(tp=16)),
+        ("tp", lambda: physical(cluster=replace(load_cluster("dgx1-v100"), gpus_per_node=6), tp=8)),
         ("tp", lambda: physical(tp=0)),
         ("dp", lambda: physical(dp=0)),
         ("microbatch_size", lambda: physical(microbatch_size=-1)),

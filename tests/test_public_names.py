@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
 import bfpp
 from bfpp.schedules import gpipe, registry
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_every_public_name_is_there_and_documented():
@@ -17,10 +22,58 @@ def test_every_public_name_is_there_and_documented():
         assert getattr(bfpp, name).__doc__, name
 
 
-def test_the_front_doors_example_is_true():
-    failures, tried = doctest.testmod(bfpp)
-    assert tried
-    assert not failures
+@pytest.mark.parametrize(
+    "module", [bfpp, *{import_module(getattr(bfpp, name).__module__) for name in bfpp.__all__}]
+)
+def test_the_examples_are_true(module):
+    assert not doctest.testmod(module).failed
+
+
+def test_notebooks_show_what_is_predicted():
+    prediction = bfpp.predict(bfpp.Experiment("1f1b", pp=2, microbatches=2))
+    for shown in (prediction, prediction.timeline, prediction.timeline.graph):
+        page = shown._repr_html_()
+        assert page.count("<") == page.count(">") > 4
+        assert len(repr(shown)) < 200
+    assert "step time" in prediction._repr_html_()
+    assert "<svg" in prediction.timeline._repr_html_()
+
+
+def test_a_sweep_has_a_record_for_each_combination():
+    base = bfpp.Experiment("1f1b", microbatches=6)
+    records = bfpp.sweep(base, pp=[2, 3], schedule=["gpipe", "depth-first"], sequence=[3])
+    assert [(each["pp"], each["schedule"]) for each in records] == [
+        (2, "gpipe"), (2, "depth-first"), (3, "gpipe"), (3, "depth-first"),
+    ]  # fmt: skip
+    assert [("refused" in each) for each in records] == [True, False, True, False]
+    alone = bfpp.predict(base.changed(pp=3, schedule="depth-first", sequence=3)).record
+    assert records[3]["step_time"] == alone["step_time"]
+
+
+def test_a_search_finds_what_the_command_finds():
+    small = replace(bfpp.load_model("bert-6.6b"), layers=4, name="small")
+    records = bfpp.search(small, "dgx1-v100", 4, 4, schedules=["gpipe"])
+    assert records == bfpp.search(small, "dgx1-v100", 4, 4, schedules=["gpipe"], workers=2)
+    speeds = [each["tflops_per_gpu"] for each in records]
+    assert speeds == sorted(speeds, reverse=True)
+    values = {name: records[0][name] for name in ("pp", "tp", "dp", "microbatches", "sharding")}
+    best = bfpp.Experiment(
+        "gpipe", model=small, cluster="dgx1-v100", microbatch_size=records[0]["microbatch_size"],
+        units_per_stage=records[0]["units_per_stage"], **values,
+    )  # fmt: skip
+    assert bfpp.predict(best).record["step_time"] == records[0]["step_time"]
+
+
+@pytest.mark.torch
+def test_a_model_of_ones_own_is_trained_from_python():
+    path = ROOT / "benchmarks" / "faulty_models.py"
+    experiment = bfpp.Experiment("breadth-first", pp=2, loops=2, microbatches=4, dp=1)
+    outcome = bfpp.train(f"{path}:regression", experiment, steps=2)
+    assert [report.step for report in outcome.reports] == [0, 1]
+    with pytest.raises(bfpp.InvalidConfiguration, match="must be in a Python file"):
+        bfpp.train(eval("lambda seed: None"), experiment, steps=1)
+    with pytest.raises(bfpp.InvalidConfiguration, match="tp: only pipeline and data"):
+        bfpp.train(f"{path}:regression", experiment.changed(tp=2), steps=1)
 
 
 @pytest.fixture
@@ -51,14 +104,8 @@ NOT_A_SCHEDULE = Mine
 
 def test_a_package_can_register_a_schedule(installed):
     installed("MINE")
-    assert list(bfpp.registered_schedules()) == [
-        "gpipe",
-        "1f1b",
-        "depth-first",
-        "breadth-first",
-        "chimera",
-        "mine",
-    ]
+    names = [schedule.name for schedule in registry.BUILT_IN]
+    assert list(bfpp.registered_schedules()) == [*names, "mine"]
     layout = bfpp.Layout(2, 3)
     mine, original = bfpp.build_graph("mine", layout), bfpp.build_graph("gpipe", layout)
     assert bfpp.violations(mine) == []

@@ -88,7 +88,7 @@ def installed(tmp_path):
     )  # fmt: skip
     for name in filter(None, tracked.stdout.split("\0")):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, source / name)
+        shutil.copyfile(ROOT / name, source / name, follow_symlinks=False)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path]
     subprocess.run([*build, source], check=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -105,6 +105,29 @@ def installed(tmp_path):
     found = [python, "-c", "import importlib.util as u; print(u.find_spec('torch'))"]
     assert subprocess.run(found, capture_output=True, text=True, check=True).stdout == "None\n"
     return environment / "bin"
+
+
+@pytest.mark.slow
+def test_the_wheel_harms_no_package_of_another_name_and_is_not_harmed(installed, tmp_path):
+    """Packages on the index are called `executor` and `traces`; a user's own file `sim.py`."""
+    python = installed / "python"
+    (packages,) = installed.parent.glob("lib/*/site-packages")
+    for name in ("executor", "traces"):
+        (packages / name).mkdir(exist_ok=False)
+        (packages / name / "__init__.py").write_text(f"whose = 'the {name} of others'\n")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "sim.py").write_text("raise RuntimeError('this is mine')\n")
+    check = (
+        "import bfpp, executor, traces; print(executor.whose, traces.whose); "
+        "print(bfpp.predict(bfpp.Experiment('1f1b')).timeline.step_time)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, "-c", check], cwd=folder, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("the executor of others the traces of others\n33.0\n", "")
 
 
 @pytest.mark.slow

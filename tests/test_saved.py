@@ -141,7 +141,7 @@ ERRORS = {
     "show nowhere": "FILE: nowhere: No such file",
     "show .": "FILE: .*: Is a directory",
     "show other": 'FILE: is not a timeline: it has no "format"',
-    "show simulated.json --text --json": "--text: cannot be printed beside --json",
+    "show simulated.json --text --json": "--text: cannot be printed together with --json",
     "show simulated.json --timeline no/where": "argument --timeline: must end in .json or .json.gz",
     "diff simulated.json": "the following arguments are required: MEASURED",
     "diff nowhere simulated.json": "SIMULATED: nowhere: No such file",

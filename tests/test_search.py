@@ -188,6 +188,17 @@ def test_the_best_is_what_simulate_says(command, capsys):
         assert simulated[name] == pytest.approx(best[name]), name
 
 
+@pytest.mark.parametrize("schedule", ["breadth-first", "1f1b", "depth-first"])
+def test_the_best_is_written_as_an_experiment(command, capsys, schedule):
+    words = ["--batch", "8", "--workers", "1", "--schedule", schedule, "--best", "best.toml"]
+    assert main([*command, *words, "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["configurations"][0]
+    assert main(["simulate", "best.toml", "--json"]) == 0
+    simulated = json.loads(capsys.readouterr().out)
+    for name in ("step_time", "tflops_per_gpu", "memory_gb", "memory_min_gb"):
+        assert simulated[name] == pytest.approx(best[name]), name
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

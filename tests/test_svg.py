@@ -18,7 +18,8 @@ from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.simpy_engine import simulate
 from bfpp.traces.appearance import IDLE, drawn_rows, fill
 from bfpp.traces.bars import FINEST, Bar, bars
-from bfpp.traces.svg import SvgPanel, svg, svg_placements, write_svg
+from bfpp.traces.panel import Panel
+from bfpp.traces.svg import svg, svg_placements, write_svg
 from bfpp.traces.svg_elements import text_width
 from bfpp.traces.time_axis import in_words, time_axis
 from bfpp.traces.timeline import Timeline
@@ -38,9 +39,9 @@ def timeline(schedule: str, layout: Layout, sharding: str = "none", **costs: flo
     return simulate(graph, AbstractCosts(**costs).costs(graph))
 
 
-def figure_4(**costs: float) -> list[SvgPanel]:
+def figure_4(**costs: float) -> list[Panel]:
     return [
-        SvgPanel(f"({letter}) {name}", timeline(name, layout, **costs))
+        Panel(f"({letter}) {name}", timeline(name, layout, **costs))
         for letter, (name, layout) in zip("abcd", FIGURE_4.items(), strict=True)
     ]
 
@@ -114,9 +115,9 @@ def test_layers_of_one_pass_are_one_bar_with_seams() -> None:
 
 def test_rows_without_time_are_left_out() -> None:
     free = timeline("breadth-first", FIGURE_4["breadth-first"])
-    assert len(boxes(svg([SvgPanel("free", free, STREAMS)]))[IDLE]) == 4
+    assert len(boxes(svg([Panel("free", free, streams=STREAMS)]))[IDLE]) == 4
     costly = timeline("breadth-first", FIGURE_4["breadth-first"], transfer=0.25, reduce=1)
-    drawn = svg([SvgPanel("costly", costly, STREAMS)])
+    drawn = svg([Panel("costly", costly, streams=STREAMS)])
     assert len(boxes(drawn)[IDLE]) == len(costly.graph.lanes)
     assert "send gradients to 3" in texts(drawn)
     assert "transfer gradients" in texts(drawn)
@@ -137,7 +138,7 @@ HOSTILE = "</text><script>alert(1)</script>&amp;\"'\x00\x1b[31m\x0b\ud800\ufffe]
 def test_foreign_titles_are_escaped(draw: str, tmp_path: Path) -> None:
     layout = FIGURE_4["gpipe"]
     if draw == "panel":
-        panels = [SvgPanel(HOSTILE, timeline("gpipe", layout))]
+        panels = [Panel(HOSTILE, timeline("gpipe", layout))]
         drawn = svg(panels)
         write_svg(panels, tmp_path / "figure.svg")
         assert (tmp_path / "figure.svg").read_text(encoding="utf-8") == drawn
@@ -151,7 +152,7 @@ def test_foreign_titles_are_escaped(draw: str, tmp_path: Path) -> None:
 
 
 def test_long_titles_stay_inside() -> None:
-    drawn = svg([SvgPanel("word " * 100, timeline("gpipe", FIGURE_4["gpipe"]))])
+    drawn = svg([Panel("word " * 100, timeline("gpipe", FIGURE_4["gpipe"]))])
     (title,) = (content for content in texts(drawn) if content.startswith("word"))
     assert title.endswith("…")
     assert text_width(title, 10) < 720 - 80
@@ -175,7 +176,7 @@ def test_equal_neighbours_leave_no_gap() -> None:
 def test_a_long_run_stays_small_and_covers_the_same_time() -> None:
     one = timeline("1f1b", Layout(4, 1600, units_per_stage=4), reduce=3)
     assert len(one.graph) > 50_000
-    drawn = svg([SvgPanel("long", one)])
+    drawn = svg([Panel("long", one)])
     assert len(drawn) < 500_000
     assert sum(map(len, boxes(drawn).values())) < 4 * 2 * 800
     scale = 600 / one.step_time
@@ -201,13 +202,13 @@ def test_thin_bars_blend_by_time() -> None:
 def test_every_graph_can_be_drawn(graph: TaskGraph) -> None:
     costs = AbstractCosts(1.1e-3, 2.3e-3, transfer=1e-4, gather=5e-4, reduce=7e-4)
     one = simulate(graph, costs.costs(graph))
-    root = parsed(svg([SvgPanel("any", one, STREAMS)]))
+    root = parsed(svg([Panel("any", one, streams=STREAMS)]))
     assert root.tag == f"{NAMESPACE}svg"
 
 
 def test_no_time_and_no_panels_are_still_figures() -> None:
     free = timeline("gpipe", FIGURE_4["gpipe"], forward=0, backward=0)
-    assert "(a) nothing" in texts(svg([SvgPanel("(a) nothing", free)]))
+    assert "(a) nothing" in texts(svg([Panel("(a) nothing", free)]))
     assert parsed(svg([])).tag == f"{NAMESPACE}svg"
     assert parsed(svg_placements([])).tag == f"{NAMESPACE}svg"
 

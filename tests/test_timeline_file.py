@@ -15,10 +15,11 @@ from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.causes import Causes
-from bfpp.traces.html import Panel, page
+from bfpp.traces.html import page
 from bfpp.traces.metrics import rank_metrics
+from bfpp.traces.panel import Panel
 from bfpp.traces.perfetto import LONGEST, events
-from bfpp.traces.svg import SvgPanel, svg
+from bfpp.traces.svg import svg
 from bfpp.traces.text import text as drawn_text
 from bfpp.traces.timeline_file import (
     FORMAT,
@@ -190,7 +191,7 @@ def reports(timeline):
     assert causes.critical_path
     if timeline.step_time < LONGEST:
         list(events(timeline))
-    svg([SvgPanel("", timeline)])
+    svg([Panel("", timeline)])
     drawn_text(timeline)
     page([Panel("", timeline)], "")
 

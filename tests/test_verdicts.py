@@ -78,7 +78,7 @@ def take_all_of_torchs(*_):
     ("line", "function", "take"),
     [
         ("simulate gpipe", "bfpp.commands.simulate.print_result", take_all_memory),
-        ("orders gpipe", "bfpp.commands.orders.find_schedule", take_all_memory),
+        ("orders gpipe", "bfpp.commands.orders.in_units", take_all_memory),
         ("run gpipe --backend local --steps 1", "bfpp.executor.job.Job.plan", take_all_of_torchs),
         ("run gpipe --pp 1 --backend local --steps 1 --layers 1 --verify",
          "bfpp.executor.verification.train_plainly", take_all_of_torchs),
@@ -128,7 +128,7 @@ def test_a_worker_without_memory_is_told_in_one_line(bfpp, monkeypatch, work, to
 def test_what_is_to_be_explained_is_checked_before_anything_is_simulated(
     bfpp, monkeypatch, option, told
 ):
-    monkeypatch.setattr("bfpp.commands.explain.run_scenario", None)
+    monkeypatch.setattr("bfpp.commands.explain.predict", None)
     code, out, err = bfpp("explain", "gpipe", option)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert told in err

@@ -17,7 +17,6 @@ import json
 import zlib
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -35,6 +34,7 @@ from bfpp.schedules.operations import COMPUTE, OPERATIONS
 from bfpp.traces.appearance import COMPUTE_AND_DATA, IDLE, QUIET_INK, fill, ink
 from bfpp.traces.causes import Wait
 from bfpp.traces.operations import TRACED
+from bfpp.traces.panel import Panel
 from bfpp.traces.timeline import Timeline
 
 __all__ = ["Panel", "write_html"]
@@ -55,24 +55,6 @@ TYPED_ARRAYS = {
     "i4": "Int32Array",
     "f8": "Float64Array",
 }
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One timeline of a page, with what is said about it.
-
-    `subtitle` is a line below the title; `summary` holds (label, value) pairs,
-    the panel's key numbers as they are to be read. `waits` are the idle
-    stretches that a click explains, `critical_path` the tasks that a switch
-    outlines.
-    """
-
-    title: str
-    timeline: Timeline
-    subtitle: str = ""
-    summary: tuple[tuple[str, str], ...] = ()
-    waits: tuple[Wait, ...] = ()
-    critical_path: tuple[int, ...] = ()
 
 
 def write_html(panels: Sequence[Panel], path: str | PathLike[str], title: str) -> None:

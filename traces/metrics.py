@@ -112,6 +112,17 @@ def bubble(timeline: Timeline) -> float:
     return timeline.step_time / mean - 1 if mean else 0.0
 
 
+def bubble_fraction(timeline: Timeline) -> float:
+    """The share of the step time in which a mean rank does not compute (zero bubble's measure)."""
+    step = timeline.step_time
+    return 1 - float(compute_time(timeline).mean()) / step if step else 0.0
+
+
+def span(ranks: Iterable[RankMetrics]) -> float:
+    """Of all ranks, the longest time from the first compute step to the end of the last."""
+    return max(rank.end - rank.start for rank in ranks)
+
+
 def lane_busy_time(timeline: Timeline) -> Seconds:
     """For each lane, the seconds in which it runs a task."""
     graph, lanes = timeline.graph, len(timeline.graph.lanes)

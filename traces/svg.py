@@ -8,13 +8,12 @@ it: no script, no style sheet, and fonts that every machine has.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bfpp.schedules import Operation
-from bfpp.schedules.operations import COMPUTE, Scope, Stream
+from bfpp.schedules.operations import COMPUTE, Scope
 from bfpp.traces.appearance import (
     COMPUTE_AND_DATA,
     IDLE,
@@ -27,6 +26,7 @@ from bfpp.traces.appearance import (
 )
 from bfpp.traces.bars import Bar, bars
 from bfpp.traces.metrics import bubble
+from bfpp.traces.panel import Panel
 from bfpp.traces.svg_elements import (
     box,
     document,
@@ -40,9 +40,8 @@ from bfpp.traces.svg_elements import (
 )
 from bfpp.traces.svg_placements import svg_placements
 from bfpp.traces.time_axis import in_words, time_axis
-from bfpp.traces.timeline import Timeline
 
-__all__ = ["SvgPanel", "svg", "svg_placements", "write_svg"]
+__all__ = ["svg", "svg_placements", "write_svg"]
 
 WIDTH, EDGE = 720.0, 6.0
 TITLE, SMALL = 10.0, 7.5
@@ -55,21 +54,12 @@ NUMBERS, STAGES = "numbers: micro-batch", "; of gathers and reductions, stage"
 GRID, SEAM = "#dfe3e8", "#ffffff"
 
 
-@dataclass(frozen=True)
-class SvgPanel:
-    """One timeline with its caption, such as `(a) GPipe: large bubble`."""
-
-    title: str
-    timeline: Timeline
-    streams: Collection[Stream] = COMPUTE_AND_DATA
-
-
-def write_svg(panels: Sequence[SvgPanel], path: Path | str) -> None:
+def write_svg(panels: Sequence[Panel], path: Path | str) -> None:
     """Write `svg(panels)` to a file."""
     Path(path).write_text(svg(panels), encoding="utf-8", newline="\n")
 
 
-def svg(panels: Sequence[SvgPanel]) -> str:
+def svg(panels: Sequence[Panel]) -> str:
     """The panels below each other to one time scale, with a time axis and a legend."""
     drawings = [_Drawing(panel, drawn_rows(panel.timeline, panel.streams)) for panel in panels]
     frame = _frame(drawings)
@@ -85,7 +75,7 @@ def svg(panels: Sequence[SvgPanel]) -> str:
 
 
 class _Drawing(NamedTuple):
-    panel: SvgPanel
+    panel: Panel
     rows: list[Row]
 
     @property

@@ -26,7 +26,7 @@ MEASURED = "measured"
 About = Mapping[str, str | int | float]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Timeline:
     """A graph and the times, in seconds, at which its tasks started and ended.
 
@@ -49,6 +49,16 @@ class Timeline:
     def __post_init__(self) -> None:
         if (self.end < self.start).any():
             object.__setattr__(self, "end", np.maximum(self.start, self.end))
+
+    def __repr__(self) -> str:
+        return f"<Timeline of {self.graph!r}: {self.step_time:.6g} s, {self.source}>"
+
+    def _repr_html_(self) -> str:
+        """The figure for print, for a notebook."""
+        from bfpp.traces.panel import Panel
+        from bfpp.traces.svg import svg
+
+        return svg([Panel(self.graph.schedule, self)])
 
     @property
     def is_measured(self) -> bool:

@@ -90,7 +90,8 @@ def _print(record: Mapping[str, Any]) -> None:
         for layer in record["layers"]
     ]
     passes = record["passes"]
-    rows.append(("besides", in_words(passes["forward"]), in_words(passes["backward"]), "", ""))
+    outside = (in_words(passes[name]) for name in ("forward", "backward"))
+    rows.append(("outside the layers", *outside, "", ""))
     print_table("Layers", ("", "forward", "backward", "parameters", "bytes on"), rows)
     rows = [
         (
@@ -106,7 +107,7 @@ def _print(record: Mapping[str, Any]) -> None:
         (name, in_words(line["fixed"]), in_words(1e6 * line["per_parameter"]))
         for name, line in record["data"].items()
     ]
-    print_table("By parameters", ("", "besides", "a million"), rows)
+    print_table("By parameters", ("", "fixed", "a million"), rows)
     rows = [
         ("the next task of a lane", in_words(record["dispatch"]["next"])),
         ("a lane that has to be woken", in_words(record["dispatch"]["wake"])),

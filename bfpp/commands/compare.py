@@ -9,10 +9,10 @@ from bfpp import options as shared
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
-from bfpp.predictions import Prediction, predicted, print_cautions
+from bfpp.predictions import Prediction, predict, print_cautions
 from bfpp.results import NOISE, Result, print_json, print_table
 from bfpp.schedules import InvalidConfiguration, Layout
-from bfpp.schedules.registry import OF_THE_PAPER
+from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.experiment import Experiment
 
 
@@ -22,11 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "schedules",
         nargs="*",
         metavar="SCHEDULE",
-        help=f"schedules to compare (default: {', '.join(OF_THE_PAPER)})",
+        help=f"schedules to compare (default: {', '.join(DEFAULT_SCHEDULES)})",
     )
-    shared.add_layout_arguments(parser)
-    shared.add_communication_arguments(parser)
-    shared.add_cost_arguments(parser)
+    shared.add_experiment_arguments(parser)
+    shared.add_engine_argument(parser)
     add_picture_arguments(parser)
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -35,11 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     shared.refuse_text_beside_json(options)
-    names = options.schedules or list(OF_THE_PAPER)
+    names = options.schedules or DEFAULT_SCHEDULES
     experiments = shared.side_by_side(options, names)
     _require_same_model(experiments)
     assumed = assumptions(options)
-    results = [predicted(each, options.engine) for each in experiments]
+    results = [predict(each, options.engine) for each in experiments]
     if options.json:
         record = {"schedules": [result.record for result in results]}
         print_json(with_assumptions(record, assumed))

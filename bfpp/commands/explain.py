@@ -10,7 +10,7 @@ from bfpp.errors import one_line
 from bfpp.explanation import Explanation
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.parser import Parser
-from bfpp.predictions import predicted, print_cautions
+from bfpp.predictions import predict, print_cautions
 from bfpp.results import NOISE, print_json, print_table
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.parameters import changed, parse_change
@@ -26,16 +26,15 @@ NOT_AGAINST = {"-h", "--help", "--json", "--set", "--against"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp explain`."""
     shared.add_schedule_argument(parser)
-    shared.add_layout_arguments(parser)
-    shared.add_communication_arguments(parser)
-    shared.add_cost_arguments(parser)
+    shared.add_experiment_arguments(parser)
+    shared.add_engine_argument(parser)
     group = parser.add_argument_group("comparisons, each explained cause by cause")
     group.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what if a parameter were VALUE, or with NAME=xFACTOR so many times as large; "
+        help="what if a parameter were VALUE, or with NAME=xFACTOR times that factor; "
         "forward, backward, transfer, gather, reduce, optimizer, stage.N, or a number of the "
         "model or the cluster, such as inter_node.bandwidth; each --set is a case of its own",
     )
@@ -44,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar='"OPTIONS"',
-        help='what if these options were given besides, such as "--loops 8" or "gpipe --loops 1"',
+        help='what if these options were given too, such as "--loops 8" or "gpipe --loops 1"',
     )
     shared.add_json_argument(parser)
 
@@ -63,9 +62,9 @@ def run(options: argparse.Namespace) -> int:
         compared.append((text, case, case.costs))
         if words.model != options.model:
             assumed += assumptions(words)
-    base = Explanation(predicted(experiment, options.engine))
+    base = Explanation(predict(experiment, options.engine))
     others = {
-        text: Explanation(predicted(case, options.engine, costs)) for text, case, costs in compared
+        text: Explanation(predict(case, options.engine, costs)) for text, case, costs in compared
     }
     if options.json:
         cases = [{"case": text, **base.difference(other)} for text, other in others.items()]

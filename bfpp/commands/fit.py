@@ -118,7 +118,7 @@ def _print(found: Fit, rows: list[Measurement]) -> None:
             f"{each.value:.4g}",
             f"{each.standard_error:.2g}",
             each.parameter.unit,
-            "yes" if each.determined else "no",
+            "yes" if each.determined else "no: the prior",
         )
         for each in found.constants
     ]

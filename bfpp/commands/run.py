@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_arguments(parser)
     add_process_arguments(parser)
     add_training_arguments(parser)
-    group = parser.add_argument_group("what comes of it")
+    group = parser.add_argument_group("output")
     group.add_argument(
         "--verify",
         action="store_true",
@@ -180,7 +180,7 @@ def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Out
 
 
 def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None) -> dict[str, Any]:
-    """What came of it; times in seconds."""
+    """The results; times in seconds."""
     seconds = [report.seconds for report in outcome.reports]
     elapsed = [report.elapsed for report in outcome.reports]
     record = {
@@ -218,7 +218,7 @@ def _finite(value: float) -> float | None:
 def _print(
     job: Job, record: Mapping[str, Any], reports: Sequence[Report], found: Verification | None
 ) -> None:
-    replicas = f", {job.dp} replicas" if job.dp > 1 else ""
+    replicas = f", {job.dp} data-parallel replicas" if job.dp > 1 else ""
     layout = job.layout
     title = (
         f"{job.schedule.name}: {layout.pp} ranks, {layout.units} stages, "
@@ -229,7 +229,7 @@ def _print(
             ("steps", f"{reports[0].step} to {reports[-1].step}"),
             ("loss, first and last", f"{reports[0].loss:.4f}, {reports[-1].loss:.4f}"),
             ("step time, median", in_words(record["median_step_time"])),
-            ("from step to step, median", in_words(statistics.median(record["elapsed_times"]))),
+            ("iteration time, median", in_words(statistics.median(record["elapsed_times"]))),
             ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
         ]
         if skipped := record["skipped_steps"]:
@@ -237,11 +237,10 @@ def _print(
     else:
         rows = [("steps", f"none left after {record['first_step']}")]
     if found:
-        verdict = "as the plain loop" if found.is_exact else "NOT as the plain loop"
         rows += [
-            ("trained", verdict),
-            ("largest difference of a loss", f"{found.max_loss_error:.1e}"),
-            ("largest difference of a weight", f"{found.max_weight_error:.1e}"),
-            ("difference of all weights, of their way", f"{found.movement_error:.1e}"),
+            ("matches the single-process reference", "yes" if found.is_exact else "NO"),
+            ("largest loss error", f"{found.max_loss_error:.1e}"),
+            ("largest weight error", f"{found.max_weight_error:.1e}"),
+            ("weight error (RMS, of the distance trained)", f"{found.movement_error:.1e}"),
         ]
     print_table(title, ("", ""), rows)

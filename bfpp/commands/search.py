@@ -1,4 +1,4 @@
-"""`bfpp search`: the best ways to train a model on so many GPUs."""
+"""`bfpp search`: the best ways to train a model on N GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from bfpp import options as shared
 from bfpp.errors import blaming
-from bfpp.formats import JOURNAL
+from bfpp.experiment_file import experiment_text
+from bfpp.formats import EXPERIMENT, JOURNAL
 from bfpp.found import WRITERS, Journal, require_package, write_table
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
@@ -16,6 +17,7 @@ from bfpp.predictions import shortage
 from bfpp.results import print_json, print_table
 from bfpp.schedules import Configuration
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
+from bfpp.sim.experiment import Experiment
 from bfpp.sim.search import Outcome, Problem, nearest, pareto, ranked
 
 SHOWN = 15
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "keep every result in FILE as it comes; what FILE has already is not simulated again",
         grows=True,
     )
+    add_output(parser, "--best", [EXPERIMENT], "write the best as an experiment file")
     add_output(parser, "--out", list(WRITERS), "write all results to FILE.csv or FILE.parquet")
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -80,9 +83,37 @@ def _report(
     else:
         summary = f"{tried:,} configurations fit ({seconds:.1f} s)"
         _print(problem, outcomes, best_first, front, summary)
+    if options.best and best_first:
+        best = experiment_text(_experiment(best_first[0], options))
+        with options.best.written() as path:
+            path.write_text(best, encoding="utf-8")
     if options.out:
         kept = [*best_first, *(each for each in outcomes if not each.fits)]
         write_table(options.out, kept, front)
+
+
+def _experiment(best: Outcome, options: argparse.Namespace) -> Experiment:
+    """The experiment that predicts a configuration as the search did."""
+    configuration = best.configuration
+    return Experiment(
+        configuration.schedule,
+        model=options.model,
+        seq_length=options.seq_length,
+        cluster=options.cluster,
+        constants=options.constants,
+        implementation=options.implementation,
+        pp=configuration.degrees.pp,
+        dp=configuration.degrees.dp,
+        tp=configuration.degrees.tp,
+        microbatches=configuration.microbatches,
+        microbatch_size=configuration.microbatch_size,
+        sharding=configuration.communication.sharding,
+        **(
+            {"loops": configuration.loops}
+            if configuration.schedule.looped
+            else {"units_per_stage": configuration.units_per_stage}
+        ),
+    )
 
 
 def _print(

@@ -9,7 +9,7 @@ from bfpp.exports import add_export_arguments, write_exports
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
-from bfpp.predictions import predicted, print_cautions
+from bfpp.predictions import predict, print_cautions, print_not_modelled
 from bfpp.results import print_json
 from bfpp.tables import print_result
 
@@ -17,9 +17,8 @@ from bfpp.tables import print_result
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp simulate`."""
     shared.add_schedule_argument(parser)
-    shared.add_layout_arguments(parser)
-    shared.add_communication_arguments(parser)
-    shared.add_cost_arguments(parser)
+    shared.add_experiment_arguments(parser)
+    shared.add_engine_argument(parser)
     add_picture_arguments(parser)
     add_export_arguments(parser)
     add_force_argument(parser)
@@ -31,13 +30,14 @@ def run(options: argparse.Namespace) -> int:
     shared.refuse_text_beside_json(options)
     experiment = shared.experiment(options)
     assumed = assumptions(options)
-    result = predicted(experiment, options.engine)
+    result = predict(experiment, options.engine)
     if options.json:
         print_json(with_assumptions(result.record, assumed))
     else:
         print_text(options, [result])
         print_result(result)
         print_cautions([result])
+        print_not_modelled(result)
     write_pictures(options, [result], result.title)
     write_exports(options, result.timeline)
     return 0

@@ -12,7 +12,14 @@ from bfpp.formats import SVG
 from bfpp.outputs import Output, add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.sim.constants import Constants, load_constants
-from bfpp.sim.validation import Comparison, compare, mean_absolute_error, read_measurements
+from bfpp.sim.published import sources, table_path
+from bfpp.sim.validation import (
+    Comparison,
+    compare,
+    coverage,
+    mean_absolute_error,
+    read_measurements,
+)
 
 SHOWN = ("batch", "pp", "tp", "dp", "microbatch_size", "microbatches", "loops", "sharding")
 COLUMNS = (
@@ -24,7 +31,10 @@ COLUMNS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp validate`."""
     parser.add_argument(
-        "table", type=Path, metavar="TABLE.csv", help="measured configurations, one a row"
+        "table",
+        type=table_path,
+        metavar="TABLE.csv",
+        help=f"measured configurations, one a row; or published ones: {', '.join(sources())}",
     )
     parser.add_argument(
         "--constants",
@@ -50,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
                 "rows": [each.record for each in comparisons],
                 "throughput_mape": mean_absolute_error(comparisons, "tflops_per_gpu"),
                 "memory_mape": mean_absolute_error(comparisons, "memory_gb"),
+                "coverage": coverage(comparisons),
             }
         )
     else:
@@ -91,7 +102,8 @@ def _print(comparisons: Sequence[Comparison]) -> None:
             (title, f"{error:.2f} %")
             for title, name in (("throughput", "tflops_per_gpu"), ("memory", "memory_gb"))
             if (error := mean_absolute_error(comparisons, name)) is not None
-        ],
+        ]
+        + [("step times inside their 80 % intervals", f"{coverage(comparisons):.0%}")],
     )
 
 

@@ -18,6 +18,7 @@ from bfpp.schedules import Configuration
 from bfpp.searching import parts
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.executors import as_completed, executor
+from bfpp.sim.implementation import find_implementation
 from bfpp.sim.model import load_model
 from bfpp.sim.search import Outcome, Problem, configurations, evaluate, ranked
 from bfpp.sim.validation import Measurement, read_measurements
@@ -154,7 +155,7 @@ def _problem(panel: Panel, variant: Variant) -> Problem:
         GPUS,
         panel.batches,
         (variant.schedule,),
-        variant.implementation,
+        find_implementation(variant.implementation),
     )
 
 

@@ -38,7 +38,7 @@ def write_index(made: Mapping[str, Made], directory: Path) -> Path:
         f"<style>{STYLE}</style></head><body>\n"
         "<h1>Breadth-First Pipeline Parallelism, redrawn</h1>\n"
         "<p>The figures and tables of the paper (Lamy-Poirier, MLSys 2023), made by bfpp from "
-        "task graphs, simulation and search, beside what the paper prints.</p>\n"
+        "task graphs, simulation and search, next to what the paper prints.</p>\n"
         f"{sections}</body></html>\n",
         encoding="utf-8",
     )

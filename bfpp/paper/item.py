@@ -91,11 +91,12 @@ def draw(
     panels: Sequence[Captioned], directory: Path, name: str, title: str, sentence: str
 ) -> Made:
     """Write the timelines below one another, for print and for the browser."""
-    from bfpp.traces.html import Panel, write_html
-    from bfpp.traces.svg import SvgPanel, write_svg
+    from bfpp.traces.html import write_html
+    from bfpp.traces.panel import Panel
+    from bfpp.traces.svg import write_svg
 
     svg, html = directory / f"{name}.svg", directory / f"{name}.html"
-    write_svg([SvgPanel(panel.caption, panel.timeline) for panel in panels], svg)
+    write_svg([Panel(panel.caption, panel.timeline) for panel in panels], svg)
     page = [Panel(panel.caption, panel.timeline, summary=panel.summary) for panel in panels]
     write_html(page, html, title)
     record = {"panels": [panel.record for panel in panels]}

@@ -1,0 +1,81 @@
+"""Many experiments at once: every combination of some values, as records for a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from bfpp.predictions import predict
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.registry import DEFAULT_SCHEDULES
+from bfpp.searching import parts
+from bfpp.sim.cluster import Cluster, load_cluster
+from bfpp.sim.engines import DEFAULT
+from bfpp.sim.executors import as_completed, executor
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.implementation import PAPER, find_implementation
+from bfpp.sim.model import Transformer, load_model
+from bfpp.sim.search import Problem, configurations, evaluate, ranked
+
+
+def sweep(
+    experiment: Experiment, *, engine: str = DEFAULT, **values: Iterable[Any]
+) -> list[dict[str, Any]]:
+    """Predict the experiment with every combination of these values.
+
+    A record holds the combination and the prediction's numbers, times in seconds; one that
+    cannot be has the reason as `refused` instead. `pandas.DataFrame` takes the records.
+
+    >>> records = sweep(Experiment("breadth-first", microbatches=8), pp=[2, 4], loops=[1, 4])
+    >>> [(each["pp"], each["loops"], round(each["bubble"], 3)) for each in records]
+    [(2, 1, 0.125), (2, 4, 0.031), (4, 1, 0.375), (4, 4, 0.094)]
+    """
+    names = list(values)
+    return [
+        _record(experiment, dict(zip(names, combination, strict=True)), engine)
+        for combination in product(*values.values())
+    ]
+
+
+def search(
+    model: Transformer | str,
+    cluster: Cluster | str,
+    gpus: int,
+    batch: int | Sequence[int],
+    *,
+    schedules: Sequence[str] = (),
+    implementation: str = PAPER.name,
+    workers: int = 1,
+) -> list[dict[str, Any]]:
+    """Every way to train a model on some GPUs that fits, highest throughput first.
+
+    A record holds the values of the experiment and its prediction; `batch` is in samples,
+    and several are searched together. With more than one of `workers`, they are processes, and
+    a script needs `if __name__ == "__main__"`.
+    """
+    problem = Problem(
+        load_model(model) if isinstance(model, str) else model,
+        load_cluster(cluster) if isinstance(cluster, str) else cluster,
+        gpus,
+        (batch,) if isinstance(batch, int) else tuple(batch),
+        tuple(schedules or DEFAULT_SCHEDULES),
+        find_implementation(implementation),
+    )
+    chosen = configurations(problem)
+    if workers == 1:
+        outcomes = evaluate(problem, chosen)
+    else:
+        with executor("local", workers) as pool:
+            work = [pool.submit(evaluate, problem, part) for part in parts(chosen)]
+            outcomes = [outcome for done in as_completed(work) for outcome in done.result()]
+    return [outcome.record for outcome in ranked(outcomes)]
+
+
+def _record(experiment: Experiment, chosen: Mapping[str, Any], engine: str) -> dict[str, Any]:
+    shown = {name: getattr(value, "name", value) for name, value in chosen.items()}
+    try:
+        record = predict(experiment.changed(**chosen), engine).record
+    except InvalidConfiguration as error:
+        return {**shown, "refused": str(error)}
+    return {**{name: value for name, value in record.items() if name != "ranks"}, **shown}

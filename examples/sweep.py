@@ -1,0 +1,12 @@
+"""How the bubble and the memory depend on loops and micro-batches: records for a table."""
+
+import bfpp
+
+base = bfpp.Experiment("breadth-first", pp=4, model="bert-6.6b", cluster="dgx1-v100", tp=2)
+records = bfpp.sweep(base, loops=[1, 2, 4, 8], microbatches=[4, 8, 16])
+print("loops  micro-batches  bubble ratio  MFU    peak memory")
+for each in records:
+    print(
+        f"{each['loops']:5}  {each['microbatches']:13}  {each['bubble']:12.1%}  {each['mfu']:.1%}  "
+        f"{each['memory_largest_gb']:.1f} GB"
+    )

@@ -1,0 +1,136 @@
+"""How accurate predictions are, and how sure, does not get worse unseen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bfpp.command_line import main
+from bfpp.schedules import Degrees, Sharding, build_graph, find_schedule
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.constants import Constants
+from bfpp.sim.engines import simulate
+from bfpp.sim.implementation import CURRENT, MEGATRON
+from bfpp.sim.model import load_model
+from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.published import sources
+from bfpp.sim.uncertainty import (
+    ANY,
+    QUANTILE,
+    around,
+    constants_deviation,
+    interval,
+    kind_of,
+    not_modelled,
+    shipped_residuals,
+)
+from bfpp.sim.validation import case_of, read_measurements
+
+RECORDED = json.loads((Path(__file__).parent / "golden" / "accuracy.json").read_text())["accuracy"]
+"""The tables of docs/accuracy.md: `python -m benchmarks accuracy --out ... --json ...`."""
+
+WORSE = 1.1
+
+
+LARGE = load_model("llama3-8b")
+TIED = replace(LARGE, tied_embeddings=True)
+SMALL = replace(LARGE, hidden=1024, heads=16, kv_heads=16, mlp=4096, sequence=4096)
+
+
+def step(tp=8, cluster="dgx-h100", implementation=CURRENT, ranks=4, model=LARGE):
+    layout = find_schedule("1f1b").divided(ranks, 8, 1)
+    graph = build_graph("1f1b", layout, implementation.communication(Sharding.NONE))
+    if isinstance(cluster, str):
+        cluster = load_cluster(cluster)
+    costing = PhysicalCosts(model, cluster, Degrees(tp=tp), implementation=implementation)
+    return simulate(graph, costing), costing
+
+
+@pytest.mark.parametrize("source", sources().values(), ids=lambda source: source.name)
+def test_no_source_is_predicted_worse_than_recorded(source):
+    [recorded] = [row for row in RECORDED[0]["rows"] if row["source"] == source.title]
+    rows = read_measurements(source.path)
+    ratios = [row.tflops_per_gpu / case_of(row).throughput(Constants()) for row in rows]
+    error = 100 * np.abs(np.array(ratios) - 1).mean()
+    assert len(rows) == recorded["runs"]
+    assert error < WORSE * float(recorded["mean error (%)"])
+
+
+def test_the_shipped_residuals_are_the_recorded_ones():
+    recorded = {row["kind"]: float(row["residual"]) for row in RECORDED[-1]["rows"]}
+    assert dict(shipped_residuals()) == pytest.approx(recorded, abs=0.002)
+
+
+def test_an_interval_is_around_the_step_time():
+    timeline, costing = step()
+    found = interval(timeline, costing)
+    assert found.low < timeline.step_time < found.high
+    assert found.low * found.high == pytest.approx(timeline.step_time**2)
+    assert timeline.step_time in found
+    assert 1.01 * found.high not in found
+
+
+def test_four_fifths_of_a_normal_distribution_are_inside():
+    drawn = np.exp(np.random.default_rng(0).normal(0, np.hypot(0.03, 0.04), 20_000))
+    inside = np.mean([seconds in around(1.0, 0.03, 0.04) for seconds in drawn])
+    assert inside == pytest.approx(0.8, abs=0.01)
+    assert around(1.0, 0.3, 0.0).high == pytest.approx(np.exp(0.3 * QUANTILE))
+
+
+def test_constants_that_were_fitted_are_surer():
+    timeline, costing = step(tp=2, cluster="dgx1-v100", implementation=MEGATRON)
+    fitted = constants_deviation(timeline, costing)
+    assert fitted < constants_deviation(timeline, costing, fitted=False) / 2
+
+
+def test_a_host_that_is_just_fast_enough_makes_a_step_unsure():
+    found = []
+    for host in (1e-9, 2e-5):
+        cluster = load_cluster("dgx-h100")
+        cluster = replace(cluster, device=replace(cluster.device, host_seconds=host))
+        timeline, costing = step(tp=1, cluster=cluster, model=SMALL)
+        found.append((timeline.step_time, constants_deviation(timeline, costing)))
+    (fast, sure), (enough, unsure) = found
+    assert enough < 1.05 * fast
+    assert unsure > 2 * sure
+
+
+def test_kinds_are_told_apart():
+    kinds = {
+        str(kind_of(costing, timeline.graph.layout))
+        for timeline, costing in (
+            step(),
+            step(ranks=1),
+            step(tp=2, cluster="dgx1-v100", implementation=MEGATRON),
+        )
+    }
+    assert kinds == {
+        "not recomputed, many nodes, current software",
+        "not recomputed, one node, current software",
+        "recomputed, one node, software of 2022",
+    }
+    assert kinds < set(shipped_residuals()) - {ANY}
+
+
+def test_what_is_not_modelled_follows_from_the_configuration():
+    one = set(not_modelled(*step(tp=1, ranks=1), 10.0))
+    many = set(not_modelled(*step(model=TIED), 79.0))
+    assert len(one) == 2
+    assert one < many
+    assert {each.split()[-1] for each in many} >= {"memory", "network", "gradients", "compute"}
+
+
+def test_simulate_and_validate_say_how_sure(capsys):
+    cluster = ["--model", "llama3-8b", "--cluster", "dgx-h100", "--implementation", "current"]
+    assert main(["simulate", "1f1b", "--pp", "4", *cluster, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["step_time_low"] < record["step_time"] < record["step_time_high"]
+    assert record["not_modelled"]
+    assert main(["validate", "korthikanti-2022", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert 0.7 <= record["coverage"] <= 1
+    assert all("step_time_low" in row["prediction"] for row in record["rows"])

@@ -1,0 +1,151 @@
+"""Schedules with backward passes in halves, against their closed forms and public schedulers.
+
+Closed forms: Qi et al., "Zero Bubble Pipeline Parallelism" (ICLR 2024). `published_schedules.csv`
+holds step times, in seconds per stage, of the orders that the authors' scheduler of "Pipeline
+Parallelism with Controllable Memory" (NeurIPS 2024) makes: zbv_greedy.py of
+sail-sg/zero-bubble-pipeline-parallelism, replayed by a longest path.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from bfpp.schedules import InvalidConfiguration, build_graph, find_schedule
+from bfpp.sim.abstract import AbstractCosts
+from bfpp.sim.engines import simulate
+from bfpp.traces.metrics import rank_metrics
+from bfpp.traces.timeline import Timeline
+
+EXACT = settings(derandomize=True, deadline=None, max_examples=60)
+PUBLISHED = Path(__file__).parent / "published_schedules.csv"
+
+ranks = st.integers(1, 8)
+seconds = st.integers(1, 9)
+
+
+def timeline_of(
+    name: str, ranks: int, microbatches: int, loops: int | None = None, **costs: float
+) -> Timeline:
+    schedule = find_schedule(name)
+    graph = build_graph(schedule, schedule.layout(ranks, microbatches, loops))
+    return simulate(graph, AbstractCosts(**costs))
+
+
+def longest_rank(timeline: Timeline) -> float:
+    return max(rank.end - rank.start for rank in rank_metrics(timeline))
+
+
+def most_activations(timeline: Timeline) -> float:
+    return max(rank.peak_microbatches for rank in rank_metrics(timeline))
+
+
+@st.composite
+def halves(draw: st.DrawFn) -> dict[str, float]:
+    """Costs whose weight half takes no longer than the input half or the forward pass."""
+    forward, backward_input = draw(seconds), draw(seconds)
+    weight = draw(st.integers(1, min(forward, backward_input)))
+    return {"forward": forward, "backward_input": backward_input, "backward_weight": weight}
+
+
+@EXACT
+@given(ranks, st.integers(0, 12), halves())
+def test_zb_h1(ranks: int, more: int, costs: dict[str, float]) -> None:
+    microbatches = ranks + more
+    timeline = timeline_of("zb-h1", ranks, microbatches, **costs)
+    forward, back, weight = costs.values()
+    bubble = (ranks - 1) * (forward + back - weight)
+    assert timeline.step_time == microbatches * (forward + back + weight) + bubble
+    assert most_activations(timeline) == ranks
+
+
+@EXACT
+@given(ranks, st.integers(0, 12), halves())
+def test_zb_h2(ranks: int, more: int, costs: dict[str, float]) -> None:
+    microbatches = 2 * ranks - 1 + more
+    timeline = timeline_of("zb-h2", ranks, microbatches, **costs)
+    forward, back, weight = costs.values()
+    bubble = (ranks - 1) * (forward + back - 2 * weight)
+    assert longest_rank(timeline) == microbatches * (forward + back + weight) + bubble
+    assert most_activations(timeline) == 2 * ranks - 1
+
+
+@EXACT
+@given(ranks, st.integers(1, 3), st.integers(1, 4), halves())
+def test_zb1p(ranks: int, rounds: int, loops: int, costs: dict[str, float]) -> None:
+    """Seconds are per stage, so that a rank's are as many times as long as it has stages."""
+    microbatches = ranks * rounds
+    timeline = timeline_of("zb1p", ranks, microbatches, loops, **costs)
+    forward, back, weight = costs.values()
+    bubble = (ranks - 1) * (forward + back - weight)
+    assert timeline.step_time == loops * microbatches * (forward + back + weight) + bubble
+    assert most_activations(timeline) == ranks
+
+
+@EXACT
+@given(ranks, st.integers(0, 12), seconds)
+def test_zb_v_where_all_passes_are_equal(ranks: int, more: int, each: int) -> None:
+    microbatches = 2 * ranks - 1 + more
+    costs = {"forward": each, "backward_input": each, "backward_weight": each}
+    timeline = timeline_of("zb-v", ranks, microbatches, **costs)
+    assert timeline.step_time == each * (6 * microbatches + ranks - 1)
+    assert longest_rank(timeline) == each * 6 * microbatches
+    assert most_activations(timeline) == ranks
+
+
+@EXACT
+@given(st.integers(2, 16), st.integers(0, 8))
+def test_activations_of_the_controllable_memory_schedules(ranks: int, more: int) -> None:
+    microbatches = 2 * ranks + more
+    assert most_activations(timeline_of("v-half", ranks, microbatches)) <= (ranks + 2) // 2
+    assert most_activations(timeline_of("v-min", ranks, microbatches)) <= (ranks + 4) // 3
+
+
+def test_controllable_memory_schedules_are_as_fast_as_their_authors() -> None:
+    """With the same activations, exactly or, where slots are filled otherwise, within 0.3 %."""
+    with PUBLISHED.open() as file:
+        for row in csv.DictReader(file):
+            name, ranks, microbatches = row["schedule"], int(row["ranks"]), int(row["microbatches"])
+            timeline = timeline_of(
+                name,
+                ranks,
+                microbatches,
+                forward=float(row["forward"]),
+                backward_input=float(row["input"]),
+                backward_weight=float(row["weight"]),
+                transfer=float(row["transfer"]),
+            )
+            expected = float(row["step_time"])
+            assert most_activations(timeline) == float(row["peak_microbatches"])
+            assert timeline.step_time == pytest.approx(expected, rel=3e-3)
+            assert name == "v-half" or timeline.step_time == expected
+
+
+@EXACT
+@given(st.sampled_from(["zb-v", "v-half", "v-min"]), ranks, st.integers(1, 20), halves())
+def test_no_rank_holds_more_than_1f1b(
+    name: str, ranks: int, microbatches: int, costs: dict[str, float]
+) -> None:
+    assume(ranks > 1)
+    assert most_activations(timeline_of(name, ranks, microbatches, **costs)) <= ranks
+
+
+@pytest.mark.parametrize("name", ["zb-v", "v-half", "v-min"])
+def test_a_v_has_two_stages_a_rank(name: str) -> None:
+    schedule = find_schedule(name)
+    assert schedule.layout(3, 4).placement == (0, 1, 2, 2, 1, 0)
+    with pytest.raises(InvalidConfiguration, match=f"loops: {name} is not looped: 2 stages a rank"):
+        schedule.layout(3, 4, 4)
+    with pytest.raises(
+        InvalidConfiguration, match=f"3 parts of a rank are no multiple of {name}'s"
+    ):
+        schedule.divided(3, 4, 3)
+
+
+def test_zb1p_refuses_sequences_that_are_not_equal() -> None:
+    with pytest.raises(InvalidConfiguration, match="2 equal sequences of at least 3, and 7 is not"):
+        find_schedule("zb1p").orders(find_schedule("zb1p").layout(3, 7, 2))

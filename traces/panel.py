@@ -1,0 +1,30 @@
+"""A timeline as a figure or a page shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from bfpp.schedules.operations import Stream
+from bfpp.traces.appearance import COMPUTE_AND_DATA
+from bfpp.traces.causes import Wait
+from bfpp.traces.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One timeline of several, with what is said about it, such as `(a) GPipe: large bubble`.
+
+    `streams` are those that a figure for print draws. On a page, `subtitle` is a line below
+    the title; `summary` holds (label, value) pairs, the panel's key numbers as they are to be
+    read; `waits` are the idle stretches that a click explains, `critical_path` the tasks that
+    a switch outlines.
+    """
+
+    title: str
+    timeline: Timeline
+    subtitle: str = ""
+    summary: tuple[tuple[str, str], ...] = ()
+    waits: tuple[Wait, ...] = ()
+    critical_path: tuple[int, ...] = ()
+    streams: Collection[Stream] = COMPUTE_AND_DATA

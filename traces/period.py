@@ -1,0 +1,105 @@
+"""How often a step ends where many follow each other.
+
+A rank begins its next step once its own optimizer has ended, whatever the others do. So a step
+takes the times at which ranks begin to those at which they end, each end the latest of a begin
+and a longest path from it. Repeated, the steps end further and further apart by the largest mean
+of a cycle of such paths, through the steps and the ranks: the period. It is exact where tasks
+take as long in every step as they do in this one. (Baccelli et al., Synchronization and
+Linearity, 1992; the largest mean is Karp's, 1978.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from bfpp.schedules import TaskGraph
+from bfpp.schedules.columns import NONE, Groups, Seconds, group_by
+from bfpp.traces.timeline import Timeline
+
+AT_ONCE = 2**24
+"""Path lengths that are held at once."""
+
+Lengths = npt.NDArray[np.float64]
+"""Of longest paths, from a rank's begin (column) to a task's or a rank's end (row)."""
+
+
+def period(timeline: Timeline) -> float:
+    """Seconds from step to step in the long run."""
+    graph = timeline.graph
+    ranks = np.arange(graph.layout.pp)
+    waits, blocks = _waits(graph), _blocks(graph)
+    parts = -(-len(graph) * len(ranks) // AT_ONCE)
+    lengths = [
+        _step(graph, timeline.duration, waits, blocks, begins)
+        for begins in np.array_split(ranks, min(parts, len(ranks)))
+    ]
+    return _largest_cycle_mean(np.hstack(lengths))
+
+
+def _waits(graph: TaskGraph) -> Groups:
+    """For each task, what it starts after: other tasks, and its ranks' begins behind them."""
+    ahead, behind = graph.lane_neighbours
+    tasks = np.arange(len(graph), dtype=np.int32)
+    received = np.flatnonzero(graph.peer != NONE).astype(np.int32)
+    task = [graph.dependent, behind, tasks, received]
+    after = [
+        graph.dependencies.member,
+        ahead,
+        len(graph) + graph.rank,
+        len(graph) + graph.peer[received],
+    ]
+    return group_by(np.concatenate(task), np.concatenate(after), len(graph))
+
+
+def _blocks(graph: TaskGraph) -> list[tuple[int, int]]:
+    """Stretches of tasks none of which waits for another of its stretch."""
+    latest = np.full(len(graph), NONE, dtype=np.int32)
+    ahead, behind = graph.lane_neighbours
+    np.maximum.at(latest, graph.dependent, graph.dependencies.member)
+    np.maximum.at(latest, behind, ahead)
+    return list(_stretches(latest.tolist()))
+
+
+def _stretches(latest: list[int]) -> Iterator[tuple[int, int]]:
+    first = 0
+    for task, other in enumerate(latest):
+        if other >= first:
+            yield first, task
+            first = task
+    yield first, len(latest)
+
+
+def _step(
+    graph: TaskGraph,
+    duration: Seconds,
+    waits: Groups,
+    blocks: list[tuple[int, int]],
+    begins: npt.NDArray[np.intp],
+) -> Lengths:
+    """The longest paths from some ranks' begins to every rank's end."""
+    tasks, ranks = len(graph), graph.layout.pp
+    length = np.full((tasks + ranks, len(begins)), -np.inf)
+    length[tasks + begins, np.arange(len(begins))] = 0.0
+    for first, last in blocks:
+        start = waits.start[first:last]
+        before = length[waits.member[start[0] : waits.start[last]]]
+        length[first:last] = np.maximum.reduceat(before, start - start[0])
+        length[first:last] += duration[first:last, None]
+    ends = np.full((ranks, len(begins)), -np.inf)
+    own = np.flatnonzero(graph.peer == NONE)  # the optimizer comes last of these
+    np.maximum.at(ends, graph.rank[own], length[own])
+    return ends
+
+
+def _largest_cycle_mean(lengths: Lengths) -> float:
+    """Karp's: of the longest walks of n steps, the least gain on a shorter one, at its largest."""
+    steps = len(lengths)
+    walks = [np.zeros(steps)]
+    for _ in range(steps):
+        walks.append((lengths + walks[-1]).max(axis=1))
+    shorter = np.arange(steps)[:, None]
+    gains = (walks[-1] - np.array(walks[:-1])) / (steps - shorter)
+    return float(gains.min(axis=0).max())
