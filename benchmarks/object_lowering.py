@@ -100,6 +100,8 @@ def lower_to_objects(
         for rank, steps in enumerate(compute)
         for task in _data_tasks(rank, steps, layout, communication)
     ]
+    for copies in layout.copies:
+        data = _met(data, copies, layout.stage_of_unit.tolist(), tasks)
     reductions = [task for task in data if task.operation is Operation.REDUCE]
     tasks += [*data, *_updates(compute, reductions, communication.clipping)]
     tasks.sort(key=attrgetter("turn", "phase"))
@@ -196,23 +198,48 @@ def _data_tasks(
     return [*gathers, *reductions]
 
 
+def _met(
+    data: list[ObjectTask],
+    second: Sequence[int],
+    stage_of_unit: Sequence[int],
+    steps: list[ObjectTask],
+) -> list[ObjectTask]:
+    """One gather and one reduction for both copies of a unit, in place of one of each."""
+    of_second: dict[tuple[int, int], ObjectTask] = {}
+    met = []
+    for task in data:
+        if task.rank == second[stage_of_unit[task.unit]]:
+            of_second[task.operation, task.unit] = task
+        else:
+            met.append(task)
+    lead = {}
+    for task in met:
+        other = of_second[task.operation, task.unit]
+        lead[other] = task
+        task.peer = other.rank
+        task.turn = max(task.turn, other.turn)
+        task.dependencies += other.dependencies
+    for step in steps:
+        step.dependencies = [lead.get(each, each) for each in step.dependencies]
+    return met
+
+
 def _updates(
     compute: list[list[ObjectTask]], reductions: list[ObjectTask], clipping: bool
 ) -> list[ObjectTask]:
     """Each rank's optimizer step, and what they wait for."""
-    last = {task.rank: task for task in reductions}
+    last: dict[int, ObjectTask] = {}
+    for task in sorted(reductions, key=attrgetter("turn")):
+        last |= dict.fromkeys((task.rank, task.peer), task)
+    ends = [max(steps[-1].turn, last[rank].turn) for rank, steps in enumerate(compute)]
     if not clipping:
         updates = [
-            ObjectTask(Operation.OPTIMIZER, rank, NOTHING, steps[-1].turn, 5)
-            for rank, steps in enumerate(compute)
+            ObjectTask(Operation.OPTIMIZER, rank, NOTHING, end, 5) for rank, end in enumerate(ends)
         ]
         for update in updates:
             update.dependencies.append(last[update.rank])
         return updates
-    norms = [
-        ObjectTask(Operation.NORM, rank, NOTHING, steps[-1].turn, 4)
-        for rank, steps in enumerate(compute)
-    ]
+    norms = [ObjectTask(Operation.NORM, rank, NOTHING, end, 4) for rank, end in enumerate(ends)]
     for norm in norms:
         norm.dependencies.append(last[norm.rank])
     turn = max(norm.turn for norm in norms)
@@ -312,16 +339,16 @@ def _put_on_lanes(
     """Give each task its lane, or both; returns the lanes: rank, number of the stream, peer."""
     compute, data, *channels = range(len(STREAMS))
     here = dict.fromkeys(range(len(OPERATIONS)), compute)
-    there = dict(here)
     if communication.dp_overlap:
         here |= dict.fromkeys((Operation.GATHER, Operation.REDUCE, Operation.NORM), data)
+    there = dict(here)
     if communication.pp_overlap:
         sends = Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS
         for transfer, (out, into) in zip(sends, (channels[:2], channels[2:]), strict=True):
             here[transfer], there[transfer] = out, into
     ends = []
     for task in tasks:
-        channel = task.peer >= 0 and communication.pp_overlap
+        channel = task.microbatch >= 0 and task.peer >= 0 and communication.pp_overlap
         sender = (task.rank, here[task.operation], task.peer if channel else NOTHING)
         receiver = None
         if task.peer >= 0:

@@ -17,7 +17,7 @@ from functools import partial
 from torch import Tensor
 
 from bfpp.executor.backends.protocol import Backend
-from bfpp.executor.finite import Seen
+from bfpp.executor.finite import Seen, Where
 from bfpp.executor.lanes import Lane, Mark
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Operation, Task, TaskGraph
@@ -106,7 +106,7 @@ class Step:
     number: int
     times: list[Times] = field(default_factory=list)
     ends: dict[tuple[int, int], Mark] = field(default_factory=dict)
-    losses: dict[int, Tensor] = field(default_factory=dict)
+    losses: dict[Where, Tensor] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     last: list[Mark] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)

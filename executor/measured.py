@@ -16,7 +16,7 @@ import numpy as np
 
 from bfpp.executor.dispatch import Step
 from bfpp.schedules import Operation, TaskGraph
-from bfpp.schedules.columns import NONE, Seconds, among
+from bfpp.schedules.columns import Seconds, among
 from bfpp.schedules.operations import collectives
 from bfpp.traces.timeline import Timeline
 
@@ -35,7 +35,6 @@ def columns_of(step: Step, graph: TaskGraph, ahead: float) -> Columns:
     process does not know is not-a-number.
     """
     found: Columns = {}
-    peer = graph.peer
     for part in step.times:
         if (replica := part.worker.replica) not in found:
             found[replica] = np.full((4, len(graph)), UNKNOWN)
@@ -43,8 +42,9 @@ def columns_of(step: Step, graph: TaskGraph, ahead: float) -> Columns:
         own[POSTED] = np.fmin(own[POSTED], part.posted - ahead)
         own[READY] = np.fmin(own[READY], ready)
         own[START] = np.fmax(own[START], ready)
-        if peer[part.task] in (NONE, part.worker.rank):
-            own[END] = part.end.seconds() - ahead
+        # A transfer ends where it arrives; what copies do together, where it ends first.
+        if not graph.is_transfer[part.task] or graph.peer[part.task] == part.worker.rank:
+            own[END] = np.fmin(own[END], part.end.seconds() - ahead)
     return found
 
 

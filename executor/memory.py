@@ -26,7 +26,7 @@ class Memory:
 
     def __init__(self, plan: Plan, rank: int, replica: int, device: torch.device) -> None:
         self.plan, self.rank, self.replica = plan, rank, replica
-        share = replica if plan.is_sharded else 0
+        share = plan.share_of(rank, replica)
         numbers = plan.graph.layout.units_of(rank)
         self.stages = {number: Stage(plan, number, share, device) for number in numbers}
         self.gathers = self._gathers()
@@ -66,7 +66,7 @@ class Memory:
     def _gathers(self) -> Counter[int]:
         """How often a step gathers each stage."""
         graph = self.plan.graph
-        own = (graph.operation == Operation.GATHER) & (graph.rank == self.rank)
+        own = (graph.operation == Operation.GATHER) & graph.takes_part(self.rank)
         return Counter(graph.unit[own].tolist())
 
     def _buffers_of(self, stage: int, column: str) -> list[int]:
@@ -123,12 +123,17 @@ class Memory:
     # The update
 
     def measure(self) -> Tensor:
-        """The square of the norm of this share's gradients."""
+        """The square of the norm of this share's gradients.
+
+        Unsharded copies of a stage have the same gradients, and the first one tells.
+        """
+        told = self.plan.graph.layout.rank_of_unit == self.rank
         norms = [
             torch.linalg.vector_norm(stage.state.gradients, dtype=torch.float64)
-            for stage in self.stages.values()
+            for number, stage in self.stages.items()
+            if self.plan.is_sharded or told[number]
         ]
-        return torch.stack(norms).square().sum()
+        return torch.stack([torch.zeros_like(self.square_norm), *norms]).square().sum()
 
     def update(self, square_norm: Tensor | None) -> None:
         """The optimizer's step, with gradients clipped if their norm is given."""

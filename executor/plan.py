@@ -101,8 +101,17 @@ class Plan(Training):
 
     @property
     def shares(self) -> int:
-        """In how many shares replicas keep the training state."""
-        return self.dp if self.is_sharded else 1
+        """In how many shares replicas, and copies of stages, keep the training state."""
+        return self.dp * (1 + len(self.graph.layout.copies)) if self.is_sharded else 1
+
+    def share_of(self, rank: int, replica: int) -> int:
+        """Which share a pipeline rank of a replica keeps."""
+        return self.group_of(rank).index(self.process(rank, replica)) if self.is_sharded else 0
+
+    def group_of(self, rank: int) -> list[int]:
+        """The processes that keep the stages of a rank: of all its replicas, and of all copies."""
+        ranks = self.graph.layout.sharing(rank)
+        return [self.process(each, replica) for each in ranks for replica in range(self.dp)]
 
     def process(self, rank: int, replica: int) -> int:
         """The number of the process of a pipeline rank of a replica, where each has one."""

@@ -107,7 +107,7 @@ class Trainer:
         self.under_way.popleft()
         columns, span = self._times(step)
         self.backend.device.reuse(step.marks)
-        own = sum(step.losses[each] for each in sorted(step.losses))
+        own = sum(step.losses[each] for each in sorted(step.losses, key=lambda it: it.replica))
         loss, seconds, bad = self._agree(float(own), span, first_finding(step.seen))
         skipped = self._require_few(bad)
         if columns is not None:
@@ -155,8 +155,8 @@ class Trainer:
     ) -> tuple[float, float, Finding | None]:
         """The sum of all processes' losses, and the time from the first start to the last end.
 
-        A gather starts once all replicas of its rank are ready. And what is to be named,
-        if something in some process is not finite.
+        A gather starts once all replicas of its rank, and of copies, are ready. And what is to be
+        named, if something in some process is not finite.
         """
         if not dist.is_initialized():
             self.stops |= self.asked()
@@ -167,10 +167,12 @@ class Trainer:
         )
         table = torch.empty(dist.get_world_size() * len(own), dtype=torch.float64)
         dist.all_gather_single(table, own)
-        by_rank = table.view(-1, self.plan.dp, len(own))
-        losses, starts, ends, shared, asked, are_bad = by_rank.unbind(dim=2)
+        losses, starts, ends, shared, asked, are_bad = table.view(-1, len(own)).unbind(dim=1)
         self.stops |= bool(asked.any())
-        begun = torch.where(shared[:, 0] > 0, starts.amax(dim=1), starts.amin(dim=1))
+        ranks = range(self.plan.graph.layout.pp)
+        group = torch.tensor([self.plan.group_of(rank) for rank in ranks])
+        together = shared[group[:, 0]] > 0
+        begun = torch.where(together, starts[group].amax(dim=1), starts[group].amin(dim=1))
         worst = agreed(bad) if are_bad.any() else None
         return float(losses.sum()), float(ends.max() - begun.min()), worst
 

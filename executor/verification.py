@@ -89,7 +89,7 @@ def _difference(report: Report, reference: float) -> float:
 
 def _coarsest(plan: Plan) -> Precision:
     """The precision that the run is rounded to somewhere."""
-    reduced = plan.reduce_precision if plan.dp > 1 else None
+    reduced = plan.reduce_precision if len(plan.group_of(0)) > 1 else None
     return min(plan.precision, reduced or plan.precision, key=lambda each: DTYPES[each].itemsize)
 
 

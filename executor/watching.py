@@ -17,6 +17,7 @@ from bfpp.executor.queued import Queued, lane_name
 from bfpp.executor.training import Report, Trainer
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Task
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import Group
 
 LONGER = 10
@@ -68,6 +69,7 @@ def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:
             ranks = [*range(plan.graph.layout.pp)]
         case Group.DP:
             replicas = [*range(plan.dp)]
+            ranks = [task.rank] if task.peer == NONE else [task.rank, task.peer]
     group = {plan.process(rank, replica) for rank in ranks for replica in replicas}
     return tuple(sorted(group - {plan.process(worker.rank, worker.replica)}))
 

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,30 +64,29 @@ class Worker(Memory):
     def begin(self, step: int) -> None:
         """Load what the first and the last stage need of the step's batch."""
         self.number = step
-        layout = self.plan.graph.layout
-        first, last = 0 in self.stages, layout.units - 1 in self.stages
-        if not (first or last):
-            return
+        cells = self.plan.graph.rank_of_cell == self.rank
+        first, last = cells[0], cells[-1]
         load = self.pool.device.load
-        for microbatch in range(layout.microbatches):
+        for microbatch in np.flatnonzero(first | last).tolist():
             inputs, targets = self.plan.batch(step, self.replica, microbatch)
-            if first:
+            if first[microbatch]:
                 dtype = self.plan.dtype if inputs.is_floating_point() else inputs.dtype
                 self.inputs[Cell(0, microbatch)] = load(inputs.to(dtype))
-            if last:
+            if last[microbatch]:
                 self.targets[microbatch] = load(targets)
 
-    def finish(self, losses: dict[int, Tensor], seen: list[Seen]) -> None:
-        """Tell the part of the step's loss that is known here, by the replica; and what to look at.
+    def finish(self, losses: dict[Where, Tensor], seen: list[Seen]) -> None:
+        """Tell the part of the step's loss that is known here; and what to look at.
 
         What that is, is looked at once the step is done: the host does not wait for it here.
         """
         own = torch.stack(list(self.losses.values())) if self.losses else None
+        where = Where(self.rank, self.replica)
         if own is not None:
-            losses[self.replica] = own.sum()
+            losses[where] = own.sum()
         seen.append(
             Seen(
-                Where(self.rank, self.replica),
+                where,
                 own,
                 tuple(self.losses),
                 self.largest,
@@ -195,7 +195,7 @@ class Worker(Memory):
         """Leave something for the next stage, here or in a tensor to be sent."""
         is_forward = operation is Operation.TRANSFER_ACTIVATIONS
         target = Cell(cell.stage + (1 if is_forward else -1), cell.microbatch)
-        if target.stage in self.stages:
+        if self.plan.graph.rank_of_cell[target] == self.rank:
             # A layer may return its input, which is given back when this cell is done, or
             # a view of its weights, whose place others take.
             kept = value.clone() if self.pool.lends(value) or self.keeps(value) else value

@@ -67,7 +67,10 @@ def data_network(graph: TaskGraph) -> Seconds:
     all_reduce = graph.communication.sharding is Sharding.NONE
     volume = np.where(graph.operation == Operation.REDUCE, 2.0 if all_reduce else 1.0, 1.0)
     chosen = among(graph.operation, (Operation.GATHER, Operation.REDUCE))
-    return _sum_by_rank(graph, chosen, volume) / graph.layout.units
+    of_copies = chosen & (graph.peer != NONE)
+    volumes = _sum_by_rank(graph, chosen, volume)
+    np.add.at(volumes, graph.peer[of_copies], volume[of_copies])
+    return volumes / graph.layout.units
 
 
 def weight_buffers(graph: TaskGraph) -> Integers:
@@ -99,6 +102,8 @@ def reduction_window(graph: TaskGraph, *, final: bool = True) -> Seconds:
         reductions = _last_of_unit(graph.unit, reductions)
     first = np.full(ranks, len(graph))
     np.minimum.at(first, graph.rank[reductions], reductions)
+    of_copies = reductions[graph.peer[reductions] != NONE]
+    np.minimum.at(first, graph.peer[of_copies], of_copies)
     ready = np.array([graph.dependencies.of(reduction).max() for reduction in first])
     work = np.flatnonzero(among(graph.operation, enders(SAVED)) & graph.is_whole)
     rank = graph.rank[work]

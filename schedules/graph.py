@@ -57,7 +57,8 @@ class Task(NamedTuple):
     """One task, as a view of the columns.
 
     `peer` and `peer_lane` are those of a transfer's receiver; `rank` and `lane`
-    those of its sender. `weight_buffer` is where a gather puts weights and a
+    those of its sender. Of a gather or a reduction they are those of a unit's second copy,
+    and of its first one. `weight_buffer` is where a gather puts weights and a
     compute step finds them; `gradient_buffer` is where a backward pass adds
     gradients and a reduction finds them; both number the buffers of a rank. `piece` is
     which one of its pass it is (`schedules.composite`).
@@ -83,8 +84,12 @@ class Task(NamedTuple):
             words.append(f"of {unit_name(self.stage, self.unit)}")
         if self.microbatch != NONE:
             words.append(f"micro-batch {self.microbatch}")
-        where = f"from rank {self.rank} to {self.peer}" if self.peer != NONE else ""
-        words.append(where or f"on rank {self.rank}")
+        if self.peer == NONE:
+            words.append(f"on rank {self.rank}")
+        elif self.operation.row.carries:
+            words.append(f"from rank {self.rank} to {self.peer}")
+        else:
+            words.append(f"on ranks {self.rank} and {self.peer}")
         return " ".join(words)
 
 
@@ -200,6 +205,20 @@ class TaskGraph:
         """For each dependency, the task that has it."""
         numbers = np.arange(len(self), dtype=np.int32)
         return np.repeat(numbers, np.diff(self.dependencies.start))
+
+    @cached_property
+    def rank_of_cell(self) -> Integers:
+        """For each unit and micro-batch, the rank that runs it: of two copies', one."""
+        rank = np.tile(self.layout.rank_of_unit[:, np.newaxis], self.layout.microbatches)
+        if self.layout.copies:
+            forward = np.flatnonzero(self.operation == Operation.FORWARD)
+            rank[self.unit[forward], self.microbatch[forward]] = self.rank[forward]
+        return rank
+
+    def takes_part(self, rank: int) -> Flags:
+        """The tasks that a rank has an end of."""
+        own: Flags = (self.rank == rank) | (self.peer == rank)
+        return own
 
     @cached_property
     def is_compute(self) -> Flags:

@@ -125,8 +125,15 @@ def _layout(record: dict[str, Any]) -> Layout:
     for name in ("pp", "microbatches"):
         if type(record[name]) is not int:
             raise MalformedGraph(f"layout: {name} must be a whole number, not {record[name]!r}")
-    for name in ("placement", "units_per_stage"):
-        _column(record[name], f"layout: {name}")
+    copies = record.get("copies", [])
+    if not isinstance(copies, list):
+        raise MalformedGraph("layout: copies must be a list of placements")
+    for name, column in (
+        ("placement", record["placement"]),
+        ("units_per_stage", record["units_per_stage"]),
+        *(("copies", copy) for copy in copies),
+    ):
+        _column(column, f"layout: {name}")
     return Layout(**record)
 
 

@@ -3,6 +3,9 @@
 A `Layout` says nothing about time or order: it is the board on which a
 schedule is played. A *stage* is what a schedule places and orders. It is a run of
 *units* (a layer, or several), which are gathered, computed and reduced one by one.
+
+A stage may have two *copies*, on two ranks: a micro-batch goes through one of them, and
+the gradients of both are reduced together. Ranks that share a stage share all of theirs.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bfpp.schedules.columns import Groups, Integers, group_by
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Seconds, group_by
 from bfpp.schedules.invalid import InvalidConfiguration
 
 
@@ -27,11 +30,14 @@ class Layout:
     """Stages on ranks, units in stages, and the micro-batches that pass through them.
 
     `placement` holds the rank of each stage: by default they loop around the ranks, `loops`
-    times (virtual pipeline stages). `units_per_stage` may be one number for all of them.
+    times (virtual pipeline stages). `copies` holds the ranks of second copies, if there are
+    any. `units_per_stage` may be one number for all of them.
 
     >>> Layout(2, 8, loops=2).placement
     (0, 1, 0, 1)
     >>> Layout(2, 8, placement=(0, 1, 1, 0)).stages_of(1)
+    [1, 2]
+    >>> Layout(4, 8, copies=[(3, 2, 1, 0)]).stages_of(1)
     [1, 2]
     """
 
@@ -39,6 +45,7 @@ class Layout:
     microbatches: int
     placement: tuple[int, ...]
     units_per_stage: tuple[int, ...]
+    copies: tuple[tuple[int, ...], ...]
 
     def __init__(
         self,
@@ -48,6 +55,7 @@ class Layout:
         *,
         units_per_stage: int | Sequence[int] = 1,
         placement: Sequence[int] | None = None,
+        copies: Sequence[Sequence[int]] = (),
     ) -> None:
         given = {"pp": pp, "microbatches": microbatches, "loops": loops}
         for field, value in given.items():
@@ -62,12 +70,14 @@ class Layout:
             ("microbatches", microbatches),
             ("placement", tuple(placement)),
             ("units_per_stage", tuple(units_per_stage)),
+            ("copies", tuple(map(tuple, copies))),
         ):
             object.__setattr__(self, field, values)
         self._require_stages()
+        self._require_copies()
 
     def _require_stages(self) -> None:
-        ranks = set(self.placement)
+        ranks = {*self.placement}.union(*self.copies)
         if ranks - set(range(self.pp)):
             wrong = min(ranks - set(range(self.pp)))
             raise InvalidConfiguration("placement", f"there is no rank {wrong}")
@@ -89,10 +99,36 @@ class Layout:
             words.append(f"placement={self.placement}")
         elif self.loops > 1:
             words.append(f"loops={self.loops}")
+        if self.copies:
+            words.append(f"copies={self.copies}")
         if max(units := self.units_per_stage) > 1:
             alike = len(set(units)) == 1
             words.append(f"units_per_stage={units[0] if alike else units}")
         return f"Layout({', '.join(words)})"
+
+    def _require_copies(self) -> None:
+        if len(self.copies) > 1:
+            raise InvalidConfiguration(
+                "copies", f"a stage has two copies at most, not {1 + len(self.copies)}"
+            )
+        held = [set[int]() for _ in range(self.pp)]
+        for placement in (self.placement, *self.copies):
+            if len(placement) != self.stages:
+                raise InvalidConfiguration(
+                    "copies", f"there are {self.stages} stages, not {len(placement)}"
+                )
+            for stage, rank in enumerate(placement):
+                if stage in held[rank]:
+                    raise InvalidConfiguration(
+                        "copies", f"rank {rank} holds both copies of stage {stage}"
+                    )
+                held[rank].add(stage)
+        for ranks in zip(self.placement, *self.copies, strict=True):
+            if held[ranks[0]] != held[ranks[-1]]:
+                raise InvalidConfiguration(
+                    "copies",
+                    f"ranks {ranks[0]} and {ranks[-1]} share some of their stages, not all",
+                )
 
     @property
     def stages(self) -> int:
@@ -111,7 +147,7 @@ class Layout:
 
     @cached_property
     def rank_of_stage(self) -> Integers:
-        """For each stage, the rank that holds it."""
+        """For each stage, the rank that holds it, or its first copy."""
         return np.array(self.placement, dtype=np.int32)
 
     @cached_property
@@ -127,16 +163,50 @@ class Layout:
 
     @cached_property
     def rank_of_unit(self) -> Integers:
-        """For each unit, the rank that holds it."""
+        """For each unit, the rank that holds it, or its first copy."""
         return self.rank_of_stage[self.stage_of_unit]
 
     @cached_property
+    def peer_of_rank(self) -> Integers:
+        """For each rank, the one that holds the other copies of its stages, or `NONE`."""
+        peer = np.full(self.pp, NONE, dtype=np.int32)
+        for copies in self.copies:
+            peer[list(self.placement)] = copies
+            peer[list(copies)] = self.placement
+        return peer
+
+    def sharing(self, rank: int) -> list[int]:
+        """The ranks that hold copies of the same stages: the rank alone, or two."""
+        return sorted({rank, int(self.peer_of_rank[rank])} - {NONE})
+
+    @cached_property
+    def holds(self) -> Flags:
+        """For each rank and unit, whether the rank holds (a copy of) it."""
+        holds = np.zeros((self.pp, self.units), dtype=bool)
+        for placement in (self.placement, *self.copies):
+            holds[np.array(placement)[self.stage_of_unit], np.arange(self.units)] = True
+        return holds
+
+    @property
+    def ends_are_apart(self) -> bool:
+        """Whether some rank holds the first unit and not the last one."""
+        return bool((self.holds[:, 0] & ~self.holds[:, -1]).any())
+
+    def sums(self, of_unit: Seconds) -> Seconds:
+        """For each rank, the sum of what its units have each."""
+        total: Seconds = self.holds @ of_unit
+        return total
+
+    @cached_property
     def _stages_by_rank(self) -> Groups:
-        return group_by(self.rank_of_stage, np.arange(self.stages, dtype=np.int32), self.pp)
+        ranks = np.array([self.placement, *self.copies], dtype=np.int32)
+        stages = np.repeat(np.arange(self.stages, dtype=np.int32), len(ranks))
+        return group_by(ranks.T.ravel(), stages, self.pp)
 
     @cached_property
     def _units_by_rank(self) -> Groups:
-        return group_by(self.rank_of_unit, np.arange(self.units, dtype=np.int32), self.pp)
+        rank, unit = np.nonzero(self.holds)
+        return group_by(rank, unit.astype(np.int32), self.pp)
 
     def stages_of(self, rank: int) -> list[int]:
         """The stages of a rank, in the order of the model's layers."""
@@ -150,8 +220,8 @@ class Layout:
 
     @cached_property
     def unit_on_rank(self) -> Integers:
-        """For each unit, its number among its rank's."""
+        """For each unit, its number among its rank's: the same at all copies."""
         number = np.empty(self.units, dtype=np.int32)
         start, unit = self._units_by_rank
-        number[unit] = np.arange(self.units) - np.repeat(start[:-1], np.diff(start))
+        number[unit] = np.arange(len(unit)) - np.repeat(start[:-1], np.diff(start))
         return number

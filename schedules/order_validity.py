@@ -119,7 +119,7 @@ def _makers(operation: int) -> list[tuple[int, int]]:
 
 
 def _placement(table: _Table) -> Iterator[_Finding]:
-    """Every rank runs something, and each stage lives on one rank."""
+    """Every rank runs something, and each stage lives on one rank; or on two, which share all."""
     if not any(table.ranks):
         yield "there is no step to run", ()
         return
@@ -129,10 +129,23 @@ def _placement(table: _Table) -> Iterator[_Finding]:
             yield f"rank {rank} runs no stage", ()
         for step in steps:
             first[step[1]].setdefault(rank, step)
+    are_copies = _are_copies(table, [list(step_of) for step_of in first.values()])
     for stage, step_of in sorted(first.items()):
-        if len(step_of) > 1:
+        if len(step_of) > 1 and not are_copies:
             involved = tuple(_on(rank, step) for rank, step in step_of.items())
             yield f"stage {stage} runs on ranks {_listed(step_of)}", involved
+
+
+def _are_copies(table: _Table, ranks_of: list[list[int]]) -> bool:
+    """Whether two ranks each share all their stages, and no micro-batch of any."""
+    cells = [{step[1:] for step in steps} for steps in table.ranks]
+    held = [{stage for stage, _ in own} for own in cells]
+    return all(
+        len(ranks) == 2
+        and held[ranks[0]] == held[ranks[1]]
+        and not cells[ranks[0]] & cells[ranks[1]]
+        for ranks in ranks_of
+    )
 
 
 def _numbering(table: _Table) -> Iterator[_Finding]:

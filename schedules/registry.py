@@ -13,6 +13,7 @@ from typing import Any
 
 from bfpp.schedules import (
     breadth_first,
+    chimera,
     controllable_memory,
     depth_first,
     gpipe,
@@ -33,6 +34,7 @@ OF_THE_PAPER = (
 
 BUILT_IN = (
     *OF_THE_PAPER,
+    chimera.SCHEDULE,
     zero_bubble.ZB_H1,
     zero_bubble.ZB_H2,
     zero_bubble.ZB_1P,

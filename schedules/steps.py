@@ -91,7 +91,8 @@ class Schedule:
 
     A schedule is a class with a `name` and `steps`; its fields, if any, are parameters of
     its own. A rank holds `loops` stages or, if it is `looped`, any number of them; `placement`
-    says where they are.
+    says where they are, and `copies` where second copies are, if there are any: `copy_of` says
+    which one a micro-batch goes through.
 
     >>> class InTurn(Schedule):
     ...     name = "in-turn"
@@ -120,6 +121,16 @@ class Schedule:
         """The rank of each stage."""
         return tuple(range(pp)) * loops
 
+    def copies(self, pp: int, loops: int) -> tuple[tuple[int, ...], ...]:
+        """The rank of each stage's second copy, where there are two."""
+        del pp, loops
+        return ()
+
+    def copy_of(self, layout: Layout, microbatch: int) -> int:
+        """The copy of all stages that a micro-batch goes through."""
+        del layout, microbatch
+        return 0
+
     def layout(
         self,
         pp: int,
@@ -130,8 +141,13 @@ class Schedule:
         """Stages placed as this schedule wants them."""
         loops = self.loops if loops is None else loops
         self._require_loops(loops)
-        placement = self.placement(pp, loops)
-        return Layout(pp, microbatches, units_per_stage=units_per_stage, placement=placement)
+        return Layout(
+            pp,
+            microbatches,
+            units_per_stage=units_per_stage,
+            placement=self.placement(pp, loops),
+            copies=self.copies(pp, loops),
+        )
 
     def division(self, parts: int) -> tuple[int, int]:
         """Loops, and units of a stage, for ranks of that many parts each.
@@ -170,6 +186,8 @@ class Schedule:
         self._require_loops(layout.loops)
         if layout.placement != self.placement(layout.pp, layout.loops):
             raise InvalidConfiguration("placement", f"{self.name} places stages otherwise")
+        if layout.copies != self.copies(layout.pp, layout.loops):
+            raise InvalidConfiguration("copies", f"{self.name} places copies of stages otherwise")
         self.validate(layout)
 
     def can_run(self, layout: Layout) -> bool:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
@@ -138,12 +139,13 @@ def _shown(text: str) -> str:
 def layout_of(orders: Sequence[Order]) -> Layout:
     """Ranks, stages, micro-batches and placement, from the orders alone.
 
-    Raises `InvalidConfiguration` where there is no such layout: no step at all,
-    a gap in the numbers of stages or micro-batches, or a stage on two ranks.
+    A stage on two ranks has two copies; the first is that of its first micro-batch. Raises
+    `InvalidConfiguration` where there is no such layout: no step at all, a gap in the numbers
+    of stages or micro-batches, or a stage on more ranks, or on two that share some stages alone.
     """
     steps = np.concatenate([*orders, np.empty(0, dtype=STEP)])
     rank = np.repeat(np.arange(len(orders)), [len(order) for order in orders])
-    stages, first = np.unique(steps["stage"], return_index=True)
+    stages = np.unique(steps["stage"])
     microbatches = np.unique(steps["microbatch"])
     if not len(steps):
         raise InvalidConfiguration("orders", "hold no step")
@@ -152,11 +154,42 @@ def layout_of(orders: Sequence[Order]) -> Layout:
             raise InvalidConfiguration(
                 "orders", f"{name} {gaps[0]} is missing, though there is {name} {numbers[-1]}"
             )
-    rank_of_stage = rank[first]
-    if not (placed := rank_of_stage[steps["stage"]] == rank).all():
-        at = int(np.argmin(placed))
-        stage = steps["stage"][at]
+    ranks_of = _ranks_of_stages(steps, rank)
+    if apart := _apart(steps, rank, ranks_of):
+        stage, ranks = apart
         raise InvalidConfiguration(
-            "orders", f"stage {stage} runs on ranks {rank_of_stage[stage]} and {rank[at]}"
+            "orders", f"stage {stage} runs on ranks {' and '.join(map(str, ranks))}"
         )
-    return Layout(len(orders), len(microbatches), placement=rank_of_stage.tolist())
+    placement, *copies = zip(*ranks_of, strict=True)
+    return Layout(len(orders), len(microbatches), placement=placement, copies=copies)
+
+
+def _ranks_of_stages(steps: Order, rank: npt.NDArray[np.intp]) -> list[list[int]]:
+    """The ranks that run each stage, in the order of the first micro-batches that they run."""
+    by_microbatch = np.lexsort((rank, steps["microbatch"]))
+    pairs = dict.fromkeys(
+        zip(steps["stage"][by_microbatch].tolist(), rank[by_microbatch].tolist(), strict=True)
+    )
+    ranks_of: list[list[int]] = [[] for _ in np.unique(steps["stage"])]
+    for stage, of_stage in pairs:
+        ranks_of[stage].append(of_stage)
+    return ranks_of
+
+
+def _apart(
+    steps: Order, rank: npt.NDArray[np.intp], ranks_of: list[list[int]]
+) -> tuple[int, list[int]] | None:
+    """A stage whose ranks do not run copies of it, and those ranks.
+
+    There are copies of all stages or of none, and a micro-batch goes through one of them.
+    """
+    rank_of_cell: dict[tuple[int, int], int] = {}
+    cells = zip(steps["stage"].tolist(), steps["microbatch"].tolist(), rank.tolist(), strict=True)
+    for stage, microbatch, of_step in cells:
+        if rank_of_cell.setdefault((stage, microbatch), of_step) != of_step:
+            return stage, ranks_of[stage]
+    least = min(map(len, ranks_of))
+    return next(
+        ((stage, ranks) for stage, ranks in enumerate(ranks_of) if len(ranks) > min(least, 2)),
+        None,
+    )

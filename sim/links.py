@@ -9,7 +9,8 @@ Rules:
 - A gather or reduction is a collective over the rank's data-parallel group as
   it is placed on nodes. It uses its own rank's out and in ports of the
   narrowest link: where g members share a node, it crosses to the next node once
-  for all of them, with g shares of the network.
+  for all of them, with g shares of the network. That of a stage with two copies spans
+  both; it leaves by the port of the first one's rank and enters by the second's.
 - A step that receives from another rank also collects what each tensor-parallel
   device received its share of.
 - A transfer is between groups of tensor-parallel devices: what one that blocks takes
@@ -28,7 +29,7 @@ from math import log2
 import numpy as np
 
 from bfpp.schedules import Sharding, TaskGraph
-from bfpp.schedules.columns import Flags, Integers, Seconds
+from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
 from bfpp.sim.cluster import Cluster, Link
 from bfpp.sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
 from bfpp.sim.costs import Costs, Load
@@ -77,12 +78,13 @@ class Links:
         They pass `size` bytes for each of a unit's parameters around the ring, so often.
         A group of one has nobody to communicate with.
         """
-        if self.placement.degrees.dp == 1:
+        if self.placement.data_members == 1:
             return Load(0.0)
         rank = graph.rank[tasks]
+        peer = np.where(graph.peer[tasks] == NONE, rank, graph.peer[tasks])
         between = self.cluster.inter_node.latency
         latency = np.where(self._spans_nodes, between, self.cluster.intra_node.latency)[rank]
-        steps = passes * ring_steps(self.placement.degrees.dp)
+        steps = passes * ring_steps(self.placement.data_members)
         bandwidth, limits = self._ring_bandwidth
         port = np.where(limits, self._transfer_bandwidths[1], self._transfer_bandwidths[0])
         share = self._shares(graph.communication.sharding)[rank] * (port / bandwidth)[rank]
@@ -91,7 +93,7 @@ class Links:
             steps * latency,
             self.parameters[graph.unit[tasks]] * (size * passes) * share,
             PORTS * rank + np.where(uses_network, NETWORK_OUT, NVLINK_OUT),
-            PORTS * rank + np.where(uses_network, NETWORK_IN, NVLINK_IN),
+            PORTS * peer + np.where(uses_network, NETWORK_IN, NVLINK_IN),
         )
 
     def beside_compute(self, graph: TaskGraph, alone: Costs) -> Costs:
@@ -141,7 +143,7 @@ class Links:
 
         An all-reduce across nodes is hierarchical: the members there are nodes.
         """
-        ring = ring_bytes(1.0, self.placement.degrees.dp)
+        ring = ring_bytes(1.0, self.placement.data_members)
         if sharding is not Sharding.NONE:
             return np.full(self.placement.degrees.pp, ring)
         nodes = self.placement.data_group_nodes()

@@ -130,10 +130,10 @@ def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) ->
     """
     model, ranks = physical.model, physical.degrees.tp
     layers = physical.layers(layout)
-    of_rank = np.bincount(layout.rank_of_unit, layers.of_unit, layout.pp)
+    of_rank = layout.sums(layers.of_unit.astype(float))
     parameters = float(of_rank.min()) * model.layer_parameters(ranks)
     of_state = physical.parameter_bytes(sharding).state
-    state = of_state * physical.state_share(sharding) * parameters
+    state = of_state * physical.state_share(layout, sharding) * parameters
     units = unit_activations(physical, layers)
     return state + float((units.saved + units.transient).min())
 
@@ -194,7 +194,7 @@ def _state_parameters(graph: TaskGraph, physical: PhysicalCosts, rank: int) -> f
     """How many parameters' state is on a device of a rank, after sharding."""
     layout = graph.layout
     of_units, embedding = _split_parameters(layout, physical, rank)
-    share = physical.state_share(graph.communication.sharding)
+    share = physical.state_share(layout, graph.communication.sharding)
     whole = (
         _embedding_on_two_ranks(layout, physical)
         and not physical.implementation.shards_tied_embedding
@@ -209,7 +209,8 @@ def _embedding_on_two_ranks(layout: Layout, physical: PhysicalCosts) -> bool:
     several layers a stage, the stage that they add comes to lie on rank 0.
     """
     apart = layout.loops == 1 or physical.layers(layout).of_unit.max() == 1
-    return physical.model.tied_embeddings and layout.pp > 1 and apart
+    together = bool(layout.copies) and not layout.ends_are_apart
+    return physical.model.tied_embeddings and layout.pp > 1 and apart and not together
 
 
 def _buffered_parameters(

@@ -71,7 +71,7 @@ class PhysicalCosts:
                 "tp",
                 f"{self.tp} does not divide {self.model.name}'s {self.model.heads} heads",
             )
-        self.placement(1)
+        DevicePlacement(self.degrees, self.cluster.gpus_per_node)
 
     @property
     def recomputation(self) -> Recomputation:
@@ -105,9 +105,11 @@ class PhysicalCosts:
         """Devices that share a layer (N_TP)."""
         return self.degrees.tp
 
-    def placement(self, pp: int) -> DevicePlacement:
-        """Where the devices are, with that many pipeline ranks."""
-        return DevicePlacement(replace(self.degrees, pp=pp), self.cluster.gpus_per_node)
+    def placement(self, layout: Layout) -> DevicePlacement:
+        """Where the devices are, and which ranks' share their stages."""
+        sharing = tuple(tuple(layout.sharing(rank)) for rank in range(layout.pp))
+        degrees = replace(self.degrees, pp=layout.pp)
+        return DevicePlacement(degrees, self.cluster.gpus_per_node, sharing)
 
     def batch(self, layout: Layout) -> int:
         """Samples of a step (B)."""
@@ -170,14 +172,14 @@ class PhysicalCosts:
         layers = self.layers(layout).of_unit.astype(float)
         parameters: Seconds = layers * self.model.layer_parameters(ranks)
         parameters[0] += self.model.embedding_parameters(ranks)
-        apart = layout.rank_of_unit[0] != layout.rank_of_unit[-1]
-        if apart or not self.model.tied_embeddings:
+        if layout.ends_are_apart or not self.model.tied_embeddings:
             parameters[-1] += self.model.word_parameters(ranks)
         return parameters
 
-    def state_share(self, sharding: Sharding) -> float:
+    def state_share(self, layout: Layout, sharding: Sharding) -> float:
         """The share of its parameters' state that a device keeps and updates."""
-        return 1.0 if sharding is Sharding.NONE else 1 / self.degrees.dp
+        keepers = self.degrees.dp * (1 + len(layout.copies))
+        return 1.0 if sharding is Sharding.NONE else 1 / keepers
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The costs of each task of the graph."""
@@ -204,7 +206,7 @@ class PhysicalStep:
         return Links(
             physical.cluster,
             physical.implementation,
-            physical.placement(layout.pp),
+            physical.placement(layout),
             physical.unit_parameters(layout),
             physical.execution,
         )
@@ -247,7 +249,8 @@ class PhysicalStep:
     def state_traffic(self, tasks: Integers, traffic: float) -> Load:
         """Tasks that move `traffic` bytes for each parameter of a rank's state."""
         parameters = rank_parameters(self.physical, self.graph.layout)
-        parameters = parameters * self.physical.state_share(self.graph.communication.sharding)
+        sharding = self.graph.communication.sharding
+        parameters = parameters * self.physical.state_share(self.graph.layout, sharding)
         device = self.physical.cluster.device
         bandwidth = device.memory_bandwidth * device.memory_efficiency
         return Load((parameters * traffic / bandwidth)[self.graph.rank[tasks]])
@@ -255,7 +258,4 @@ class PhysicalStep:
 
 def rank_parameters(physical: PhysicalCosts, layout: Layout) -> Seconds:
     """For each pipeline rank, its parameters on one device."""
-    parameters: Seconds = np.bincount(  # type: ignore[assignment]
-        layout.rank_of_unit, physical.unit_parameters(layout), layout.pp
-    )
-    return parameters
+    return layout.sums(physical.unit_parameters(layout))

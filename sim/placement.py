@@ -20,10 +20,13 @@ class DevicePlacement:
     """The devices of a grid on nodes of `gpus_per_node`.
 
     A tensor-parallel group has a share of a node, or whole nodes.
+    `sharing` lists, for each pipeline rank, those that hold copies of its stages, itself
+    among them; without it, each is alone.
     """
 
     degrees: Degrees
     gpus_per_node: int
+    sharing: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         if self.gpus_per_node % self.degrees.tp and self.degrees.tp % self.gpus_per_node:
@@ -52,12 +55,22 @@ class DevicePlacement:
         crosses: Flags = alike.reshape(-1, 1) != alike.reshape(1, -1)
         return crosses
 
+    def _group_nodes(self) -> list[Integers]:
+        """For each pipeline rank, the nodes of those who keep its stages: replicas and copies."""
+        sharing = self.sharing or tuple((rank,) for rank in range(self.degrees.pp))
+        return [self._nodes()[list(ranks)].ravel() for ranks in sharing]
+
+    @property
+    def data_members(self) -> int:
+        """Of a data-parallel group: replicas, and copies of stages."""
+        return self.degrees.dp * (len(self.sharing[0]) if self.sharing else 1)
+
     def data_group_nodes(self) -> Integers:
         """For each pipeline rank, over how many nodes its data-parallel groups reach."""
-        counts = [len(np.unique(nodes)) for nodes in self._nodes()]
+        counts = [len(np.unique(nodes)) for nodes in self._group_nodes()]
         return np.array(counts, dtype=np.int32)
 
     def data_members_per_node(self) -> Integers:
         """For each pipeline rank, the fewest members of such a group on one of its nodes."""
-        counts = [np.unique(nodes, return_counts=True)[1].min() for nodes in self._nodes()]
+        counts = [np.unique(nodes, return_counts=True)[1].min() for nodes in self._group_nodes()]
         return np.array(counts, dtype=np.int32)

@@ -91,6 +91,8 @@ class ProfiledCosts:
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The measured seconds of each task; ports are not shared."""
+        if graph.layout.copies:
+            raise InvalidConfiguration(FIELD, f"{self.name} measured no collectives of copies")
         step, seconds = MeasuredStep(self, graph), np.zeros(len(graph))
         for operation, tasks in graph.by_operation():
             seconds[tasks] = PRICES[operation].measured_seconds(step, tasks)
@@ -151,9 +153,7 @@ class MeasuredStep:
     def of_rank(self, tasks: Integers) -> Seconds:
         """Updates, and norms, over the parameters of a rank's state."""
         layout = self.graph.layout
-        parameters: Seconds = np.bincount(  # type: ignore[assignment]
-            layout.rank_of_unit, self._parameters, layout.pp
-        )
+        parameters = layout.sums(self._parameters)
         is_whole = self.graph.communication.sharding is Sharding.NONE
         share = 1 if is_whole else 1 / self.profile.replicas
         line = self.profile.line(self._algorithm(tasks), parameters * share)

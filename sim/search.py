@@ -9,6 +9,7 @@ Configurations with the same graph are simulated on one graph.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import groupby, product
 from math import inf, isqrt
@@ -18,6 +19,7 @@ from bfpp.schedules import (
     Communication,
     Configuration,
     Degrees,
+    InvalidConfiguration,
     Layout,
     Schedule,
     Sharding,
@@ -211,7 +213,7 @@ def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Co
         microbatches = samples // microbatch_size
         for schedule in _with_parameters(name, degrees.pp, microbatches):
             for division in _divisions(problem, schedule, degrees):
-                yield _configuration(
+                found = _configuration(
                     schedule,
                     degrees,
                     division,
@@ -219,6 +221,9 @@ def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Co
                     sharding,
                     problem.implementation,
                 )
+                with suppress(InvalidConfiguration):
+                    found.require()
+                    yield found
 
 
 def _divisions(

@@ -45,7 +45,7 @@ class _Replay:
         self.environment = simpy.Environment()
         self.ports = Ports(self.environment, costs.bandwidth)
         self.met = {
-            int(task): self.environment.event() for task in np.flatnonzero(graph.is_transfer)
+            int(task): self.environment.event() for task in np.flatnonzero(graph.peer_lane != NONE)
         }
         self.done = [self.environment.event() for _ in range(len(graph))]
         self.start = np.full(len(graph), np.nan)

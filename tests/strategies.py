@@ -4,7 +4,7 @@
   is communicated, over every registered schedule.
 - `graphs()`: the task graph of one.
 - `orders()`: compute orders that no schedule would think of, halves of backward
-  passes among them, all of which can run.
+  passes and copies of stages among them, all of which can run.
 - `order_graphs()`: their task graphs.
 
 All stay small: a few hundred tasks.
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import (
     Communication,
+    InvalidConfiguration,
     Layout,
     Order,
     Schedule,
@@ -46,9 +47,16 @@ class Configuration(NamedTuple):
         return build_graph(*self)
 
 
-def communications() -> st.SearchStrategy[Communication]:
+def communications(layout: Layout | None = None) -> st.SearchStrategy[Communication]:
+    """Of any kind, or of one that the layout allows."""
     flag = st.booleans()
-    return st.builds(Communication, st.sampled_from(Sharding), flag, flag, flag)
+    return st.builds(Communication, st.sampled_from(shardings(layout)), flag, flag, flag)
+
+
+def shardings(layout: Layout | None) -> list[Sharding]:
+    return [
+        each for each in Sharding if each is not Sharding.FULL or not layout or not layout.copies
+    ]
 
 
 @st.composite
@@ -59,8 +67,8 @@ def layouts(
     parts: int = 4,
     cells: int = CELLS,
 ) -> tuple[Schedule, Layout]:
-    """A layout that the schedule can run on, its micro-batches rounded up if it must be."""
-    pp = draw(st.integers(1, ranks))
+    """A layout that the schedule can run on, ranks and micro-batches rounded up if it must be."""
+    pp = draw(st.sampled_from([pp for pp in range(1, ranks + 1) if _can_be_placed(schedule, pp)]))
     loops = draw(st.integers(1, parts)) if schedule.looped else schedule.loops
     units = draw(_units(pp * loops, parts // loops))
     microbatches = draw(st.integers(1, max(2, cells // sum(units))))
@@ -69,8 +77,11 @@ def layouts(
         sequence = draw(st.none() | st.integers(pp, pp + 2))
         schedule, multiple = replace(schedule, sequence=sequence), sequence or pp
     layout = schedule.layout(pp, microbatches, loops, units)
-    rounded_up = replace(layout, microbatches=-(-microbatches // multiple) * multiple)
-    runnable = [choice for choice in (layout, rounded_up) if schedule.can_run(choice)]
+    rounded_up = [
+        replace(layout, microbatches=-(-microbatches // each) * each)
+        for each in (multiple, 2 * multiple)
+    ]
+    runnable = [choice for choice in (layout, *rounded_up) if schedule.can_run(choice)]
     assume(runnable)
     return schedule, runnable[0]
 
@@ -81,13 +92,38 @@ def _units(stages: int, most: int) -> st.SearchStrategy[tuple[int, ...]]:
     return alike | st.tuples(*[st.integers(1, most)] * stages)
 
 
+def some_configuration(
+    schedule: Schedule, ranks: int, communication: Communication
+) -> Configuration:
+    """Of two parts a rank where there may be, else of one; raises what that is refused with."""
+    for parts in (2, 1):
+        try:
+            layout = schedule.divided(ranks, 2 * ranks, parts)
+            found = Configuration(schedule, layout, communication)
+            found.graph()
+        except InvalidConfiguration:
+            if parts == 1:
+                raise
+        else:
+            return found
+    raise AssertionError(schedule)
+
+
+def _can_be_placed(schedule: Schedule, pp: int) -> bool:
+    try:
+        schedule.layout(pp, 1)
+    except InvalidConfiguration:
+        return False
+    return True
+
+
 @st.composite
 def configurations(
     draw: st.DrawFn, ranks: int = 5, parts: int = 4, cells: int = CELLS
 ) -> Configuration:
     name = draw(st.sampled_from(list(registered_schedules())))
     schedule, layout = draw(layouts(find_schedule(name), ranks, parts, cells))
-    return Configuration(schedule, layout, draw(communications()))
+    return Configuration(schedule, layout, draw(communications(layout)))
 
 
 def graphs(ranks: int = 5, parts: int = 4, cells: int = CELLS) -> st.SearchStrategy[TaskGraph]:
@@ -102,6 +138,8 @@ def orders(draw: st.DrawFn, ranks: int = 4, parts: int = 3) -> tuple[Layout, lis
     placement = draw(st.permutations([*range(pp), *more]))
     units = draw(_units(len(placement), 2))
     layout = Layout(pp, draw(st.integers(1, 4)), placement=placement, units_per_stage=units)
+    if 2 * pp <= ranks and draw(st.booleans()):
+        layout = draw(_copied(layout))
     shuffle = draw(st.randoms(use_true_random=False))
     halves, haste = draw(st.booleans()), draw(st.sampled_from([0.0, 0.5, 0.9]))
     by_rank: list[list[Step]] = [[] for _ in range(layout.pp)]
@@ -109,10 +147,34 @@ def orders(draw: st.DrawFn, ranks: int = 4, parts: int = 3) -> tuple[Layout, lis
     while ready:
         latest = shuffle.random() < haste
         step = ready.pop(-1 if latest else shuffle.randrange(len(ready)))
-        by_rank[layout.rank_of_stage[step[1]]].append(step)
+        by_rank[_rank_of(step, layout)].append(step)
         split = halves and shuffle.random() < 0.7
         ready += _released(step, layout, split=split)
     return layout, [np.array(steps, dtype=STEP) for steps in by_rank]
+
+
+@st.composite
+def _copied(draw: st.DrawFn, layout: Layout) -> Layout:
+    """Twice the ranks, so that each shares its stages with another; either may be the first."""
+    pp = 2 * layout.pp
+    ranks = draw(st.permutations(range(pp)))
+    pairs = [(ranks[2 * rank], ranks[2 * rank + 1]) for rank in layout.placement]
+    turned = [pair[:: draw(st.sampled_from((1, -1)))] for pair in pairs]
+    first, second = zip(*turned, strict=True)
+    return Layout(
+        pp,
+        layout.microbatches + 1,
+        placement=first,
+        copies=[second],
+        units_per_stage=layout.units_per_stage,
+    )
+
+
+def _rank_of(step: Step, layout: Layout) -> int:
+    """Of two copies of a stage, micro-batches go through both in turn: stages differ in which."""
+    _, stage, microbatch = step
+    placements = [layout.placement, *layout.copies]
+    return placements[(stage * stage // 2 + microbatch) % len(placements)][stage]
 
 
 def _released(step: Step, layout: Layout, *, split: bool) -> list[Step]:
@@ -133,4 +195,4 @@ def _released(step: Step, layout: Layout, *, split: bool) -> list[Step]:
 @st.composite
 def order_graphs(draw: st.DrawFn, ranks: int = 4, parts: int = 3) -> TaskGraph:
     layout, steps = draw(orders(ranks, parts))
-    return lower(steps, layout, draw(communications()))
+    return lower(steps, layout, draw(communications(layout)))

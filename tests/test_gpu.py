@@ -22,12 +22,11 @@ from bfpp.executor.settings import Activations, Optimization, Precision
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
-    Layout,
     Sharding,
-    build_graph,
     find_schedule,
     registered_schedules,
 )
+from tests.strategies import some_configuration
 from tests.training_runs import training
 
 pytestmark = [
@@ -43,21 +42,12 @@ MOST_CYCLES = 1_000_000
 """Half a millisecond, about."""
 
 
-def layout_of(schedule: str) -> Layout:
-    """Two ranks, and two stages or units on each where the schedule can have them."""
-    found = find_schedule(schedule)
-    for parts in (2, 1):
-        layout = found.divided(2, 4, parts)
-        try:
-            found.require(layout)
-        except InvalidConfiguration:
-            continue
-        return layout
-    raise AssertionError(schedule)
-
-
 def plan_of(schedule: str, sharding: Sharding, activations: Activations, clip: bool) -> Plan:
-    graph = build_graph(schedule, layout_of(schedule), Communication(sharding, True, True, clip))
+    communication = Communication(sharding, True, True, clip)
+    try:
+        graph = some_configuration(find_schedule(schedule), 2, communication).graph()
+    except InvalidConfiguration as error:
+        pytest.skip(str(error))
     return Plan(
         graph,
         regression(0),

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph, operations
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.counts import peak_activations
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
@@ -38,7 +39,7 @@ def test_time_is_either_busy_or_idle(graph):
         assert 0 <= rank.start < rank.end <= timeline.step_time
     busy = lane_busy_time(timeline)
     assert (busy <= timeline.step_time + 1e-9).all()
-    twice = np.where(graph.is_transfer, 2, 1)
+    twice = np.where(graph.peer != NONE, 2, 1)
     assert busy.sum() == pytest.approx((timeline.duration * twice).sum())
 
 

@@ -36,8 +36,8 @@ def example(communication: Communication | None = None, **costs: float) -> Timel
 
 
 def ends(graph: TaskGraph) -> int:
-    """Tasks, with transfers counted once for each end."""
-    return len(graph) + int(graph.is_transfer.sum())
+    """Tasks, with those on two lanes counted once for each end."""
+    return len(graph) + int((graph.peer != NONE).sum())
 
 
 def nanoseconds(event: dict[str, Any]) -> tuple[int, int]:

@@ -144,12 +144,20 @@ def test_any_placement_is_found(text: str, rank_of_stage: tuple[int, ...]) -> No
     assert layout_of(orders).placement == rank_of_stage
 
 
+def test_copies_of_stages_are_found() -> None:
+    """The copy of the first micro-batch is the first."""
+    orders = read_orders("0F1,1F0,1B0,0B1\n0F0,1F1,1B1,0B0")
+    assert order_violations(orders) == []
+    assert layout_of(orders) == Layout(2, 2, placement=(1, 0), copies=[(0, 1)])
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("0F0,2F0", "orders: stage 1 is missing, though there is stage 2"),
         ("0F1", "orders: micro-batch 0 is missing, though there is micro-batch 1"),
         ("0F0\n0B0", "orders: stage 0 runs on ranks 0 and 1"),
+        ("0F0,0B0,1F0,1B0\n0F1,0B1", "orders: stage 0 runs on ranks 0 and 1"),
         ("2147483647F0", "orders: stage 0 is missing, though there is stage 2147483647"),
     ],
 )
@@ -174,6 +182,7 @@ VIOLATIONS: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
     "0F0,0F1,0B0\n0B1": [
         ("placement", "stage 0 runs on ranks 0, 1", ("0F0 on rank 0", "0B1 on rank 1")),
     ],
+    "0F1,1F0,1B0,0B1\n0F0,1F1,1B1,0B0": [],
     "0F0,0B0,3F0,3B0": [("numbering", "stages 1 to 2 are missing, though there is stage 3", ())],
     "0F1,0B1": [("numbering", "micro-batch 0 is missing, though there is micro-batch 1", ())],
     "0F0,0B0,0B1,0F0": [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -26,6 +28,7 @@ from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import collectives
 from tests.gloo_runs import Chain, Ran, count_groups, run_all, swap_receives
 from tests.spoilt_models import SpoiltSource
+from tests.strategies import some_configuration
 from tests.training_runs import EXACT, STEPS, compare, run_locally
 
 PROCESSES = 4
@@ -36,16 +39,12 @@ def job_of(name: str, sharding: Sharding, ranks: int, replicas: int) -> Job:
     """Settings that differ from case to case, so that each is met with each schedule."""
     clips = (ranks + replicas + len(name)) % 2 == 0
     overlaps = sharding is not Sharding.PARTIAL
-    schedule = find_schedule(name)
-    layout = schedule.divided(ranks, 2 * ranks, 2)
-    try:
-        schedule.require(layout)
-    except InvalidConfiguration:
-        layout = schedule.divided(ranks, 2 * ranks, 1)
+    communication = Communication(sharding, overlaps, overlaps, clips)
+    schedule, layout, _ = some_configuration(find_schedule(name), ranks, communication)
     return Job(
         schedule=schedule,
         layout=layout,
-        communication=Communication(sharding, overlaps, overlaps, clips),
+        communication=communication,
         model=Chain(layout.units + 1),
         steps=STEPS,
         dp=replicas,
@@ -57,12 +56,17 @@ def job_of(name: str, sharding: Sharding, ranks: int, replicas: int) -> Job:
     )
 
 
-JOBS = {
-    f"{name} {sharding} {ranks}x{replicas}": job_of(name, sharding, ranks, replicas)
-    for ranks, replicas in CUTS
-    for name in registered_schedules()
-    for sharding in Sharding
-}
+def jobs() -> Iterator[tuple[str, Job]]:
+    """Every schedule in every cut and sharding that it can be run in."""
+    for ranks, replicas in CUTS:
+        for name in registered_schedules():
+            for sharding in Sharding:
+                with suppress(InvalidConfiguration):
+                    job = job_of(name, sharding, ranks, replicas)
+                    yield f"{name} {sharding} {ranks}x{replicas}", job
+
+
+JOBS = dict(jobs())
 SINGLE = "breadth-first full 2x2"
 JOBS["single precision"] = replace(JOBS[SINGLE], precision=Precision.FLOAT32)
 

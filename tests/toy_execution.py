@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
+import numpy as np
+
 from bfpp.schedules import Lane, Layout, Operation, Sharding, Task, TaskGraph, operations
 from bfpp.schedules.columns import NONE
 
@@ -120,8 +122,9 @@ class Events:
         """Pairs of events on one buffer that can come in either order, both ways round."""
         users = defaultdict(list)
         for task in self.graph.tasks():
-            users[task.rank, "weights", task.weight_buffer].append(task)
-            users[task.rank, "gradients", task.gradient_buffer].append(task)
+            for rank in ends_of(task):
+                users[rank, "weights", task.weight_buffer].append(task)
+                users[rank, "gradients", task.gradient_buffer].append(task)
         for (_, _, buffer), tasks in users.items():
             for task in tasks if buffer != NONE else []:
                 if task.operation in (Operation.GATHER, Operation.REDUCE):
@@ -153,7 +156,7 @@ class Machine:
         self.graph = graph
         self.layout = graph.layout
         self.weights: dict[tuple[int, int], float] = {
-            (int(rank), stage): stage + 2 for stage, rank in enumerate(self.layout.rank_of_unit)
+            (int(rank), stage): stage + 2 for rank, stage in np.argwhere(self.layout.holds)
         }
         self.gathered: dict[tuple[int, int], float] = {}
         self.activations: dict[tuple[int, int, int], float] = {}
@@ -174,7 +177,12 @@ class Machine:
             if not is_end:
                 running[number] = DOES[tasks[number].operation](self, tasks[number])
             next(running[number], None)
-        return [self.weights[int(r), stage] for stage, r in enumerate(self.layout.rank_of_unit)]
+        return [self.agreed(stage) for stage in range(self.layout.units)]
+
+    def agreed(self, stage: int) -> float:
+        """A stage's weight, which all copies must have."""
+        first, *others = (w for (_, held), w in self.weights.items() if held == stage)
+        return first if all(first == other for other in others) else NOTHING
 
     def find_weight(self, task: Task) -> float:
         if self.graph.communication.sharding is Sharding.NONE:
@@ -230,20 +238,26 @@ class Machine:
             memory[ends[1].rank, task.unit, task.microbatch] = value
 
     def gather(self, task: Task) -> Iterator[None]:
-        self.gathered[task.rank, task.weight_buffer] = NOTHING
+        ends = ends_of(task)
+        for rank in ends:
+            self.gathered[rank, task.weight_buffer] = NOTHING
         weight = self.weights.get((task.rank, task.unit), NOTHING)
         yield
-        self.gathered[task.rank, task.weight_buffer] = weight
+        for rank in ends:
+            self.gathered[rank, task.weight_buffer] = weight
 
     def reduce(self, task: Task) -> Iterator[None]:
-        taken = self.added[task.rank, task.gradient_buffer]
+        ends = ends_of(task)
+        taken = sum(self.added[rank, task.gradient_buffer] for rank in ends)
         yield
-        self.added[task.rank, task.gradient_buffer] = 0
-        self.reduced[task.rank, task.unit] += taken
+        for rank in ends:
+            self.added[rank, task.gradient_buffer] = 0
+            self.reduced[rank, task.unit] += taken
 
     def norm(self, task: Task) -> Iterator[None]:
+        """Of two copies of a stage, the first one tells."""
         yield
-        own = self.layout.units_of(task.rank)
+        own = np.flatnonzero(self.layout.rank_of_unit == task.rank).tolist()
         self.told.add(task.rank)
         self.norms[task.rank] += sum(self.reduced[task.rank, stage] for stage in own)
 
@@ -275,6 +289,11 @@ DOES: dict[Operation, Callable[[Machine, Task], Iterator[None]]] = {
     Operation.OPTIMIZER: Machine.optimizer,
     Operation.NORM: Machine.norm,
 }
+
+
+def ends_of(task: Task) -> list[int]:
+    """The ranks of a gather or a reduction: those of all copies."""
+    return [task.rank] if task.peer == NONE else [task.rank, task.peer]
 
 
 def unchanged(before: float, after: float) -> float:

@@ -116,7 +116,7 @@ def _on_lane(timeline: Timeline, number: int, lane: int, times: Offsets) -> Iter
     duration = (end - start) / NANOSECONDS_PER_MICROSECOND
     described = moment | _described(timeline, number)
     yield described | {"ph": "X", "dur": duration}
-    if graph.peer_lane[number] != NONE:
+    if graph.is_transfer[number]:
         end_of_arrow = LEAVES if lane == graph.lane[number] else ARRIVES
         yield moment | {"name": "transfer", "cat": "transfer", "id": number} | end_of_arrow
 
@@ -130,8 +130,10 @@ def _described(timeline: Timeline, number: int) -> Event:
         arguments["unit"] = task.unit
     if task.microbatch != NONE:
         arguments["micro-batch"] = task.microbatch
-    if task.peer != NONE:
+    if task.operation.row.carries:
         arguments |= {"from rank": task.rank, "to rank": task.peer}
+    elif task.peer != NONE:
+        arguments["second copy on rank"] = task.peer
     for name, column in (("posted", timeline.posted), ("ready", timeline.ready)):
         if column is not None:
             seconds = column[number] - timeline.first_start

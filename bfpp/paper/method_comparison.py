@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bfpp.paper.item import Made, PaperTable
-from bfpp.paper.methods import CHIMERA, FLEXIBLE, LAYERS, METHODS, MICROBATCHES, RANKS, Method
+from bfpp.paper.methods import FLEXIBLE, LAYERS, METHODS, MICROBATCHES, RANKS, Method
 from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.schedules.counts import (
     data_network,
@@ -77,8 +77,7 @@ def make(directory: Path) -> Made:
         "rows": [
             {"method": name, "columns": {column: vars(cell) for column, cell in cells.items()}}
             for name, cells in table.items()
-        ]
-        + [{"method": CHIMERA, "columns": {}, "note": "not yet"}],
+        ],
     }
     path = directory / "table-method-comparison"
     as_json, as_markdown = path.with_suffix(".json"), path.with_suffix(".md")
@@ -109,7 +108,11 @@ def _cells(method: Method) -> dict[str, Cell]:
     if method.name in FLEXIBLE:
         printed, counted = FLEXIBLE[method.name], _runs(method, MICROBATCHES + 1)
         cells["flexible N_mb"] = Cell(
-            "yes" if printed else "no", printed, counted, printed == counted, None
+            "yes" if printed else "no",
+            printed,
+            counted,
+            printed == counted,
+            method.notes.get("flexible N_mb"),
         )
     return cells
 
@@ -129,8 +132,6 @@ def _layout(table: Mapping[str, Mapping[str, Cell]]) -> PaperTable:
         [name, *(str(cells[column]) if column in cells else "" for column in columns)]
         for name, cells in table.items()
     ]
-    after_1f1b = 1 + max(at for at, row in enumerate(rows) if row[0].startswith("1F1B"))
-    rows.insert(after_1f1b, [CHIMERA, *("not yet" for _ in columns)])
     notes = [
         f"{name}, {column}: {cell.note}"
         for name, cells in table.items()

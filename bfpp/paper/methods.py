@@ -98,6 +98,8 @@ LOOPED = {
     "DP network": TWICE,
     "PP network": LOOPS,
 }
+PIPELINES = 2
+"""N_Ch: those of Chimera, one in each direction."""
 NOTE_1F1B = (
     "the printed bound is that of depth-first at one loop, 2 N_PP - 1 stages of N_PP; "
     "non-looped 1F1B runs at most N_PP micro-batches ahead, half of it"
@@ -151,6 +153,31 @@ METHODS = (
         },
     ),
     Method(
+        "Chimera",
+        "chimera",
+        Sharding.NONE,
+        {
+            "bubble": Formula("1/N_Ch", lambda _: 1 / PIPELINES),
+            "state memory": Formula(
+                "N_Ch N_layers/N_PP", lambda size: PIPELINES * size.layers / size.ranks
+            ),
+            "activation memory": Formula("<= 2 S_mb", lambda _: 2, is_bound=True),
+            "DP network": Formula("2 N_Ch/N_PP", lambda size: 2 * PIPELINES / size.ranks),
+            "DP overlap": Formula("~ 1-1/N_Ch", lambda _: 1 - 1 / PIPELINES),
+            "PP network": ONE,
+        },
+        notes={
+            "bubble": "printed with forward doubling and backward halving; without them the "
+            "groups of N_PP micro-batches do not fit together where a backward pass takes twice "
+            "as long as a forward pass",
+            "DP overlap": "the printed share is approximate, and does not depend on N_mb; counted "
+            "are the backward passes that are left when one of a rank's two stages is complete "
+            "at both copies: the last N_PP/2 micro-batches of the other one, but for a layer",
+            "flexible N_mb": "a last group of fewer than N_PP micro-batches runs too, with a "
+            "larger bubble",
+        },
+    ),
+    Method(
         "Depth-first",
         "depth-first",
         Sharding.NONE,
@@ -190,8 +217,5 @@ METHODS = (
 )
 
 FLEXIBLE = {"GPipe": True, "1F1B": True, "1F1B (fully sharded)": True, "Depth-first": False}
-FLEXIBLE |= {"Breadth-first": True, "Breadth-first (fully sharded)": True}
+FLEXIBLE |= {"Chimera": False, "Breadth-first": True, "Breadth-first (fully sharded)": True}
 """Printed column `Flexible N_mb`; the rows without a pipeline are left open by the paper."""
-
-CHIMERA = "Chimera"
-"""Printed between 1F1B and depth-first; there is no generator for it."""

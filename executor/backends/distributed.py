@@ -50,6 +50,10 @@ class DistributedBackend:
         ranks, replicas = range(plan.graph.layout.pp), range(plan.dp)
         self.groups = Groups(kind, timeout)
         self.data = self.groups.make("data", [plan.process(rank, each) for each in replicas])
+        self.members = plan.group_of(rank)
+        self.copies = (
+            self.groups.make("copies", self.members) if plan.graph.layout.copies else self.data
+        )
         self.pipeline = self.groups.make(
             "pipeline", [plan.process(each, replica) for each in ranks]
         )
@@ -71,7 +75,7 @@ class DistributedBackend:
                 dist.send(value, self.plan.process(receiver, self.worker.replica), group)
             else:
                 dist.recv(value, self.plan.process(sender, self.worker.replica), group)
-        for group in (self.data, self.pipeline):
+        for group in (self.data, self.copies, self.pipeline):
             dist.all_reduce(value, group=group)
         dist.barrier()
 
@@ -118,8 +122,8 @@ class DistributedBackend:
         buffer, state = worker.weights_of(task), worker.state_of(task)
         own = state.part(buffer)
         own.copy_(state.weights.detach())
-        if self.plan.dp > 1:
-            dist.all_gather_single(buffer, own, self.data)
+        if len(self.members) > 1:
+            dist.all_gather_single(buffer, own, self.copies)
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """A reduce-scatter in place; without sharding, an all-reduce.
@@ -128,12 +132,12 @@ class DistributedBackend:
         """
         (worker,) = workers
         buffer, state = worker.gradients_of(task), worker.state_of(task)
-        if self.plan.dp > 1:
+        if len(self.members) > 1:
             buffer = buffer.to(self.plan.reduce_dtype)
             if self.plan.is_sharded:
-                dist.reduce_scatter_single(state.part(buffer), buffer, group=self.data)
+                dist.reduce_scatter_single(state.part(buffer), buffer, group=self.copies)
             else:
-                dist.all_reduce(buffer, group=self.data)
+                dist.all_reduce(buffer, group=self.copies)
         worker.take_gradients(task, buffer)
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:

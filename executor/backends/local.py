@@ -12,6 +12,7 @@ from bfpp.executor.lanes import Device
 from bfpp.executor.plan import Plan
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Task
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import collectives, transfers
 
 
@@ -30,13 +31,13 @@ class LocalBackend:
         """Nobody is elsewhere."""
 
     def parties(self, task: Task) -> list[list[Worker]]:
-        """Sender and receiver of each replica; or all replicas; or each on its own."""
+        """Sender and receiver of each replica; or all replicas and copies; or each on its own."""
         if task.operation in transfers():
             return [[replica[task.rank], replica[task.peer]] for replica in self.replicas]
-        own = [replica[task.rank] for replica in self.replicas]
         if task.operation in collectives(self.plan.graph.communication):
-            return [own]
-        return [[worker] for worker in own]
+            ranks = sorted({task.rank, task.peer} - {NONE})
+            return [[replica[rank] for rank in ranks for replica in self.replicas]]
+        return [[replica[task.rank]] for replica in self.replicas]
 
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """A copy."""
@@ -54,7 +55,7 @@ class LocalBackend:
                 state.part(buffer).copy_(state.weights.detach())
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
-        """A sum in one replica's buffer, in the order of the replicas; or in a copy of it."""
+        """A sum in the first one's buffer, in the order of all; or in a copy of it."""
         total, *others = (worker.gradients_of(task) for worker in workers)
         if others:
             total = total.to(self.plan.reduce_dtype)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bfpp.schedules.communication import Communication
+from bfpp.schedules.communication import Communication, Sharding
 from bfpp.schedules.graph import TaskGraph
+from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.draft import Draft
 from bfpp.schedules.lowering.passes import (
@@ -43,20 +44,27 @@ def build_graph(
     return lower(known.orders(layout), layout, communication or Communication(), known.name)
 
 
+def require_sharding(layout: Layout, communication: Communication) -> None:
+    """Raise `InvalidConfiguration` for stages that cannot be sharded so."""
+    if layout.copies and communication.sharding is Sharding.FULL:
+        raise InvalidConfiguration("sharding", "stages with copies cannot be fully sharded yet")
+
+
 def lower(
     orders: Sequence[Order], layout: Layout, communication: Communication, name: str = "orders"
 ) -> TaskGraph:
     """The task graph of each rank's compute order.
 
     Every stage must run each micro-batch forward and backward once, on the
-    rank that holds it. Raises `Deadlock` where a rank would wait for ever.
+    rank that holds it, or one of its copies. Raises `Deadlock` where a rank would wait for ever.
     """
+    require_sharding(layout, communication)
     steps = step_table(orders, layout)
     runs = runs_of(steps, layout, communication.sharding)
     draft = Draft(layout, communication)
     add_compute(draft, steps, runs)
     add_transfers(draft, steps)
     add_gathers(draft, steps, runs)
-    reductions = add_reductions(draft, steps, runs)
-    add_optimizer(draft, steps, runs, reductions)
+    reduced = add_reductions(draft, steps, runs)
+    add_optimizer(draft, steps, reduced)
     return draft.finish(name)

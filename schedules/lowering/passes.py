@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules.columns import NONE, Integers
+from bfpp.schedules.columns import NONE, Flags, Integers
 from bfpp.schedules.communication import Sharding
+from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.draft import (
     COMPUTE,
     GATHER,
@@ -68,21 +71,38 @@ def add_transfers(draft: Draft, steps: Steps) -> None:
 
 def add_gathers(draft: Draft, steps: Steps, runs: Runs) -> None:
     """Weights, before the runs that need them gathered and once a buffer is free."""
-    run = np.flatnonzero(runs.gathers)
+    run, lead, turn = _by_task(draft.layout, runs, runs.gathers)
     gather = draft.add(
-        len(run),
+        len(lead),
         Tasks(
             Operation.GATHER,
-            runs.rank[run],
-            runs.unit[run],
-            _gather_rounds(draft.communication.sharding, steps, runs)[run],
+            runs.rank[lead],
+            runs.unit[lead],
+            _gather_rounds(draft.communication.sharding, steps, runs)[lead],
             GATHER,
-            weight_buffer=runs.weight_buffer[run],
+            peer=draft.layout.peer_of_rank[runs.rank[lead]],
+            weight_buffer=runs.weight_buffer[lead],
         ),
     )
-    draft.depend(runs.first[run], gather)
-    later = np.flatnonzero(runs.weights_after[run] != NONE)
-    draft.depend(gather[later], runs.last[runs.weights_after[run[later]]])
+    draft.depend(runs.first[run], gather[turn])
+    later = np.flatnonzero(runs.weights_after[lead] != NONE)
+    draft.depend(gather[later], runs.last[runs.weights_after[lead[later]]])
+
+
+def _by_task(
+    layout: Layout, runs: Runs, chosen: Flags
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The chosen runs, the one of each gather or reduction that leads it, and which is whose.
+
+    The copies of a unit are gathered and reduced together, led by the first.
+    """
+    run = np.flatnonzero(chosen)
+    if not layout.copies:
+        return run, run, np.arange(len(run))
+    lead = run[runs.rank[run] == layout.rank_of_unit[runs.unit[run]]]
+    of_unit = np.empty(layout.units, dtype=np.intp)
+    of_unit[runs.unit[lead]] = np.arange(len(lead))
+    return run, lead, of_unit[runs.unit[run]]
 
 
 def _gather_rounds(sharding: Sharding, steps: Steps, runs: Runs) -> Integers:
@@ -101,45 +121,63 @@ def _gather_rounds(sharding: Sharding, steps: Steps, runs: Runs) -> Integers:
     return rounds
 
 
-def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Integers:
+def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Last:
     """Gradients, after the runs that complete them; a buffer's next run waits for it.
 
     Where reductions are in the way of the compute and no buffer waits for them,
     they come after all of it.
     """
-    run = np.flatnonzero(runs.reduces)
+    run, lead, turn = _by_task(draft.layout, runs, runs.reduces)
     fully_sharded = draft.communication.sharding is Sharding.FULL
-    when = steps.round[runs.last[run]]
+    complete = steps.round[runs.last[run]]
     if not (draft.communication.dp_overlap or fully_sharded):
-        when = steps.round[steps.first_of_rank[runs.rank[run] + 1] - 1]
+        complete = steps.round[steps.first_of_rank[runs.rank[run] + 1] - 1]
+    when = np.full(len(lead), BEFORE, dtype=np.int32)
+    np.maximum.at(when, turn, complete)
+    peer = draft.layout.peer_of_rank[runs.rank[lead]]
     reduction = draft.add(
-        len(run),
+        len(lead),
         Tasks(
             Operation.REDUCE,
-            runs.rank[run],
-            runs.unit[run],
+            runs.rank[lead],
+            runs.unit[lead],
             when,
             REDUCE,
-            gradient_buffer=runs.gradient_buffer[run],
+            peer=peer,
+            gradient_buffer=runs.gradient_buffer[lead],
         ),
     )
-    draft.depend(reduction, runs.last[run])
+    draft.depend(reduction[turn], runs.last[run])
     of_run = np.full(len(runs.first), NONE, dtype=np.int32)
-    of_run[run] = reduction
+    of_run[run] = reduction[turn]
     later = np.flatnonzero(runs.gradients_after != NONE)
     draft.depend(runs.first[later], of_run[runs.gradients_after[later]])
-    return reduction
+    return _last_on_rank(draft.layout, runs.rank[run], reduction[turn], when[turn])
 
 
-def add_optimizer(draft: Draft, steps: Steps, runs: Runs, reductions: Integers) -> None:
+class Last(NamedTuple):
+    """The last reduction on each rank's lane, and its round."""
+
+    reduction: Integers
+    round: Integers
+
+
+def _last_on_rank(layout: Layout, rank: Integers, reduction: Integers, when: Integers) -> Last:
+    last, rounds = np.empty((2, layout.pp), dtype=np.int32)
+    in_order = np.lexsort((reduction, when))
+    last[rank[in_order]] = reduction[in_order]
+    rounds[rank[in_order]] = when[in_order]
+    return Last(last, rounds)
+
+
+def add_optimizer(draft: Draft, steps: Steps, reduced: Last) -> None:
     """The update of each rank's weights, after its compute and its last reduction.
 
     With clipping, after every rank has told the norm of its gradients.
     """
     ranks = draft.layout.pp
-    last_round = steps.round[steps.first_of_rank[1:] - 1]
-    until_rank = np.cumsum(np.bincount(runs.rank[runs.reduces], minlength=ranks))
-    complete = reductions[until_rank - 1]
+    last_round = np.maximum(steps.round[steps.first_of_rank[1:] - 1], reduced.round)
+    complete = reduced.reduction
     if not draft.communication.clipping:
         draft.depend(_one_a_rank(draft, Operation.OPTIMIZER, last_round, OPTIMIZER), complete)
         return

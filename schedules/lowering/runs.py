@@ -54,12 +54,12 @@ def runs_of(steps: Steps, layout: Layout, sharding: Sharding) -> Runs:
     rank, unit, is_backward = steps.rank[first], steps.unit[first], ~steps.is_forward[first]
     spans = {"of_step": of_step, "first": first, "last": last, "rank": rank, "unit": unit}
     if sharding is not Sharding.FULL:
-        own = layout.unit_on_rank[unit]
+        own, copy = layout.unit_on_rank[unit], rank * layout.units + unit
         nothing = np.full(len(first), NONE, dtype=np.int32)
         return Runs(
             **spans,
-            gathers=_first_of_unit(unit) & (sharding is Sharding.PARTIAL),
-            reduces=_last_backward_of_unit(unit, is_backward),
+            gathers=_first_of_unit(copy) & (sharding is Sharding.PARTIAL),
+            reduces=_last_backward_of_unit(copy, is_backward),
             weight_buffer=own,
             gradient_buffer=own,
             weights_after=nothing,
@@ -108,14 +108,14 @@ def _overlap(first: Integers, last: Integers, rank: Integers) -> Flags:
 
 
 def _first_of_unit(unit: Integers) -> Flags:
-    """Which runs are the first of their unit."""
+    """Which runs are the first of their unit, or of a copy of it."""
     first = np.zeros(len(unit), dtype=bool)
     first[np.unique(unit, return_index=True)[1]] = True
     return first
 
 
 def _last_backward_of_unit(unit: Integers, is_backward: Flags) -> Flags:
-    """Which runs are the last backward ones of their unit."""
+    """Which runs are the last backward ones of their unit, or of a copy of it."""
     backward = np.flatnonzero(is_backward)
     last = np.zeros(len(unit), dtype=bool)
     last[backward] = _first_of_unit(unit[backward][::-1])[::-1]

@@ -101,15 +101,33 @@ def _require_complete(
             f"rank {rank[at]} runs a step outside the layout: operation {operation[at]}, "
             f"stage {stage[at]}, micro-batch {microbatch[at]}",
         )
-    if not (placed := layout.rank_of_stage[stage] == rank).all():
+    placements = np.array([layout.placement, *layout.copies], dtype=np.int32)
+    if not (placed := (placements[:, stage] == rank).any(axis=0)).all():
         at = int(np.argmin(placed))
+        holders = " and ".join(f"rank {holder}" for holder in placements[:, stage[at]])
         raise InvalidConfiguration(
             "schedule",
             f"rank {rank[at]} runs stage {stage[at]}, "
-            f"which rank {layout.rank_of_stage[stage[at]]} holds",
+            f"which {holders} {'hold' if layout.copies else 'holds'}",
         )
     cell = stage.astype(np.int64) * layout.microbatches + microbatch
     cells = layout.stages * layout.microbatches
+    rank_of_cell = np.empty(cells, dtype=np.int32)
+    rank_of_cell[cell] = rank
+    if (apart := rank_of_cell[cell] != rank).any():
+        at = int(np.argmax(apart))
+        raise InvalidConfiguration(
+            "schedule",
+            f"ranks {rank[at]} and {rank_of_cell[cell[at]]} both run stage {stage[at]}, "
+            f"micro-batch {microbatch[at]}",
+        )
+    idle = np.setdiff1d(placements * layout.stages + np.arange(layout.stages),
+                        rank * layout.stages + stage)  # fmt: skip
+    if layout.copies and len(idle):
+        holder, of = divmod(int(idle[0]), layout.stages)
+        raise InvalidConfiguration(
+            "schedule", f"rank {holder} runs no micro-batch of its copy of stage {of}"
+        )
     times = np.stack([np.bincount(cell[operation == kind], minlength=cells) for kind in range(4)])
     forwards, wholes, inputs, weights = times
     complete = (forwards == 1) & (wholes + inputs == 1) & (inputs == weights)

@@ -125,10 +125,14 @@ def _covered(graph: TaskGraph, order: HappensBefore) -> Iterator[Use]:
 def _by_buffer(
     graph: TaskGraph, operations: Collection[Operation], buffer: Integers
 ) -> defaultdict[tuple[int, int], Integers]:
-    """The tasks of some operations, by the rank and the buffer that they use."""
+    """The tasks of some operations, by the rank and the buffer that they use.
+
+    What is done for both copies of a unit uses a buffer of that number at each.
+    """
     lists: dict[tuple[int, int], list[int]] = {}
     for task in having(graph, operations).tolist():
-        lists.setdefault((int(graph.rank[task]), int(buffer[task])), []).append(task)
+        for rank in {int(graph.rank[task]), int(graph.peer[task])} - {NONE}:
+            lists.setdefault((rank, int(buffer[task])), []).append(task)
     arrays = {key: np.array(tasks, dtype=np.int32) for key, tasks in lists.items()}
     return defaultdict(lambda: np.empty(0, dtype=np.int32), arrays)
 

@@ -119,6 +119,6 @@ def _after(
     """Tasks of one operation come after all of others, on their own rank or on every one."""
     work = having(graph, needed)
     for task in having(graph, (operation,)).tolist():
-        earlier = work[graph.rank[work] == graph.rank[task]] if same_rank else work
+        earlier = work[graph.takes_part(graph.rank[task])[work]] if same_rank else work
         for early in earlier[~order.before(earlier, task)].tolist():
             yield too_early(graph, task, early)

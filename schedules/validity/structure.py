@@ -62,17 +62,24 @@ def numbering(graph: TaskGraph) -> Iterator[Finding]:
 
 
 def lanes(graph: TaskGraph) -> Iterator[Finding]:
-    """Every task is on the lane of its stream, of its rank; a transfer at both its ends."""
+    """Every task is on the lane of its stream, of its rank; a transfer at both its ends.
+
+    So is what is done for both copies of a unit.
+    """
     for lane, times in Counter(graph.lanes).items():
         if times > 1:
             yield f"rank {lane.rank} has {times} lanes of one kind: {lane.title}", ()
     for task in graph.tasks():
         here, there = task.operation.streams(graph.communication)
         yield from _misplaced(graph, task, task.lane, here, task.rank)
-        if task.operation.row.carries:
+        if task.operation.row.carries or _is_of_copies(graph, task):
             yield from _misplaced(graph, task, task.peer_lane, there, task.peer)
         elif task.peer_lane != NONE or task.peer != NONE:
             yield f"{task} is no transfer and yet has a peer", (task.number,)
+
+
+def _is_of_copies(graph: TaskGraph, task: Task) -> bool:
+    return bool(graph.layout.copies) and task.operation.row.scope is Scope.UNIT
 
 
 def _misplaced(
@@ -88,16 +95,24 @@ def _misplaced(
 
 
 def placement(graph: TaskGraph) -> Iterator[Finding]:
-    """Whatever is done for a unit, the rank that holds the unit does."""
-    holder = graph.layout.rank_of_unit
+    """Whatever is done for a unit, a rank that holds the unit does; for its copies, both do."""
+    layout = graph.layout
     for task in graph.tasks():
         if task.operation.row.scope is Scope.RANK:
             continue
         if task.unit == NONE:
             yield f"{task} is of no unit", (task.number,)
-        elif holder[task.unit] != task.rank:
-            message = f"{task} is of a unit that rank {holder[task.unit]} holds"
+        elif not layout.holds[task.rank, task.unit]:
+            holders = " and ".join(map(str, np.flatnonzero(layout.holds[:, task.unit])))
+            yield f"{task} is of a unit that rank {holders} holds", (task.number,)
+        elif _is_of_copies(graph, task) and task.peer != layout.peer_of_rank[task.rank]:
+            message = f"{task} leaves out the copy on rank {layout.peer_of_rank[task.rank]}"
             yield message, (task.number,)
+        elif task.microbatch != NONE:
+            ran = int(graph.rank_of_cell[task.unit, task.microbatch])
+            if ran != task.rank:
+                message = f"{task} is of a micro-batch that goes through the copy on rank {ran}"
+                yield message, (task.number,)
 
 
 def deadlock(graph: TaskGraph) -> Iterator[Finding]:

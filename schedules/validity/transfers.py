@@ -21,23 +21,22 @@ def transfers(graph: TaskGraph) -> Iterator[Finding]:
     """One transfer where a micro-batch moves on to another rank, and no others."""
     for operation, payload in _payloads().items():
         found = by_cell(graph, (operation,))
-        for unit, receiver in _receivers(graph, payload.units_on).items():
-            for microbatch in range(graph.layout.microbatches):
-                cell = unit, microbatch
-                yield from _once_to(graph, operation, cell, receiver, found.pop(cell, []))
+        for cell, receiver in _receivers(graph, payload.units_on):
+            yield from _once_to(graph, operation, cell, receiver, found.pop(cell, []))
         for numbers in found.values():
             for number in numbers:
                 yield f"{graph.task(number)} carries what no other rank needs", (number,)
 
 
-def _receivers(graph: TaskGraph, shift: int) -> dict[int, int]:
-    """For each unit from which another rank needs something, `shift` units on, that rank."""
-    holder = graph.layout.rank_of_unit.tolist()
-    return {
-        unit: holder[unit + shift]
-        for unit in range(len(holder))
-        if 0 <= unit + shift < len(holder) and holder[unit + shift] != holder[unit]
-    }
+def _receivers(graph: TaskGraph, shift: int) -> Iterator[tuple[Cell, int]]:
+    """Each cell from which another rank needs something, `shift` units on, and that rank."""
+    holder = graph.rank_of_cell.tolist()
+    for unit in range(len(holder)):
+        if 0 <= unit + shift < len(holder):
+            ends = zip(holder[unit], holder[unit + shift], strict=True)
+            for microbatch, (here, there) in enumerate(ends):
+                if here != there:
+                    yield (unit, microbatch), there
 
 
 def _once_to(
