@@ -244,8 +244,7 @@ def _divisions(
 def _with_parameters(name: str, pp: int, microbatches: int) -> Iterable[Schedule]:
     """What depth-first runs together; the whole batch, if longer than N_PP, is breadth-first."""
     if name != "depth-first":
-        schedule = find_schedule(name)
-        return [schedule] if schedule.can_run(schedule.layout(pp, microbatches)) else []
+        return [find_schedule(name)]
     return [
         find_schedule(name, sequence=sequence)
         for sequence in _divisors(microbatches)

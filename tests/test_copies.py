@@ -225,7 +225,7 @@ def test_a_checkpoint_holds_a_parameter_of_two_copies_once(
 def test_the_search_leaves_out_what_copies_cannot_do() -> None:
     """Odd numbers of ranks, single micro-batches, full sharding."""
     model, cluster = load_model("bert-6.6b"), load_cluster("dgx1-v100")
-    found = configurations(Problem(model, cluster, 8, (4,), ("chimera",), "paper"))
+    found = configurations(Problem(model, cluster, 8, (4,), ("chimera",)))
     assert found
     for configuration in found:
         assert configuration.degrees.pp % 2 == 0
