@@ -39,6 +39,7 @@ OTHER_NAMES = {
     "units_per_stage": ("--stages-per-rank",),
     "pp_overlap": ("--no-overlap",),
     "dp_overlap": ("--no-data-overlap",),
+    "sequence": ("--microbatch-group-size-per-virtual-pipeline-stage",),
 }
 """Further names of options."""
 
@@ -69,7 +70,8 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("pp", *of_group(STAGES), "microbatches"):
         _add(group, name)
     for name, purpose in schedule_parameters().items():
-        group.add_argument(_option(name), type=whole_number, metavar="N", help=purpose)
+        names = (_option(name), *OTHER_NAMES.get(name, ()))
+        group.add_argument(*names, dest=name, type=whole_number, metavar="N", help=purpose)
 
 
 def add_communication_arguments(parser: argparse.ArgumentParser) -> None:

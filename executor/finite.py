@@ -28,7 +28,7 @@ class NotFinite(Exception):
         self.process = process
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Where:
     """A pipeline rank of a replica."""
 

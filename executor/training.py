@@ -107,7 +107,7 @@ class Trainer:
         self.under_way.popleft()
         columns, span = self._times(step)
         self.backend.device.reuse(step.marks)
-        own = sum(step.losses[each] for each in sorted(step.losses, key=lambda it: it.replica))
+        own = sum(step.losses[each] for each in sorted(step.losses))
         loss, seconds, bad = self._agree(float(own), span, first_finding(step.seen))
         skipped = self._require_few(bad)
         if columns is not None:

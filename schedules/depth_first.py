@@ -6,9 +6,9 @@ Before its first backward pass, rank r runs the forward passes of a whole
 sequence through all stages but its last, and 2 (N_PP - 1 - r) more.
 
 A sequence of N_PP is the paper's schedule. A longer one is the hybrid that the
-paper conjectures: a micro-batch then has time to loop around although transfers
-delay it. The whole batch in one such sequence leaves nothing to take turns
-with, and is breadth-first.
+paper conjectures, and Megatron-LM's `microbatch_group_size_per_vp_stage`: a
+micro-batch then has time to loop around although transfers delay it. The last
+sequence is shorter where the batch is no multiple of it.
 """
 
 from __future__ import annotations
@@ -51,8 +51,6 @@ class DepthFirst(Schedule):
 
     def _warmup(self, layout: Layout, rank: int) -> int:
         sequence = self.sequence or layout.pp
-        if layout.pp < sequence == layout.microbatches:
-            return layout.loops * sequence
         return (layout.loops - 1) * sequence + 2 * (layout.pp - 1 - rank)
 
     def validate(self, layout: Layout) -> None:
@@ -64,11 +62,16 @@ class DepthFirst(Schedule):
                 f"a sequence of {sequence} micro-batches cannot fill {layout.pp} ranks; "
                 f"depth-first needs at least {layout.pp}",
             )
-        if layout.microbatches % sequence:
+        if layout.pp < sequence > layout.microbatches:
+            raise InvalidConfiguration(
+                "sequence", f"{sequence} are more than the batch of {layout.microbatches}"
+            )
+        last = layout.microbatches % sequence
+        if 0 < last < layout.pp:
             raise InvalidConfiguration(
                 "microbatches",
-                f"depth-first runs micro-batches in sequences of {sequence}, "
-                f"and {layout.microbatches} is not a multiple of {sequence}",
+                f"{layout.microbatches} in sequences of {sequence} leave {last} for the last, "
+                f"which cannot fill {layout.pp} ranks",
             )
 
 

@@ -46,6 +46,10 @@ class GivenOrders(Schedule):
         """The rank that runs each stage."""
         return self.home.placement if pp == self.home.pp else super().placement(pp, loops)
 
+    def copies(self, pp: int, loops: int) -> tuple[tuple[int, ...], ...]:
+        """The rank that runs each stage's second copy, where stages have two."""
+        return self.home.copies if pp == self.home.pp else super().copies(pp, loops)
+
     def steps(self, layout: Layout, rank: int) -> Sequence[Step]:  # noqa: ARG002
         """The order of the rank."""
         return self.ranks[rank]

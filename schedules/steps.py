@@ -53,7 +53,7 @@ def in_sequences(
     """Micro-batches in sequences, each of them through all of the stages."""
     for first in range(0, microbatches, sequence):
         for stage in stages:
-            for microbatch in range(first, first + sequence):
+            for microbatch in range(first, min(first + sequence, microbatches)):
                 yield step(stage, microbatch)
 
 

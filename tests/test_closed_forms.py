@@ -138,13 +138,24 @@ def test_slow_transfers_cost_depth_first_more_and_more_with_loops():
     assert losses["depth-first"][-1] > 4 * losses["breadth-first"][-1]
 
 
-def test_longer_sequences_let_depth_first_hide_transfers():
-    """The hybrid that the paper conjectures reaches breadth-first."""
-
-    def step_time(name, **parameters):
-        graph = build_graph(find_schedule(name, **parameters), Layout(4, 24, 4))
-        return simulate(graph, AbstractCosts(transfer=0.5)).step_time
-
-    paper, hybrid = step_time("depth-first", sequence=4), step_time("depth-first", sequence=8)
-    assert hybrid < paper
-    assert hybrid == step_time("breadth-first")
+@EXACT
+@given(
+    st.integers(2, 6),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.integers(0, 2),
+    st.sampled_from([0.0, 0.25, 0.5, 1.0]),
+)
+def test_what_transfers_cost_depth_first(pp, loops, full, more, fewer, transfer):
+    """The hybrid that the paper conjectures loses in its first sequence and its last alone."""
+    sequence, forward, backward = pp + more, 1.0, 2.0
+    last = max(pp, sequence - fewer)
+    layout = Layout(pp, full * sequence + last, loops)
+    graph = build_graph(find_schedule("depth-first", sequence=sequence), layout)
+    taken = simulate(graph, AbstractCosts(forward, backward, transfer=transfer)).step_time
+    compute = layout.microbatches * loops * (forward + backward)
+    fill = (pp - 1) * (forward + backward + 2 * transfer)
+    lost = max(0, pp * (forward + transfer) - sequence * forward)
+    lost += max(0, pp * (backward + transfer) - last * backward)
+    assert taken == pytest.approx(compute + fill + (loops - 1) * lost)

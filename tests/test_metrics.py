@@ -24,7 +24,7 @@ from bfpp.traces.metrics import (
 )
 from tests.strategies import graphs
 
-COSTS = AbstractCosts(forward=2, backward=3, transfer=1, gather=2, reduce=1, optimizer=1)
+COSTS = AbstractCosts(forward=2, backward=4, transfer=1, gather=2, reduce=1, optimizer=1)
 SOME = settings(derandomize=True, deadline=None, max_examples=40)
 
 

@@ -37,7 +37,7 @@ def paper(tmp_path, capsys):
     return make
 
 
-@pytest.mark.parametrize("item", [*FIGURES, *TABLES, COMPARISON, "measurements"])
+@pytest.mark.parametrize("item", [*FIGURES, *TABLES, COMPARISON, "hybrid", "measurements"])
 def test_an_item_writes_its_files(paper, tmp_path, item):
     record, err = paper(item)
     files = [Path(name) for name in record[item]["files"]]
@@ -58,7 +58,7 @@ def test_an_item_writes_its_files(paper, tmp_path, item):
 
 def test_the_items_of_the_paper_are_known():
     searched = {"figure-1", "figure-7", "figure-8"}
-    assert {*FIGURES, *TABLES, COMPARISON, "measurements"} | searched == ITEMS.keys()
+    assert {*FIGURES, *TABLES, COMPARISON, "hybrid", "measurements"} | searched == ITEMS.keys()
 
 
 def test_an_item_asked_for_twice_is_made_once(paper):

@@ -47,13 +47,14 @@ class Chart:
 
 
 class _Scale(NamedTuple):
-    """From numbers to coordinates along one axis."""
+    """From numbers to coordinates along one axis, with ticks at `marks` if there are any."""
 
     least: float
     most: float
     begin: float
     end: float
     logarithmic: bool
+    marks: tuple[float, ...] = ()
 
     def at(self, value: float) -> float:
         least, most = self.least, self.most
@@ -61,7 +62,9 @@ class _Scale(NamedTuple):
             value, least, most = (math.log10(each) for each in (value, least, most))
         return self.begin + (value - least) / (most - least) * (self.end - self.begin)
 
-    def ticks(self) -> list[float]:
+    def ticks(self) -> Sequence[float]:
+        if self.marks:
+            return self.marks
         if self.logarithmic:
             return _logarithmic_ticks(self.least, self.most)
         step = round_step((self.most - self.least) / MOST_TICKS)
@@ -86,6 +89,8 @@ def _chart(chart: Chart, left: float, colours: dict[str, str]) -> list[str]:
     ys = [y for each in chart.series for y in each.y if math.isfinite(y)]
     right, bottom = left + WIDTH - 10, HEIGHT - BELOW
     x = _scale(xs, left + LEFT, right, chart.logarithmic_x, from_zero=False)
+    if chart.logarithmic_x and len(choices := sorted(set(xs))) <= MOST_TICKS + 2:
+        x = x._replace(marks=tuple(choices))
     y = _scale(ys, bottom, EDGE + ABOVE, chart.logarithmic_y, from_zero=chart.from_zero)
     body = [text(left, EDGE + TITLE, chart.title, TITLE)]
     body += _axes(chart, x, y)

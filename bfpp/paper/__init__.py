@@ -20,6 +20,7 @@ from bfpp.paper import (
     figure_7,
     figure_8,
     figure_9,
+    hybrid,
     measurements,
     method_comparison,
     table_configurations,
@@ -42,6 +43,7 @@ ITEMS: dict[str, Callable[[Path], Made]] = {
     "table-e1": partial(table_configurations.make, "E.1"),
     "table-e2": partial(table_configurations.make, "E.2"),
     "table-e3": partial(table_configurations.make, "E.3"),
+    "hybrid": hybrid.make,
     "measurements": measurements.make,
 }
 """Every item by the name that `bfpp paper` knows it by."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bfpp.paper.item import Made
+from bfpp.schedules import Schedule
 from bfpp.sim.compiled_engine import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.prediction import predict
@@ -39,10 +40,16 @@ def draw_charts(charts: Sequence[Chart], directory: Path, name: str, sentence: s
 
 
 def utilization(
-    schedule: str, model: str, groups: tuple[int, int, int], microbatches: int, loops: int
+    schedule: str | Schedule,
+    model: str,
+    groups: tuple[int, int, int],
+    microbatches: int,
+    loops: int,
+    **changes: Any,
 ) -> float:
     """Per cent of the V100's peak: (pp, tp, dp) groups, micro-batches of one sample."""
     pp, tp, dp = groups
+    rest = {"cluster": "dgx1-v100", "implementation": SOFTWARE.get(str(schedule)), **changes}
     experiment = Experiment(
         schedule,
         pp=pp,
@@ -51,8 +58,7 @@ def utilization(
         microbatches=microbatches,
         loops=loops if loops > 1 else None,
         model=model,
-        cluster="dgx1-v100",
-        implementation=SOFTWARE[schedule],
+        **rest,
     )
     graph, physical = experiment.graph(), experiment.require_physical()
     timeline = simulate(graph, physical.costs(graph))
