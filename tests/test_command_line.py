@@ -422,7 +422,7 @@ ERRORS = {
     "explain breadth-first --sequence 8": "--sequence: breadth-first has no such parameter",
     "compare gpipe breadth-first --sequence 8": "--sequence: gpipe has no such parameter",
     "compare --sequence 3": "--sequence: .* cannot fill 4 ranks",
-    "simulate depth-first --microbatches 9": "--microbatches: .* 9 is not a multiple of 4",
+    "simulate depth-first --microbatches 9": "--microbatches: 9 in sequences of 4 leave 1",
     "simulate gpipe --text --json": "--text: cannot be printed together with --json",
     "simulate gpipe --model bert-52b": "--cluster: must be given together with --model",
     "simulate gpipe --cluster dgx-a100": "--model: must be given together with --cluster",
