@@ -186,9 +186,9 @@ class TaskGraph:
     def lane_neighbours(self) -> tuple[Integers, Integers]:
         """Each task that another follows on a lane, and the one that does."""
         start, task = self.lane_tasks
-        follows = np.ones(len(task), dtype=bool)
-        follows[start[:-1]] = False
-        return task[:-1][follows[1:]], task[1:][follows[1:]]
+        follows = np.ones(len(task) + 1, dtype=bool)
+        follows[start] = False  # the last lanes may be empty
+        return task[:-1][follows[1:-1]], task[1:][follows[1:-1]]
 
     def by_operation(self) -> Iterator[tuple[Operation, Integers]]:
         """Each operation that there is, and its tasks."""

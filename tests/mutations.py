@@ -16,10 +16,10 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from bfpp.schedules import Operation, Task, TaskGraph
+from bfpp.schedules import Lane, Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE, group_by
 from bfpp.schedules.graph import COLUMNS
-from bfpp.schedules.operations import OPERATIONS
+from bfpp.schedules.operations import COMPUTE, OPERATIONS, compute_steps
 
 Choose = Callable[[Sequence[Any]], Any]
 Mutation = Callable[[TaskGraph, Choose], TaskGraph | None]
@@ -193,6 +193,53 @@ def move_to_another_lane(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
     lanes = range(len(graph.lanes))
     ends = ["lane", "peer_lane"] if task.peer_lane != NONE else ["lane"]
     return changed(graph, task.number, **{choose(ends): choose(lanes)})
+
+
+def one_more_gather(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
+    """Weights are gathered again between two steps: no harm done."""
+    if not (gathers := find(graph, Operation.GATHER, peer=NONE)):
+        return None
+    step = choose([task for task in steps(graph) if task.weight_buffer != NONE])
+    lane = next(gather.lane for gather in gathers if gather.rank == step.rank)
+    before = find(graph, lane=graph.lanes.index(Lane(step.rank, COMPUTE)))
+    ready = tuple(task.number for task in before if task.number < step.number)[-1:]
+    gather = gathers[0]._replace(
+        number=len(graph),
+        rank=step.rank,
+        unit=step.unit,
+        lane=lane,
+        weight_buffer=step.weight_buffer,
+        dependencies=ready,
+    )
+    tasks = list(graph.tasks())
+    tasks[step.number] = step._replace(dependencies=(*step.dependencies, gather.number))
+    return rebuilt(graph, [*tasks[: step.number], gather, *tasks[step.number :]])
+
+
+def one_more_reduction(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
+    """What has been added up so far is reduced, and what comes later by itself: no harm done."""
+    if not (reductions := find(graph, Operation.REDUCE, peer=NONE)):
+        return None
+    adding = [task for task in steps(graph) if task.gradient_buffer != NONE]
+    step = choose(adding)
+    reduction = reductions[0]._replace(
+        number=len(graph),
+        rank=step.rank,
+        unit=step.unit,
+        lane=next(each.lane for each in reductions if each.rank == step.rank),
+        gradient_buffer=step.gradient_buffer,
+        dependencies=(step.number,),
+    )
+    tasks = list(graph.tasks())
+    for task in find(graph, rank=step.rank, gradient_buffer=step.gradient_buffer):
+        if task in adding and task.number > step.number:
+            after = (*task.dependencies, reduction.number)
+            tasks[task.number] = task._replace(dependencies=after)
+    return rebuilt(graph, [*tasks[: step.number + 1], reduction, *tasks[step.number + 1 :]])
+
+
+def steps(graph: TaskGraph) -> list[Task]:
+    return find(graph, *compute_steps())
 
 
 MUTATIONS: dict[str, Mutation] = {

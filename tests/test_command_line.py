@@ -14,6 +14,9 @@ from xml.etree import ElementTree
 import pytest
 
 from bfpp.command_line import COMMANDS, main
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
+from bfpp.schedules.graph_file import write_graph
+from tests.mutations import twice
 
 ROOT = Path(__file__).parents[1]
 MODEL = "layers = 16\nhidden = 512\nheads = 8\nsequence = 256\nvocabulary = 1000\n"
@@ -205,7 +208,7 @@ def test_orders(bfpp, answer, words, lines):
 def test_check_orders(bfpp, answer):
     Path("right.csv").write_text(bfpp("orders depth-first --pp 4 --loops 2")[1])
     assert bfpp("check right.csv") == (0, "valid\n", "")
-    assert answer("check right.csv") == {"valid": True, "violations": []}
+    assert answer("check right.csv") == {"valid": True, "violations": [], "remarks": []}
     Path("wrong.csv").write_text("0B0,0F0\n")
     code, out, err = bfpp("check wrong.csv --json")
     record = json.loads(out)
@@ -217,7 +220,7 @@ def test_check_orders(bfpp, answer):
 def test_check_graphs(bfpp, answer):
     simulated = bfpp("simulate breadth-first --loops 2 --sharding full --graph graph.json --json")
     assert simulated[2] == "wrote graph.json\n"
-    assert answer("check graph.json") == {"valid": True, "violations": []}
+    assert answer("check graph.json") == {"valid": True, "violations": [], "remarks": []}
     graph = json.loads(Path("graph.json").read_text())
     used = next(at for at, found in enumerate(graph["tasks"]["dependencies"]) if found)
     graph["tasks"]["dependencies"][used] = []
@@ -226,6 +229,18 @@ def test_check_graphs(bfpp, answer):
     record = json.loads(out)
     assert (code, err, record["valid"]) == (1, "", False)
     assert used in {task for each in record["violations"] for task in each["tasks"]}
+
+
+def test_check_tells_what_is_wrong_from_what_is_not_prescribed(bfpp, answer):
+    graph = build_graph("breadth-first", Layout(1, 1), Communication(Sharding.PARTIAL, True, False))
+    gather = graph.operation.tolist().index(Operation.GATHER)
+    Path("graph.json").write_text(write_graph(twice(graph, gather)))
+    remark = "gathers: #0 gather of stage 0 on rank 0 is of no use"
+    assert bfpp("check graph.json") == (0, f"remark: {remark}\nvalid\n", "")
+    assert bfpp("check graph.json --strict")[:2] == (1, f"remark: {remark}\ninvalid\n")
+    record = answer("check graph.json")
+    assert (record["valid"], record["violations"]) == (True, [])
+    assert [each["rule"] for each in record["remarks"]] == ["gathers"]
 
 
 # What people read

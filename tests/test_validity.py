@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from bfpp.schedules import (
     Communication,
+    InvalidConfiguration,
     Layout,
     Sharding,
     TaskGraph,
     build_graph,
     find_schedule,
     lower,
+    registered_schedules,
 )
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.steps import STEP, backward, forward
-from bfpp.schedules.validity import violations
-from bfpp.schedules.validity.happens_before import happens_before, network, replay
-from tests.mutations import MUTATIONS, changed, drop_dependency, waiting_less
-from tests.strategies import graphs, order_graphs
+from bfpp.schedules.validity import Kind, violations
+from bfpp.schedules.validity.happens_before import HappensBefore, circle, replay
+from tests.mutations import (
+    MUTATIONS,
+    changed,
+    one_more_gather,
+    one_more_reduction,
+    waiting_less,
+)
+from tests.strategies import graphs, order_graphs, some_configuration
 from tests.toy_execution import flaw
 
 MEANING = {"deadlock", "precedence", "delivery", "weights", "gradients", "optimizer"}
@@ -39,13 +51,16 @@ steady = settings(
 )
 
 
-def rules(graph: TaskGraph) -> set[str]:
-    return {violation.rule for violation in violations(graph)}
+def objections(graph: TaskGraph) -> set[str]:
+    return {each.rule for each in violations(graph) if each.kind is Kind.WRONG}
 
 
 def judge(graph: TaskGraph) -> tuple[bool, bool]:
-    """Whether a graph computes wrong, and whether the checker objects; compares the two."""
-    wrong, broken = flaw(graph), rules(graph)
+    """Whether a graph computes wrong, and whether the checker objects; compares the two.
+
+    Remarks are no objections.
+    """
+    wrong, broken = flaw(graph), objections(graph)
     assert broken or wrong is None, f"the checker misses: {wrong}"
     assert wrong or not broken or broken - MEANING, f"the checker cries wolf: {violations(graph)}"
     return wrong is not None, bool(broken)
@@ -104,6 +119,51 @@ def test_the_checker_objects_after_several_mutations(graph: TaskGraph, data: st.
     judge(graph)
 
 
+@settings(steady, max_examples=100)
+@given(graphs(3, 2, cells=6) | order_graphs(2, 2), st.data())
+def test_other_numbers_of_gathers_and_reductions_are_remarked_and_hide_nothing(
+    graph: TaskGraph, data: st.DataObject
+) -> None:
+    def choose(items: Sequence[Any]) -> Any:
+        return data.draw(st.sampled_from(items))
+
+    has_more = False
+    for more in data.draw(st.lists(st.sampled_from([one_more_gather, one_more_reduction]))):
+        if richer := more(graph, choose):
+            graph, has_more = richer, True
+    assert judge(graph) == (False, False)
+    assert bool(violations(graph)) is has_more
+    judge(MUTATIONS[data.draw(st.sampled_from(list(MUTATIONS)))](graph, choose) or graph)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", registered_schedules())
+def test_no_mutation_of_a_schedule_that_computes_wrong_is_accepted(name: str) -> None:
+    accepted_of(name, mutants=2000)
+
+
+@pytest.mark.parametrize("name", registered_schedules())
+def test_few_mutations_of_a_schedule_that_compute_wrong_are_refused(name: str) -> None:
+    accepted_of(name, mutants=20)
+
+
+def accepted_of(name: str, mutants: int) -> None:
+    """Mutate the schedule's graphs; all that is accepted computes right."""
+    chance, judged = random.Random(name), 0
+    while judged < mutants:
+        flags = chance.choices([True, False], k=3)
+        communication = Communication(chance.choice(list(Sharding)), *flags)
+        try:
+            graph = some_configuration(find_schedule(name), 2, communication).graph()
+        except InvalidConfiguration:
+            continue
+        for mutation in chance.choices(list(MUTATIONS.values()), k=chance.choice([1, 1, 2, 3])):
+            graph = mutation(graph, lambda items: chance.choice([*items])) or graph
+        judged += 1
+        if not objections(graph):
+            assert flaw(graph) is None, (graph.communication, list(graph.tasks()))
+
+
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("sharding", Sharding)
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "depth-first", "breadth-first"])
@@ -118,21 +178,32 @@ def test_dependencies_without_which_all_is_well(
     assert (seen[True, True] > len(edges) // 4) is overlap, "lanes alone order what never overlaps"
 
 
-@settings(steady, max_examples=30)
-@given(order_graphs(3, 2), st.data())
-def test_happens_before_is_reachability(graph: TaskGraph, data: st.DataObject) -> None:
-    graph = drop_dependency(graph, lambda items: data.draw(st.sampled_from(items))) or graph
-    order, waits = happens_before(graph), network(graph)
+@settings(steady, max_examples=60)
+@given(order_graphs(3, 2), st.lists(st.sampled_from(list(MUTATIONS)), max_size=3), st.data())
+def test_happens_before_is_reachability(
+    graph: TaskGraph, names: list[str], data: st.DataObject
+) -> None:
+    for name in names:
+        graph = MUTATIONS[name](graph, lambda items: data.draw(st.sampled_from(items))) or graph
+    turn, waits = replay(graph), graph.to_networkx()
+    assert (turn != NONE).all() == nx.is_directed_acyclic_graph(waits)
+    assume((turn != NONE).all())
+    order, tasks = HappensBefore(graph, turn), np.arange(len(graph), dtype=np.int32)
     for task in range(len(graph)):
-        before = {other for other in range(len(graph)) if order(other, task)}
-        assert before == nx.ancestors(waits, task)
+        before = tasks[order(tasks, np.full_like(tasks, task))].tolist()
+        assert {*before} == nx.ancestors(waits, task)
 
 
 @settings(steady, max_examples=60)
 @given(graphs(3, 2, cells=9), st.data())
-def test_the_replay_ends_unless_tasks_wait_in_a_circle(
-    graph: TaskGraph, data: st.DataObject
-) -> None:
+def test_a_deadlock_is_a_circle_of_tasks(graph: TaskGraph, data: st.DataObject) -> None:
     task, other = (graph.task(data.draw(st.integers(0, len(graph) - 1))) for _ in range(2))
     graph = changed(graph, task.number, dependencies=(*task.dependencies, other.number))
-    assert (replay(graph) == {}) is nx.is_directed_acyclic_graph(network(graph))
+    turn, waits = replay(graph), graph.to_networkx()
+    assert (turn != NONE).all() == nx.is_directed_acyclic_graph(waits)
+    if (turn == NONE).any():
+        stuck = circle(graph, turn)
+        assert all(
+            waits.has_edge(ahead, task)
+            for task, ahead in zip(stuck, [*stuck[1:], *stuck[:1]], strict=True)
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from bfpp.schedules import (
     build_graph,
     operations,
 )
-from bfpp.schedules.validity import ORDER, STRUCTURE, violations
+from bfpp.schedules.validity import BUFFERS, ORDER, PRESCRIBED, STRUCTURE, Kind, violations
 from tests.mutations import changed, exchanged, find, rebuilt, twice, waiting_less, without
 
 
@@ -217,8 +218,11 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
 """For each rule, a graph that breaks no other, and all that the checker says of it."""
 
 
+TABLES: tuple[dict[str, Any], ...] = (STRUCTURE, ORDER, BUFFERS, PRESCRIBED)
+
+
 def test_every_rule_has_an_example() -> None:
-    assert set(EXAMPLES) == {"columns", *STRUCTURE, *ORDER}
+    assert set(EXAMPLES) == {"columns"}.union(*TABLES)
 
 
 @pytest.mark.parametrize("rule", EXAMPLES)
@@ -231,25 +235,32 @@ def test_examples(rule: str) -> None:
     for violation in found:
         named = {int(number) for number in re.findall(r"#(\d+)", violation.message)}
         assert named <= set(violation.tasks)
+        assert violation.kind is (Kind.REMARK if rule in PRESCRIBED else Kind.WRONG)
 
 
-@pytest.mark.parametrize("rule", [*STRUCTURE, *ORDER])
+@pytest.mark.parametrize("rule", [rule for table in TABLES for rule in table])
 def test_no_rule_is_idle(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for table in (STRUCTURE, ORDER):
+    for table in TABLES:
         monkeypatch.delitem(table, rule, raising=False)
     assert violations(EXAMPLES[rule][0]()) == []
 
 
-def test_a_deadlock_names_the_head_of_each_stuck_lane() -> None:
+def test_a_deadlock_names_the_tasks_that_wait_for_each_other() -> None:
     graph = pair_of_ranks(pp_overlap=False, dp_overlap=False)
-    stuck = changed(graph, 2, dependencies=(1, 4))
+    stuck = changed(graph, 0, dependencies=(4,))
     assert [violation.rule for violation in violations(stuck)] == ["numbering", "deadlock"]
     deadlock = violations(stuck)[-1]
-    assert deadlock.message == (
-        "rank 0 compute waits at #4 transfer gradients of stage 1 micro-batch 0 from rank 1 to 0; "
-        "rank 1 compute waits at #2 forward of stage 1 micro-batch 0 on rank 1"
+    first, *others, last = deadlock.message.split("; ")
+    assert first == (
+        "#0 forward of stage 0 micro-batch 0 on rank 0 needs "
+        "#4 transfer gradients of stage 1 micro-batch 0 from rank 1 to 0"
     )
-    assert deadlock.tasks == (4, 2)
+    assert last == (
+        "#1 transfer activations of stage 0 micro-batch 0 from rank 0 to 1 needs "
+        "#0 forward of stage 0 micro-batch 0 on rank 0"
+    )
+    assert deadlock.tasks == (0, 4, *range(3, 0, -1))
+    assert len(others) == len(deadlock.tasks) - 2
 
 
 def test_columns_of_the_wrong_length_are_all_that_is_said() -> None:

@@ -16,20 +16,28 @@ from bfpp.schedules.graph_file import read_graph
 from bfpp.schedules.order_validity import order_violations
 from bfpp.schedules.reading import read_file, read_stream
 from bfpp.schedules.torch_format import read_orders
-from bfpp.schedules.validity import violations
+from bfpp.schedules.validity import Kind, violations
 
 INVALID = 1
 
 
-def _check_orders(text: bytes) -> list[dict[str, Any]]:
-    return [asdict(violation) for violation in order_violations(read_orders(text))]
+Found = tuple[list[dict[str, Any]], list[dict[str, Any]]]
+"""What is wrong, and what is right but not as the rules prescribe."""
 
 
-def _check_graph(text: bytes) -> list[dict[str, Any]]:
-    return [asdict(violation) for violation in violations(read_graph(text))]
+def _check_orders(text: bytes) -> Found:
+    return [asdict(violation) for violation in order_violations(read_orders(text))], []
 
 
-FORMATS: dict[str, Callable[[bytes], list[dict[str, Any]]]] = {
+def _check_graph(text: bytes) -> Found:
+    found = violations(read_graph(text))
+    wrong, remarks = (
+        [asdict(each) for each in found if each.kind is kind] for kind in (Kind.WRONG, Kind.REMARK)
+    )
+    return wrong, remarks
+
+
+FORMATS: dict[str, Callable[[bytes], Found]] = {
     "torch": _check_orders,
     "graph": _check_graph,
 }
@@ -44,20 +52,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compute orders in PyTorch's words, or a task graph in JSON, as `bfpp simulate "
         "--graph` writes it (default: graph if the file begins with a brace, else torch)",
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="take a graph as invalid, too, that computes right and yet gathers or reduces more or "
+        "less often than its sharding prescribes",
+    )
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what is wrong; exit with 1 if anything is."""
+    """Print what is wrong, then what is remarked; exit with 1 unless the file is valid."""
     is_input = str(options.file) == "-"
     with blaming("FILE"):
         text = read_stream(sys.stdin.buffer) if is_input else read_file(options.file)
     guess = "graph" if text.lstrip().startswith(b"{") else "torch"
-    found = FORMATS[options.format or guess](text)
+    wrong, remarks = FORMATS[options.format or guess](text)
+    valid = not wrong and not (options.strict and remarks)
     if options.json:
-        print_json({"valid": not found, "violations": found})
+        print_json({"valid": valid, "violations": wrong, "remarks": remarks})
     else:
-        for violation in found:
-            sys.stdout.write(one_line(f"{violation['rule']}: {violation['message']}") + "\n")
-        sys.stdout.write("invalid\n" if found else "valid\n")
-    return INVALID if found else 0
+        for each in wrong:
+            sys.stdout.write(one_line(f"{each['rule']}: {each['message']}") + "\n")
+        for each in remarks:
+            sys.stdout.write(one_line(f"remark: {each['rule']}: {each['message']}") + "\n")
+        sys.stdout.write("valid\n" if valid else "invalid\n")
+    return 0 if valid else INVALID

@@ -6,21 +6,35 @@ yields what breaks it, and the tables name the rules, in layers:
 - `columns` asks whether the columns point to anything, and alone if they do not;
 - `STRUCTURE` looks at tasks one by one;
 - `deadlock` replays the lanes;
-- `ORDER` asks what happens before what in every execution that the graph
-  allows, and so is asked only of graphs that do not deadlock.
+- `ORDER` and `BUFFERS` ask what happens before what in every execution that the graph
+  allows, and so are asked only of graphs that do not deadlock.
+
+A graph that breaks one of these is wrong: it may hang, race, lose or double what it adds up,
+or read what is not there. `PRESCRIBED` is of another kind: how often weights are gathered and
+gradients reduced at each level of sharding, as the paper says. A graph that does so more or
+less often computes the same, so what is found there are remarks, and hide nothing wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.validity import buffers, compute, structure, transfers
+from bfpp.schedules.validity.buffers import Buffers
 from bfpp.schedules.validity.findings import Finding
-from bfpp.schedules.validity.happens_before import HappensBefore, happens_before
+from bfpp.schedules.validity.happens_before import HappensBefore, replay
 
-__all__ = ["ORDER", "STRUCTURE", "Violation", "violations"]
+__all__ = ["BUFFERS", "ORDER", "PRESCRIBED", "STRUCTURE", "Kind", "Violation", "violations"]
+
+
+class Kind(StrEnum):
+    """Whether a graph computes wrong, or right and yet not as its sharding prescribes."""
+
+    WRONG = "wrong"
+    REMARK = "remark"
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,11 @@ class Violation:
     rule: str
     message: str
     tasks: tuple[int, ...]
+
+    @property
+    def kind(self) -> Kind:
+        """What breaking the rule means."""
+        return Kind.REMARK if self.rule in PRESCRIBED else Kind.WRONG
 
 
 STRUCTURE: dict[str, Callable[[TaskGraph], Iterator[Finding]]] = {
@@ -44,25 +63,38 @@ STRUCTURE: dict[str, Callable[[TaskGraph], Iterator[Finding]]] = {
 ORDER: dict[str, Callable[[TaskGraph, HappensBefore], Iterator[Finding]]] = {
     "precedence": compute.precedence,
     "delivery": transfers.delivery,
-    "weights": buffers.weights,
-    "gathers": buffers.gathers,
-    "gradients": buffers.gradients,
-    "reductions": buffers.reductions,
     "optimizer": compute.optimizer,
+}
+
+BUFFERS: dict[str, Callable[[Buffers], Iterator[Finding]]] = {
+    "weights": buffers.weights,
+    "gradients": buffers.gradients,
+}
+
+PRESCRIBED: dict[str, Callable[[Buffers], Iterator[Finding]]] = {
+    "gathers": buffers.gathers,
+    "reductions": buffers.reductions,
 }
 
 
 def violations(graph: TaskGraph) -> list[Violation]:
-    """All that is wrong with the graph; empty if it is a valid training step."""
-    broken = [Violation("columns", *finding) for finding in structure.columns(graph)]
-    if broken:
-        return broken
+    """All rules that the graph breaks; none of kind `WRONG` if it is a valid training step."""
+    return [Violation(rule, *finding) for rule, finding in _findings(graph)]
+
+
+def _findings(graph: TaskGraph) -> Iterator[tuple[str, Finding]]:
+    if broken := list(structure.columns(graph)):
+        yield from (("columns", finding) for finding in broken)
+        return
     for name, rule in STRUCTURE.items():
-        broken += [Violation(name, *finding) for finding in rule(graph)]
-    stuck = [Violation("deadlock", *finding) for finding in structure.deadlock(graph)]
-    if stuck:
-        return broken + stuck
-    order = happens_before(graph)
+        yield from ((name, finding) for finding in rule(graph))
+    turn = replay(graph)
+    if stuck := list(structure.deadlock(graph, turn)):
+        yield from (("deadlock", finding) for finding in stuck)
+        return
+    order = HappensBefore(graph, turn)
     for name, ordered in ORDER.items():
-        broken += [Violation(name, *finding) for finding in ordered(graph, order)]
-    return broken
+        yield from ((name, finding) for finding in ordered(graph, order))
+    uses = Buffers(graph, order)
+    for name, buffered in (BUFFERS | PRESCRIBED).items():
+        yield from ((name, finding) for finding in buffered(uses))

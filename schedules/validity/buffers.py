@@ -9,12 +9,12 @@ neither before nor after a step may run beside it, and spoils it.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
+from functools import cached_property, partial
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Integers
+from bfpp.schedules.columns import NONE, Integers, among
 from bfpp.schedules.communication import Sharding
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import (
@@ -29,8 +29,12 @@ from bfpp.schedules.operations import (
     readers,
     writers,
 )
+from bfpp.schedules.validity.chains import Uses, nearest
 from bfpp.schedules.validity.findings import Finding, having
 from bfpp.schedules.validity.happens_before import HappensBefore
+
+SPAN = np.int64(2**32)
+"""Beyond all numbers of tasks and units: pairs of them are held as one number."""
 
 
 def _fill() -> tuple[Operation, ...]:
@@ -43,152 +47,140 @@ def _empty() -> tuple[Operation, ...]:
     return of_scope(Scope.UNIT, enders(GRADIENTS))
 
 
-def weights(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
+class Buffers:
+    """Who fills and who empties the buffers of a graph's steps: found once, for several rules."""
+
+    def __init__(self, graph: TaskGraph, order: HappensBefore) -> None:
+        self.graph = graph
+        self.order = order
+
+    @cached_property
+    def served(self) -> Uses:
+        """Each step that needs gathered weights, with its gather."""
+        graph = self.graph
+        step = having(graph, of_scope(Scope.CELL, readers(WEIGHTS)))
+        if not any(operation.row.happens(graph.communication) for operation in _fill()):
+            step = step[:0]
+        return nearest(self.order, step, having(graph, _fill()), graph.weight_buffer, ahead=False)
+
+    @cached_property
+    def covered(self) -> Uses:
+        """Each step that adds gradients, with its reduction.
+
+        An input half adds none, unless it names a gradient buffer nevertheless.
+        """
+        graph = self.graph
+        adds = among(graph.operation, of_scope(Scope.CELL, writers(GRADIENTS)))
+        hands_on = among(graph.operation, writers(INPUT_GRADIENT))
+        adds |= hands_on & (graph.gradient_buffer != NONE)
+        step = np.flatnonzero(adds).astype(np.int32)
+        return nearest(self.order, step, having(graph, _empty()), graph.gradient_buffer, ahead=True)
+
+
+def weights(buffers: Buffers) -> Iterator[Finding]:
     """Each step finds its unit's weights in its buffer, and nobody overwrites them."""
-    for step, gather, racing in _served(graph, order):
+    graph, served = buffers.graph, buffers.served
+    for step, gather in _not_of_its_unit(graph, served):
         buffer = f"weight buffer {graph.weight_buffer[step]}"
         if gather == NONE:
             yield f"{graph.task(step)} finds nothing in {buffer}", (step,)
-        elif graph.unit[gather] != graph.unit[step]:
+        else:
             message = f"{graph.task(step)} finds in {buffer} what {graph.task(gather)} put there"
             yield message, (step, gather)
-        for other in racing:
-            message = f"{graph.task(other)} may overwrite {buffer} under {graph.task(step)}"
-            yield message, (other, step)
+    for step, other in served.racing:
+        buffer = f"weight buffer {graph.weight_buffer[step]}"
+        message = f"{graph.task(other)} may overwrite {buffer} under {graph.task(step)}"
+        yield message, (other, step)
 
 
-def gradients(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
+def gradients(buffers: Buffers) -> Iterator[Finding]:
     """What a step adds to its buffer is reduced once, for its unit, and not while it adds."""
-    for step, reduction, racing in _covered(graph, order):
+    graph, covered = buffers.graph, buffers.covered
+    for step, reduction in _not_of_its_unit(graph, covered):
         buffer = f"gradient buffer {graph.gradient_buffer[step]}"
         if reduction == NONE:
             yield f"{graph.task(step)} adds to {buffer} what nothing reduces", (step,)
-        elif graph.unit[reduction] != graph.unit[step]:
+        else:
             message = f"{graph.task(step)} adds to {buffer} what {graph.task(reduction)} takes"
             yield message, (step, reduction)
-        for other in racing:
-            message = f"{graph.task(other)} may empty {buffer} under {graph.task(step)}"
-            yield message, (other, step)
+    for step, other in covered.racing:
+        buffer = f"gradient buffer {graph.gradient_buffer[step]}"
+        message = f"{graph.task(other)} may empty {buffer} under {graph.task(step)}"
+        yield message, (other, step)
 
 
-def gathers(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
+def _not_of_its_unit(graph: TaskGraph, found: Uses) -> list[tuple[int, int]]:
+    """The steps whose gather or reduction is of another unit, or is none."""
+    strange = found.task == NONE
+    strange |= graph.unit[found.task] != graph.unit[found.step]
+    return list(zip(found.step[strange].tolist(), found.task[strange].tolist(), strict=True))
+
+
+def gathers(buffers: Buffers) -> Iterator[Finding]:
     """One gather for each unit (partial sharding) or each run (full), else none."""
-    served = {step: gather for step, gather, _ in _served(graph, order)}
-    yield from _one_each(graph, _fill(), served)
+    yield from _one_each(buffers.graph, _fill(), buffers.served)
 
 
-def reductions(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
+def reductions(buffers: Buffers) -> Iterator[Finding]:
     """One reduction for each unit, or (full sharding) for each backward run."""
-    covered = {step: reduction for step, reduction, _ in _covered(graph, order)}
-    yield from _one_each(graph, _empty(), covered)
+    yield from _one_each(buffers.graph, _empty(), buffers.covered)
 
 
-Use = tuple[int, int, list[int]]
-"""A step, the gather or reduction of what it uses (or -1), and those that may race with it."""
+def _runs(graph: TaskGraph) -> Integers:
+    """For each task that is a compute step, the first one of its run.
 
-
-def _served(graph: TaskGraph, order: HappensBefore) -> Iterator[Use]:
-    """Each step that needs gathered weights, with its gather."""
-    if not any(operation.row.happens(graph.communication) for operation in _fill()):
-        return
-    into = _by_buffer(graph, _fill(), graph.weight_buffer)
-    for step in having(graph, of_scope(Scope.CELL, readers(WEIGHTS))).tolist():
-        found = into[int(graph.rank[step]), int(graph.weight_buffer[step])]
-        before = order.before(found, step)
-        racing = found[~before & ~order.after(step, found)].tolist()
-        earlier = found[before]
-        last = int(earlier[np.argmax(order.turn[earlier])]) if len(earlier) else NONE
-        unordered = earlier[(earlier != last) & ~order.before(earlier, last)]
-        yield step, last, racing + unordered.tolist()
-
-
-def _covered(graph: TaskGraph, order: HappensBefore) -> Iterator[Use]:
-    """Each step that adds gradients, with its reduction.
-
-    An input half adds none, unless it names a gradient buffer nevertheless.
+    A run is a stretch of one unit among a rank's forward steps, or among its backward steps.
     """
-    out_of = _by_buffer(graph, _empty(), graph.gradient_buffer)
-    adds = of_scope(Scope.CELL, writers(GRADIENTS))
-    for step in having(graph, {*adds, *writers(INPUT_GRADIENT)}).tolist():
-        buffer = int(graph.gradient_buffer[step])
-        if buffer == NONE and int(graph.operation[step]) not in adds:
-            continue
-        found = out_of[int(graph.rank[step]), buffer]
-        after = order.after(step, found)
-        racing = found[~after & ~order.before(found, step)].tolist()
-        later = found[after]
-        first = int(later[np.argmin(order.turn[later])]) if len(later) else NONE
-        unordered = later[(later != first) & ~order.after(first, later)]
-        yield step, first, racing + unordered.tolist()
-
-
-def _by_buffer(
-    graph: TaskGraph, operations: Collection[Operation], buffer: Integers
-) -> defaultdict[tuple[int, int], Integers]:
-    """The tasks of some operations, by the rank and the buffer that they use.
-
-    What is done for both copies of a unit uses a buffer of that number at each.
-    """
-    lists: dict[tuple[int, int], list[int]] = {}
-    for task in having(graph, operations).tolist():
-        for rank in {int(graph.rank[task]), int(graph.peer[task])} - {NONE}:
-            lists.setdefault((rank, int(buffer[task])), []).append(task)
-    arrays = {key: np.array(tasks, dtype=np.int32) for key, tasks in lists.items()}
-    return defaultdict(lambda: np.empty(0, dtype=np.int32), arrays)
-
-
-def _own_of_each_unit(graph: TaskGraph) -> dict[int, str]:
-    """For each compute step, its unit in words."""
-    return {
-        step: graph.layout.name_of(int(graph.unit[step]))
-        for step in having(graph, compute_steps()).tolist()
-    }
-
-
-def _runs(graph: TaskGraph) -> dict[int, str]:
-    """For each compute step, its run in words.
-
-    A run is a stretch of one unit among a rank's forward steps, or among its
-    backward steps.
-    """
-    runs: dict[int, str] = {}
-    latest: dict[tuple[int, str], tuple[int, int]] = {}
-    for step in having(graph, compute_steps()).tolist():
-        which = "forward" if graph.operation[step] == Operation.FORWARD else "backward"
-        sequence, unit = (int(graph.rank[step]), which), int(graph.unit[step])
-        if sequence not in latest or latest[sequence][0] != unit:
-            latest[sequence] = unit, step
-        runs[step] = (
-            f"the {which} run of {graph.layout.name_of(unit)} that begins at #{latest[sequence][1]}"
-        )
-    return runs
-
-
-USES: dict[Sharding, Callable[[TaskGraph], dict[int, str]]] = {
-    Sharding.NONE: _own_of_each_unit,
-    Sharding.PARTIAL: _own_of_each_unit,
-    Sharding.FULL: _runs,
-}
-"""What has one gather (if any) and one reduction: a unit, or a run of it."""
+    step = having(graph, compute_steps())
+    backward = graph.operation[step] != Operation.FORWARD
+    step = step[np.argsort(graph.rank[step] * 2 + backward, kind="stable")]
+    rank, unit = graph.rank[step], graph.unit[step]
+    backward = graph.operation[step] != Operation.FORWARD
+    begins = np.ones(len(step), dtype=bool)
+    begins[1:] = (rank[1:] != rank[:-1]) | (unit[1:] != unit[:-1])
+    begins[1:] |= backward[1:] != backward[:-1]
+    run = np.full(len(graph), NONE, dtype=np.int32)
+    run[step] = step[begins][np.cumsum(begins) - 1]
+    return run
 
 
 def _one_each(
-    graph: TaskGraph, operations: Collection[Operation], used: dict[int, int]
+    graph: TaskGraph, operations: Collection[Operation], found: Uses
 ) -> Iterator[Finding]:
-    """Every use has one task of these operations, and every such task is of one use."""
-    use_of = USES[graph.communication.sharding](graph)
-    uses: dict[int, set[str]] = {task: set() for task in having(graph, operations).tolist()}
-    tasks: dict[str, set[int]] = {}
-    for step, task in used.items():
-        if task != NONE:
-            uses[task].add(use_of[step])
-            tasks.setdefault(use_of[step], set()).add(task)
-    for task, sharing in uses.items():
-        if not sharing:
-            yield f"{graph.task(task)} is of no use", (task,)
-        elif len(sharing) > 1:
-            yield f"{graph.task(task)} is shared by {' and '.join(sorted(sharing))}", (task,)
-    for use, several in tasks.items():
-        if len(several) > 1:
-            names = " and ".join(str(graph.task(task)) for task in sorted(several))
-            yield f"{use} uses {len(several)} tasks, not one: {names}", tuple(sorted(several))
+    """Every use has one task of these operations, and every such task is of one use.
+
+    A use is a unit, or (full sharding) a run of it.
+    """
+    is_run = graph.communication.sharding is Sharding.FULL
+    use_of_step = _runs(graph) if is_run else graph.unit
+    in_words = partial(_run_in_words if is_run else _unit_in_words, graph)
+    used = found.task != NONE
+    pairs = found.task[used] * SPAN + use_of_step[found.step[used]]
+    task, use = np.divmod(np.unique(pairs), SPAN)
+    for each in np.setdiff1d(having(graph, operations), task).tolist():
+        yield f"{graph.task(each)} is of no use", (each,)
+    for each, sharing in _several(task, use):
+        yield (
+            f"{graph.task(each)} is shared by {' and '.join(sorted(map(in_words, sharing)))}",
+            (each,),
+        )
+    for each, several in _several(use, task):
+        names = " and ".join(str(graph.task(one)) for one in several)
+        yield f"{in_words(each)} uses {len(several)} tasks, not one: {names}", tuple(several)
+
+
+def _several(of: Integers, member: Integers) -> Iterator[tuple[int, list[int]]]:
+    """Each number in the first column that has more than one in the second, and those."""
+    numbers, times = np.unique(of, return_counts=True)
+    for number in numbers[times > 1].tolist():
+        yield number, sorted(member[of == number].tolist())
+
+
+def _unit_in_words(graph: TaskGraph, unit: int) -> str:
+    return graph.layout.name_of(unit)
+
+
+def _run_in_words(graph: TaskGraph, first: int) -> str:
+    which = "forward" if graph.operation[first] == Operation.FORWARD else "backward"
+    unit = graph.layout.name_of(int(graph.unit[first]))
+    return f"the {which} run of {unit} that begins at #{first}"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+import numpy as np
+
+from bfpp.schedules.columns import among
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import (
     GRADIENTS,
@@ -17,7 +20,14 @@ from bfpp.schedules.operations import (
     readers,
     writers,
 )
-from bfpp.schedules.validity.findings import Finding, by_cell, having, too_early
+from bfpp.schedules.validity.findings import (
+    Finding,
+    cells,
+    having,
+    of_cell,
+    out_of_order,
+    too_early,
+)
 from bfpp.schedules.validity.happens_before import HappensBefore
 
 STEPS = (
@@ -33,39 +43,39 @@ MADE_ONCE = (OUTPUT, INPUT_GRADIENT, GRADIENTS)
 
 def passes(graph: TaskGraph) -> Iterator[Finding]:
     """Every unit runs every micro-batch forward once, and backward once or in two halves."""
-    done = {operation: by_cell(graph, (operation,)) for operation in compute_steps()}
-    cells = {
-        (unit, microbatch)
-        for unit in range(graph.layout.units)
-        for microbatch in range(graph.layout.microbatches)
-    }
-    for cell in sorted(cells.union(*done.values())):
-        forwards, wholes, inputs, weights = (done[operation].get(cell, []) for operation in STEPS)
-        made = [
-            sum(len(done[step].get(cell, [])) for step in of_scope(Scope.CELL, writers(datum)))
-            for datum in MADE_ONCE
-        ]
-        if cell not in cells or made != [1] * len(MADE_ONCE):
-            where = graph.layout.name_of(cell[0])
-            message = (
-                f"{where} must run micro-batch {cell[1]} once forward and once backward "
-                f"(whole, or input and weight halves), not {len(forwards)} times forward, "
-                f"{len(wholes)} whole, {len(inputs)} input and {len(weights)} weight"
-            )
-            yield message, (*forwards, *wholes, *inputs, *weights)
+    layout = graph.layout
+    done = {operation: having(graph, (operation,)) for operation in compute_steps()}
+    found = cells(graph, np.concatenate(list(done.values())))
+    within = graph.layout.units * (layout.microbatches + 1)
+    is_cell = np.arange(within) % (layout.microbatches + 1) != 0
+    strange = found[(found < 0) | ~is_cell[found.clip(0)]]
+    right = np.ones(within, dtype=bool)
+    for datum in MADE_ONCE:
+        makers = of_scope(Scope.CELL, writers(datum))
+        made = cells(graph, np.concatenate([done[step] for step in makers]))
+        right &= np.bincount(made[made >= 0], minlength=within) == 1
+    wrong = np.append(np.unique(strange), np.flatnonzero(is_cell & ~right))
+    for cell in np.sort(wrong).tolist():
+        where, which = of_cell(layout, cell)
+        ran = [done[step][cells(graph, done[step]) == cell].tolist() for step in STEPS]
+        forwards, wholes, inputs, weights = ran
+        message = (
+            f"{layout.name_of(where)} must run micro-batch {which} once forward and once backward "
+            f"(whole, or input and weight halves), not {len(forwards)} times forward, "
+            f"{len(wholes)} whole, {len(inputs)} input and {len(weights)} weight"
+        )
+        yield message, (*forwards, *wholes, *inputs, *weights)
 
 
 def precedence(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
     """Each step comes after those that make what it needs, and those that use what it ends."""
     seen = set()
     for first_operations, second_operation, shift in _precedence():
-        seconds = by_cell(graph, (second_operation,))
-        for (unit, microbatch), firsts in by_cell(graph, first_operations).items():
-            for second in seconds.get((unit + shift, microbatch), []):
-                for first in firsts:
-                    if (first, second) not in seen and not order(first, second):
-                        seen.add((first, second))
-                        yield too_early(graph, second, first)
+        firsts, seconds = having(graph, first_operations), having(graph, (second_operation,))
+        for pair in out_of_order(order, firsts, seconds, shift):
+            if pair not in seen:
+                seen.add(pair)
+                yield too_early(graph, *reversed(pair))
 
 
 def _precedence() -> Iterator[tuple[tuple[Operation, ...], Operation, int]]:
@@ -117,8 +127,8 @@ def _after(
     same_rank: bool,
 ) -> Iterator[Finding]:
     """Tasks of one operation come after all of others, on their own rank or on every one."""
-    work = having(graph, needed)
     for task in having(graph, (operation,)).tolist():
-        earlier = work[graph.takes_part(graph.rank[task])[work]] if same_rank else work
-        for early in earlier[~order.before(earlier, task)].tolist():
+        near = graph.rank_tasks.of(int(graph.rank[task])) if same_rank else np.arange(len(graph))
+        work = near[among(graph.operation[near], needed)].astype(np.int32)
+        for early in work[~order(work, np.full_like(work, task))].tolist():
             yield too_early(graph, task, early)

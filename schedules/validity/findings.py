@@ -2,33 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
-from bfpp.schedules.columns import Integers
+from bfpp.schedules.columns import Integers, Offsets, among
 from bfpp.schedules.graph import TaskGraph
+from bfpp.schedules.layout import Layout
 from bfpp.schedules.operations import Operation
+from bfpp.schedules.validity.happens_before import HappensBefore
 
 Finding = tuple[str, tuple[int, ...]]
 """What breaks a rule: one sentence, and the numbers of the tasks that it names."""
 
-Cell = tuple[int, int]
-"""(unit, micro-batch)"""
+Places = npt.NDArray[np.intp]
 
 
 def having(graph: TaskGraph, operations: Collection[Operation]) -> Integers:
     """The tasks of these operations, by number."""
-    return np.flatnonzero(np.isin(graph.operation, list(operations))).astype(np.int32)
+    return np.flatnonzero(among(graph.operation, operations)).astype(np.int32)
 
 
-def by_cell(graph: TaskGraph, operations: Collection[Operation]) -> dict[Cell, list[int]]:
-    """The tasks of these operations, by the unit and micro-batch that they are for."""
-    cells: dict[Cell, list[int]] = {}
-    for number in having(graph, operations).tolist():
-        cell = int(graph.unit[number]), int(graph.microbatch[number])
-        cells.setdefault(cell, []).append(number)
-    return cells
+def cells(graph: TaskGraph, tasks: Integers, units_on: int = 0) -> Offsets:
+    """The unit and micro-batch of each task, or those of a unit further on, as one number."""
+    return cell_number(graph.layout, graph.unit[tasks] + units_on, graph.microbatch[tasks])
+
+
+def cell_number(
+    layout: Layout, unit: npt.NDArray[np.integer], microbatch: npt.NDArray[np.integer]
+) -> Offsets:
+    """One number for a unit and a micro-batch, either of which may be `NONE`."""
+    return unit.astype(np.int64) * (layout.microbatches + 1) + microbatch + 1
+
+
+def of_cell(layout: Layout, cell: int) -> tuple[int, int]:
+    """The unit and the micro-batch that such a number is for."""
+    unit, microbatch = divmod(cell, layout.microbatches + 1)
+    return unit, microbatch - 1
+
+
+def alike(left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]) -> tuple[Places, Places]:
+    """All pairs of places, one in each array, that hold the same."""
+    in_order = np.argsort(right, kind="stable")
+    ordered = right[in_order]
+    begin = np.searchsorted(ordered, left, side="left")
+    count = np.searchsorted(ordered, left, side="right") - begin
+    return np.repeat(np.arange(len(left)), count), in_order[ranges(begin, count)]
+
+
+def ranges(begin: Places, count: Places) -> Places:
+    """So many numbers from each beginning on, one range after the other."""
+    first = np.repeat(begin - (np.cumsum(count) - count), count)
+    found: Places = first + np.arange(len(first))
+    return found
+
+
+def out_of_order(
+    order: HappensBefore, firsts: Integers, seconds: Integers, units_on: int = 0
+) -> Iterator[tuple[int, int]]:
+    """The pairs of one micro-batch, the second so many units on, in which the first may be late."""
+    one, other = alike(cells(order.graph, firsts, units_on), cells(order.graph, seconds))
+    first, second = firsts[one], seconds[other]
+    late = ~order(first, second)
+    yield from zip(first[late].tolist(), second[late].tolist(), strict=True)
 
 
 def too_early(graph: TaskGraph, second: int, first: int) -> Finding:

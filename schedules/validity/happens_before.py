@@ -2,133 +2,201 @@
 
 A task starts once it heads its lane (a transfer: both its lanes) and its
 dependencies have ended. So it waits for its dependencies and for the task
-before it on each of its lanes, and `network` draws just that.
+before it on each of its lanes (`graph.followers`). Nothing here knows what tasks mean.
 
-Two readings of it, which know nothing of what tasks mean:
-
-- `replay` runs every lane in order with unbuffered sends, and says where it
-  gets stuck.
-- `happens_before` says which tasks have ended before another one starts,
-  however long anything takes.
-
-The only file of `schedules` that uses networkx, which it loads when it is used.
+- `replay` runs all lanes in order with unbuffered sends, and says which tasks never start.
+- `circle` says which of those wait for each other.
+- `HappensBefore` says which tasks have ended before another one starts, however long
+  anything takes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import product
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Flags, Integers
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, group_by
 from bfpp.schedules.graph import TaskGraph
 
-if TYPE_CHECKING:
-    import networkx as nx
+LANES_AT_ONCE = 32
+"""How many columns of clocks a search holds: what bounds its memory."""
 
 
-def network(graph: TaskGraph) -> nx.DiGraph:
-    """Tasks as nodes; an edge leads from a task to each that waits for its end."""
-    import networkx as nx
-
-    waits = nx.DiGraph()
-    waits.add_nodes_from(range(len(graph)))
-    dependencies = graph.dependencies
-    task = np.repeat(np.arange(len(graph)), np.diff(dependencies.start))
-    waits.add_edges_from(zip(dependencies.member.tolist(), task.tolist(), strict=True))
-    for lane in range(len(graph.lanes)):
-        waits.add_edges_from(pairwise(graph.lane_tasks.of(lane).tolist()))
-    return waits
-
-
-def replay(graph: TaskGraph) -> dict[int, int]:
-    """Run all lanes in order; returns the head of each lane that gets stuck, by lane.
-
-    A send is not buffered: a transfer runs when it heads both its lanes.
-    """
-    lanes = [graph.lane_tasks.of(lane).tolist() for lane in range(len(graph.lanes))]
-    ends = np.where(graph.peer_lane == NONE, 1, 2)
-    waiting = (ends + np.diff(graph.dependencies.start)).tolist()
-    position = [0] * len(lanes)
-    arrived = [tasks[0] for tasks in lanes if tasks]
-    while arrived:
-        task = arrived.pop()
-        waiting[task] -= 1
-        if waiting[task]:
-            continue
-        arrived.extend(graph.dependents.of(task).tolist())
-        for lane in (int(graph.lane[task]), int(graph.peer_lane[task])):
-            if lane == NONE:
-                continue
-            position[lane] += 1
-            if position[lane] < len(lanes[lane]):
-                arrived.append(lanes[lane][position[lane]])
-    return {
-        lane: tasks[at]
-        for lane, (tasks, at) in enumerate(zip(lanes, position, strict=True))
-        if at < len(tasks)
-    }
+def replay(graph: TaskGraph) -> Integers:
+    """Each task's turn in one order in which all can run; `NONE` if it never starts."""
+    numbers = np.arange(len(graph), dtype=np.int32)
+    if (graph.dependencies.member < graph.dependent).all():
+        return numbers
+    start, follower = graph.followers
+    waiting = np.bincount(follower, minlength=len(graph)).tolist()
+    bounds, followers = start.tolist(), follower.tolist()
+    ready = [task for task, count in enumerate(waiting) if not count]
+    for task in ready:  # grows
+        for other in followers[bounds[task] : bounds[task + 1]]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                ready.append(other)
+    turn = np.full(len(graph), NONE, dtype=np.int32)
+    turn[ready] = numbers[: len(ready)]
+    return turn
 
 
-@dataclass(frozen=True, eq=False)
+def predecessors(graph: TaskGraph) -> Groups:
+    """For each task, those that it waits for: its dependencies, then the last on its lanes."""
+    ahead, behind = graph.lane_neighbours
+    return group_by(
+        np.append(graph.dependent, behind),
+        np.append(graph.dependencies.member, ahead),
+        len(graph),
+    )
+
+
+def circle(graph: TaskGraph, turn: Integers) -> list[int]:
+    """Tasks of which each waits for the next, and the last for the first."""
+    waits = predecessors(graph)
+    path: dict[int, None] = {}
+    task = int(np.argmin(turn))
+    while task not in path:
+        path[task] = None
+        ahead = waits.of(task)
+        task = int(ahead[np.argmin(turn[ahead])])
+    tasks = list(path)
+    return tasks[tasks.index(task) :]
+
+
 class HappensBefore:
-    """Which tasks have ended before another one starts.
+    """Which tasks have ended when another one starts, in any case.
 
-    A lane is a chain, so the tasks of a lane that happen before a task are the
-    first few of it: `reached[task, lane]` says how many (a vector clock, after
-    Fidge and Mattern). `place` is each task's place on its own lane, `turn` its
-    place in one order in which all tasks could run one by one.
+    Most answers are short. A lane is a chain; and of two tasks on lanes A and B, the first
+    has ended if some task on A from it on is a dependency of some task on B up to the second:
+    a sorted table of dependencies by pairs of lanes tells, for as many pairs as are asked at
+    once. Else one step through the second's own dependencies is tried. What is left is searched
+    for with vector clocks (after Fidge and Mattern) of the lanes that are asked for, over the
+    tasks between: exact, and in a graph that the lowering made, never needed.
+
+    `turn` is each task's place in one order in which all could run one by one.
     """
 
-    lane: Integers
-    place: Integers
-    turn: Integers
-    reached: Integers
+    def __init__(self, graph: TaskGraph, turn: Integers) -> None:
+        self.graph = graph
+        self.turn = turn
+        self.searched = 0
+        """How many pairs had to be searched for."""
 
-    def __call__(self, first: int, second: int) -> bool:
-        """Whether the first task has ended when the second one starts, in any case."""
-        return bool(self.reached[second, self.lane[first]] > self.place[first])
+    def __call__(self, first: Integers, second: Integers) -> Flags:
+        """Whether the first task of each pair has ended when the second one starts."""
+        found: Flags = self.turn[first] < self.turn[second]
+        open_ = np.flatnonzero(found)
+        for prove in (self._directly, self._by_a_dependency, self._by_clocks):
+            open_ = open_[~prove(first[open_], second[open_])]
+            if not len(open_):
+                return found
+        found[open_] = False
+        return found
 
-    def before(self, tasks: Integers, second: int) -> Flags:
-        """Which of these tasks have ended when that one starts."""
-        ended: Flags = self.reached[second, self.lane[tasks]] > self.place[tasks]
-        return ended
+    # Short proofs
 
-    def after(self, first: int, tasks: Integers) -> Flags:
-        """Which of these tasks start only when that one has ended."""
-        waiting: Flags = self.reached[tasks, self.lane[first]] > self.place[first]
-        return waiting
+    @property
+    def _ends(self) -> tuple[Integers, Integers]:
+        return self.graph.lane, self.graph.peer_lane
+
+    def _directly(self, first: Integers, second: Integers) -> Flags:
+        """By one dependency between their lanes, or on one lane; the first one's turn is before."""
+        proven = np.zeros(len(first), dtype=bool)
+        keys, latest = self._between_lanes
+        for there, here in product(self._ends, self._ends):
+            rest = np.flatnonzero(~proven & (there[first] != NONE) & (here[second] != NONE))
+            early, late = first[rest], second[rest]
+            lane, other = here[late], there[early]
+            pair = self._pair(lane, other)
+            at = np.searchsorted(keys, pair + late, side="right")
+            # What the table says of another pair of lanes is less than all of this one.
+            proven[rest] = (lane == other) | (latest[at] >= pair + early)
+        return proven
+
+    def _pair(self, lane: Integers, other: Integers) -> Offsets:
+        """Where the tasks of a pair of lanes begin in one numbering of all of them."""
+        return (lane.astype(np.int64) * len(self.graph.lanes) + other) * len(self.graph)
+
+    @cached_property
+    def _between_lanes(self) -> tuple[Offsets, Offsets]:
+        """By (lane, other lane, task): the last on the other lane that it or one before needs.
+
+        The second column has one entry more, in front.
+        """
+        task, on = self.graph.dependent, self.graph.dependencies.member
+        keys, needed = [], []
+        for there, here in product(self._ends, self._ends):
+            both = np.flatnonzero((there[on] != NONE) & (here[task] != NONE))
+            pair = self._pair(here[task[both]], there[on[both]])
+            keys.append(pair + task[both])
+            needed.append(pair + on[both])
+        key, latest = np.concatenate(keys), np.concatenate(needed)
+        in_order = np.argsort(key)
+        return key[in_order], np.append(-1, np.maximum.accumulate(latest[in_order]))
+
+    def _by_a_dependency(self, first: Integers, second: Integers) -> Flags:
+        """The first is, or is proven to be before, a dependency of the second."""
+        start, member = self.graph.dependencies
+        count = np.diff(start)[second]
+        pair = np.repeat(np.arange(len(first)), count)
+        begins = start[second] - (np.cumsum(count) - count)
+        needed = member[np.repeat(begins, count) + np.arange(len(pair))]
+        early = first[pair]
+        met = (early == needed) | (
+            (self.turn[early] < self.turn[needed]) & self._directly(early, needed)
+        )
+        proven = np.zeros(len(first), dtype=bool)
+        proven[pair[met]] = True
+        return proven
+
+    # The search
+
+    def _by_clocks(self, first: Integers, second: Integers) -> Flags:
+        self.searched += len(first)
+        proven = np.zeros(len(first), dtype=bool)
+        lanes = np.unique(self.graph.lane[first])
+        for begin in range(0, len(lanes), LANES_AT_ONCE):
+            chosen = lanes[begin : begin + LANES_AT_ONCE]
+            here = np.flatnonzero(np.isin(self.graph.lane[first], chosen))
+            proven[here] = self._searched(first[here], second[here], chosen)
+        return proven
+
+    def _searched(self, first: Integers, second: Integers, lanes: Integers) -> Flags:
+        """`clock[turn, lane]` is the last task of a lane that has ended after that turn's task."""
+        begin, end = int(self.turn[first].min()), int(self.turn[second].max()) + 1
+        column = np.full(len(self.graph.lanes), NONE, dtype=np.int32)
+        column[lanes] = np.arange(len(lanes), dtype=np.int32)
+        clock = np.full((end - begin, len(lanes)), NONE, dtype=np.int32)
+        for row, task in zip(clock, self._in_turn[begin:end].tolist(), strict=True):
+            for earlier in self._before.of(task).tolist():
+                at = int(self.turn[earlier]) - begin
+                if at >= 0:
+                    np.maximum(row, clock[at], out=row)
+            if (own := column[self.graph.lane[task]]) != NONE:
+                row[own] = task
+        proven: Flags = clock[self.turn[second] - begin, column[self.graph.lane[first]]] >= first
+        return proven
+
+    @cached_property
+    def _in_turn(self) -> Integers:
+        return np.argsort(self.turn).astype(np.int32)
+
+    @cached_property
+    def _before(self) -> Groups:
+        return predecessors(self.graph)
 
 
-def happens_before(graph: TaskGraph) -> HappensBefore:
-    """The order of a graph that does not deadlock, in time and space tasks x lanes.
-
-    Raises `networkx.NetworkXUnfeasible` if some tasks wait for each other.
-    """
-    import networkx as nx
-
-    waits = network(graph)
-    place = _places(graph)
-    turn = np.empty(len(graph), dtype=np.int32)
-    reached = np.zeros((len(graph), len(graph.lanes)), dtype=np.int32)
-    own = list(zip(graph.lane.tolist(), (place + 1).tolist(), strict=True))
-    for now, task in enumerate(nx.topological_sort(waits)):
-        turn[task] = now
-        row = reached[task]
-        for previous in waits.predecessors(task):
-            np.maximum(row, reached[previous], out=row)
-            lane, count = own[previous]
-            row[lane] = max(row[lane], count)
-    return HappensBefore(graph.lane, place, turn, reached)
-
-
-def _places(graph: TaskGraph) -> Integers:
-    """For each task, its place on its own lane."""
-    place = np.empty(len(graph), dtype=np.int32)
-    for lane in range(len(graph.lanes)):
-        tasks = graph.lane_tasks.of(lane)
-        mine = graph.lane[tasks] == lane
-        place[tasks[mine]] = np.flatnonzero(mine)
-    return place
+def waits(graph: TaskGraph, tasks: list[int]) -> Iterator[str]:
+    """Why each task of a circle cannot start before the next of it."""
+    for task, other in zip(tasks, [*tasks[1:], *tasks[:1]], strict=True):
+        if other in graph.dependencies.of(task):
+            yield f"{graph.task(task)} needs {graph.task(other)}"
+            continue
+        ends = {int(graph.lane[task]), int(graph.peer_lane[task])} - {NONE}
+        shared = min(ends & {int(graph.lane[other]), int(graph.peer_lane[other])})
+        lane = graph.lanes[shared]
+        yield f"{graph.task(task)} is behind {graph.task(other)} on rank {lane.rank} {lane.title}"

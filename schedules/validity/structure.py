@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE
+from bfpp.schedules.columns import NONE, Flags, Integers, among
 from bfpp.schedules.graph import Task, TaskGraph
-from bfpp.schedules.operations import OPERATIONS, Scope, Stream
+from bfpp.schedules.operations import OPERATIONS, STREAMS, Operation, Scope, Stream, of_scope
 from bfpp.schedules.validity.findings import Finding
-from bfpp.schedules.validity.happens_before import replay
+from bfpp.schedules.validity.happens_before import circle, waits
 
 
 def columns(graph: TaskGraph) -> Iterator[Finding]:
@@ -69,17 +69,35 @@ def lanes(graph: TaskGraph) -> Iterator[Finding]:
     for lane, times in Counter(graph.lanes).items():
         if times > 1:
             yield f"rank {lane.rank} has {times} lanes of one kind: {lane.title}", ()
-    for task in graph.tasks():
+    for task in map(graph.task, np.flatnonzero(_off_lane(graph)).tolist()):
         here, there = task.operation.streams(graph.communication)
         yield from _misplaced(graph, task, task.lane, here, task.rank)
-        if task.operation.row.carries or _is_of_copies(graph, task):
+        if _has_peer(graph, task.operation):
             yield from _misplaced(graph, task, task.peer_lane, there, task.peer)
         elif task.peer_lane != NONE or task.peer != NONE:
             yield f"{task} is no transfer and yet has a peer", (task.number,)
 
 
-def _is_of_copies(graph: TaskGraph, task: Task) -> bool:
-    return bool(graph.layout.copies) and task.operation.row.scope is Scope.UNIT
+def _off_lane(graph: TaskGraph) -> Flags:
+    """The tasks of which either end is not where it should be: those to look at."""
+    table = np.array([(lane.rank, STREAMS.index(lane.stream)) for lane in graph.lanes])
+    streams = [each.streams(graph.communication) for each in OPERATIONS]
+    here, there = np.array([[*map(STREAMS.index, each)] for each in streams])[graph.operation].T
+    paired = np.array([_has_peer(graph, operation) for operation in OPERATIONS])[graph.operation]
+    off: Flags = (table[graph.lane] != np.stack([graph.rank, here], axis=1)).any(axis=1)
+    far = (table[graph.peer_lane] != np.stack([graph.peer, there], axis=1)).any(axis=1)
+    alone = (graph.peer_lane == NONE) & (graph.peer == NONE)
+    off |= np.where(paired, far | (graph.peer_lane == NONE), ~alone)
+    return off
+
+
+def _has_peer(graph: TaskGraph, operation: Operation) -> bool:
+    """Whether its tasks have two ends: transfers, and what is done for both copies of a unit."""
+    return operation.row.carries is not None or _is_of_copies(graph, operation)
+
+
+def _is_of_copies(graph: TaskGraph, operation: Operation) -> bool:
+    return bool(graph.layout.copies) and operation.row.scope is Scope.UNIT
 
 
 def _misplaced(
@@ -97,15 +115,13 @@ def _misplaced(
 def placement(graph: TaskGraph) -> Iterator[Finding]:
     """Whatever is done for a unit, a rank that holds the unit does; for its copies, both do."""
     layout = graph.layout
-    for task in graph.tasks():
-        if task.operation.row.scope is Scope.RANK:
-            continue
+    for task in map(graph.task, np.flatnonzero(_misfiled(graph)).tolist()):
         if task.unit == NONE:
             yield f"{task} is of no unit", (task.number,)
         elif not layout.holds[task.rank, task.unit]:
             holders = " and ".join(map(str, np.flatnonzero(layout.holds[:, task.unit])))
             yield f"{task} is of a unit that rank {holders} holds", (task.number,)
-        elif _is_of_copies(graph, task) and task.peer != layout.peer_of_rank[task.rank]:
+        elif _is_of_copies(graph, task.operation) and task.peer != layout.peer_of_rank[task.rank]:
             message = f"{task} leaves out the copy on rank {layout.peer_of_rank[task.rank]}"
             yield message, (task.number,)
         elif task.microbatch != NONE:
@@ -115,12 +131,19 @@ def placement(graph: TaskGraph) -> Iterator[Finding]:
                 yield message, (task.number,)
 
 
-def deadlock(graph: TaskGraph) -> Iterator[Finding]:
+def _misfiled(graph: TaskGraph) -> Flags:
+    """The tasks that are of a unit, of a copy or of a micro-batch that is not their rank's."""
+    layout, unit, microbatch = graph.layout, graph.unit, graph.microbatch
+    wrong: Flags = (unit == NONE) | ~layout.holds[graph.rank, unit]
+    if layout.copies:
+        both = among(graph.operation, of_scope(Scope.UNIT, OPERATIONS))
+        wrong |= both & (graph.peer != layout.peer_of_rank[graph.rank])
+    wrong |= (microbatch != NONE) & (graph.rank_of_cell[unit, microbatch] != graph.rank)
+    return wrong & ~among(graph.operation, of_scope(Scope.RANK, OPERATIONS))
+
+
+def deadlock(graph: TaskGraph, turn: Integers) -> Iterator[Finding]:
     """The lanes, run in order and with unbuffered sends, all come to their ends."""
-    stuck = replay(graph)
-    if stuck:
-        waits = "; ".join(
-            f"rank {graph.lanes[lane].rank} {graph.lanes[lane].title} waits at {graph.task(head)}"
-            for lane, head in stuck.items()
-        )
-        yield waits, tuple(dict.fromkeys(stuck.values()))
+    if (turn == NONE).any():
+        stuck = circle(graph, turn)
+        yield "; ".join(waits(graph, stuck)), tuple(stuck)

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from bfpp.schedules.graph import Lane, TaskGraph
 from bfpp.schedules.operations import Needed, Operation, readers, writers
 from bfpp.schedules.operations import transfers as transfer_operations
-from bfpp.schedules.validity.findings import Cell, Finding, by_cell, too_early
+from bfpp.schedules.validity.findings import (
+    Finding,
+    alike,
+    cell_number,
+    cells,
+    having,
+    of_cell,
+    out_of_order,
+    too_early,
+)
 from bfpp.schedules.validity.happens_before import HappensBefore
 
 
@@ -20,36 +31,36 @@ def _payloads() -> dict[Operation, Needed]:
 def transfers(graph: TaskGraph) -> Iterator[Finding]:
     """One transfer where a micro-batch moves on to another rank, and no others."""
     for operation, payload in _payloads().items():
-        found = by_cell(graph, (operation,))
-        for cell, receiver in _receivers(graph, payload.units_on):
-            yield from _once_to(graph, operation, cell, receiver, found.pop(cell, []))
-        for numbers in found.values():
-            for number in numbers:
-                yield f"{graph.task(number)} carries what no other rank needs", (number,)
+        found = having(graph, (operation,))
+        cell = cells(graph, found)
+        moves = _moves(graph, payload.units_on)
+        expected = cell_number(graph.layout, *moves)
+        receiver = graph.rank_of_cell[moves[0] + payload.units_on, moves[1]]
+        at, of = alike(expected, cell)
+        times = np.bincount(at, minlength=len(expected))
+        for each in np.flatnonzero(times != 1).tolist():
+            unit, microbatch = of_cell(graph.layout, int(expected[each]))
+            what = f"{operation.title} of {graph.layout.name_of(unit)} micro-batch {microbatch}"
+            several = tuple(found[of[at == each]].tolist())
+            if several:
+                yield f"there are {len(several)} tasks, not one, that {what}", several
+            else:
+                yield f"there is no {what} to rank {receiver[each]}", ()
+        astray = graph.peer[found[of]] != receiver[at]
+        for number, rank in zip(found[of[astray]].tolist(), receiver[at[astray]], strict=True):
+            yield f"{graph.task(number)} carries what rank {rank} needs", (number,)
+        for number in np.delete(found, of).tolist():
+            yield f"{graph.task(number)} carries what no other rank needs", (number,)
 
 
-def _receivers(graph: TaskGraph, shift: int) -> Iterator[tuple[Cell, int]]:
-    """Each cell from which another rank needs something, `shift` units on, and that rank."""
-    holder = graph.rank_of_cell.tolist()
-    for unit in range(len(holder)):
-        if 0 <= unit + shift < len(holder):
-            ends = zip(holder[unit], holder[unit + shift], strict=True)
-            for microbatch, (here, there) in enumerate(ends):
-                if here != there:
-                    yield (unit, microbatch), there
-
-
-def _once_to(
-    graph: TaskGraph, operation: Operation, cell: Cell, receiver: int, found: list[int]
-) -> Iterator[Finding]:
-    what = f"{operation.title} of {graph.layout.name_of(cell[0])} micro-batch {cell[1]}"
-    if not found:
-        yield f"there is no {what} to rank {receiver}", ()
-    elif len(found) > 1:
-        yield f"there are {len(found)} tasks, not one, that {what}", tuple(found)
-    for number in found:
-        if graph.peer[number] != receiver:
-            yield f"{graph.task(number)} carries what rank {receiver} needs", (number,)
+def _moves(graph: TaskGraph, shift: int) -> tuple[np.ndarray, np.ndarray]:
+    """The units and micro-batches from which another rank needs something, `shift` units on."""
+    holder = graph.rank_of_cell
+    unit, microbatch = np.indices(holder.shape).reshape(2, -1)
+    inside = (unit + shift >= 0) & (unit + shift < len(holder))
+    unit, microbatch = unit[inside], microbatch[inside]
+    moves = holder[unit, microbatch] != holder[unit + shift, microbatch]
+    return unit[moves], microbatch[moves]
 
 
 def channels(graph: TaskGraph) -> Iterator[Finding]:
@@ -86,12 +97,8 @@ def _channels(lanes: tuple[Lane, ...]) -> list[tuple[Lane, Lane]]:
 def delivery(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
     """What a transfer carries has been made before it, and is used after it."""
     for operation, (datum, shift) in _payloads().items():
-        made, used = by_cell(graph, writers(datum)), by_cell(graph, readers(datum))
-        for (unit, microbatch), found in by_cell(graph, (operation,)).items():
-            makers = made.get((unit, microbatch), [])
-            users = used.get((unit + shift, microbatch), [])
-            pairs = [(maker, transfer) for transfer in found for maker in makers]
-            pairs += [(transfer, user) for transfer in found for user in users]
-            for first, second in pairs:
-                if not order(first, second):
-                    yield too_early(graph, second, first)
+        found = having(graph, (operation,))
+        made, used = having(graph, writers(datum)), having(graph, readers(datum))
+        late = [*out_of_order(order, made, found), *out_of_order(order, found, used, shift)]
+        for first, second in late:
+            yield too_early(graph, second, first)
