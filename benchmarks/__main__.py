@@ -17,7 +17,17 @@ from rich.table import Table
 
 from benchmarks.measure import Results
 
-SPEEDS = ("scale", "engines", "lowering", "small", "startup", "batch", "prediction")
+SPEEDS = (
+    "scale",
+    "engines",
+    "lowering",
+    "small",
+    "startup",
+    "batch",
+    "prediction",
+    "halves",
+    "zero_bubble",
+)
 NAMES = (*SPEEDS, "faults", "accuracy")
 
 
