@@ -17,7 +17,18 @@ from rich.table import Table
 
 from benchmarks.measure import Results
 
-SPEEDS = ("scale", "engines", "lowering", "checking", "small", "startup", "batch", "prediction")
+SPEEDS = (
+    "scale",
+    "engines",
+    "lowering",
+    "checking",
+    "small",
+    "startup",
+    "batch",
+    "prediction",
+    "halves",
+    "zero_bubble",
+)
 NAMES = (*SPEEDS, "faults", "accuracy")
 
 

@@ -20,7 +20,8 @@ from bfpp.executor.backends.making import meet
 from bfpp.executor.calibration import QUICK, Bench, measure
 from bfpp.executor.job import Job
 from bfpp.executor.processes import Place, launch
-from bfpp.executor.sources import TransformerSource
+from bfpp.executor.settings import Training
+from bfpp.executor.sources import ModelSource, TransformerSource
 from bfpp.executor.transformer import TransformerSizes
 from bfpp.executor.watching import connected, watched
 from bfpp.jobs import sleeps_of
@@ -28,7 +29,8 @@ from bfpp.schedules import Communication, Layout, find_schedule
 from bfpp.sim.engines import simulate
 from bfpp.sim.profile import read_profile
 
-STEPS, WARM_UP = 3, 1
+WARM_UP = 1
+FOUR_SAMPLES = Training(microbatch_size=4)
 TIE = 0.05
 """Predictions nearer to each other than this share are no ranking."""
 
@@ -37,13 +39,17 @@ SCHEDULES = ("breadth-first", "depth-first", "1f1b", "gpipe")
 
 @dataclass(frozen=True)
 class Group:
-    """The four schedules on one layout; looped ones have a stage for each layer."""
+    """Schedules on one layout; looped ones have a stage for each layer."""
 
     ranks: int
     layers: int
     microbatches: int
     turns: int
     sleeps: bool = False
+    schedules: tuple[str, ...] = SCHEDULES
+    source: ModelSource | None = None
+    training: Training = FOUR_SAMPLES
+    steps: int = 3
 
     @property
     def title(self) -> str:
@@ -51,18 +57,21 @@ class Group:
         return f"{self.ranks} ranks, {self.microbatches} micro-batches, {how}"
 
     def jobs(self) -> dict[str, Job]:
+        source, found = self.source or self.transformer(), {}
+        for name in self.schedules:
+            schedule = find_schedule(name)
+            loops = self.layers // self.ranks if schedule.looped else 1
+            layout = Layout(self.ranks, self.microbatches, loops)
+            job = Job(schedule, layout, Communication(), source, 1)
+            found[name] = replace(job, **vars(self.training))
+        return found
+
+    def transformer(self) -> ModelSource:
         sizes = TransformerSizes(
             layers=self.layers, hidden=128, heads=4, kv_heads=4, context=128, vocabulary=257,
             mlp=512,
         )  # fmt: skip
-        found = {}
-        for name in SCHEDULES:
-            schedule = find_schedule(name)
-            loops = self.layers // self.ranks if schedule.looped else 1
-            layout = Layout(self.ranks, self.microbatches, loops)
-            source = TransformerSource(sizes, None)
-            found[name] = Job(schedule, layout, Communication(), source, 1, microbatch_size=4)
-        return found
+        return TransformerSource(sizes, None)
 
 
 GROUPS = (Group(2, 8, 2, 8), Group(2, 8, 8, 8), Group(8, 16, 8, 2, sleeps=True))
@@ -75,7 +84,7 @@ def take_turns(place: Place, group: Group) -> list[Turn]:
     """Calibrate and run in turn, in each of a group's processes; the first one's count."""
     jobs = group.jobs()
     plans = {name: job.plan() for name, job in jobs.items()}
-    first = jobs[SCHEDULES[0]]
+    first = next(iter(jobs.values()))
     bench = Bench(place, first, QUICK, meet(place, first))
     found = []
     for _ in range(group.turns):
@@ -86,7 +95,7 @@ def take_turns(place: Place, group: Group) -> list[Turn]:
         for name, plan in plans.items():
             sleeps = sleeps_of(costs, plan) if group.sleeps else None
             with connected(place, plan, replace(jobs[name], sleeps=sleeps), bench.ahead) as trainer:
-                reports = list(watched(place, trainer, range(WARM_UP + STEPS)))
+                reports = list(watched(place, trainer, range(WARM_UP + group.steps)))
             measured = median(report.seconds for report in reports[WARM_UP:])
             turn[name] = simulate(plan.graph, costs).step_time, measured
         found.append(turn)

@@ -37,7 +37,7 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.given_orders import as_given
 from bfpp.sim.model import Transformer, load_model
-from bfpp.sim.profile import ProfiledCosts
+from bfpp.sim.profile import PASSES, ProfiledCosts
 
 if TYPE_CHECKING:
     from bfpp.executor.job import Job
@@ -163,9 +163,7 @@ def sleeps_of(costs: ProfiledCosts, plan: Plan) -> Sleeps:
             f"{costs.name} is of {len(costs.layers)} layers and micro-batches of {samples}, "
             f"not {len(plan.model.layers)} and {plan.microbatch_size}, or has its ends elsewhere",
         )
-    return Sleeps(
-        *(tuple(costs.pass_seconds(layout, kind).tolist()) for kind in ("forward", "backward"))
-    )
+    return Sleeps(**{kind: tuple(costs.pass_seconds(layout, kind).tolist()) for kind in PASSES})
 
 
 def _saving(options: argparse.Namespace) -> Saving | None:

@@ -13,7 +13,7 @@ from functools import partial
 from types import FunctionType, MethodType
 
 from torch import Tensor, nn
-from torch.autograd.graph import Node
+from torch.autograd.graph import Node, get_gradient_edge
 
 from bfpp.executor.model import Model
 from bfpp.schedules import InvalidConfiguration
@@ -55,7 +55,7 @@ def require_own_leaves(
     through for names.
     """
     mine = {id(each) for each in own}
-    for leaf in _leaves(result):
+    for leaf in leaves_below(get_gradient_edge(result).node):
         if id(leaf) not in mine:
             raise InvalidConfiguration(
                 "model",
@@ -64,19 +64,19 @@ def require_own_leaves(
             )
 
 
-def _leaves(result: Tensor) -> Iterator[Tensor]:
-    """The tensors that autograd would add gradients to."""
-    todo: list[Node | None] = [result.grad_fn]
-    seen: set[Node] = set()
+def leaves_below(*nodes: Node) -> list[Tensor]:
+    """The tensors that autograd would add gradients to, from these nodes of its record on."""
+    todo, seen, found = list(nodes), set(nodes), []
     while todo:
         node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)  # and so kept: its place in memory is not another's
         variable = getattr(node, "variable", None)
         if isinstance(variable, Tensor):
-            yield variable
-        todo.extend(each for each, _ in node.next_functions)
+            found.append(variable)
+        for below, _ in node.next_functions:
+            if below is not None and below not in seen:
+                seen.add(below)  # and so kept: its place in memory is not another's
+                todo.append(below)
+    return found
 
 
 def _name(leaf: Tensor, known: Mapping[str, object]) -> str:

@@ -89,6 +89,8 @@ class Sleeps:
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]
+    backward_input: tuple[float, ...]
+    backward_weight: tuple[float, ...]
 
 
 @dataclass(frozen=True)

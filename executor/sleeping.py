@@ -63,13 +63,13 @@ class SleepingWorker(Worker):
             self._release(Cell(task.unit, task.microbatch))
 
     def backward_input(self, task: Task) -> None:
-        """Half of a backward pass."""
-        with self._taking(self.sleeps.backward[task.unit] / 2):
+        """The half of a backward pass that hands back zeros."""
+        with self._taking(self.sleeps.backward_input[task.unit]):
             self._return_zeros(Cell(task.unit, task.microbatch))
 
     def backward_weight(self, task: Task) -> None:
         """The other half."""
-        with self._taking(self.sleeps.backward[task.unit] / 2):
+        with self._taking(self.sleeps.backward_weight[task.unit]):
             self._release(Cell(task.unit, task.microbatch))
 
     @contextmanager

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 from bfpp.executor.flat import StageState, flatten, memory_of, parameters_of
 from bfpp.executor.leaves import require_own_leaves
@@ -99,22 +99,24 @@ class Stage:
         require_own_leaves(result, own, known)
         self.has_own_leaves = True
 
-    def run(self, value: Tensor, step: int, microbatch: int) -> Tensor:
+    def run(self, value: Tensor, step: int, microbatch: int) -> tuple[Tensor, GradientEdge | None]:
         """All layers, one after another; `microbatch` is numbered among those of all replicas.
 
+        Also told is the first place with a gradient: the input, or what a first layer returned.
         Raises `InvalidConfiguration` if a layer changed the stage's input.
         """
-        result, version = value, value._version
+        result, version, start = value, value._version, _place_of(value)
         for number, layer in self.layers.items():
             with self.plan.drawing(step, microbatch, number):
                 result = layer(result)
+            start = start or _place_of(result)
         if value._version != version:
             raise InvalidConfiguration(
                 "model",
                 f"layers {self.plan.cuts[self.number]} change the input of stage {self.number} in "
                 "place, which a backward pass still needs",
             )
-        return result
+        return result, start
 
     def remembering(self) -> AbstractContextManager[None]:
         """While this holds, autograd remembers where weights were, not the weights.
@@ -133,3 +135,9 @@ class Stage:
         if isinstance(saved, Tensor):
             return saved
         return torch.as_strided(self.buffers[self.reads], *saved)
+
+
+def _place_of(value: Tensor) -> GradientEdge | None:
+    """Where a tensor's gradient arrives, if autograd records that it has one."""
+    is_recorded = torch.is_grad_enabled() and value.requires_grad
+    return get_gradient_edge(value) if is_recorded else None

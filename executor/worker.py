@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from bfpp.executor.finite import Seen, Where
+from bfpp.executor.halves import Branch, backward_input, backward_weight
 from bfpp.executor.lanes import Device
 from bfpp.executor.memory import Memory
 from bfpp.executor.plan import Plan
@@ -38,10 +40,14 @@ class Payload(NamedTuple):
 
 @dataclass
 class Pass:
-    """A forward pass with autograd's record of it: the stage's input and its result."""
+    """A forward pass with autograd's record of it: the stage's input and its result.
+
+    `start` is the first place with a gradient.
+    """
 
     value: Tensor
     result: Tensor
+    start: GradientEdge | None
 
 
 class Worker(Memory):
@@ -55,6 +61,7 @@ class Worker(Memory):
         self.inputs: dict[Cell, Tensor] = {}
         self.targets: dict[int, Tensor] = {}
         self.passes: dict[Cell, Pass] = {}
+        self.halves: dict[Cell, list[Branch]] = {}
         self.incoming: dict[Cell, Tensor] = {}
         self.outgoing: dict[Payload, Tensor] = {}
         self.losses: dict[int, Tensor] = {}
@@ -104,11 +111,12 @@ class Worker(Memory):
         stage.read(task.weight_buffer)
         if self.plan.activations is Activations.KEEP:
             with self._remembering(stage):
-                result = self._record(cell).result
+                made = self.passes[cell] = self._record(cell)
+            result = made.result
         else:
             with torch.no_grad():
-                result = self._result(cell, self.inputs[cell])
-        if cell.stage == self.plan.graph.layout.units - 1:
+                result, _ = self._result(cell, self.inputs[cell])
+        if self._is_last(cell):
             self.losses[cell.microbatch] = result.detach()
         else:
             self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, result.detach())
@@ -117,33 +125,30 @@ class Worker(Memory):
         """Gradients of the input and of the weights."""
         cell = self._prepare(task)
         made = self.passes.pop(cell, None) or self._record(cell)
-        self._backward(cell, made)
-        self._hand_back(cell, made)
+        self._tell_of_loss(cell)
+        if self._is_trained(cell, made):
+            made.result.backward(self.incoming.get(cell))
+        self._hand_back(cell, made.value, made.value.grad)
         self._release(cell)
 
     def backward_input(self, task: Task) -> None:
         """The gradient of the input, which another stage waits for."""
-        cell, stage = self._prepare(task), self.stages[task.unit]
-        if not cell.stage:
-            return
-        with self._remembering(stage):
-            made = self.passes.get(cell) or self._record(cell)
-        if made.result.requires_grad:
-            (made.value.grad,) = torch.autograd.grad(
-                made.result,
-                made.value,
-                self.incoming.get(cell),
-                retain_graph=True,
-                materialize_grads=True,
+        cell = self._prepare(task)
+        with self._remembering(self.stages[cell.stage]):
+            made = self.passes.pop(cell, None) or self._record(cell)
+        gradient, self.halves[cell] = None, []
+        if self._is_trained(cell, made):
+            assert made.start is not None  # noqa: S101
+            gradient, self.halves[cell] = backward_input(
+                made.value, made.start, made.result, self.incoming.get(cell)
             )
-        self.passes[cell] = made
-        self._hand_back(cell, made)
+        self._hand_back(cell, made.value, gradient)
 
     def backward_weight(self, task: Task) -> None:
         """The gradients of the weights, after that of the input."""
         cell = self._prepare(task)
-        made = self.passes.pop(cell, None) or self._record(cell)
-        self._backward(cell, made)
+        self._tell_of_loss(cell)
+        backward_weight(self.halves.pop(cell))
         self._release(cell)
 
     def _prepare(self, task: Task) -> Cell:
@@ -165,29 +170,32 @@ class Worker(Memory):
     def _record(self, cell: Cell) -> Pass:
         value = self.inputs[cell].detach()
         value.requires_grad_(cell.stage > 0)
-        made = Pass(value, self._result(cell, value))
-        if self.plan.activations is Activations.KEEP:
-            self.passes[cell] = made
-        return made
+        return Pass(value, *self._result(cell, value))
 
-    def _result(self, cell: Cell, value: Tensor) -> Tensor:
-        """A stage's output; the last one's share of the step's loss."""
+    def _result(self, cell: Cell, value: Tensor) -> tuple[Tensor, GradientEdge | None]:
+        """A stage's output, of the last one its share of the step's loss; and where it starts."""
         number = self.plan.number_of(self.replica, cell.microbatch)
-        output = self.stages[cell.stage].run(value, self.number, number)
-        if cell.stage < self.plan.graph.layout.units - 1:
-            return output
-        return self.plan.model.loss(output, self.targets[cell.microbatch]) / self.plan.microbatches
+        output, start = self.stages[cell.stage].run(value, self.number, number)
+        if not self._is_last(cell):
+            return output, start
+        loss = self.plan.model.loss(output, self.targets[cell.microbatch])
+        return loss / self.plan.microbatches, start
 
-    def _backward(self, cell: Cell, made: Pass) -> None:
-        """Nothing to do where nothing is trained: in a first stage without parameters."""
-        stage = self.stages[cell.stage]
-        if self.skips and cell.stage == self.plan.graph.layout.units - 1:
-            # A loss may be no number and its gradients zero: all ranks learn of it by the norm.
-            first = self.gradients[stage.adds_to][:1]
-            first.copy_(torch.where(made.result.detach().isfinite(), first, torch.nan))
+    def _is_last(self, cell: Cell) -> bool:
+        return cell.stage == self.plan.graph.layout.units - 1
+
+    def _tell_of_loss(self, cell: Cell) -> None:
+        """A loss may be no number and its gradients zero: all ranks learn of it by the norm."""
+        if self.skips and self._is_last(cell):
+            first = self.gradients[self.stages[cell.stage].adds_to][:1]
+            is_number = self.losses[cell.microbatch].isfinite()
+            first.copy_(torch.where(is_number, first, torch.nan))
+
+    def _is_trained(self, cell: Cell, made: Pass) -> bool:
+        """Nothing is in a first stage without parameters."""
         if made.result.requires_grad:
-            stage.check_leaves(made.value, made.result)
-            made.result.backward(self.incoming.get(cell))
+            self.stages[cell.stage].check_leaves(made.value, made.result)
+        return made.result.requires_grad
 
     # What passes between stages
 
@@ -206,12 +214,10 @@ class Worker(Memory):
             lent.copy_(value)
             self.outgoing[Payload(operation, *cell)] = lent
 
-    def _hand_back(self, cell: Cell, made: Pass) -> None:
+    def _hand_back(self, cell: Cell, value: Tensor, gradient: Tensor | None) -> None:
         if cell.stage:
-            found = made.value.grad
-            gradient = torch.zeros_like(made.value) if found is None else found
-            self._hand_on(Operation.TRANSFER_GRADIENTS, cell, gradient)
-            made.value.grad = None
+            found = torch.zeros_like(value) if gradient is None else gradient
+            self._hand_on(Operation.TRANSFER_GRADIENTS, cell, found)
 
     def _release(self, cell: Cell) -> None:
         """Give back what came in for a micro-batch that is done."""

@@ -77,10 +77,6 @@ def _norm(step: PhysicalStep, tasks: Integers) -> Load:
     return step.state_traffic(tasks, NORM_TRAFFIC)
 
 
-def _half(step: MeasuredStep, tasks: Integers) -> Seconds:
-    return step.passes(tasks, "backward") / 2
-
-
 PRICES: Table[Price] = Table(
     "price",
     {
@@ -100,13 +96,13 @@ PRICES: Table[Price] = Table(
             "backward",
             lambda costs: costs.backward_seconds()[1],
             lambda step, tasks: step.passes(tasks, "backward_input"),
-            _half,
+            lambda step, tasks: step.passes(tasks, "backward_input"),
         ),
         Operation.BACKWARD_WEIGHT: Price(
             "backward",
             lambda costs: costs.backward_seconds()[2],
             lambda step, tasks: step.passes(tasks, "backward_weight"),
-            _half,
+            lambda step, tasks: step.passes(tasks, "backward_weight"),
         ),
         Operation.TRANSFER_ACTIVATIONS: Price(
             "transfer",

@@ -28,7 +28,8 @@ from bfpp.sim.preset_files import Table, read_settings, shown
 from bfpp.sim.prices import PRICES
 
 FIELD = "profile"
-LAYER = ("count", "forward", "backward", "parameters", "bytes")
+PASSES = ("forward", "backward", "backward_input", "backward_weight")
+LAYER = ("count", *PASSES, "parameters", "bytes")
 CHANNEL = ("sender", "receiver", "latency", "bandwidth")
 LINE = ("fixed", "per_parameter")
 RUN = ("ranks", "replicas", "microbatch_size", "before", "after", "own_ends")
@@ -80,7 +81,7 @@ class ProfiledCosts:
         return cut_layers(len(self.layers), layout.units, attached, own_ends=own_ends)
 
     def pass_seconds(self, layout: Layout, kind: str) -> Seconds:
-        """For each stage, what its `forward` or `backward` pass of a micro-batch takes."""
+        """For each stage, what a pass of a micro-batch takes, of one of the kinds in `PASSES`."""
         return self.passes[kind] + self.sums(layout, kind)
 
     def sums(self, layout: Layout, key: str) -> Seconds:
@@ -207,7 +208,7 @@ def read_profile(name: str, table: Table) -> ProfiledCosts:
         name=name,
         run=_numbers(f"{name}: run", table["run"], RUN),
         layers=tuple(layers),
-        passes=_numbers(f"{name}: passes", table["passes"], ("forward", "backward")),
+        passes=_numbers(f"{name}: passes", table["passes"], PASSES),
         channels=tuple(
             _numbers(f"{name}: channel {number}", each, CHANNEL)
             for number, each in enumerate(_list(name, table, "channels"))

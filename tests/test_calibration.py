@@ -15,7 +15,7 @@ from bfpp.profiles import inline  # noqa: E402
 from bfpp.schedules import Layout, build_graph  # noqa: E402
 from bfpp.sim.abstract import AbstractCosts  # noqa: E402
 from bfpp.sim.engines import simulate  # noqa: E402
-from bfpp.sim.profile import load_profile  # noqa: E402
+from bfpp.sim.profile import PASSES, load_profile  # noqa: E402
 
 
 def test_a_line_is_found_whatever_the_scale():
@@ -53,15 +53,17 @@ def test_a_run_that_sleeps_takes_as_long_as_predicted(tmp_path, bfpp, answer):
     lines = measured.read_text().splitlines()
     layers = next(number for number, line in enumerate(lines) if line == "layers = [")
     sizes = {"parameters": 50_000, "bytes": 65_536}
-    nothing = {"count": 1, "forward": 0, "backward": 0, **sizes}
-    layer = {"count": 8, "forward": 0.01, "backward": 0.03, **sizes}
+    seconds = {"forward": 0.01, "backward": 0.03, "backward_input": 0.02, "backward_weight": 0.01}
+    nothing = {"count": 1, **dict.fromkeys(seconds, 0), **sizes}
+    layer = {"count": 8, **seconds, **sizes}
     lines[layers + 1 : layers + 4] = [f"{inline(each)}," for each in (nothing, layer, nothing)]
     profile.write_text("\n".join(lines))
-    words = ["breadth-first", "--pp", 4, "--loops", 2, "--microbatches", 4]
-    predicted = answer("simulate", *words, "--profile", profile)["step_time"]
-    runs = answer("run", *words, "--sleep", profile, "--steps", 5)["step_times"]
-    assert predicted > 8 * (0.01 + 0.03)
-    assert 0.8 * predicted < min(runs) < 1.5 * predicted
+    for schedule in ("breadth-first", "zb1p"):
+        words = [schedule, "--pp", 4, "--loops", 2, "--microbatches", 4]
+        predicted = answer("simulate", *words, "--profile", profile)["step_time"]
+        runs = answer("run", *words, "--sleep", profile, "--steps", 5)["step_times"]
+        assert predicted > 8 * (0.01 + 0.03)
+        assert 0.8 * predicted < min(runs) < 1.5 * predicted
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,8 @@ def profile(tmp_path_factory):
 def test_all_ranks_in_one_process_are_measured(profile, answer):
     costs = load_profile(profile)
     assert len(costs.layers) == 5
+    for kind in PASSES:
+        assert costs.pass_seconds(Layout(1, 1), kind).min() > 0
     assert len(costs.channels) == 2
     assert all(line["fixed"] + line["per_parameter"] > 0 for line in costs.data.values())
     assert answer("simulate", "gpipe", "--pp", 2, "--profile", profile)["step_time"] > 0

@@ -24,6 +24,13 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.profile import DATA, load_profile
 from tests.strategies import configurations
 
+
+def passes(forward, backward):
+    """A quarter of a backward pass is its input half; together the halves take longer."""
+    halves = {"backward_input": backward / 4, "backward_weight": backward}
+    return {"forward": forward, "backward": backward, **halves}
+
+
 LINE = {"fixed": 1.0, "per_parameter": 0.01}
 PROFILE = {
     "about": {"machine": "a bench", "replicas": 2},
@@ -36,11 +43,11 @@ PROFILE = {
         "own_ends": 0,
     },
     "layers": [
-        {"count": 1, "forward": 1.0, "backward": 2.0, "parameters": 10, "bytes": 100},
-        {"count": 64, "forward": 4.0, "backward": 8.0, "parameters": 20, "bytes": 200},
-        {"count": 1, "forward": 3.0, "backward": 5.0, "parameters": 30, "bytes": 300},
+        {"count": 1, **passes(1.0, 2.0), "parameters": 10, "bytes": 100},
+        {"count": 64, **passes(4.0, 8.0), "parameters": 20, "bytes": 200},
+        {"count": 1, **passes(3.0, 5.0), "parameters": 30, "bytes": 300},
     ],
-    "passes": {"forward": 0.25, "backward": 0.5},
+    "passes": passes(0.25, 0.5),
     "channels": [
         {"sender": 0, "receiver": 1, "latency": 0.5, "bandwidth": 100.0},
         {"sender": 1, "receiver": 0, "latency": 1.5, "bandwidth": 300.0},
@@ -78,6 +85,16 @@ def test_passes_cost_their_layers(costs):
             ends = {0: 2.0, 3: 5.0}
             assert seconds[task.number] == 0.5 + 16 * 8 + ends.get(task.stage, 0)
     assert costs.pass_seconds(layout, "forward").tolist() == [65.25, 64.25, 64.25, 67.25]
+
+
+def test_halves_of_a_backward_pass_cost_what_was_measured(costs):
+    graph = build_graph("zb-h1", Layout(2, 3))
+    seconds = costs.costs(graph).seconds
+    for task in graph.tasks():
+        whole = 0.5 + 32 * 8 + (2.0, 5.0)[task.stage]
+        shares = {Operation.BACKWARD_INPUT: 0.25, Operation.BACKWARD_WEIGHT: 1.0}
+        if task.operation in shares:
+            assert seconds[task.number] == pytest.approx(shares[task.operation] * whole)
 
 
 def test_transfers_cost_latency_and_bytes_of_their_channel(costs):

@@ -17,6 +17,7 @@ from bfpp.profiles import as_toml
 from bfpp.results import print_json, print_table
 from bfpp.run_options import add_device_arguments, add_model_arguments, add_process_arguments
 from bfpp.schedules import Layout, find_schedule
+from bfpp.sim.profile import PASSES
 from bfpp.traces.time_axis import in_words
 
 
@@ -82,17 +83,20 @@ def _print(record: Mapping[str, Any]) -> None:
     rows: list[tuple[str, ...]] = [
         (
             f"{layer['count']} of",
-            in_words(layer["forward"]),
-            in_words(layer["backward"]),
+            *(in_words(layer[name]) for name in PASSES),
             f"{layer['parameters']:,}",
             f"{layer['bytes']:,}",
         )
         for layer in record["layers"]
     ]
     passes = record["passes"]
-    outside = (in_words(passes[name]) for name in ("forward", "backward"))
+    outside = (in_words(passes[name]) for name in PASSES)
     rows.append(("outside the layers", *outside, "", ""))
-    print_table("Layers", ("", "forward", "backward", "parameters", "bytes on"), rows)
+    print_table(
+        "Layers",
+        ("", *(name.replace("backward_", "") for name in PASSES), "parameters", "bytes on"),
+        rows,
+    )
     rows = [
         (
             f"{channel['sender']} to {channel['receiver']}",

@@ -1,12 +1,13 @@
-"""Seconds of a forward and a backward pass of each layer, and of a stage besides.
+"""Seconds of the passes of each layer, and of a stage besides.
 
 All ranks compute at the same time and transfer to one another, as in a run:
 where cores are shared, a pass beside transfers takes longer than one alone.
+Whole backward passes and those in halves are measured in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -20,6 +21,15 @@ from bfpp.executor.calibration.runs import (
 )
 from bfpp.executor.plan import Plan
 from bfpp.schedules import Layout, Operation, build_graph
+from bfpp.schedules.breadth_first import BreadthFirst
+from bfpp.schedules.steps import Step, backward, backward_input, backward_weight, forward
+
+PASSES = {
+    "forward": Operation.FORWARD,
+    "backward": Operation.BACKWARD,
+    "backward_input": Operation.BACKWARD_INPUT,
+    "backward_weight": Operation.BACKWARD_WEIGHT,
+}
 
 ALIKE = 3
 """Layers of a kind that are run: to know what one more takes."""
@@ -28,8 +38,24 @@ COARSE = 3
 """Layers of a stage where stages have several."""
 
 
+class AllPasses(BreadthFirst):
+    """Every second backward pass in halves; the weight halves of a stage come last."""
+
+    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
+        """Stage by stage, all micro-batches each."""
+        stages = layout.stages_of(rank)
+        for stage in stages:
+            for microbatch in range(layout.microbatches):
+                yield forward(stage, microbatch)
+        for stage in reversed(stages):
+            for microbatch in range(layout.microbatches):
+                yield (backward, backward_input)[microbatch % 2](stage, microbatch)
+            for microbatch in range(1, layout.microbatches, 2):
+                yield backward_weight(stage, microbatch)
+
+
 def measure_compute(plan: Plan, bench: Bench) -> Profile:
-    """Seconds of a forward and a backward pass of each layer, and of a stage besides."""
+    """Seconds of the passes of each layer, and of a stage besides."""
     ranks = plan.graph.layout.pp
     kinds = _kinds(plan)
     runs = [(number, count) for number, group in groupby(kinds) for count in [len(list(group))]]
@@ -42,43 +68,45 @@ def measure_compute(plan: Plan, bench: Bench) -> Profile:
         plan.model, layers=[plan.model.layers[each] for each in chosen], attached=(0, 0)
     )
     rows: list[list[float]] = []
-    seconds: dict[Operation, list[float]] = {Operation.FORWARD: [], Operation.BACKWARD: []}
+    seconds: dict[str, list[float]] = {name: [] for name in PASSES}
     finest = len(chosen) // ranks
     for stages in (finest, max(1, finest // COARSE)):
-        graph = build_graph("breadth-first", Layout(ranks, MICROBATCHES, stages))
+        graph = build_graph(AllPasses(), Layout(ranks, MICROBATCHES, stages))
         small = replace(plan, graph=graph, model=model)
         columns = bench.run(small)
         for stage, layers in enumerate(small.cuts if columns else ()):
             here = [kinds[chosen[layer]] for layer in layers]
             rows.append([1.0, *(float(here.count(kind)) for kind in range(max(kinds) + 1))])
-            for operation, found in seconds.items():
-                found.append(durations(columns, tasks_of(small.graph, operation, stage)))
+            for name, found in seconds.items():
+                tasks = tasks_of(small.graph, PASSES[name], stage)
+                found.append(durations(columns, tasks))
     if not rows:  # only the first process knows the times of all
         return {}
-    known = {operation: least_squares(rows, found) for operation, found in seconds.items()}
+    known = {name: least_squares(rows, found) for name, found in seconds.items()}
     sizes = _sizes(plan)
     measured = [
         {
             "count": count,
-            "forward": known[Operation.FORWARD][1 + kind],
-            "backward": known[Operation.BACKWARD][1 + kind],
+            **{name: costs[1 + kind] for name, costs in known.items()},
             "parameters": sizes[first][0],
             "bytes": sizes[first][1],
         }
         for (kind, count), first in zip(runs, _firsts(runs), strict=True)
     ]
-    passes = {"forward": known[Operation.FORWARD][0], "backward": known[Operation.BACKWARD][0]}
-    return {"layers": measured, "passes": passes}
+    return {"layers": measured, "passes": {name: costs[0] for name, costs in known.items()}}
 
 
 def _kinds(plan: Plan) -> list[int]:
-    """For each layer, the number of its kind: layers of a kind have the same parts and shapes."""
+    """For each layer, the number of its kind: layers of a kind have the same parts and shapes.
+
+    The first one is of its own, since its input has no gradient.
+    """
     numbers: dict[str, int] = {}
     found = []
     for number in range(len(plan.model.layers)):
         module = plan.outline(number)
         shapes = [(name, tuple(value.shape)) for name, value in module.named_parameters()]
-        found.append(numbers.setdefault(f"{module} {shapes}", len(numbers)))
+        found.append(numbers.setdefault(f"{number == 0} {module} {shapes}", len(numbers)))
     return found
 
 

@@ -1,0 +1,139 @@
+"""A backward pass in halves: the gradient of a stage's input first, those of its weights later.
+
+Theory of operation. Autograd's record of a stage is a graph from its result down to its
+input and its parameters. The nodes that lead to the input are its spine. A node from which
+an edge leaves the spine, toward parameters alone, is a joint. The input half runs the spine,
+and keeps the gradients that arrive at joints; the weight half runs from each joint to the
+parameters below. So neither computes what the other does.
+
+Autograd decides node by node what it runs. Joints with a parameter in common are therefore
+one branch, which is run at once, and what lies between them on the spine is run again.
+Whatever arrives at a joint then, or was changed once more by a hook of the model's, gives way
+to what arrived there in the input half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+from bfpp.executor.leaves import leaves_below
+
+
+class Arrived:
+    """The gradients that first arrive at a node, by the number of its output."""
+
+    def __init__(self, gradients: dict[int, Tensor] | None = None) -> None:
+        self.gradients = gradients or {}
+
+    def __call__(self, given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        """As the node's hook: put them in the place of what arrives later."""
+        if not self.gradients:
+            self.gradients = {number: each for number, each in enumerate(given) if each is not None}
+        return tuple(self.gradients.get(number, each) for number, each in enumerate(given))
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Parameters whose gradients are due, and the joints above them."""
+
+    parameters: set[Tensor]
+    joints: dict[Node, Arrived]
+
+
+def backward_input(
+    value: Tensor, start: GradientEdge, result: Tensor, gradient: Tensor | None
+) -> tuple[Tensor | None, list[Branch]]:
+    """The gradient of a stage's input, and what is left for the weight half.
+
+    `start` is where the spine begins: at the input; where that has no gradient, after the first
+    layer. `gradient` is that of the result: None of a loss.
+    """
+    seed = torch.ones_like(result) if gradient is None else gradient
+    end = get_gradient_edge(result)
+    spine = _spine(end.node, start.node)
+    joints: dict[Node, Arrived] = {}
+    below: dict[Node, set[Tensor]] = {}
+    for node in spine:
+        if parameters := {*leaves_below(*_off_spine(node, spine, start))}:
+            below[node] = parameters
+            joints[node] = _joint(node)
+    (found,) = torch.autograd.grad(result, start, seed, retain_graph=True, allow_unused=True)
+    tip, last = (start, found) if end.node in spine else (end, seed)
+    if last is not None:
+        below[tip.node] = {*leaves_below(tip.node)} - {value}
+        joints[tip.node] = _joint(tip.node, {tip.output_nr: last})
+    branches: list[Branch] = []
+    for node, arrived in joints.items():
+        if below[node] and arrived.gradients:
+            branches = _with(branches, Branch(below[node], {node: arrived}))
+    return found, branches
+
+
+def backward_weight(branches: list[Branch]) -> None:
+    """Add the gradients of the parameters; what was kept for each branch is let go of at once."""
+    # Around the engine, torch.autograd.backward takes as long as the engine for a small layer.
+    run = torch.autograd.Variable._execution_engine.run_backward
+    while branches:
+        branch = branches.pop(0)
+        kept = [
+            (node, *each) for node, it in branch.joints.items() for each in it.gradients.items()
+        ]
+        run(
+            tuple(GradientEdge(node, number) for node, number, _ in kept),
+            tuple(gradient for _, _, gradient in kept),
+            keep_graph=True,
+            create_graph=False,
+            inputs=tuple(branch.parameters),
+            allow_unreachable=True,
+            accumulate_grad=True,
+        )
+
+
+def _joint(node: Node, gradients: dict[int, Tensor] | None = None) -> Arrived:
+    arrived = Arrived(gradients)
+    node.register_prehook(arrived)
+    return arrived
+
+
+def _spine(end: Node, start: Node) -> Collection[Node]:
+    """The nodes from the one to the other, which is not among them."""
+    users: dict[Node, list[Node]] = {end: []}
+    todo = [end]
+    while todo:
+        node = todo.pop()
+        for below, _ in node.next_functions:
+            if below is not None:
+                if below not in users:
+                    users[below] = []
+                    todo.append(below)
+                users[below].append(node)
+    spine: set[Node] = set()
+    todo = [start]
+    while todo:
+        above = [node for node in users.get(todo.pop(), ()) if node not in spine]
+        spine.update(above)
+        todo += above
+    return dict.fromkeys(node for node in users if node in spine)
+
+
+def _off_spine(node: Node, spine: Collection[Node], start: GradientEdge) -> Iterator[Node]:
+    """Where edges of a node leave the spine."""
+    for below, number in node.next_functions:
+        if below is not None and below not in spine and (below, number) != start[:2]:
+            yield below
+
+
+def _with(branches: list[Branch], new: Branch) -> list[Branch]:
+    """Branches, and another, which is one with those that it has parameters in common with."""
+    apart = []
+    for each in branches:
+        if each.parameters & new.parameters:
+            new = Branch(new.parameters | each.parameters, each.joints | new.joints)
+        else:
+            apart.append(each)
+    return [*apart, new]
