@@ -15,12 +15,12 @@ from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.order_validity import order_violations
 from bfpp.schedules.reading import read_file
-from bfpp.schedules.steps import Order, Schedule, Step
+from bfpp.schedules.steps import Order, Schedule, Step, WithBlocks
 from bfpp.schedules.torch_format import MalformedOrders, layout_of, read_orders, read_values
 
 
 @dataclass(frozen=True)
-class GivenOrders(Schedule):
+class GivenOrders(WithBlocks):
     """The orders of `ranks`, on the layout that they are of; `said` are values said with them."""
 
     title: str
@@ -34,8 +34,8 @@ class GivenOrders(Schedule):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """None: orders are as they are."""
-        return {}
+        """Orders are as they are, but for blocks."""
+        return {"fused_blocks": self.fused_blocks}
 
     @property
     def values(self) -> Mapping[str, object]:
@@ -45,6 +45,10 @@ class GivenOrders(Schedule):
     def placement(self, pp: int, loops: int) -> tuple[int, ...]:
         """The rank that runs each stage."""
         return self.home.placement if pp == self.home.pp else super().placement(pp, loops)
+
+    def copies(self, pp: int, loops: int) -> tuple[tuple[int, ...], ...]:
+        """The rank that runs each stage's second copy, where there are two."""
+        return self.home.copies if pp == self.home.pp else super().copies(pp, loops)
 
     def steps(self, layout: Layout, rank: int) -> Sequence[Step]:  # noqa: ARG002
         """The order of the rank."""

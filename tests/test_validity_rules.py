@@ -16,8 +16,10 @@ from bfpp.schedules import (
     Sharding,
     TaskGraph,
     build_graph,
+    lower,
     operations,
 )
+from bfpp.schedules.torch_format import read_orders
 from bfpp.schedules.validity import ORDER, STRUCTURE, violations
 from tests.mutations import changed, exchanged, find, rebuilt, twice, waiting_less, without
 
@@ -77,6 +79,12 @@ def receives_from_a_stranger() -> TaskGraph:
         1, operations.RECEIVE_ACTIVATIONS, 2
     )
     return replace(graph, lanes=tuple(lanes))
+
+
+def waits_without_its_block() -> TaskGraph:
+    (order,) = read_orders("0F0,(0F1;0B0)OVERLAP_F_B,0B1")
+    graph = lower([order], Layout(1, 2), Communication())
+    return changed(graph, first(graph, Operation.BACKWARD), dependencies=(0,))
 
 
 def goes_up_before_down() -> TaskGraph:
@@ -149,6 +157,10 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
                 "and weight halves), not 0 times forward, 1 whole, 0 input and 0 weight"
             )
         ],
+    ),
+    "blocks": (
+        waits_without_its_block,
+        ["#2 backward of stage 0 micro-batch 0 on rank 0 waits on its own, not with its block"],
     ),
     "transfers": (
         misses_a_transfer,

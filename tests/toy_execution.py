@@ -156,7 +156,7 @@ class Machine:
         self.graph = graph
         self.layout = graph.layout
         self.weights: dict[tuple[int, int], float] = {
-            (int(rank), stage): stage + 2 for rank, stage in np.argwhere(self.layout.holds)
+            (rank, stage): stage + 2 for rank, stage in np.argwhere(self.layout.holds).tolist()
         }
         self.gathered: dict[tuple[int, int], float] = {}
         self.activations: dict[tuple[int, int, int], float] = {}

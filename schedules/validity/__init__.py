@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.validity import buffers, compute, structure, transfers
+from bfpp.schedules.validity.blocks import blocks
 from bfpp.schedules.validity.findings import Finding
 from bfpp.schedules.validity.happens_before import HappensBefore, happens_before
 
@@ -37,6 +38,7 @@ STRUCTURE: dict[str, Callable[[TaskGraph], Iterator[Finding]]] = {
     "lanes": structure.lanes,
     "placement": structure.placement,
     "passes": compute.passes,
+    "blocks": blocks,
     "transfers": transfers.transfers,
     "channels": transfers.channels,
 }
