@@ -123,7 +123,8 @@ def _templates(record: list[Any]) -> Templates:
 
 
 def _layout(record: dict[str, Any]) -> Layout:
-    for name in ("pp", "microbatches"):
+    record = {"slices": 1, **record}
+    for name in ("pp", "microbatches", "slices"):
         if type(record[name]) is not int:
             raise MalformedGraph(f"layout: {name} must be a whole number, not {record[name]!r}")
     copies = record.get("copies", [])

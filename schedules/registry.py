@@ -19,6 +19,7 @@ from bfpp.schedules import (
     dual_pipe,
     gpipe,
     one_forward_one_backward,
+    sequence_slices,
     zero_bubble,
     zero_bubble_vee,
 )
@@ -44,6 +45,7 @@ BUILT_IN = (
     controllable_memory.V_MIN,
     dual_pipe.DUAL_PIPE,
     dual_pipe.DUAL_PIPE_V,
+    sequence_slices.SCHEDULE,
 )
 
 DEFAULT_SCHEDULES = tuple(schedule.name for schedule in OF_THE_PAPER)

@@ -118,7 +118,7 @@ class Schedule:
     A schedule is a class with a `name` and `steps`; its fields, if any, are parameters of
     its own. A rank holds `loops` stages or, if it is `looped`, any number of them; `placement`
     says where they are, and `copies` where second copies are, if there are any: `copy_of` says
-    which one a micro-batch goes through.
+    which one a micro-batch goes through. A micro-batch runs in `slices`.
 
     >>> class InTurn(Schedule):
     ...     name = "in-turn"
@@ -152,6 +152,11 @@ class Schedule:
         del pp, loops
         return ()
 
+    @property
+    def slices(self) -> int:
+        """Parts of a micro-batch that run as if each were one."""
+        return 1
+
     def copy_of(self, layout: Layout, microbatch: int) -> int:
         """The copy of all stages that a micro-batch goes through."""
         del layout, microbatch
@@ -169,10 +174,11 @@ class Schedule:
         self._require_loops(loops)
         return Layout(
             pp,
-            microbatches,
+            microbatches * self.slices,
             units_per_stage=units_per_stage,
             placement=self.placement(pp, loops),
             copies=self.copies(pp, loops),
+            slices=self.slices,
         )
 
     def division(self, parts: int) -> tuple[int, int]:
@@ -214,6 +220,12 @@ class Schedule:
             raise InvalidConfiguration("placement", f"{self.name} places stages otherwise")
         if layout.copies != self.copies(layout.pp, layout.loops):
             raise InvalidConfiguration("copies", f"{self.name} places copies of stages otherwise")
+        if layout.slices != self.slices or layout.microbatches % self.slices:
+            raise InvalidConfiguration(
+                "slices",
+                f"{self.name} runs micro-batches in {self.slices}, and {layout.microbatches} in "
+                f"{layout.slices} are not so",
+            )
         self.validate(layout)
 
     def can_run(self, layout: Layout) -> bool:

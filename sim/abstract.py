@@ -75,18 +75,22 @@ class AbstractCosts:
         share = forward / (forward + backward) if forward + backward else 0.5
         return self.forward_backward * share, self.forward_backward * (1 - share)
 
-    def by_operation(self) -> dict[Operation, float]:
-        """Seconds of a task of each operation."""
-        return {operation: PRICES[operation].abstract(self) for operation in OPERATIONS}
+    def by_operation(self, slices: int = 1) -> dict[Operation, float]:
+        """Seconds of a task of each operation: of a micro-batch's, those of one slice."""
+        return {
+            operation: PRICES[operation].abstract(self) / (slices if operation.is_of_cell else 1)
+            for operation in OPERATIONS
+        }
 
     def costs(self, graph: TaskGraph) -> Costs:
         """Seconds by operation; no bytes, so no port is shared."""
-        table = self.by_operation()
+        table, slices = self.by_operation(graph.layout.slices), graph.layout.slices
         by_code = np.array([table[operation] for operation in OPERATIONS])
         seconds = by_code[graph.operation]
         if (in_block := graph.block != NONE).any():
             is_forward = graph.operation == Operation.FORWARD
-            seconds = np.where(in_block, np.where(is_forward, *self.block_seconds()), seconds)
+            of_block = np.where(is_forward, *self.block_seconds()) / slices
+            seconds = np.where(in_block, of_block, seconds)
         if graph.templates:
             inside = inside_passes(
                 graph, lambda operation, tasks: np.full(len(tasks), table[operation])

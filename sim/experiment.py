@@ -280,7 +280,7 @@ class Experiment:
         loops, units = self._division()
         degrees = Degrees(self.pp, self.dp, self.tp, self.cp, self.ep, self.dp_replicate)
         parts = sum(units) if isinstance(units, tuple) else self.pp * loops * units
-        if (passes := parts * self.microbatches) > MOST_PASSES:
+        if (passes := parts * self.microbatches * self.rule.slices) > MOST_PASSES:
             raise InvalidInput(
                 f"--pp, --microbatches: {self.microbatches:,} micro-batches through "
                 f"{parts:,} stages are {passes:,} passes; at most "

@@ -58,7 +58,8 @@ def test_every_stage_runs_every_microbatch_once_each_way(name: str, data: st.Dat
                 assert kinds in ([[0, 1], [0, 2, 3]] if placement[stage] == rank else [[]])
         assert {stage for _, stage, _ in times} == set(layout.stages_of(rank))
     assert order_violations(orders) == []
-    assert replace(layout_of(orders), units_per_stage=layout.units_per_stage) == layout
+    unsaid = {"units_per_stage": layout.units_per_stage, "slices": layout.slices}
+    assert replace(layout_of(orders), **unsaid) == layout
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 7])

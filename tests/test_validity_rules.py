@@ -92,6 +92,13 @@ def goes_up_before_down() -> TaskGraph:
     return exchanged(graph, 0, 1)
 
 
+def runs_slices_in_reverse() -> TaskGraph:
+    """The loss of the second slice is there first, but attention needs the first slice."""
+    orders = read_orders("0F0,0F1,0B1,0B0")
+    graph = lower(orders, Layout(1, 2, slices=2), Communication())
+    return exchanged(graph, 0, 1)
+
+
 def starts_before_its_input_is_here() -> TaskGraph:
     graph = pair_of_ranks()
     return changed(graph, first(graph, Operation.FORWARD, unit=1), dependencies=(0,))
@@ -185,6 +192,15 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
             (
                 "#0 forward of stage 1 micro-batch 0 on rank 0 may start before "
                 "#1 forward of stage 0 micro-batch 0 on rank 0 has ended"
+            )
+        ],
+    ),
+    "slices": (
+        runs_slices_in_reverse,
+        [
+            (
+                "#1 forward of stage 0 micro-batch 1 on rank 0 may start before "
+                "#0 forward of stage 0 micro-batch 0 on rank 0 has ended"
             )
         ],
     ),

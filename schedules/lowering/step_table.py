@@ -15,6 +15,7 @@ from bfpp.schedules.operations import (
     GRADIENTS,
     INPUT_GRADIENT,
     OPERATIONS,
+    OUTPUT,
     Operation,
     Scope,
     of_scope,
@@ -70,6 +71,7 @@ def step_table(orders: Sequence[Order], layout: Layout) -> Steps:
     """Join the orders; raises `InvalidConfiguration` where they cannot run."""
     _require_complete(*_joined(orders), layout)
     _require_blocks(orders)
+    _require_slices(np.concatenate(orders), layout)
     steps, rank = _joined([in_units(order, layout) for order in orders])
     second = np.append(False, steps["fused"][:-1])
     block = np.arange(len(steps), dtype=np.int32) - second
@@ -99,6 +101,23 @@ def _require_blocks(orders: Sequence[Order]) -> None:
         for at in np.flatnonzero(order["fused"]).tolist():
             if reason := wrong_block(order[at : at + 2].tolist()):
                 raise InvalidConfiguration("schedule", f"rank {rank}: {reason}")
+
+
+def _require_slices(steps: Order, layout: Layout) -> None:
+    """Refuse slices of a micro-batch that are not in order forward, and in reverse backward."""
+    for operations, direction in ((writers(OUTPUT), 1), (writers(INPUT_GRADIENT), -1)):
+        place = np.flatnonzero(among(steps["operation"], operations))
+        place = place[np.lexsort((steps["microbatch"][place], steps["stage"][place]))]
+        in_order = direction * np.diff(place.reshape(-1, layout.slices), axis=1) > 0
+        if not in_order.all():
+            stage, microbatch = divmod(
+                int(np.argmin(in_order.all(axis=1))), layout.whole_microbatches
+            )
+            raise InvalidConfiguration(
+                "schedule",
+                f"stage {stage} runs the slices of micro-batch {microbatch} in another order than "
+                "forward in turn and backward in reverse",
+            )
 
 
 def _require_complete(steps: Order, rank: Integers, layout: Layout) -> None:

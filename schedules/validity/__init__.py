@@ -20,6 +20,7 @@ from bfpp.schedules.validity import buffers, compute, structure, transfers
 from bfpp.schedules.validity.blocks import blocks
 from bfpp.schedules.validity.findings import Finding
 from bfpp.schedules.validity.happens_before import HappensBefore, happens_before
+from bfpp.schedules.validity.slices import slices
 
 __all__ = ["ORDER", "STRUCTURE", "Violation", "violations"]
 
@@ -45,6 +46,7 @@ STRUCTURE: dict[str, Callable[[TaskGraph], Iterator[Finding]]] = {
 
 ORDER: dict[str, Callable[[TaskGraph, HappensBefore], Iterator[Finding]]] = {
     "precedence": compute.precedence,
+    "slices": slices,
     "delivery": transfers.delivery,
     "weights": buffers.weights,
     "gathers": buffers.gathers,
