@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from operator import attrgetter
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding
@@ -45,6 +45,13 @@ class ObjectTask:
     lane: int = NOTHING
     peer_lane: int = NOTHING
     piece: int = NOTHING
+    pair: list[ObjectTask] = field(default_factory=list)
+    block: int = NOTHING
+
+    @property
+    def over(self) -> ObjectTask:
+        """The task at whose end what this one makes is there."""
+        return self.pair[-1] if self.pair else self
 
 
 @dataclass(slots=True, eq=False)
@@ -85,12 +92,7 @@ def lower_to_objects(
     units: dict[int, list[int]] = {}
     for unit, stage in enumerate(layout.stage_of_unit.tolist()):
         units.setdefault(stage, []).append(unit)
-    compute = [
-        [ObjectTask(operation, rank, unit, NOTHING, 0, microbatch)
-         for operation, stage, microbatch in order
-         for unit in units[stage][:: 1 if operation == FORWARD else -1]]
-        for rank, order in enumerate(orders)
-    ]  # fmt: skip
+    compute = [_steps(list(order), rank, units) for rank, order in enumerate(orders)]
     inputs = _inputs(compute, layout)
     _take_turns(compute, inputs)
     tasks = [step for steps in compute for step in steps]
@@ -107,7 +109,35 @@ def lower_to_objects(
     tasks.sort(key=attrgetter("turn", "phase"))
     for number, task in enumerate(tasks):
         task.number = number
+        first, *others = task.pair or [task]
+        if others:
+            task.block = first.number
+        waits = [each for one in (first, *others) for each in one.dependencies]
+        task.dependencies = list({each.over for each in waits}) if task is first else []
     return ObjectGraph(tasks, _put_on_lanes(tasks, communication))
+
+
+def _steps(order: list[Step], rank: int, units: dict[int, list[int]]) -> list[ObjectTask]:
+    """A rank's steps, unit by unit: those of a block in pairs."""
+    found: list[ObjectTask] = []
+    while order:
+        together = [order.pop(0)]
+        if together[0][3]:
+            together.append(order.pop(0))
+        rows = [
+            [
+                ObjectTask(operation, rank, unit, NOTHING, 0, microbatch)
+                for unit in units[stage][:: 1 if operation == FORWARD else -1]
+            ]
+            for operation, stage, microbatch, _ in together
+        ]
+        for tasks in zip_longest(*rows):
+            pair = [task for task in tasks if task is not None]
+            found += pair
+            if len(pair) == 2:
+                for task in pair:
+                    task.pair = pair
+    return found
 
 
 def _inputs(compute: list[list[ObjectTask]], layout: Layout) -> dict[ObjectTask, ObjectTask]:
@@ -145,7 +175,7 @@ def _take_turns(compute: list[list[ObjectTask]], inputs: dict[ObjectTask, Object
             if at[rank] < len(steps):
                 step = steps[at[rank]]
                 needed = inputs.get(step)
-                if needed is None or needed.turn >= 0:
+                if needed is None or needed.over.turn >= 0:
                     ran.append(step)
         if not ran:
             raise ValueError("these orders deadlock")
@@ -154,6 +184,9 @@ def _take_turns(compute: list[list[ObjectTask]], inputs: dict[ObjectTask, Object
             at[step.rank] += 1
         left -= len(ran)
         turn += 1
+    for steps in compute:
+        for step in steps:
+            step.turn = step.over.turn
 
 
 def _transfers(
@@ -316,7 +349,8 @@ def _fully_sharded(runs: list[ObjectRun]) -> tuple[list[ObjectTask], list[Object
         apart = passes_overlap and not run.is_forward
         before = users[apart]
         weights = len(before) % AT_ONCE + AT_ONCE * apart
-        turn = runs[number - 1].first.turn if number else NOTHING
+        ahead = [before.first.turn for before in runs[max(number - 2, 0) : number]]
+        turn = max((turn for turn in ahead if turn < run.first.turn), default=NOTHING)
         freed = before[-AT_ONCE].last if len(before) >= AT_ONCE else None
         gather = _gather(run, max(turn, freed.turn) if freed else turn, weights)
         if freed:

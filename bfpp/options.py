@@ -32,6 +32,7 @@ from bfpp.sim.experiment import (
     Experiment,
     Option,
     of_group,
+    parameter_kind,
 )
 
 OTHER_NAMES = {
@@ -68,10 +69,9 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
     """How the model and the batch are divided over pipeline ranks, and in which order."""
     group = parser.add_argument_group("pipeline")
     for name in ("pp", *of_group(STAGES), "microbatches"):
-        _add(group, name)
-    for name, purpose in schedule_parameters().items():
-        names = (_option(name), *OTHER_NAMES.get(name, ()))
-        group.add_argument(*names, dest=name, type=whole_number, metavar="N", help=purpose)
+        _add(group, name, OPTIONS[name], DEFAULTS[name])
+    for name, (option, default) in schedule_parameters().items():
+        _add(group, name, option, default)
 
 
 def add_communication_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,20 +102,19 @@ def _add_cost_arguments(parser: argparse.ArgumentParser) -> None:
     physical = _add_group(parser, PHYSICAL)
     for name in (*of_group(PARALLELISM), *of_group(BATCH)):
         if name not in ("pp", "microbatches"):
-            _add(physical, name)
+            _add(physical, name, OPTIONS[name], DEFAULTS[name])
     _add_group(parser, MEASURED)
 
 
 def _add_group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
     group = parser.add_argument_group(title)
     for name in of_group(title):
-        _add(group, name)
+        _add(group, name, OPTIONS[name], DEFAULTS[name])
     return group
 
 
-def _add(group: argparse._ArgumentGroup, name: str) -> None:
+def _add(group: argparse._ArgumentGroup, name: str, option: Option, default: Any) -> None:
     """The option of a value; it says nothing unless it is given."""
-    option, default = OPTIONS[name], DEFAULTS[name]
     if option.kind == "flag" and default is None:
         action = argparse.BooleanOptionalAction
         group.add_argument(_option(name), dest=name, action=action, help=option.help)
@@ -134,14 +133,14 @@ def _add(group: argparse._ArgumentGroup, name: str) -> None:
         type=TYPES.get(option.kind, str),
         choices=option.choices or None,
         metavar=None if option.choices else option.metavar,
-        help=option.help + _default(name, option),
+        help=option.help + _default(name, option, default),
     )
 
 
-def _default(name: str, option: Option) -> str:
+def _default(name: str, option: Option, default: Any) -> str:
     """The default, if there is one and the purpose does not say it."""
-    abstract = {field.name: field.default for field in fields(AbstractCosts)}
-    default = abstract.get(name) if option.group == ABSTRACT else DEFAULTS[name]
+    if option.group == ABSTRACT:
+        default = {field.name: field.default for field in fields(AbstractCosts)}.get(name)
     if default is None or "(default" in option.help:
         return ""
     return f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
@@ -151,10 +150,17 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def schedule_parameters() -> dict[str, str]:
-    """The parameters of all schedules, and what each is for."""
+def schedule_parameters() -> dict[str, tuple[Option, Any]]:
+    """The parameters of all schedules, each with its default."""
     return {
-        field.name: str(field.metadata.get("help", f"a parameter of {name}"))
+        field.name: (
+            Option(
+                STAGES,
+                parameter_kind(field.default),
+                str(field.metadata.get("help", f"a parameter of {name}")),
+            ),
+            field.default,
+        )
         for name, schedule in registered_schedules().items()
         for field in fields(schedule)
     }

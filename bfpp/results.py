@@ -76,8 +76,10 @@ class Result:
         graph = self.timeline.graph
         parts = [
             _count(graph.layout.pp, "rank"),
-            _count(graph.layout.microbatches, "micro-batch", "es"),
+            _count(graph.layout.whole_microbatches, "micro-batch", "es"),
         ]
+        if graph.layout.slices > 1:
+            parts.append(f"{graph.layout.slices} slices each")
         if graph.communication.sharding is not Sharding.NONE:
             parts.append(f"{graph.communication.sharding} sharding")
         return ", ".join(parts)

@@ -43,6 +43,8 @@ class Plan(Training):
 
     def check(self) -> None:
         """Raises `InvalidConfiguration` for a model that cannot be cut, or cannot be run so."""
+        if self.graph.layout.slices > 1:
+            raise InvalidConfiguration("slices", "parts of micro-batches cannot be trained yet")
         _ = self.traced
         require_function(self.model, self.microbatch_size)
         if self.reduce_dtype.itemsize > self.gradient_dtype.itemsize:

@@ -120,6 +120,7 @@ def expanded(graph: TaskGraph) -> TaskGraph:
         lanes=lanes,
         lane=lane,
         peer_lane=peer_lane,
+        block=np.where(graph.block == NONE, NONE, first[graph.block])[whole],
         dependencies=_dependencies(graph, count, first),
         **columns,
     )

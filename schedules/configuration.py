@@ -51,7 +51,7 @@ class Configuration:
     @property
     def passes(self) -> int:
         """How often a micro-batch passes through a unit, forward."""
-        return self.layout.units * self.microbatches
+        return self.layout.units * self.layout.microbatches
 
     def require(self) -> None:
         """Raise `InvalidConfiguration` where the schedule cannot run."""

@@ -42,14 +42,15 @@ def peak_activations(graph: TaskGraph) -> Integers:
 def peak_microbatches(graph: TaskGraph) -> Seconds:
     """For each rank, the most activations alive at once, in micro-batches of a rank's work.
 
-    A stage counts 1 / N_stage of a model, and each of its units an equal share of it.
+    A stage counts 1 / N_stage of a model, and each of its units an equal share of it; a slice
+    counts its share of a micro-batch.
     """
     layout = graph.layout
     units = np.array(layout.units_per_stage)
     common = int(np.lcm.reduce(units))
     weight = (common // units)[layout.stage_of_unit]
     peak = _peak(graph, live_activations(graph, weight))
-    return peak.astype(float) * (layout.pp / (layout.stages * common))
+    return peak.astype(float) * (layout.pp / (layout.stages * layout.slices * common))
 
 
 def _peak(graph: TaskGraph, live: Integers) -> Integers:

@@ -7,7 +7,7 @@ A file of orders says its ranks, its micro-batches and where its stages are. Lin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.order_validity import order_violations
 from bfpp.schedules.reading import read_file
-from bfpp.schedules.steps import Order, Schedule, Step
+from bfpp.schedules.steps import Order, Schedule, Step, WithBlocks
 from bfpp.schedules.torch_format import MalformedOrders, layout_of, read_orders, read_values
 
 
 @dataclass(frozen=True)
-class GivenOrders(Schedule):
+class GivenOrders(WithBlocks):
     """The orders of `ranks`, on the layout that they are of; `said` are values said with them."""
 
     title: str
@@ -34,20 +34,26 @@ class GivenOrders(Schedule):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """None: orders are as they are."""
-        return {}
+        """Orders are as they are, but for blocks."""
+        return {"fused_blocks": self.fused_blocks}
 
     @property
     def values(self) -> Mapping[str, object]:
         """What the orders decide of an experiment, and what is said with them."""
-        return {**dict(self.said), "pp": self.home.pp, "microbatches": self.home.microbatches}
+        microbatches = self.home.whole_microbatches
+        return {**dict(self.said), "pp": self.home.pp, "microbatches": microbatches}
+
+    @property
+    def slices(self) -> int:
+        """As many as is said with the orders."""
+        return self.home.slices
 
     def placement(self, pp: int, loops: int) -> tuple[int, ...]:
         """The rank that runs each stage."""
         return self.home.placement if pp == self.home.pp else super().placement(pp, loops)
 
     def copies(self, pp: int, loops: int) -> tuple[tuple[int, ...], ...]:
-        """The rank that runs each stage's second copy, where stages have two."""
+        """The rank that runs each stage's second copy, where there are two."""
         return self.home.copies if pp == self.home.pp else super().copies(pp, loops)
 
     def steps(self, layout: Layout, rank: int) -> Sequence[Step]:  # noqa: ARG002
@@ -80,7 +86,16 @@ def read_schedule(path: str) -> GivenOrders:
         more = f" (and {len(broken) - 1} more: bfpp check {path})" if len(broken) > 1 else ""
         reason = f"{path}: {broken[0].rule}: {broken[0].message}{more}"
         raise InvalidConfiguration("schedule", reason)
-    return _given(path, orders, layout_of(orders), said)
+    return _given(path, orders, _sliced(path, layout_of(orders), said), said)
+
+
+def _sliced(path: str, layout: Layout, said: dict[str, str]) -> Layout:
+    """The layout with the slices that are said, which are no value of the experiment."""
+    slices = said.pop("slices", "1")
+    if not slices.isdecimal() or not int(slices) or layout.microbatches % int(slices):
+        reason = f"{path}: {layout.microbatches} micro-batches are not in slices of {slices}"
+        raise InvalidConfiguration("schedule", reason)
+    return replace(layout, slices=int(slices))
 
 
 def _given(

@@ -6,6 +6,9 @@ Rules that every graph keeps (and that `bfpp.schedules.validity` checks):
   a smaller number. The order of each lane is the order of its tasks' numbers.
 - A lane is one in-order queue of a rank. A transfer is one task on two lanes,
   one at the sender and one at the receiver; it starts when it heads both.
+- A block is a forward and a backward pass that run as one: two tasks that follow one another
+  on their lane. What either waits for, the first one waits for; what waits for either waits
+  for the second.
 - Columns hold -1 (`NONE`) where a task has no such thing.
 """
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "operation", "rank", "peer", "unit", "microbatch", "lane", "peer_lane", "weight_buffer",
-    "gradient_buffer", "piece",
+    "gradient_buffer", "piece", "block",
 )  # fmt: skip
 """The columns that hold one number for each task."""
 
@@ -61,7 +64,8 @@ class Task(NamedTuple):
     and of its first one. `weight_buffer` is where a gather puts weights and a
     compute step finds them; `gradient_buffer` is where a backward pass adds
     gradients and a reduction finds them; both number the buffers of a rank. `piece` is
-    which one of its pass it is (`schedules.composite`).
+    which one of its pass it is (`schedules.composite`). `block` is the number of the first task
+    of its block.
     """
 
     number: int
@@ -76,6 +80,7 @@ class Task(NamedTuple):
     weight_buffer: int
     gradient_buffer: int
     piece: int
+    block: int
     dependencies: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -118,6 +123,7 @@ class TaskGraph:
     weight_buffer: Integers
     gradient_buffer: Integers
     piece: Integers
+    block: Integers
     dependencies: Groups
     templates: Templates = field(default_factory=dict)
 
@@ -150,6 +156,7 @@ class TaskGraph:
             int(self.weight_buffer[number]),
             int(self.gradient_buffer[number]),
             int(self.piece[number]),
+            int(self.block[number]),
             tuple(self.dependencies.of(number).tolist()),
         )
 

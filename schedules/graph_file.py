@@ -3,7 +3,7 @@
 One object: `format`, `schedule`, `layout`, `communication`, `lanes` (rank, stream,
 peer), `templates` (operation, unit, and the operation and share of each piece), and
 `tasks`, a list for each column; `dependencies` holds a list for each task. Templates
-and the column `piece` may be absent. Reading checks the form alone;
+and the columns `piece` and `block` may be absent. Reading checks the form alone;
 `bfpp.schedules.validity` checks the meaning.
 """
 
@@ -85,7 +85,8 @@ def recorded_graph(record: object) -> TaskGraph:
 
 
 def _graph(record: dict[str, Any]) -> TaskGraph:
-    tasks = {"piece": [NONE] * len(record["tasks"]["operation"]), **record["tasks"]}
+    nothing = [NONE] * len(record["tasks"]["operation"])
+    tasks = {"piece": nothing, "block": nothing, **record["tasks"]}
     columns = {name: _column(tasks[name], name) for name in COLUMNS[1:]}
     operation = np.array([operation_named(name) for name in tasks["operation"]], dtype=np.int8)
     lists = tasks["dependencies"]
@@ -122,7 +123,8 @@ def _templates(record: list[Any]) -> Templates:
 
 
 def _layout(record: dict[str, Any]) -> Layout:
-    for name in ("pp", "microbatches"):
+    record = {"slices": 1, **record}
+    for name in ("pp", "microbatches", "slices"):
         if type(record[name]) is not int:
             raise MalformedGraph(f"layout: {name} must be a whole number, not {record[name]!r}")
     copies = record.get("copies", [])
@@ -167,6 +169,7 @@ def _require_form(graph: TaskGraph) -> None:
         "dependencies": (graph.dependencies.member, 0, tasks),
         "lane": (graph.lane, 0, len(graph.lanes)),
         "peer_lane": (graph.peer_lane, -1, len(graph.lanes)),
+        "block": (graph.block, -1, tasks),
     }
     for name, (numbers, least, limit) in limits.items():
         outside = (numbers < least) | (numbers >= limit)

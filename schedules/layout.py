@@ -31,7 +31,8 @@ class Layout:
 
     `placement` holds the rank of each stage: by default they loop around the ranks, `loops`
     times (virtual pipeline stages). `copies` holds the ranks of second copies, if there are
-    any. `units_per_stage` may be one number for all of them.
+    any. `units_per_stage` may be one number for all of them. Each micro-batch may run as several
+    `slices` of it, one after the other: `microbatches` counts these, each as one.
 
     >>> Layout(2, 8, loops=2).placement
     (0, 1, 0, 1)
@@ -46,6 +47,7 @@ class Layout:
     placement: tuple[int, ...]
     units_per_stage: tuple[int, ...]
     copies: tuple[tuple[int, ...], ...]
+    slices: int
 
     def __init__(
         self,
@@ -56,8 +58,9 @@ class Layout:
         units_per_stage: int | Sequence[int] = 1,
         placement: Sequence[int] | None = None,
         copies: Sequence[Sequence[int]] = (),
+        slices: int = 1,
     ) -> None:
-        given = {"pp": pp, "microbatches": microbatches, "loops": loops}
+        given = {"pp": pp, "microbatches": microbatches, "loops": loops, "slices": slices}
         for field, value in given.items():
             if value < 1:
                 raise InvalidConfiguration(field, f"must be at least 1, not {value}")
@@ -71,6 +74,7 @@ class Layout:
             ("placement", tuple(placement)),
             ("units_per_stage", tuple(units_per_stage)),
             ("copies", tuple(map(tuple, copies))),
+            ("slices", slices),
         ):
             object.__setattr__(self, field, values)
         self._require_stages()
@@ -104,6 +108,8 @@ class Layout:
         if max(units := self.units_per_stage) > 1:
             alike = len(set(units)) == 1
             words.append(f"units_per_stage={units[0] if alike else units}")
+        if self.slices > 1:
+            words.append(f"slices={self.slices}")
         return f"Layout({', '.join(words)})"
 
     def _require_copies(self) -> None:
@@ -129,6 +135,11 @@ class Layout:
                     "copies",
                     f"ranks {ranks[0]} and {ranks[-1]} share some of their stages, not all",
                 )
+
+    @property
+    def whole_microbatches(self) -> int:
+        """The number of micro-batches, however many slices each has."""
+        return self.microbatches // self.slices
 
     @property
     def stages(self) -> int:

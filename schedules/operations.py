@@ -176,6 +176,11 @@ class Operation(int):
         return self.row.title
 
     @property
+    def is_of_cell(self) -> bool:
+        """Whether a task is of a micro-batch."""
+        return self.row.scope is Scope.CELL
+
+    @property
     def reads(self) -> tuple[Needed, ...]:
         """What a task needs, and of which unit."""
         return tuple(Needed(it) if isinstance(it, Datum) else it for it in self.row.reads)

@@ -7,6 +7,8 @@ micro-batches are those that the orders name. What a step waits for:
     backward, input  its own forward pass, and the gradient from the stage after
     weight           its own input half
 
+A block waits for what both of its passes wait for, and others wait for its end.
+
 Each rule reports what no other rule reports: a wait for a step that is missing,
 or that comes too late on the same rank, is not also a deadlock.
 """
@@ -19,8 +21,10 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice, pairwise
 
+import numpy as np
+
 from bfpp.schedules.operations import OPERATIONS, Operation, writers
-from bfpp.schedules.steps import Order, Step
+from bfpp.schedules.steps import Order, Step, wrong_block
 from bfpp.schedules.torch_format import word
 
 MOST_LISTED = 20
@@ -60,12 +64,15 @@ class _Table:
     """Steps rank by rank; the (rank, position) places of each; what comes too late.
 
     `late` holds, for a step and what it waits for, the rank that runs the two
-    in the wrong order.
+    in the wrong order. Steps say nothing of blocks here: `blocks` holds the rank and the steps
+    of each, as they are in the orders, and `over` what is done when a step of a block is.
     """
 
     ranks: list[list[Step]]
     places: dict[Step, list[tuple[int, int]]]
     late: dict[tuple[Step, Step], int]
+    blocks: list[tuple[int, list[Step]]]
+    over: dict[Step, tuple[Step, ...]]
 
     def named(self, *steps: Step) -> tuple[str, ...]:
         """The places of these steps in words, `MOST_LISTED` at most."""
@@ -86,7 +93,7 @@ _Finding = tuple[str, tuple[str, ...]]
 
 
 def _look_up(orders: Sequence[Order]) -> _Table:
-    ranks: list[list[Step]] = [order.tolist() for order in orders]
+    ranks = [[_step(*step[:3]) for step in order.tolist()] for order in orders]
     places: dict[Step, list[tuple[int, int]]] = {}
     for rank, steps in enumerate(ranks):
         for position, step in enumerate(steps):
@@ -97,14 +104,26 @@ def _look_up(orders: Sequence[Order]) -> _Table:
             made = places.get(producer)
             if made and all(at[0] == rank and at[1] > position for at in made):
                 late[step, producer] = rank
-    return _Table(ranks, places, late)
+    blocks: list[tuple[int, list[Step]]] = []
+    over: dict[Step, tuple[Step, ...]] = {}
+    for rank, order in enumerate(orders):
+        for at in np.flatnonzero(order["fused"]).tolist():
+            blocks.append((rank, block := order[at : at + 2].tolist()))
+            if not wrong_block(block):
+                first, second = ranks[rank][at : at + 2]
+                over |= {first: (), second: (first, second)}
+    return _Table(ranks, places, late, blocks, over)
+
+
+def _step(operation: int, stage: int, microbatch: int) -> Step:
+    return (operation, stage, microbatch, False)
 
 
 def _producers(step: Step) -> Iterator[Step]:
     """What a step waits for, as far as it exists; a gradient comes whole or as a half."""
-    operation, stage, microbatch = step
+    operation, stage, microbatch, _ = step
     for producer, units_on in _makers(operation):
-        yield (producer, stage + units_on, microbatch)
+        yield _step(producer, stage + units_on, microbatch)
 
 
 @cache
@@ -138,7 +157,7 @@ def _placement(table: _Table) -> Iterator[_Finding]:
 
 def _are_copies(table: _Table, ranks_of: list[list[int]]) -> bool:
     """Whether two ranks each share all their stages, and no micro-batch of any."""
-    cells = [{step[1:] for step in steps} for steps in table.ranks]
+    cells = [{step[1:3] for step in steps} for steps in table.ranks]
     held = [{stage for stage, _ in own} for own in cells]
     return all(
         len(ranks) == 2
@@ -175,8 +194,8 @@ def _backward(table: _Table) -> Iterator[_Finding]:
     """Each stage runs each micro-batch backward exactly once, whole or in two halves."""
     kinds = (Operation.BACKWARD, Operation.BACKWARD_INPUT, Operation.BACKWARD_WEIGHT)
     yield from _absent(table, kinds, "backward")
-    for stage, microbatch in sorted({step[1:] for step in table.places}):
-        steps = [(kind, stage, microbatch) for kind in kinds]
+    for stage, microbatch in sorted({step[1:3] for step in table.places}):
+        steps = [_step(kind, stage, microbatch) for kind in kinds]
         times = tuple(len(table.of(step)) for step in steps)
         if any(times) and times not in ((1, 0, 0), (0, 1, 1)):
             words = [word(step) for step in steps for _ in table.of(step)]
@@ -193,7 +212,7 @@ def _absent(table: _Table, kinds: Sequence[Operation], direction: str) -> Iterat
     """Per stage, the micro-batches that others run and that it does not."""
     every = sorted({step[2] for step in table.places})
     present: dict[int, set[int]] = {step[1]: set() for step in table.places}
-    for operation, stage, microbatch in table.places:
+    for operation, stage, microbatch, _ in table.places:
         if operation in kinds:
             present[stage].add(microbatch)
     for stage, ran in sorted(present.items()):
@@ -202,8 +221,15 @@ def _absent(table: _Table, kinds: Sequence[Operation], direction: str) -> Iterat
             noun = "micro-batch" if count == 1 else "micro-batches"
             yield (
                 f"stage {stage} never runs {noun} {_listed(some, count)} {direction}",
-                tuple(word((kinds[0], stage, one)) for one in some),
+                tuple(word(_step(kinds[0], stage, one)) for one in some),
             )
+
+
+def _blocks(table: _Table) -> Iterator[_Finding]:
+    """A block is a forward and a backward pass that do not wait for each other."""
+    for rank, steps in table.blocks:
+        if reason := wrong_block(steps):
+            yield f"rank {rank}: {reason}", tuple(_on(rank, step) for step in steps)
 
 
 def _local_order(table: _Table) -> Iterator[_Finding]:
@@ -224,9 +250,10 @@ def _deadlock(table: _Table) -> Iterator[_Finding]:
         if (producer := _unmet(table, step, done)) is not None:
             stuck.setdefault(producer, []).append((rank, step))
             continue
-        done.add(step)
         heads.extend((rank, after) for after in islice(following[rank], 1))
-        heads.extend(stuck.pop(step, ()))
+        for ended in table.over.get(step, (step,)):
+            done.add(ended)
+            heads.extend(stuck.pop(ended, ()))
     for rank, step, producer in sorted((*head, key) for key in stuck for head in stuck[key]):
         where = table.of(producer)[0][0]
         message = f"rank {rank} stops before {word(step)}, which waits for {_on(where, producer)}"
@@ -243,7 +270,7 @@ def _unmet(table: _Table, step: Step, done: set[Step]) -> Step | None:
 
 
 def _by_stage(table: _Table) -> list[tuple[Step, list[tuple[int, int]]]]:
-    return sorted(table.places.items(), key=lambda item: item[0][1:])
+    return sorted(table.places.items(), key=lambda item: item[0][1:3])
 
 
 def _listed(items: Iterable[object], count: int | None = None) -> str:
@@ -258,6 +285,7 @@ RULES: dict[str, Callable[[_Table], Iterable[_Finding]]] = {
     "numbering": _numbering,
     "forward": _forward,
     "backward": _backward,
+    "blocks": _blocks,
     "local order": _local_order,
     "deadlock": _deadlock,
 }

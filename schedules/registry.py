@@ -16,8 +16,10 @@ from bfpp.schedules import (
     chimera,
     controllable_memory,
     depth_first,
+    dual_pipe,
     gpipe,
     one_forward_one_backward,
+    sequence_slices,
     zero_bubble,
     zero_bubble_vee,
 )
@@ -41,6 +43,9 @@ BUILT_IN = (
     zero_bubble_vee.SCHEDULE,
     controllable_memory.V_HALF,
     controllable_memory.V_MIN,
+    dual_pipe.DUAL_PIPE,
+    dual_pipe.DUAL_PIPE_V,
+    sequence_slices.SCHEDULE,
 )
 
 DEFAULT_SCHEDULES = tuple(schedule.name for schedule in OF_THE_PAPER)
@@ -49,6 +54,7 @@ DEFAULT_SCHEDULES = tuple(schedule.name for schedule in OF_THE_PAPER)
 ALIASES = {
     "interleaved": "depth-first",
     "bfs": "breadth-first",
+    "dualpipev": "dualpipe-v",
     "interleaved-zero-bubble": "zb1p",
     "zbh1": "zb-h1",
     "zbh2": "zb-h2",

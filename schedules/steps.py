@@ -8,43 +8,67 @@ gathers, reductions, buffers) follows from these orders.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules.columns import Flags, Integers
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 
-Step = tuple[int, int, int]
-"""(operation, stage, micro-batch)"""
+Step = tuple[int, int, int, bool]
+"""(operation, stage, micro-batch, whether it is one block with the step after it)"""
 
-STEP = np.dtype([("operation", np.int8), ("stage", np.int32), ("microbatch", np.int32)])
+STEP = np.dtype(
+    [
+        ("operation", np.int8),
+        ("stage", np.int32),
+        ("microbatch", np.int32),
+        ("fused", np.bool_),
+    ]
+)
 Order = npt.NDArray[np.void]
 """The compute steps of one rank, in its order: an array of `STEP`."""
 
 
 def forward(stage: int, microbatch: int) -> Step:
     """The forward pass of one micro-batch through one stage."""
-    return (0, stage, microbatch)
+    return (0, stage, microbatch, False)
 
 
 def backward(stage: int, microbatch: int) -> Step:
     """The whole backward pass: gradients of the input and of the weights."""
-    return (1, stage, microbatch)
+    return (1, stage, microbatch, False)
 
 
 def backward_input(stage: int, microbatch: int) -> Step:
     """The half of a backward pass that another stage waits for."""
-    return (2, stage, microbatch)
+    return (2, stage, microbatch, False)
 
 
 def backward_weight(stage: int, microbatch: int) -> Step:
     """The half of a backward pass that only the weights' reduction waits for."""
-    return (3, stage, microbatch)
+    return (3, stage, microbatch, False)
+
+
+def fused(first: Step, second: Step) -> Iterator[Step]:
+    """A forward and a backward pass as one block: both begin with it, and both end with it."""
+    yield (*first[:3], True)
+    yield second
+
+
+def wrong_block(steps: Sequence[Step]) -> str | None:
+    """Why the steps of a block, or what there is of it, cannot be one; None if they can."""
+    if {step[0] for step in steps} != {0, 1}:
+        return "a block is a forward and a whole backward pass"
+    first, second = steps
+    if second[3]:
+        return "a block is of two steps"
+    if first[1:3] == second[1:3]:
+        return f"the passes of stage {first[1]}, micro-batch {first[2]} cannot be one block"
+    return None
 
 
 def in_sequences(
@@ -64,24 +88,26 @@ def in_turn(times: int, *passes: Iterator[Step]) -> Iterator[Step]:
             yield from islice(each, 1)
 
 
-def units_in_turn(
-    stage: Integers, is_forward: Flags, layout: Layout
-) -> tuple[npt.NDArray[np.intp], Integers]:
-    """The step of each unit's step, and its unit: forward in turn, backward in reverse."""
+def in_units(order: Order, layout: Layout) -> Order:
+    """The order with a step for each unit, as if each were a stage of its own.
+
+    Units run in turn, backward in reverse. Those of a block are paired one by one, as many as
+    both of its stages have: each pair is a block, and those left over run alone.
+    """
     units = np.array(layout.units_per_stage, dtype=np.int32)
     first_of_stage = np.cumsum(units) - units
-    count = units[stage]
-    step = np.repeat(np.arange(len(stage)), count)
+    count = units[order["stage"]]
+    step = np.repeat(np.arange(len(order)), count)
     turn = np.arange(len(step)) - np.repeat(np.cumsum(count) - count, count)
-    turn = np.where(is_forward[step], turn, count[step] - 1 - turn)
-    return step, (first_of_stage[stage[step]] + turn).astype(np.int32)
-
-
-def in_units(order: Order, layout: Layout) -> Order:
-    """The order with a step for each unit, as if each were a stage of its own."""
-    step, unit = units_in_turn(order["stage"], order["operation"] == 0, layout)
+    if order["fused"].any():
+        block = np.arange(len(order)) - np.append(False, order["fused"][:-1])
+        by_pair = np.lexsort((step, turn, block[step]))
+        step, turn = step[by_pair], turn[by_pair]
     expanded = order[step]
-    expanded["stage"] = unit
+    expanded["fused"] &= turn < np.append(count[1:], 0)[step]
+    is_forward = expanded["operation"] == 0
+    expanded["stage"] = first_of_stage[order["stage"][step]]
+    expanded["stage"] += np.where(is_forward, turn, count[step] - 1 - turn)
     return expanded
 
 
@@ -92,7 +118,7 @@ class Schedule:
     A schedule is a class with a `name` and `steps`; its fields, if any, are parameters of
     its own. A rank holds `loops` stages or, if it is `looped`, any number of them; `placement`
     says where they are, and `copies` where second copies are, if there are any: `copy_of` says
-    which one a micro-batch goes through.
+    which one a micro-batch goes through. A micro-batch runs in `slices`.
 
     >>> class InTurn(Schedule):
     ...     name = "in-turn"
@@ -126,6 +152,11 @@ class Schedule:
         del pp, loops
         return ()
 
+    @property
+    def slices(self) -> int:
+        """Parts of a micro-batch that run as if each were one."""
+        return 1
+
     def copy_of(self, layout: Layout, microbatch: int) -> int:
         """The copy of all stages that a micro-batch goes through."""
         del layout, microbatch
@@ -143,10 +174,11 @@ class Schedule:
         self._require_loops(loops)
         return Layout(
             pp,
-            microbatches,
+            microbatches * self.slices,
             units_per_stage=units_per_stage,
             placement=self.placement(pp, loops),
             copies=self.copies(pp, loops),
+            slices=self.slices,
         )
 
     def division(self, parts: int) -> tuple[int, int]:
@@ -188,6 +220,12 @@ class Schedule:
             raise InvalidConfiguration("placement", f"{self.name} places stages otherwise")
         if layout.copies != self.copies(layout.pp, layout.loops):
             raise InvalidConfiguration("copies", f"{self.name} places copies of stages otherwise")
+        if layout.slices != self.slices or layout.microbatches % self.slices:
+            raise InvalidConfiguration(
+                "slices",
+                f"{self.name} runs micro-batches in {self.slices}, and {layout.microbatches} in "
+                f"{layout.slices} are not so",
+            )
         self.validate(layout)
 
     def can_run(self, layout: Layout) -> bool:
@@ -202,6 +240,24 @@ class Schedule:
         """The order of each rank, as arrays of `STEP`; raises what `require` does."""
         self.require(layout)
         return [np.fromiter(self.steps(layout, rank), dtype=STEP) for rank in range(layout.pp)]
+
+
+@dataclass(frozen=True)
+class WithBlocks(Schedule):
+    """A schedule some of whose forward and backward passes are blocks, unless that is refused."""
+
+    _: KW_ONLY
+    fused_blocks: bool = field(
+        default=True,
+        metadata={"help": "without: the two passes of a fused block run in turn"},
+    )
+
+    def orders(self, layout: Layout) -> list[Order]:
+        """The order of each rank, with blocks or with their passes in turn."""
+        orders = super().orders(layout)
+        for order in orders:
+            order["fused"] &= self.fused_blocks
+        return orders
 
 
 class OnVee(Schedule):

@@ -5,9 +5,9 @@ forward pass of micro-batch 3 through stage 2, `2B3` its backward pass, `2I3` an
 `2W3` the halves of a split backward pass (gradients of input and weights).
 
 - Writing gives compute steps alone; torch reads them as `compute_only`.
+- `(0F4;7B0)OVERLAP_F_B` is a block of two steps.
 - Reading also takes what torch's own dumps hold besides: empty cells (idle
-  slots), communication actions, which follow from the orders and are skipped,
-  and overlapped pairs, `(0F4;7B0)OVERLAP_F_B`, which become their steps in turn.
+  slots), and communication actions, which follow from the orders and are skipped.
 - A blank line is a rank that runs nothing, except at the end of the file. Lines that begin with
   `#` are skipped; `# key = value` is what `read_values` reads.
 - Reading checks words, not orders: see `bfpp.schedules.order_validity` for those.
@@ -16,7 +16,7 @@ forward pass of micro-batch 3 through stage 2, `2B3` its backward pass, `2I3` an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ _CODES = {letter: int(operation) for operation, letter in LETTERS.items()}
 
 _COMPUTE = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
 _COMMUNICATION = re.compile(r"[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|(?:SEND|RECV)_[FB])[0-9]*")
-_OVERLAPPED = re.compile(r"\((.*)\)OVERLAP_F_B")
+_BLOCK = re.compile(r"\(([^;]*);([^;]*)\)OVERLAP_F_B")
 _VALUE = re.compile(r"#\s*([a-z][a-z_-]*)\s*=\s*(\S.*)")
 _END_OF_LINE = re.compile(r"\r\n|\n|\r")
 
@@ -54,17 +54,28 @@ class MalformedOrders(InvalidConfiguration):
 
 def word(step: Step) -> str:
     """The word of a compute step: `2F3`."""
-    operation, stage, microbatch = step
+    operation, stage, microbatch, _ = step
     return f"{stage}{LETTERS[OPERATIONS[operation]]}{microbatch}"
 
 
 def write_orders(orders: Sequence[Order]) -> str:
     """The orders as text, one line a rank; `read_orders` gives them back."""
+    return "".join(",".join(_actions(order.tolist())) + "\n" for order in orders)
+
+
+def _actions(steps: Iterable[Step]) -> Iterator[str]:
+    """The words of steps; two for a block are in one."""
     letters = [LETTERS[operation] for operation in sorted(LETTERS)]
-    return "".join(
-        ",".join(f"{stage}{letters[kind]}{microbatch}" for kind, stage, microbatch in steps) + "\n"
-        for steps in (order.tolist() for order in orders)
-    )
+    begun = ""
+    for kind, stage, microbatch, fused in steps:
+        action = f"{stage}{letters[kind]}{microbatch}"
+        if fused:
+            begun = f"({action};"
+        elif begun:
+            yield f"{begun}{action})OVERLAP_F_B"
+            begun = ""
+        else:
+            yield action
 
 
 def read_orders(text: str | bytes) -> list[Order]:
@@ -112,13 +123,14 @@ def _decoded(text: str | bytes) -> str:
 def _steps(line: str, number: int) -> Iterator[Step]:
     for position, cell in enumerate(line.split(","), 1):
         action = cell.strip().removeprefix('"').removesuffix('"').strip()
-        overlapped = _OVERLAPPED.fullmatch(action)
-        for part in overlapped[1].split(";") if overlapped else [action]:
+        block = _BLOCK.fullmatch(action)
+        for place, part in enumerate(block.groups() if block else [action]):
             if compute := _COMPUTE.fullmatch(part.strip()):
                 stage, letter, microbatch = compute.groups()
                 where = f"line {number}, cell {position}"
-                yield _CODES[letter], _number(stage, where), _number(microbatch, where)
-            elif overlapped or (action and not _COMMUNICATION.fullmatch(action)):
+                fused = block is not None and place == 0
+                yield _CODES[letter], _number(stage, where), _number(microbatch, where), fused
+            elif block or (action and not _COMMUNICATION.fullmatch(action)):
                 raise MalformedOrders(
                     f"line {number}, cell {position}: {_shown(action)} is not an action; "
                     "expected stage, one of F, B, I, W, and micro-batch, as in 2F0"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bfpp.schedules import InvalidConfiguration, TaskGraph
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.composite import shares
 from bfpp.schedules.operations import OPERATIONS, Operation
 from bfpp.sim.costs import Costs, fixed_costs, inside_passes
@@ -23,8 +24,9 @@ class AbstractCosts:
 
     A whole backward pass takes the sum of its halves by default. Of a whole one
     that is given, a half takes what the other leaves, and each one half of it
-    by default; without any of the three, a whole one takes 2. `further` are those of
-    operations that are not built in, by the parameter's name. Raises
+    by default; without any of the three, a whole one takes 2. A block of a forward and a
+    whole backward pass takes `forward_backward`, by default their sum. `further` are those
+    of operations that are not built in, by the parameter's name. Raises
     `InvalidConfiguration` where the whole is not the sum of its halves.
     """
 
@@ -37,6 +39,7 @@ class AbstractCosts:
     reduce: float = 0.0
     optimizer: float = 0.0
     norm: float = 0.0
+    forward_backward: float | None = None
     further: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,15 +67,30 @@ class AbstractCosts:
             of_weight = self.backward - of_input
         return self.backward, max(of_input, 0.0), max(of_weight, 0.0)
 
-    def by_operation(self) -> dict[Operation, float]:
-        """Seconds of a task of each operation."""
-        return {operation: PRICES[operation].abstract(self) for operation in OPERATIONS}
+    def block_seconds(self) -> tuple[float, float]:
+        """Seconds of a block, divided over its two passes as their own seconds are."""
+        forward, backward = self.forward, self.backward_seconds()[0]
+        if self.forward_backward is None:
+            return forward, backward
+        share = forward / (forward + backward) if forward + backward else 0.5
+        return self.forward_backward * share, self.forward_backward * (1 - share)
+
+    def by_operation(self, slices: int = 1) -> dict[Operation, float]:
+        """Seconds of a task of each operation: of a micro-batch's, those of one slice."""
+        return {
+            operation: PRICES[operation].abstract(self) / (slices if operation.is_of_cell else 1)
+            for operation in OPERATIONS
+        }
 
     def costs(self, graph: TaskGraph) -> Costs:
         """Seconds by operation; no bytes, so no port is shared."""
-        table = self.by_operation()
+        table, slices = self.by_operation(graph.layout.slices), graph.layout.slices
         by_code = np.array([table[operation] for operation in OPERATIONS])
         seconds = by_code[graph.operation]
+        if (in_block := graph.block != NONE).any():
+            is_forward = graph.operation == Operation.FORWARD
+            of_block = np.where(is_forward, *self.block_seconds()) / slices
+            seconds = np.where(in_block, of_block, seconds)
         if graph.templates:
             inside = inside_passes(
                 graph, lambda operation, tasks: np.full(len(tasks), table[operation])

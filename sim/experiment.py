@@ -160,6 +160,13 @@ class Experiment:
         "weight half of a backward pass (default: what the other leaves, or half)",
         "S",
     )
+    forward_backward: float | None = _option(
+        None,
+        ABSTRACT,
+        "seconds",
+        "fused block of a forward and a backward pass (default: the sum)",
+        "S",
+    )
     transfer: float | None = _option(
         None, ABSTRACT, "seconds", "P2P transfer between two ranks", "S"
     )
@@ -273,7 +280,7 @@ class Experiment:
         loops, units = self._division()
         degrees = Degrees(self.pp, self.dp, self.tp, self.cp, self.ep, self.dp_replicate)
         parts = sum(units) if isinstance(units, tuple) else self.pp * loops * units
-        if (passes := parts * self.microbatches) > MOST_PASSES:
+        if (passes := parts * self.microbatches * self.rule.slices) > MOST_PASSES:
             raise InvalidInput(
                 f"--pp, --microbatches: {self.microbatches:,} micro-batches through "
                 f"{parts:,} stages are {passes:,} passes; at most "
@@ -433,7 +440,12 @@ class Experiment:
         in Python.
         """
         values: dict[str, Any] = {"schedule": self.rule.name}
-        values |= {name: value for name, value in self.rule.parameters.items() if value is not None}
+        defaults = {each.name: each.default for each in fields(self.rule)}
+        values |= {
+            name: value
+            for name, value in self.rule.parameters.items()
+            if value != defaults.get(name)
+        }
         for name, default in DEFAULTS.items():
             if (value := getattr(self, name)) != default:
                 if not isinstance(value, str | int | float):
@@ -475,13 +487,20 @@ def experiment_of(values: Mapping[str, object]) -> Experiment:
     schedule = find_schedule(name)
     given = {**schedule.values, **given}
     parameters = {
-        each: _read(each, "count", given.pop(each)) for each in schedule.parameters if each in given
+        each: _read(each, parameter_kind(value), given.pop(each))
+        for each, value in schedule.parameters.items()
+        if each in given
     }
     for each in given:
         if each not in OPTIONS:
             raise InvalidConfiguration(each, f"there is no such value{did_you_mean(each, OPTIONS)}")
     read = {each: _read(each, OPTIONS[each].kind, value) for each, value in given.items()}
     return Experiment(replace(schedule, **parameters), **read)
+
+
+def parameter_kind(value: object) -> str:
+    """How a schedule's own parameter is given, by a value of it."""
+    return "flag" if isinstance(value, bool) else "count"
 
 
 def _read(name: str, kind: str, value: object) -> Any:

@@ -67,7 +67,7 @@ class Links:
         latency = np.where(crosses, between.latency + between.transfer_latency, inside.latency)
         return Load(
             latency + (meeting if self.implementation.blocking_transfers else 0.0),
-            self.execution.hidden_bytes / self.placement.degrees.tp,
+            self.execution.hidden_bytes / (self.placement.degrees.tp * graph.layout.slices),
             PORTS * rank + np.where(crosses, NETWORK_OUT, NVLINK_OUT),
             PORTS * peer + np.where(crosses, NETWORK_IN, NVLINK_IN),
         )
@@ -159,7 +159,8 @@ class Links:
             return np.zeros(len(graph))
         ranks = self.placement.degrees.tp
         link: Link = self.cluster.group_link(ranks)
-        gathering = all_reduce_seconds(self.execution.hidden_bytes, ranks, link) / 2
+        size = self.execution.hidden_bytes / graph.layout.slices
+        gathering = all_reduce_seconds(size, ranks, link) / 2
         return _of_transfers(graph, np.full(len(graph), gathering))
 
     def _slowdown(self, graph: TaskGraph, taken: Seconds) -> Seconds:

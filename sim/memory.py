@@ -135,7 +135,7 @@ def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) ->
     of_state = physical.parameter_bytes(sharding).state
     state = of_state * physical.state_share(layout, sharding) * parameters
     units = unit_activations(physical, layers)
-    return state + float((units.saved + units.transient).min())
+    return state + float((units.saved + units.transient).min()) / layout.slices
 
 
 def rank_memories(timeline: Timeline, physical: PhysicalCosts) -> list[Memory]:
@@ -168,7 +168,8 @@ def _peak_passing(timeline: Timeline, physical: PhysicalCosts, rank: int) -> tup
     """Bytes of saved and of transient activations when both together need most.
 
     A backward pass restores one layer at a time; one in two halves holds all that it has
-    restored of its stage, from the first half to the end of the second.
+    restored of its stage, from the first half to the end of the second. The passes of a block
+    are under way at once.
     """
     graph = timeline.graph
     units = unit_activations(physical, physical.layers(graph.layout))
@@ -178,8 +179,11 @@ def _peak_passing(timeline: Timeline, physical: PhysicalCosts, rank: int) -> tup
     halves = _alive(operation, HALVED, units.restored[unit])
     # What ends may leave a rest of rounding behind.
     transient = np.maximum(halves - units.restored_layer, 0.0) + units.transient[unit]
+    second = np.flatnonzero((graph.block[tasks] != NONE) & (graph.block[tasks] != tasks))
+    transient[second] += transient[second - 1]
     peak = int(np.argmax(saved + transient))
-    return float(saved[peak]), float(transient[peak])
+    slices = graph.layout.slices
+    return float(saved[peak]) / slices, float(transient[peak]) / slices
 
 
 def _split_parameters(layout: Layout, physical: PhysicalCosts, rank: int) -> tuple[Numbers, float]:

@@ -113,7 +113,7 @@ class PhysicalCosts:
 
     def batch(self, layout: Layout) -> int:
         """Samples of a step (B)."""
-        return self.degrees.dp * self.microbatch_size * layout.microbatches
+        return self.degrees.dp * self.microbatch_size * layout.whole_microbatches
 
     def model_flops(self, layout: Layout) -> float:
         """Operations (flop) of a step on one device, without recomputation (for the MFU)."""
@@ -125,7 +125,7 @@ class PhysicalCosts:
 
         As in the paper's C_GPU, attention's are counted as if nothing were masked.
         """
-        samples = self.microbatch_size * layout.microbatches
+        samples = self.microbatch_size * layout.whole_microbatches
         recomputed = int(self.layers(layout).recomputed.sum())
         again = samples * recomputed * recomputed_flops(self.model, self.recomputation)
         return self.model_flops(layout) + again / (self.tp * layout.pp)
@@ -242,8 +242,8 @@ class PhysicalStep:
         return seconds
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
-        """Passes of micro-batches through units, by their parts."""
-        by_unit = sum(getattr(self._units, part) for part in parts)
+        """Passes of micro-batches through units, by their parts; of slices, an equal share."""
+        by_unit = sum(getattr(self._units, part) for part in parts) / self.graph.layout.slices
         return Load(by_unit[self.graph.unit[tasks]])
 
     def state_traffic(self, tasks: Integers, traffic: float) -> Load:

@@ -142,7 +142,7 @@ class MeasuredStep:
     def passes(self, tasks: Integers, kind: str) -> Seconds:
         """Passes of micro-batches through stages."""
         by_unit = self.profile.pass_seconds(self.graph.layout, kind)
-        seconds: Seconds = by_unit[self.graph.unit[tasks]]
+        seconds: Seconds = by_unit[self.graph.unit[tasks]] / self.graph.layout.slices
         return seconds
 
     def of_unit(self, tasks: Integers) -> Seconds:
@@ -165,7 +165,7 @@ class MeasuredStep:
         """Latency, and what a stage hands on over the bandwidth: a task's own, or one near it."""
         last_layers = [layers[-1] for layers in self.profile.cuts(self.graph.layout)]
         size = np.array([self.profile.layers[layer]["bytes"] for layer in last_layers])
-        sent = size[self.graph.unit[tasks] + of_unit]
+        sent = size[self.graph.unit[tasks] + of_unit] / self.graph.layout.slices
         latency, bandwidth = self.profile.channel_tables(self.graph.layout.pp)
         ends = self.graph.rank[tasks], self.graph.peer[tasks]
         seconds: Seconds = latency[ends] + sent / bandwidth[ends]

@@ -39,6 +39,7 @@ def rebuilt(graph: TaskGraph, tasks: list[Task]) -> TaskGraph:
         name: np.array([getattr(task, name) for task in tasks], dtype=getattr(graph, name).dtype)
         for name in COLUMNS
     }
+    columns["block"][:] = [number.get(block, NONE) for block in columns["block"].tolist()]
     return replace(graph, dependencies=group_by(ends, starts, len(tasks)), **columns)
 
 

@@ -4,7 +4,7 @@
   is communicated, over every registered schedule.
 - `graphs()`: the task graph of one.
 - `orders()`: compute orders that no schedule would think of, halves of backward
-  passes and copies of stages among them, all of which can run.
+  passes, fused blocks and copies of stages among them, all of which can run.
 - `order_graphs()`: their task graphs.
 
 All stay small: a few hundred tasks.
@@ -13,6 +13,7 @@ All stay small: a few hundred tasks.
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from bfpp.schedules import (
     lower,
     registered_schedules,
 )
+from bfpp.schedules.order_validity import order_violations
 from bfpp.schedules.steps import STEP, Step, backward, backward_input, backward_weight, forward
 
 CELLS = 48
@@ -150,7 +152,20 @@ def orders(draw: st.DrawFn, ranks: int = 4, parts: int = 3) -> tuple[Layout, lis
         by_rank[_rank_of(step, layout)].append(step)
         split = halves and shuffle.random() < 0.7
         ready += _released(step, layout, split=split)
-    return layout, [np.array(steps, dtype=STEP) for steps in by_rank]
+    found = [np.array(steps, dtype=STEP) for steps in by_rank]
+    if draw(st.booleans()):
+        _fuse(found, shuffle)
+    return layout, found
+
+
+def _fuse(found: list[Order], shuffle: Random) -> None:
+    """Make blocks of some neighbouring passes, as far as all can still run."""
+    for order in found:
+        for at in range(len(order) - 1):
+            if shuffle.random() < 0.6:
+                order["fused"][at] = True
+                if order_violations(found):
+                    order["fused"][at] = False
 
 
 @st.composite
@@ -172,14 +187,14 @@ def _copied(draw: st.DrawFn, layout: Layout) -> Layout:
 
 def _rank_of(step: Step, layout: Layout) -> int:
     """Of two copies of a stage, micro-batches go through both in turn: stages differ in which."""
-    _, stage, microbatch = step
+    _, stage, microbatch, _ = step
     placements = [layout.placement, *layout.copies]
     return placements[(stage * stage // 2 + microbatch) % len(placements)][stage]
 
 
 def _released(step: Step, layout: Layout, *, split: bool) -> list[Step]:
     """The steps that can run once this one has."""
-    operation, stage, microbatch = step
+    operation, stage, microbatch, _ = step
     back = backward_input if split else backward
     if operation == forward(0, 0)[0]:
         last = stage == layout.stages - 1

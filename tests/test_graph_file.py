@@ -140,11 +140,13 @@ def test_graphs_with_one_fault_are_refused(place, value, reason):
 
 def test_files_from_before_there_were_pieces_are_read():
     changed = record()
-    del changed["tasks"]["piece"], changed["templates"]
+    del changed["tasks"]["piece"], changed["tasks"]["block"], changed["templates"]
     assert read_graph(json.dumps(changed)).digest == read_graph(json.dumps(record())).digest
 
 
-@pytest.mark.parametrize("column", [*(each for each in COLUMNS if each != "piece"), "dependencies"])
+@pytest.mark.parametrize(
+    "column", [*(each for each in COLUMNS if each not in ("piece", "block")), "dependencies"]
+)
 def test_every_column_is_needed(column):
     changed = record()
     del changed["tasks"][column]

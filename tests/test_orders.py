@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from bfpp.schedules import (
     InvalidConfiguration,
     Layout,
+    Schedule,
     breadth_first,
+    dual_pipe,
     find_schedule,
     gpipe,
     one_forward_one_backward,
@@ -25,8 +27,8 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.operations import Operation
 from bfpp.schedules.order_validity import order_violations
-from bfpp.schedules.steps import Step, in_units
-from bfpp.schedules.torch_format import layout_of, word
+from bfpp.schedules.steps import Step, backward, forward, in_units
+from bfpp.schedules.torch_format import layout_of, word, write_orders
 from tests.strategies import layouts
 
 deterministic = settings(derandomize=True, deadline=None, max_examples=60)
@@ -34,7 +36,7 @@ deterministic = settings(derandomize=True, deadline=None, max_examples=60)
 
 def words(schedule: str, layout: Layout, **parameters: int) -> list[list[str]]:
     orders = find_schedule(schedule, **parameters).orders(layout)
-    return [[word(step) for step in order.tolist()] for order in orders]
+    return [line.split(",") for line in write_orders(orders).splitlines()]
 
 
 # Rules that every schedule keeps
@@ -47,7 +49,7 @@ def test_every_stage_runs_every_microbatch_once_each_way(name: str, data: st.Dat
     schedule, layout = data.draw(layouts(find_schedule(name), ranks=6))
     orders = schedule.orders(layout)
     for rank, order in enumerate(orders):
-        times = Counter(order.tolist())
+        times = Counter(step[:3] for step in order.tolist())
         assert set(times.values()) == {1}
         for stage in layout.stages_of(rank):
             for microbatch in range(layout.microbatches):
@@ -56,7 +58,8 @@ def test_every_stage_runs_every_microbatch_once_each_way(name: str, data: st.Dat
                 assert kinds in ([[0, 1], [0, 2, 3]] if placement[stage] == rank else [[]])
         assert {stage for _, stage, _ in times} == set(layout.stages_of(rank))
     assert order_violations(orders) == []
-    assert replace(layout_of(orders), units_per_stage=layout.units_per_stage) == layout
+    unsaid = {"units_per_stage": layout.units_per_stage, "slices": layout.slices}
+    assert replace(layout_of(orders), **unsaid) == layout
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 7])
@@ -107,8 +110,8 @@ def test_units_run_in_turn_forward_and_in_reverse_backward(
     layout = Layout(pp, count, loops, units_per_stage=units)
     for order in find_schedule("breadth-first").orders(layout):
         expected = [
-            (operation, stage * units + (unit if operation == 0 else units - 1 - unit), microbatch)
-            for operation, stage, microbatch in order.tolist()
+            (operation, stage * units + (unit if operation == 0 else units - 1 - unit), *rest)
+            for operation, stage, *rest in order.tolist()
             for unit in range(units)
         ]
         assert in_units(order, layout).tolist() == expected
@@ -118,10 +121,10 @@ def test_units_run_in_turn_forward_and_in_reverse_backward(
 
 
 def producers(step: Step) -> list[Step]:
-    operation, stage, microbatch = step
+    operation, stage, microbatch, _ = step
     if operation == Operation.FORWARD:
-        return [(0, stage - 1, microbatch)]
-    return [(0, stage, microbatch), (1, stage + 1, microbatch)]
+        return [forward(stage - 1, microbatch)]
+    return [forward(stage, microbatch), backward(stage + 1, microbatch)]
 
 
 def grid(schedule: str, layout: Layout) -> str:
@@ -177,17 +180,20 @@ def test_grids(name: str, layout: Layout) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "layout"),
+    ("module", "schedule", "layout"),
     [
-        (gpipe, Layout(4, 4)),
-        (one_forward_one_backward, Layout(4, 8)),
-        (breadth_first, Layout(2, 3, 2)),
-        (zero_bubble_vee, Layout(2, 4, placement=(0, 1, 1, 0))),
+        (gpipe, gpipe.SCHEDULE, Layout(4, 4)),
+        (one_forward_one_backward, one_forward_one_backward.SCHEDULE, Layout(4, 8)),
+        (breadth_first, breadth_first.SCHEDULE, Layout(2, 3, 2)),
+        (zero_bubble_vee, zero_bubble_vee.SCHEDULE, Layout(2, 4, placement=(0, 1, 1, 0))),
+        (dual_pipe, dual_pipe.DUAL_PIPE_V, Layout(2, 4, placement=(0, 1, 1, 0))),
     ],
 )
-def test_grids_in_the_docstrings_are_right(module: ModuleType, layout: Layout) -> None:
+def test_grids_in_the_docstrings_are_right(
+    module: ModuleType, schedule: Schedule, layout: Layout
+) -> None:
     rows = re.findall(r"^ *rank (\d+) +(.*)$", module.__doc__ or "", re.MULTILINE)
-    orders = words(module.SCHEDULE.name, layout)
+    orders = [[word(step) for step in order.tolist()] for order in schedule.orders(layout)]
     assert [int(rank) for rank, _ in rows] == list(range(layout.pp))
     for (rank, row), order in zip(rows, orders, strict=True):
         head, _, tail = (_torch_words(part, rank) for part in row.partition("..."))
@@ -372,6 +378,18 @@ def test_zb_v_is_pytorchs(pipelining: Any, ranks: int) -> None:
     for microbatches in range(1, 4 * ranks + 1):
         theirs = staged(make, (0, 2 * ranks - 1), ranks, microbatches)
         assert theirs == words("zb-v", find_schedule("zb-v").layout(ranks, microbatches))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ranks", range(2, 9))
+def test_dualpipe_v_is_pytorchs(pipelining: Any, ranks: int) -> None:
+    """Blocks and all; PyTorch runs it from twice as many micro-batches as ranks on."""
+    make = pipelining.get_schedule_class("DualPipeV")
+    for microbatches in range(2 * ranks, 5 * ranks + 2):
+        theirs = staged(make, (0, 2 * ranks - 1), ranks, microbatches)
+        assert theirs == words(
+            "dualpipe-v", find_schedule("dualpipe-v").layout(ranks, microbatches)
+        )
 
 
 @pytest.mark.parametrize("ranks", SIZES)

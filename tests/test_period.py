@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, TaskGraph, build_graph, find_schedule
 from bfpp.schedules.columns import NONE, Groups, group_by
+from bfpp.schedules.graph import COLUMNS
 from bfpp.schedules.operations import Operation
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
@@ -46,10 +47,8 @@ def several(graph: TaskGraph, steps: int) -> TaskGraph:
         task.append(gated + step * size)
         after.append(gates + (step - 1) * size)
     dependencies: Groups = group_by(np.concatenate(task), np.concatenate(after), steps * size)
-    columns = ("operation", "rank", "peer", "unit", "microbatch", "lane", "peer_lane",
-               "weight_buffer", "gradient_buffer", "piece")  # fmt: skip
     return replace(
-        graph, **{name: tiled(getattr(graph, name)) for name in columns}, dependencies=dependencies
+        graph, **{name: tiled(getattr(graph, name)) for name in COLUMNS}, dependencies=dependencies
     )
 
 

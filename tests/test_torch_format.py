@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import InvalidConfiguration, Layout, find_schedule
 from bfpp.schedules.order_validity import MOST_LISTED, RULES, OrderViolation, order_violations
-from bfpp.schedules.steps import STEP, Order
+from bfpp.schedules.steps import STEP, Order, forward
 from bfpp.schedules.torch_format import MalformedOrders, layout_of, read_orders, word, write_orders
 
 deterministic = settings(derandomize=True, deadline=None, max_examples=150)
 
 NUMBERS = st.integers(0, 2**31 - 1)
-STEPS = st.tuples(st.integers(0, 3), NUMBERS, NUMBERS)
+STEPS = st.tuples(st.integers(0, 3), NUMBERS, NUMBERS, st.just(False))
 
 
 def as_lists(orders: list[Order]) -> list[list[Any]]:
@@ -67,8 +67,12 @@ def test_a_blank_line_is_a_rank_that_runs_nothing() -> None:
     assert list(map(len, read_orders("\n0F0,0B0\n\n1F0,1B0\n\n"))) == [0, 2, 0, 2]
 
 
-def test_an_overlapped_pair_is_its_steps_in_turn() -> None:
-    assert write_orders(read_orders("0F4,(0F5;7B0)OVERLAP_F_B,0B1")) == "0F4,0F5,7B0,0B1\n"
+def test_a_block_is_a_pair_of_steps() -> None:
+    text = "0F4,(0F5;7B0)OVERLAP_F_B,0B1\n"
+    (order,) = orders = read_orders(text)
+    assert order.tolist() == [(0, 0, 4, False), (0, 0, 5, True), (1, 7, 0, False), (1, 0, 1, False)]
+    assert write_orders(orders) == text
+    assert write_orders(read_orders(" ( 0F5 ; 7B0 )OVERLAP_F_B ")) == "(0F5;7B0)OVERLAP_F_B\n"
 
 
 NOT_AN_ACTION = "is not an action; expected stage, one of F, B, I, W, and micro-batch, as in 2F0"
@@ -92,6 +96,7 @@ NOT_AN_ACTION = "is not an action; expected stage, one of F, B, I, W, and micro-
         ("0F\u0661", f"line 1, cell 1: '0F\\u0661' {NOT_AN_ACTION}"),
         ("\x7fELF\x02\x00", f"line 1, cell 1: '\\x7fELF\\x02\\x00' {NOT_AN_ACTION}"),
         ("()OVERLAP_F_B", f"line 1, cell 1: '()OVERLAP_F_B' {NOT_AN_ACTION}"),
+        ("(0F1;0B0;0W0)OVERLAP_F_B", f"line 1, cell 1: '(0F1;0B0;0W0)OVERLAP_F_B' {NOT_AN_ACTION}"),
         ("(0F0;0B0)F", f"line 1, cell 1: '(0F0;0B0)F' {NOT_AN_ACTION}"),
         ("a" * 99, f"line 1, cell 1: '{'a' * 40}...' {NOT_AN_ACTION}"),
         (b"0F0,0B0\n\xff\xfe", "is not text: byte 8 is not UTF-8"),
@@ -227,6 +232,32 @@ VIOLATIONS: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
             ("0B0 on rank 0", "1B0 on rank 0"),
         ),
     ],
+    "0F0,(0F1;0B0)OVERLAP_F_B,0B1": [],
+    "(0F0;0B0)OVERLAP_F_B,(0F1;0F2)OVERLAP_F_B,0B1,0B2": [
+        (
+            "blocks",
+            "rank 0: the passes of stage 0, micro-batch 0 cannot be one block",
+            ("0F0 on rank 0", "0B0 on rank 0"),
+        ),
+        (
+            "blocks",
+            "rank 0: a block is a forward and a whole backward pass",
+            ("0F1 on rank 0", "0F2 on rank 0"),
+        ),
+    ],
+    "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1": [
+        (
+            "deadlock",
+            "rank 0 stops before 0B0, which waits for 1B0 on rank 1",
+            ("0B0 on rank 0", "1B0 on rank 1"),
+        ),
+        (
+            "deadlock",
+            "rank 1 stops before 1F1, which waits for 0F1 on rank 0",
+            ("1F1 on rank 1", "0F1 on rank 0"),
+        ),
+    ],
+    "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1": [],
     "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n2F0,2B0,2F1,2B1": [
         (
             "deadlock",
@@ -263,7 +294,7 @@ def test_no_orders_run_nothing() -> None:
 
 
 def test_numbers_below_zero_are_violations() -> None:
-    (found,) = order_violations(as_orders([[(0, -1, 0), (1, -1, 0), (0, 0, 0), (1, 0, 0)]]))[:1]
+    (found,) = order_violations(read_orders("0F0,0B0") + as_orders([[forward(-1, 0)]]))[:1]
     assert (found.rule, found.message) == ("numbering", "stage -1 is below 0")
 
 
@@ -316,7 +347,7 @@ def test_pytorch_reads_each_word(pipelining: Any, ranks: list[list[Any]]) -> Non
         actions = [pipelining._Action.from_str(cell) for cell in line.split(",")]
         letters = ["FBIW".index(action.computation_type.value) for action in actions]
         assert [
-            (kind, a.stage_index, a.microbatch_index)
+            (kind, a.stage_index, a.microbatch_index, False)
             for kind, a in zip(letters, actions, strict=True)
         ] == steps
         assert [str(action) for action in actions] == list(map(word, steps))
@@ -348,13 +379,12 @@ def test_we_read_and_accept_what_pytorch_dumps(
     schedule._dump_csv(str(file), format=kind)
     orders = read_orders(file.read_bytes())
     expected = [
-        str(step)
+        str(action)
         for _, actions in sorted(schedule.pipeline_order.items())
         for action in actions
         if action is not None
-        for step in action.sub_actions or [action]
     ]
-    assert [word(step) for steps in as_lists(orders) for step in steps] == expected
+    assert ",".join(write_orders(orders).splitlines()) == ",".join(expected)
     assert order_violations(orders) == []
     rank_of_stage = schedule.stage_index_to_group_rank
     assert layout_of(orders).placement == tuple(rank_of_stage[stage] for stage in range(8))
@@ -378,10 +408,12 @@ def test_pytorch_refuses_the_orders_that_we_refuse(pipelining: Any, data: st.Dat
     rank_of_stage = [*range(ranks), *data.draw(st.lists(st.integers(0, ranks - 1), max_size=3))]
     table: list[list[Any]] = [[] for _ in range(ranks)]
     for stage in range(len(rank_of_stage)):
-        table[rank_of_stage[stage]] += [(0, stage, m) for m in range(microbatches)]
+        table[rank_of_stage[stage]] += [forward(stage, m) for m in range(microbatches)]
     for stage in reversed(range(len(rank_of_stage))):
         kinds = data.draw(st.sampled_from([[1], [2, 3]]))
-        table[rank_of_stage[stage]] += [(k, stage, m) for m in range(microbatches) for k in kinds]
+        table[rank_of_stage[stage]] += [
+            (k, stage, m, False) for m in range(microbatches) for k in kinds
+        ]
     for _ in range(data.draw(st.integers(0, 3))):
         steps = data.draw(st.sampled_from(table))
         step = steps.pop(data.draw(st.integers(0, len(steps) - 1)))

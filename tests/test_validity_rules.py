@@ -17,8 +17,10 @@ from bfpp.schedules import (
     Sharding,
     TaskGraph,
     build_graph,
+    lower,
     operations,
 )
+from bfpp.schedules.torch_format import read_orders
 from bfpp.schedules.validity import BUFFERS, ORDER, PRESCRIBED, STRUCTURE, Kind, violations
 from tests.mutations import changed, exchanged, find, rebuilt, twice, waiting_less, without
 
@@ -80,8 +82,21 @@ def receives_from_a_stranger() -> TaskGraph:
     return replace(graph, lanes=tuple(lanes))
 
 
+def waits_without_its_block() -> TaskGraph:
+    (order,) = read_orders("0F0,(0F1;0B0)OVERLAP_F_B,0B1")
+    graph = lower([order], Layout(1, 2), Communication())
+    return changed(graph, first(graph, Operation.BACKWARD), dependencies=(0,))
+
+
 def goes_up_before_down() -> TaskGraph:
     graph = waiting_less(one_rank(1, 2), 1, 0)
+    return exchanged(graph, 0, 1)
+
+
+def runs_slices_in_reverse() -> TaskGraph:
+    """The loss of the second slice is there first, but attention needs the first slice."""
+    orders = read_orders("0F0,0F1,0B1,0B0")
+    graph = lower(orders, Layout(1, 2, slices=2), Communication())
     return exchanged(graph, 0, 1)
 
 
@@ -151,6 +166,10 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
             )
         ],
     ),
+    "blocks": (
+        waits_without_its_block,
+        ["#2 backward of stage 0 micro-batch 0 on rank 0 waits on its own, not with its block"],
+    ),
     "transfers": (
         misses_a_transfer,
         ["there is no transfer activations of stage 0 micro-batch 0 to rank 1"],
@@ -174,6 +193,15 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
             (
                 "#0 forward of stage 1 micro-batch 0 on rank 0 may start before "
                 "#1 forward of stage 0 micro-batch 0 on rank 0 has ended"
+            )
+        ],
+    ),
+    "slices": (
+        runs_slices_in_reverse,
+        [
+            (
+                "#1 forward of stage 0 micro-batch 1 on rank 0 may start before "
+                "#0 forward of stage 0 micro-batch 0 on rank 0 has ended"
             )
         ],
     ),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules.columns import Flags, Integers
+from bfpp.schedules.columns import NONE, Flags, Integers
 from bfpp.schedules.operations import OPERATIONS
 from bfpp.traces.appearance import IDLE, Row, fill, label
 from bfpp.traces.timeline import Timeline
@@ -30,13 +30,17 @@ Indices = npt.NDArray[np.intp]
 
 
 class Bar(NamedTuple):
-    """A coloured stretch of a row, its label (or none), and the seams inside it."""
+    """A coloured stretch of a row, its label (or none), and the seams inside it.
+
+    `joined` to the bar before it if the two are one block.
+    """
 
     left: float
     right: float
     colour: str
     label: str
     seams: tuple[float, ...]
+    joined: bool = False
 
 
 def bars(timeline: Timeline, row: Row, scale: float) -> list[Bar]:
@@ -47,6 +51,8 @@ def bars(timeline: Timeline, row: Row, scale: float) -> list[Bar]:
     first, after = _stretches(_begins_pass(timeline, row.tasks, left, right))
     begins_cell = _begins_cell(left[first], right[after - 1])
     colours = _colours(timeline, row.tasks)
+    block = timeline.graph.block[row.tasks]
+    is_second = (block != NONE) & (block != row.tasks)
     drawn = []
     for start, end in zip(*_stretches(begins_cell), strict=True):
         one, inside = end == start + 1, slice(first[start], after[end - 1])
@@ -56,7 +62,8 @@ def bars(timeline: Timeline, row: Row, scale: float) -> list[Bar]:
             colours[inside.start] if one else _mean(left[inside], right[inside], colours[inside])
         )
         until = float(right[inside].max())
-        drawn.append(Bar(float(left[inside][0]), until, _hex(colour), name, seams))
+        joined = one and bool(is_second[inside.start])
+        drawn.append(Bar(float(left[inside][0]), until, _hex(colour), name, seams, joined))
     return drawn
 
 

@@ -111,18 +111,18 @@ class Causes:
 
     @cached_property
     def _mean_seconds(self) -> Seconds:
-        """For each operation, the mean duration of its tasks."""
-        operation, codes = self.timeline.graph.operation, len(OPERATIONS)
-        count = np.bincount(operation, minlength=codes)
-        total = np.bincount(operation, self.timeline.duration, codes)
-        mean: Seconds = total / np.maximum(count, 1)
-        return mean
+        """For each task, the mean duration of those of its operation: in blocks, or not."""
+        graph = self.timeline.graph
+        kind = 2 * graph.operation.astype(np.int32) + (graph.block != NONE)
+        mean = np.bincount(kind, self.timeline.duration) / np.maximum(np.bincount(kind), 1)
+        of_task: Seconds = mean[kind]
+        return of_task
 
     @cached_property
     def _excess(self) -> Seconds:
         """For each task, the share of a compute step by which it is longer than the mean one."""
         graph, duration = self.timeline.graph, self.timeline.duration
-        mean = self._mean_seconds[graph.operation]
+        mean = self._mean_seconds
         longer = graph.is_compute & (duration > mean * (1 + SAME))
         return np.divide(duration - mean, duration, out=np.zeros(len(graph)), where=longer)
 

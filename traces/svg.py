@@ -173,7 +173,7 @@ class _Ink:
         width = bar.right - bar.left
         self.boxes[bar.colour].append(box(left, top, left + width, top + height))
         if width >= LEAST_DISTANCE:
-            self.edges.append(_upright(left, top, height))
+            (self.seams if bar.joined else self.edges).append(_upright(left, top, height))
         if width >= LEAST_DISTANCE * (len(bar.seams) + 1):
             self.seams += [_upright(left - bar.left + seam, top, height) for seam in bar.seams]
 

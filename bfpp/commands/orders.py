@@ -35,5 +35,6 @@ def run(options: argparse.Namespace) -> int:
             {"schedule": schedule.name, "orders": [row.split(",") for row in lines.splitlines()]}
         )
     else:
+        sys.stdout.write(f"# slices = {layout.slices}\n" if layout.slices > 1 else "")
         sys.stdout.write(lines if lines.endswith("\n") else lines + "\n")
     return 0

@@ -20,7 +20,10 @@ PHASES = 6
 
 
 class Tasks(NamedTuple):
-    """Columns of some tasks of a draft; numbers stand for whole columns of them."""
+    """Columns of some tasks of a draft; numbers stand for whole columns of them.
+
+    `block` holds provisional numbers.
+    """
 
     operation: npt.ArrayLike
     rank: npt.ArrayLike
@@ -31,11 +34,16 @@ class Tasks(NamedTuple):
     peer: npt.ArrayLike = NONE
     weight_buffer: npt.ArrayLike = NONE
     gradient_buffer: npt.ArrayLike = NONE
+    block: npt.ArrayLike = NONE
 
 
 @dataclass
 class Draft:
-    """Tasks and dependencies collected by the passes, by provisional number."""
+    """Tasks and dependencies collected by the passes, by provisional number.
+
+    A block waits with its first task for all that its tasks wait for, and what waits for one
+    of them waits for its last: its tasks begin and end as one.
+    """
 
     layout: Layout
     communication: Communication
@@ -65,6 +73,7 @@ class Draft:
         del key
         new = np.empty_like(old)
         new[old] = np.arange(self.size, dtype=np.int32)
+        block = self._column("block")
         columns: dict[str, Any] = {
             column: self._column(column)[old]
             for column in (
@@ -84,7 +93,8 @@ class Draft:
             lane=lane,
             peer_lane=peer_lane,
             piece=np.full(self.size, NONE, dtype=np.int32),
-            dependencies=self._dependencies(new),
+            block=np.where(block == NONE, NONE, new[block])[old],
+            dependencies=self._dependencies(new, block),
             **columns,
         )
 
@@ -96,9 +106,13 @@ class Draft:
             first += count
         return column
 
-    def _dependencies(self, new: Integers) -> Groups:
-        task = np.concatenate([new[task] for task, _ in self.edges])
-        on = np.concatenate([new[on] for _, on in self.edges])
+    def _dependencies(self, new: Integers, block: Integers) -> Groups:
+        in_block = block != NONE
+        first, last = np.where(in_block, [new[block], new[block + 1]], new)
+        task = np.concatenate([first[task] for task, _ in self.edges])
+        on = np.concatenate([last[on] for _, on in self.edges])
+        if in_block.any():  # two tasks of a block may wait for the same
+            task, on = np.unique(np.stack([task, on]), axis=1)
         return group_by(task, on, self.size)
 
 

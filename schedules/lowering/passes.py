@@ -39,6 +39,7 @@ def add_compute(draft: Draft, steps: Steps, runs: Runs) -> None:
             steps.microbatch,
             weight_buffer=runs.weight_buffer[runs.of_step],
             gradient_buffer=np.where(steps.adds_gradients, gradient_buffer, NONE),
+            block=steps.block,
         ),
     )
 
@@ -109,12 +110,14 @@ def _gather_rounds(sharding: Sharding, steps: Steps, runs: Runs) -> Integers:
     """When to queue the gather of each run.
 
     Under full sharding, once the buffer is free, and not before the run ahead
-    has begun; else (once a step) before everything.
+    has begun (that before a block, for both runs in it); else (once a step) before everything.
     """
     rounds = np.full(len(runs.first), BEFORE, dtype=np.int32)
     if sharding is Sharding.FULL:
-        rounds[1:] = steps.round[runs.first[:-1]]
-        rounds[np.append(True, runs.rank[1:] != runs.rank[:-1])] = BEFORE
+        begins, same_rank = steps.round[runs.first], runs.rank[1:] == runs.rank[:-1]
+        rounds[1:] = np.where(same_rank, begins[:-1], BEFORE)
+        together = 1 + np.flatnonzero(same_rank & (begins[1:] == begins[:-1]))
+        rounds[together] = rounds[together - 1]
         later = runs.weights_after != NONE
         freed = steps.round[runs.last[runs.weights_after[later]]]
         rounds[later] = np.maximum(rounds[later], freed)

@@ -15,12 +15,13 @@ from bfpp.schedules.operations import (
     GRADIENTS,
     INPUT_GRADIENT,
     OPERATIONS,
+    OUTPUT,
     Operation,
     Scope,
     of_scope,
     writers,
 )
-from bfpp.schedules.steps import Order, units_in_turn
+from bfpp.schedules.steps import Order, in_units, wrong_block
 
 BEFORE = -1
 """The round before the first compute step."""
@@ -37,8 +38,8 @@ class Steps(NamedTuple):
     """All compute steps, rank by rank in each rank's order, a step for each unit.
 
     `before` is the step whose output a step needs (its input, or the gradient
-    of its output), `first_of_rank` where each rank's steps begin, `round` the
-    turn in which a step can run.
+    of its output), `block` the first of the two steps of its block, if it is in one,
+    `first_of_rank` where each rank's steps begin, `round` the turn in which a step can run.
     """
 
     operation: Integers
@@ -46,6 +47,7 @@ class Steps(NamedTuple):
     unit: Integers
     microbatch: Integers
     before: Integers
+    block: Integers
     first_of_rank: npt.NDArray[np.int64]
     round: Integers
 
@@ -67,30 +69,61 @@ class Steps(NamedTuple):
 
 def step_table(orders: Sequence[Order], layout: Layout) -> Steps:
     """Join the orders; raises `InvalidConfiguration` where they cannot run."""
-    counts = np.array([len(order) for order in orders])
-    steps = np.concatenate(orders)
-    operation = steps["operation"].astype(np.int32)
-    stage, microbatch = steps["stage"], steps["microbatch"]
-    rank = np.repeat(np.arange(len(orders), dtype=np.int32), counts)
-    _require_complete(operation, stage, microbatch, rank, layout)
-    step, unit = units_in_turn(stage, operation == Operation.FORWARD, layout)
+    _require_complete(*_joined(orders), layout)
+    _require_blocks(orders)
+    _require_slices(np.concatenate(orders), layout)
+    steps, rank = _joined([in_units(order, layout) for order in orders])
+    second = np.append(False, steps["fused"][:-1])
+    block = np.arange(len(steps), dtype=np.int32) - second
     table = Steps(
-        operation[step],
-        rank[step],
-        unit,
-        microbatch[step],
+        steps["operation"].astype(np.int32),
+        rank,
+        steps["stage"],
+        steps["microbatch"],
         before=np.empty(0, np.int32),
-        first_of_rank=np.searchsorted(rank[step], np.arange(len(orders) + 1)),
+        block=np.where(steps["fused"] | second, block, NONE),
+        first_of_rank=np.searchsorted(rank, np.arange(len(orders) + 1)),
         round=np.empty(0, np.int32),
     )
     table = table._replace(before=_inputs(table, layout))
     return table._replace(round=_rounds(table, layout))
 
 
-def _require_complete(
-    operation: Integers, stage: Integers, microbatch: Integers, rank: Integers, layout: Layout
-) -> None:
+def _joined(orders: Sequence[Order]) -> tuple[Order, Integers]:
+    """The steps of all ranks, and the rank of each."""
+    rank = np.arange(len(orders), dtype=np.int32)
+    return np.concatenate(orders), np.repeat(rank, [len(order) for order in orders])
+
+
+def _require_blocks(orders: Sequence[Order]) -> None:
+    """Refuse blocks that are not a forward and a whole backward pass, of two micro-batches."""
+    for rank, order in enumerate(orders):
+        for at in np.flatnonzero(order["fused"]).tolist():
+            if reason := wrong_block(order[at : at + 2].tolist()):
+                raise InvalidConfiguration("schedule", f"rank {rank}: {reason}")
+
+
+def _require_slices(steps: Order, layout: Layout) -> None:
+    """Refuse slices of a micro-batch that are not in order forward, and in reverse backward."""
+    for operations, direction in ((writers(OUTPUT), 1), (writers(INPUT_GRADIENT), -1)):
+        place = np.flatnonzero(among(steps["operation"], operations))
+        place = place[np.lexsort((steps["microbatch"][place], steps["stage"][place]))]
+        in_order = direction * np.diff(place.reshape(-1, layout.slices), axis=1) > 0
+        if not in_order.all():
+            stage, microbatch = divmod(
+                int(np.argmin(in_order.all(axis=1))), layout.whole_microbatches
+            )
+            raise InvalidConfiguration(
+                "schedule",
+                f"stage {stage} runs the slices of micro-batch {microbatch} in another order than "
+                "forward in turn and backward in reverse",
+            )
+
+
+def _require_complete(steps: Order, rank: Integers, layout: Layout) -> None:
     """Refuse orders that miss, repeat or misplace a step."""
+    operation = steps["operation"].astype(np.int32)
+    stage, microbatch = steps["stage"], steps["microbatch"]
     inside = (stage >= 0) & (stage < layout.stages)
     inside &= (microbatch >= 0) & (microbatch < layout.microbatches)
     inside &= (operation >= 0) & (operation <= Operation.BACKWARD_WEIGHT)
@@ -165,13 +198,19 @@ def _inputs(steps: Steps, layout: Layout) -> Integers:
 
 
 def _rounds(steps: Steps, layout: Layout) -> Integers:
-    """The turn of each step, when every rank runs one step a turn as soon as it can."""
-    before = steps.before.tolist()
+    """The turn of each step, when every rank runs one step a turn as soon as it can.
+
+    The steps of a block share the turn of the second one, which is when it ends: what the
+    first one waits for is there by then too.
+    """
+    in_block = steps.block != NONE
+    ends = np.where(in_block, steps.block + 1, np.arange(len(steps.block)))
+    before = np.where(steps.before == NONE, NONE, ends[steps.before]).tolist()
     bounds = steps.first_of_rank.tolist()
     ranks = len(bounds) - 1
     at, clock = bounds[:-1], [BEFORE] * ranks
     rounds = [BEFORE] * len(before)
-    waiting = [NONE] * len(before)
+    waiting: dict[int, list[int]] = {}
     ready = list(range(ranks))
     while ready:
         rank = ready.pop()
@@ -181,20 +220,20 @@ def _rounds(steps: Steps, layout: Layout) -> Integers:
             if needed >= 0:
                 then = rounds[needed]
                 if then < 0:
-                    waiting[needed] = rank
+                    waiting.setdefault(needed, []).append(rank)
                     at[rank] = step
                     break
                 if then > now:
                     now = then
             now += 1
             rounds[step] = now
-            if waiting[step] >= 0:
-                ready.append(waiting[step])
+            if step in waiting:
+                ready += waiting.pop(step)
         else:
             at[rank] = end
         clock[rank] = now
     _require_finished(steps, layout, at)
-    return np.array(rounds, dtype=np.int32)
+    return np.array(rounds, dtype=np.int32)[ends]
 
 
 def _require_finished(steps: Steps, layout: Layout, at: list[int]) -> None:

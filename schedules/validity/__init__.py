@@ -23,9 +23,11 @@ from enum import StrEnum
 
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.validity import buffers, compute, structure, transfers
+from bfpp.schedules.validity.blocks import blocks
 from bfpp.schedules.validity.buffers import Buffers
 from bfpp.schedules.validity.findings import Finding
 from bfpp.schedules.validity.happens_before import HappensBefore, replay
+from bfpp.schedules.validity.slices import slices
 
 __all__ = ["BUFFERS", "ORDER", "PRESCRIBED", "STRUCTURE", "Kind", "Violation", "violations"]
 
@@ -56,12 +58,14 @@ STRUCTURE: dict[str, Callable[[TaskGraph], Iterator[Finding]]] = {
     "lanes": structure.lanes,
     "placement": structure.placement,
     "passes": compute.passes,
+    "blocks": blocks,
     "transfers": transfers.transfers,
     "channels": transfers.channels,
 }
 
 ORDER: dict[str, Callable[[TaskGraph, HappensBefore], Iterator[Finding]]] = {
     "precedence": compute.precedence,
+    "slices": slices,
     "delivery": transfers.delivery,
     "optimizer": compute.optimizer,
 }

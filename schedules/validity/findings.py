@@ -24,9 +24,12 @@ def having(graph: TaskGraph, operations: Collection[Operation]) -> Integers:
     return np.flatnonzero(among(graph.operation, operations)).astype(np.int32)
 
 
-def cells(graph: TaskGraph, tasks: Integers, units_on: int = 0) -> Offsets:
-    """The unit and micro-batch of each task, or those of a unit further on, as one number."""
-    return cell_number(graph.layout, graph.unit[tasks] + units_on, graph.microbatch[tasks])
+def cells(
+    graph: TaskGraph, tasks: Integers, units_on: int = 0, microbatches_on: int = 0
+) -> Offsets:
+    """The unit and micro-batch of each task, or those further on, as one number."""
+    unit, microbatch = graph.unit[tasks] + units_on, graph.microbatch[tasks] + microbatches_on
+    return cell_number(graph.layout, unit, microbatch)
 
 
 def cell_number(
@@ -59,10 +62,15 @@ def ranges(begin: Places, count: Places) -> Places:
 
 
 def out_of_order(
-    order: HappensBefore, firsts: Integers, seconds: Integers, units_on: int = 0
+    order: HappensBefore,
+    firsts: Integers,
+    seconds: Integers,
+    units_on: int = 0,
+    microbatches_on: int = 0,
 ) -> Iterator[tuple[int, int]]:
-    """The pairs of one micro-batch, the second so many units on, in which the first may be late."""
-    one, other = alike(cells(order.graph, firsts, units_on), cells(order.graph, seconds))
+    """The pairs in which the first may be late, the second so many units and micro-batches on."""
+    wanted = cells(order.graph, firsts, units_on, microbatches_on)
+    one, other = alike(wanted, cells(order.graph, seconds))
     first, second = firsts[one], seconds[other]
     late = ~order(first, second)
     yield from zip(first[late].tolist(), second[late].tolist(), strict=True)

@@ -48,6 +48,7 @@ def _bounds(graph: TaskGraph) -> dict[str, tuple[int, int]]:
         "weight_buffer": (NONE, anything),
         "gradient_buffer": (NONE, anything),
         "piece": (NONE, anything),
+        "block": (NONE, len(graph)),
     }
 
 
