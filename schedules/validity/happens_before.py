@@ -139,11 +139,13 @@ class HappensBefore:
         return key[in_order], np.append(-1, np.maximum.accumulate(latest[in_order]))
 
     def _by_a_dependency(self, first: Integers, second: Integers) -> Flags:
-        """The first is, or is proven to be before, a dependency of the second."""
+        """The first is, or is proven to be before, a dependency of the second, or of its block."""
         start, member = self.graph.dependencies
-        count = np.diff(start)[second]
+        block = self.graph.block[second]
+        waiting = np.where(block == NONE, second, block)
+        count = np.diff(start)[waiting]
         pair = np.repeat(np.arange(len(first)), count)
-        begins = start[second] - (np.cumsum(count) - count)
+        begins = start[waiting] - (np.cumsum(count) - count)
         needed = member[np.repeat(begins, count) + np.arange(len(pair))]
         early = first[pair]
         met = (early == needed) | (
