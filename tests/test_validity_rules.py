@@ -199,8 +199,8 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
         runs_slices_in_reverse,
         [
             (
-                "#1 forward of stage 0 micro-batch 1 on rank 0 may start before "
-                "#0 forward of stage 0 micro-batch 0 on rank 0 has ended"
+                "#0 forward of stage 0 micro-batch 1 on rank 0 may start before "
+                "#1 forward of stage 0 micro-batch 0 on rank 0 has ended"
             )
         ],
     ),
