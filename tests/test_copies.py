@@ -68,6 +68,34 @@ def test_groups_of_chimera_fit_together_where_passes_take_equally_long(
     assert bubble(timeline) == pytest.approx((pp - 2) / (2 * groups * pp))
 
 
+@pytest.mark.parametrize("groups", [1, 2, 5])
+@pytest.mark.parametrize("pp", [2, 4, 6])
+def test_slots_of_equal_passes_keep_chimeras_bubble_from_growing(pp: int, groups: int) -> None:
+    """(D - 2) B at most, however many groups follow one another, where B = 2 F.
+
+    Forward doubling is for twice as many micro-batches, and takes twice the activations. With
+    backward halving a slot is half as long, and so is the bubble.
+    """
+    halving, doubling = {"backward_halving": True}, {"forward_doubling": True}
+    for own, count, share in ((doubling, 2 * groups * pp, 1.0), (halving, groups * pp, 0.5)):
+        schedule = find_schedule("chimera", **own)
+        timeline = simulate(build_graph(schedule, schedule.layout(pp, count)), AbstractCosts(1, 2))
+        assert timeline.step_time <= 3 * count + share * (pp - 2) * 2
+        assert peak_microbatches(timeline.graph).max() == 2 * pp * share
+        assert violations(timeline.graph) == []
+
+
+def test_what_chimera_cannot_pair_is_refused() -> None:
+    schedule = find_schedule("chimera", forward_doubling=True)
+    for count in (2, 9):
+        with pytest.raises(
+            InvalidConfiguration, match=f"forward doubling takes pairs, .* {count} "
+        ):
+            schedule.require(schedule.layout(2, count))
+    with pytest.raises(InvalidConfiguration, match="instead of forward doubling"):
+        find_schedule("chimera", forward_doubling=True, backward_halving=True)
+
+
 @pytest.mark.parametrize("pp", [2, 4, 8, 16])
 def test_what_ranks_of_chimera_hold(pp: int) -> None:
     """Two stages each, and from D / 2 + 1 to D micro-batches."""

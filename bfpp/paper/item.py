@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bfpp.schedules import Communication, TaskGraph, build_graph, find_schedule
+from bfpp.schedules import Communication, Schedule, TaskGraph, build_graph, find_schedule
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.metrics import bubble
@@ -74,10 +74,10 @@ class Captioned:
 
 
 def graph_of(
-    name: str, ranks: int, microbatches: int, parts: int, communication: Communication
+    named: str | Schedule, ranks: int, microbatches: int, parts: int, communication: Communication
 ) -> TaskGraph:
     """The graph of a schedule on its own placement."""
-    schedule = find_schedule(name)
+    schedule = find_schedule(named) if isinstance(named, str) else named
     layout = schedule.divided(ranks, microbatches, parts)
     return build_graph(schedule, layout, communication)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bfpp.paper.item import graph_of
-from bfpp.schedules import Communication, Sharding, TaskGraph
+from bfpp.schedules import Communication, Schedule, Sharding, TaskGraph, find_schedule
 
 LAYERS, RANKS, MICROBATCHES = 16, 4, 8
 
@@ -44,7 +44,7 @@ class Method:
     """A row: what generates it, what the paper prints, and why the two may differ."""
 
     name: str
-    schedule: str
+    schedule: str | Schedule
     sharding: Sharding
     printed: Mapping[str, Formula]
     has_pipeline: bool = True
@@ -154,7 +154,7 @@ METHODS = (
     ),
     Method(
         "Chimera",
-        "chimera",
+        find_schedule("chimera", forward_doubling=True),
         Sharding.NONE,
         {
             "bubble": Formula("1/N_Ch", lambda _: 1 / PIPELINES),
@@ -167,14 +167,12 @@ METHODS = (
             "PP network": ONE,
         },
         notes={
-            "bubble": "printed with forward doubling and backward halving; without them the "
-            "groups of N_PP micro-batches do not fit together where a backward pass takes twice "
-            "as long as a forward pass",
+            "bubble": "counted with forward doubling, as the paper assumes: at most N_PP - 2 "
+            "backward passes, however many micro-batches there are; the printed formula is of "
+            "N_PP - 1 forward and backward passes",
             "DP overlap": "the printed share is approximate, and does not depend on N_mb; counted "
             "are the backward passes that are left when one of a rank's two stages is complete "
             "at both copies: the last N_PP/2 micro-batches of the other one, but for a layer",
-            "flexible N_mb": "a last group of fewer than N_PP micro-batches runs too, with a "
-            "larger bubble",
         },
     ),
     Method(
