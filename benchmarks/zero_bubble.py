@@ -21,7 +21,7 @@ from bfpp.executor.processes import launch
 from bfpp.executor.settings import Activations, Training
 from bfpp.executor.sources import FunctionSource
 
-LAYERS, WIDTH, ROWS, TURNS = 8, 512, 256, 10
+LAYERS, WIDTH, ROWS, TURNS = 8, 512, 256, 8
 PLAIN = "1f1b"
 SCHEDULES = (PLAIN, "zb-h1", "zb-h2")
 
@@ -43,7 +43,7 @@ GROUPS = [
     Group(
         2, LAYERS, microbatches, TURNS, schedules=SCHEDULES,
         source=FunctionSource(Path(__file__), linear_layers.__name__),
-        training=Training(microbatch_size=ROWS, activations=Activations.KEEP),
+        training=Training(microbatch_size=ROWS, activations=Activations.KEEP), steps=8,
     )
     for microbatches in (4, 8)
 ]  # fmt: skip

@@ -122,6 +122,10 @@ def job_of(options: argparse.Namespace) -> Job:
         raise InvalidConfiguration("checkpoint", "is needed by --keep and --keep-every")
     if options.no_task_times and options.trace:
         raise InvalidConfiguration("trace", "needs the times of tasks: not with --no-task-times")
+    if options.backend == BackendName.TORCH_PIPELINING:
+        for name in ("trace", "sleep", "check_messages"):
+            if getattr(options, name):
+                raise InvalidConfiguration(name, f"is not for --backend {options.backend}")
     if options.sleep and (options.device != "cpu" or options.backend == BackendName.CUDA):
         raise InvalidConfiguration("sleep", "is for CPUs only")
     for name in ("verify", "checkpoint"):

@@ -116,8 +116,9 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         kind=BackendName,
         default=BackendName.CPU,
-        purpose="a process for each rank, over gloo (cpu) or NCCL (cuda: one GPU each); or all "
-        "ranks in one process (local)",
+        purpose="a process for each rank, over gloo (cpu) or NCCL (cuda: one GPU each); all "
+        "ranks in one process (local); or as cpu, with passes and transfers by PyTorch's own "
+        "runtime (torch-pipelining)",
     )
     group.add_argument(
         "--device",

@@ -41,10 +41,18 @@ class Job(Training):
         return 1 if self.backend is BackendName.LOCAL else self.workers
 
     def plan(self) -> Plan:
-        """What all processes agree on; the same wherever it is made."""
+        """What all processes agree on; the same wherever it is made.
+
+        Raises `InvalidConfiguration` for what PyTorch's runtime cannot run, if that is asked for.
+        """
         graph = build_graph(self.schedule, self.layout, self.communication)
         training = {each.name: getattr(self, each.name) for each in fields(Training)}
-        return Plan(graph, self.model.load(self.seed), **training)
+        plan = Plan(graph, self.model.load(self.seed), **training)
+        if self.backend is BackendName.TORCH_PIPELINING:
+            from bfpp.executor.backends.torch_pipelining import require_runnable
+
+            require_runnable(plan)
+        return plan
 
     def require_devices(self) -> None:
         """Raise `InvalidConfiguration` unless this machine has the devices that it asks for."""

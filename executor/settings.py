@@ -8,11 +8,12 @@ from pathlib import Path
 
 
 class BackendName(StrEnum):
-    """How ranks run: processes over gloo, processes over NCCL, or all in one process."""
+    """How ranks run: processes over gloo or NCCL, all in one process, or by PyTorch's runtime."""
 
     CPU = "cpu"
     CUDA = "cuda"
     LOCAL = "local"
+    TORCH_PIPELINING = "torch-pipelining"
 
 
 class Precision(StrEnum):

@@ -16,11 +16,11 @@ from torch.distributed import distributed_c10d
 
 from bfpp.executor.backends import distributed
 from bfpp.executor.backends.distributed import DistributedBackend
+from bfpp.executor.backends.making import make_backend
 from bfpp.executor.checkpoint import Pieces
 from bfpp.executor.job import Job
 from bfpp.executor.lanes import Threads
 from bfpp.executor.model import Model
-from bfpp.executor.plan import Plan
 from bfpp.executor.processes import Place
 from bfpp.executor.session import train
 from bfpp.executor.state import pieces_of
@@ -55,7 +55,7 @@ class Ran:
 def run_all(place: Place, jobs: Sequence[Job]) -> list[Ran]:
     """Each job in turn; `place.processes` is the most that one of them needs."""
     torch.set_num_threads(1)
-    found = [_run(job.plan(), job) for job in _own(place, jobs)]
+    found = [_run(place, job) for job in _own(place, jobs)]
     return [each for each in found if each is not None]
 
 
@@ -94,8 +94,9 @@ def count_groups(place: Place, jobs: Sequence[Job]) -> list[list[int]]:
     return found
 
 
-def _run(plan: Plan, job: Job) -> Ran | None:
-    backend = DistributedBackend(plan, Threads(), "gloo", checks_messages=job.checks_messages)
+def _run(place: Place, job: Job) -> Ran | None:
+    plan = job.plan()
+    backend = make_backend(plan, job, place)
     trainer = Trainer(plan, backend)
     reports = list(trainer.run(range(job.steps)))
     columns = trainer.columns_of_median()

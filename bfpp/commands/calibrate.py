@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Console
 
 from bfpp import options as shared
+from bfpp.executor.settings import BackendName
 from bfpp.formats import PROFILE
 from bfpp.jobs import about, device_job_of, fail, limits_of
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.profiles import as_toml
 from bfpp.results import print_json, print_table
 from bfpp.run_options import add_device_arguments, add_model_arguments, add_process_arguments
-from bfpp.schedules import Layout, find_schedule
+from bfpp.schedules import InvalidConfiguration, Layout, find_schedule
 from bfpp.sim.profile import PASSES
 from bfpp.traces.time_axis import in_words
 
@@ -43,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, and write."""
+    if options.backend == BackendName.TORCH_PIPELINING:
+        raise InvalidConfiguration("backend", "what is measured is our own runtime: cpu")
     job = device_job_of(options, find_schedule("breadth-first"), Layout(options.pp, 1))
     from bfpp.executor.calibration import QUICK, Effort, calibrate
     from bfpp.executor.processes import RunFailed, launch, prepare

@@ -55,6 +55,13 @@ def _cuda(plan: Plan, job: Job, place: Place) -> Backend:
     return _distributed(plan, job, place, device, "nccl")
 
 
+def _torch_pipelining(plan: Plan, job: Job, place: Place) -> Backend:
+    del job
+    from bfpp.executor.backends.torch_pipelining import TorchPipeliningBackend
+
+    return TorchPipeliningBackend(plan, Threads(), "gloo", place.timeout)
+
+
 def _distributed(plan: Plan, job: Job, place: Place, device: Device, kind: str) -> Backend:
     checks = job.checks_messages
     return DistributedBackend(plan, device, kind, _maker(job), checks, place.timeout)
@@ -64,4 +71,5 @@ BACKENDS: dict[BackendName, Callable[[Plan, Job, Place], Backend]] = {
     BackendName.LOCAL: _local,
     BackendName.CPU: _cpu,
     BackendName.CUDA: _cuda,
+    BackendName.TORCH_PIPELINING: _torch_pipelining,
 }
