@@ -33,6 +33,8 @@ def qwen_parts(where: str, config: Table) -> Table:
 def gpt_oss_parts(where: str, config: Table) -> Table:
     """GPT-OSS: experts, and in every so-manieth layer attention to all tokens."""
     types = config.get("layer_types", [])
+    if not isinstance(types, list):
+        raise InvalidConfiguration("model", f"{where}: layer_types must be a list, not {types!r}")
     every = types.index(WHOLE) + 1 if WHOLE in types else len(types) + 1
     alike = [WHOLE if (layer + 1) % every == 0 else SLIDING for layer in range(len(types))]
     if types != alike:
