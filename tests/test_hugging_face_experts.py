@@ -115,7 +115,7 @@ GPT_OSS = {
 
 PRESETS = {
     "mixtral-8x22b": MIXTRAL,
-    "qwen3-235b-a22b": QWEN,
+    "qwen3-235b": QWEN,
     "deepseek-v2": DEEPSEEK_2,
     "deepseek-v3": DEEPSEEK,
     "gpt-oss-120b": GPT_OSS,
