@@ -148,7 +148,8 @@ class PhysicalCosts:
         """The layers of each unit, by kind; raises `InvalidConfiguration` if there are too few.
 
         A stage's layers are divided over its units as equally as can be, the later ones not
-        larger; the first layers of a stage are those that are recomputed.
+        larger; the first layers of a stage are those that are recomputed. Those of prediction
+        modules are in the last unit too.
         """
         of_stage = np.array(self.cut or even_cut(self.model.layers, layout.stages), dtype=np.int32)
         if len(of_stage) != layout.stages or of_stage.sum() != self.model.layers:
@@ -182,10 +183,13 @@ class PhysicalCosts:
             return np.bincount(unit[chosen], minlength=layout.units).astype(np.int32)
 
         kinds = [np.isin(np.arange(len(unit)), layers) for layers in self.model.kinds.values()]
-        return Layers(
-            np.array([counted(kind) for kind in kinds]),
-            np.array([counted(kind & recomputed) for kind in kinds]),
-        )
+        of_kind = np.array([counted(kind) for kind in kinds])
+        again_of_kind = np.array([counted(kind & recomputed) for kind in kinds])
+        last = list(self.model.kinds).index(self.model.last_kind)
+        of_kind[last, -1] += self.model.prediction_modules
+        if self.recomputation.modules and self.recomputation.layers is None:
+            again_of_kind[last, -1] += self.model.prediction_modules
+        return Layers(of_kind, again_of_kind)
 
     def unit_parameters(self, layout: Layout) -> Seconds:
         """For each unit, its parameters on one device of its rank, but for routed experts.
@@ -198,8 +202,7 @@ class PhysicalCosts:
         parameters = self._of_kinds(layout, [kind.layer_parameters(ranks) for kind in model.kinds])
         parameters[0] += model.embedding_parameters(ranks)
         parameters[-1] += model.word_parameters(ranks) * self.copies_of_words(layout)
-        module = model.last_kind.layer_parameters(ranks) + model.prediction_parameters()
-        parameters[-1] += model.prediction_modules * module
+        parameters[-1] += model.prediction_modules * model.prediction_parameters()
         return parameters
 
     def copies_of_words(self, layout: Layout) -> int:
@@ -211,9 +214,7 @@ class PhysicalCosts:
     def unit_expert_parameters(self, layout: Layout) -> Seconds:
         """For each unit, the parameters of routed experts on one device of its rank."""
         model, ranks = self.model, self.degrees.ep
-        parameters = self._of_kinds(layout, [kind.expert_parameters(ranks) for kind in model.kinds])
-        parameters[-1] += model.prediction_modules * model.last_kind.expert_parameters(ranks)
-        return parameters
+        return self._of_kinds(layout, [kind.expert_parameters(ranks) for kind in model.kinds])
 
     def _of_kinds(self, layout: Layout, of_kind: list[float]) -> Seconds:
         """For each unit, the sum over its layers of so much for one of each kind."""
