@@ -16,9 +16,10 @@ import numpy as np
 from bfpp.schedules import Layout
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.sim.checkpointing import Checkpointed
-from bfpp.sim.compute import LayerParts, Layers, Shape, part_counts, parts
+from bfpp.sim.compute import LayerParts, Shape, part_counts, parts
 from bfpp.sim.experts import expert_rows
 from bfpp.sim.operators import Execution
+from bfpp.sim.unit_layers import Layers
 
 TRANSFER_BUFFERS = 2
 """Hidden states that a pipeline's rank keeps for transfers: one to send, one to receive."""

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from bfpp.schedules.columns import Integers, Seconds
+from bfpp.schedules.columns import Seconds
 from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import NO_RECOMPUTATION, Recomputation
 from bfpp.sim.checkpointing import Checkpointed
@@ -32,6 +32,7 @@ from bfpp.sim.ends import embedding_operators, head_operators, prediction_operat
 from bfpp.sim.implementation import Implementation
 from bfpp.sim.layer import layer_operators
 from bfpp.sim.operators import Collective, Execution, Kernel, Work
+from bfpp.sim.unit_layers import Layers
 
 GRAPH_LAUNCH = 1.5e-6
 """Seconds in which the host launches a kernel of a CUDA graph. Published: 1 to 2 us."""
@@ -81,28 +82,6 @@ class UnitSeconds:
     forward: Seconds
     backward_input: Seconds
     backward_weight: Seconds
-
-
-class Layers(NamedTuple):
-    """How many layers of each kind each unit has, and how many of them are recomputed.
-
-    A row for each of the model's kinds, a column for each unit.
-    """
-
-    of_kind: Integers
-    recomputed_of_kind: Integers
-
-    @property
-    def of_unit(self) -> Integers:
-        """Of all kinds."""
-        total: Integers = self.of_kind.sum(axis=0)
-        return total
-
-    @property
-    def recomputed(self) -> Integers:
-        """Of all kinds."""
-        total: Integers = self.recomputed_of_kind.sum(axis=0)
-        return total
 
 
 class LayerParts(NamedTuple):

@@ -15,7 +15,7 @@ from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.hugging_face import is_config, read_config
 from bfpp.sim.kinds import MODEL, require_kind
 from bfpp.sim.matrices import Experts, LatentAttention, Matrices
-from bfpp.sim.preset_files import read_settings, require_keys
+from bfpp.sim.preset_files import read_settings, require_fields
 
 HALF_PRECISION = 2
 """Bytes of a half-precision number."""
@@ -328,40 +328,8 @@ def hardware_flops(model: Transformer, samples: float) -> float:
     return model_flops(model, samples) + samples * model.layers_flops(1)
 
 
-_PARTS: dict[str, tuple[type, dict[str, type], tuple[str, ...]]] = {
-    "experts": (
-        Experts,
-        {**dict.fromkeys(("routed", "chosen", "width", "shared"), int), "share_of_nodes": float},
-        ("shared", "share_of_nodes"),
-    ),
-    "latent": (
-        LatentAttention,
-        dict.fromkeys(("kv_rank", "rope_dim", "q_rank"), int),
-        ("q_rank",),
-    ),
-}
-"""Tables in a model file: what they are, their keys, and those that may be absent."""
-
-_OPTIONAL: dict[str, type] = {
-    **dict.fromkeys(
-        (
-            "mlp",
-            "kv_heads",
-            "head_layers",
-            "head_dim",
-            "window",
-            "value_head_dim",
-            "global_every",
-            "dense_layers",
-            "prediction_modules",
-        ),
-        int,
-    ),
-    **dict.fromkeys(_PARTS, dict),
-    **dict.fromkeys(("gated", "tied_embeddings", "causal", "dropout"), bool),
-    **dict.fromkeys(KINDS, str),
-}
-_KEYS = dict.fromkeys(("layers", "hidden", "heads", "sequence", "vocabulary"), int) | _OPTIONAL
+_PARTS = {"experts": Experts, "latent": LatentAttention}
+"""Tables in a model file, and what they are."""
 
 
 def load_model(name_or_path: str) -> Transformer:
@@ -374,9 +342,9 @@ def load_model(name_or_path: str) -> Transformer:
     else:
         name, table = read_settings("model", name_or_path)
         require_kind("model", name, table, MODEL)
-    sizes = dict(require_keys("model", name, table, _KEYS, tuple(_OPTIONAL)))
-    for part, (kind, keys, optional) in _PARTS.items():
+    sizes = dict(require_fields("model", name, table, Transformer))
+    for part, kind in _PARTS.items():
         if part in sizes:
-            found = require_keys("model", f"{name}: {part}", sizes[part], keys, optional)
-            sizes[part] = kind(**found)
+            where = f"{name}: {part}"
+            sizes[part] = kind(**require_fields("model", where, sizes[part], kind))
     return Transformer(name, **sizes)

@@ -18,15 +18,14 @@ import numpy as np
 
 from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Sharding, TaskGraph
 from bfpp.schedules.attention import Attention, ContextExchange
-from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
+from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
-from bfpp.schedules.cut import even_cut
 from bfpp.schedules.operations import Operation
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
 from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.compute import Layers, UnitSeconds, parts, unit_seconds
+from bfpp.sim.compute import UnitSeconds, parts, unit_seconds
 from bfpp.sim.costs import Costs, Load, inside_passes
 from bfpp.sim.divisible import require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
@@ -36,6 +35,7 @@ from bfpp.sim.operators import Execution, Routing
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import least_seconds, within_power
 from bfpp.sim.prices import PRICES
+from bfpp.sim.unit_layers import Layers, layers_of_units
 
 
 @dataclass(frozen=True)
@@ -145,51 +145,8 @@ class PhysicalCosts:
         return self.model_flops(layout) + float(again) / devices
 
     def layers(self, layout: Layout) -> Layers:
-        """The layers of each unit, by kind; raises `InvalidConfiguration` if there are too few.
-
-        A stage's layers are divided over its units as equally as can be, the later ones not
-        larger; the first layers of a stage are those that are recomputed. Those of prediction
-        modules are in the last unit too.
-        """
-        of_stage = np.array(self.cut or even_cut(self.model.layers, layout.stages), dtype=np.int32)
-        if len(of_stage) != layout.stages or of_stage.sum() != self.model.layers:
-            raise InvalidConfiguration(
-                "cut",
-                f"{len(of_stage)} stages of {of_stage.sum()} layers are not the {layout.stages} "
-                f"stages of {self.model.layers} layers",
-            )
-        units = np.array(layout.units_per_stage, dtype=np.int32)
-        if self.cut is None and self.model.layers < layout.units:
-            raise InvalidConfiguration(
-                "loops" if layout.units == layout.stages else "units_per_stage",
-                f"{self.model.layers} layers cannot be divided over {layout.units} stages",
-            )
-        if (units > np.maximum(of_stage, 1)).any():
-            raise InvalidConfiguration(
-                "units_per_stage",
-                f"{of_stage.min()} layers of a stage cannot be divided into {units.max()} units",
-            )
-        stage = layout.stage_of_unit
-        number = np.arange(layout.units, dtype=np.int32) - (np.cumsum(units) - units)[stage]
-        of_unit = (of_stage // units)[stage] + (number < (of_stage % units)[stage])
-        # By layer: its unit, and whether it is recomputed.
-        unit = np.repeat(np.arange(layout.units), of_unit)
-        again = np.array([self.recomputation.layers_of(count) for count in of_stage.tolist()])
-        of_layer = np.repeat(np.arange(layout.stages), of_stage)
-        first = np.arange(len(unit)) - (np.cumsum(of_stage) - of_stage)[of_layer]
-        recomputed = first < again[of_layer]
-
-        def counted(chosen: Flags) -> Integers:
-            return np.bincount(unit[chosen], minlength=layout.units).astype(np.int32)
-
-        kinds = [np.isin(np.arange(len(unit)), layers) for layers in self.model.kinds.values()]
-        of_kind = np.array([counted(kind) for kind in kinds])
-        again_of_kind = np.array([counted(kind & recomputed) for kind in kinds])
-        last = list(self.model.kinds).index(self.model.last_kind)
-        of_kind[last, -1] += self.model.prediction_modules
-        if self.recomputation.modules and self.recomputation.layers is None:
-            again_of_kind[last, -1] += self.model.prediction_modules
-        return Layers(of_kind, again_of_kind)
+        """The layers of each unit, by kind; raises `InvalidConfiguration` if there are too few."""
+        return layers_of_units(self.model, self.recomputation, self.cut, layout)
 
     def unit_parameters(self, layout: Layout) -> Seconds:
         """For each unit, its parameters on one device of its rank, but for routed experts.
