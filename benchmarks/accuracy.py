@@ -86,7 +86,9 @@ def runs_of(source: str, rows: Sequence[Measurement], left_out: Constants | None
             other = simulate(case.graph, without)
             deviation_left_out = constants_deviation(other, without, fitted=False)
         device = physical.cluster.device
-        memory = row.measured.get("memory_gb")
+        memory = [name for name in ("memory_gb", "memory_largest_gb") if name in row.measured]
+        predicted = predict(timeline, physical) if memory else {}
+        errors = [100 * (predicted[name] / row.measured[name] - 1) for name in memory]
         bubble = (layout.pp - 1) / (layout.microbatches * layout.loops)
         peak = physical.hardware_flops(layout) / (device.peak * device.matmul_efficiency)
         found.append(
@@ -100,7 +102,7 @@ def runs_of(source: str, rows: Sequence[Measurement], left_out: Constants | None
                 kind_of(physical, layout),
                 physical.model_flops(layout) / device.peak,
                 peak * (1 + bubble),
-                memory and 100 * (predict(timeline, physical)["memory_gb"] / memory - 1),
+                max(errors, key=abs, default=None),
             )
         )
     return found
@@ -307,8 +309,7 @@ def of_residuals(runs: Sequence[Run]) -> Results:
 def published_runs() -> list[Run]:
     found = []
     for source in sources().values():
-        left_out = source.left_out if source.fitted else None
-        found += runs_of(source.name, read_measurements(source.path), left_out)
+        found += runs_of(source.name, read_measurements(source.path), source.left_out)
     return [*found, *paper_runs()]
 
 

@@ -219,8 +219,13 @@ def _source(options: argparse.Namespace) -> ModelSource:
 
 def _require_layers(model: Transformer) -> None:
     """Raise `InvalidConfiguration` for a model whose layers the executor does not have."""
-    titles = {"rms": "RMSNorm", "rotary": "rotary positions"}
-    others = [titles[kind] for kind in (model.norm, model.positions) if kind in titles]
+    parts = {
+        "RMSNorm": model.norm == "rms",
+        "rotary positions": model.positions == "rotary",
+        "latent attention": model.latent is not None,
+        "experts": model.experts is not None,
+    }
+    others = [part for part, is_there in parts.items() if is_there]
     if others:
         raise InvalidConfiguration(
             "model",

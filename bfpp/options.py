@@ -44,7 +44,7 @@ OTHER_NAMES = {
 }
 """Further names of options."""
 
-TYPES = {"count": whole_number, "seconds": seconds}
+TYPES = {"count": whole_number, "seconds": seconds, "number": seconds}
 """How the texts of options are read."""
 
 

@@ -1,8 +1,9 @@
-"""How the core of attention is computed."""
+"""How attention is computed: its core, and what context-parallel devices exchange for it."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TypeVar
 
 from bfpp.schedules.invalid import InvalidConfiguration, did_you_mean
 
@@ -14,11 +15,36 @@ class Attention(StrEnum):
     UNFUSED = "unfused"
 
 
+class ContextExchange(StrEnum):
+    """How a context-parallel device attends to the keys and values that others have.
+
+    - `ring`: blocks of keys and values go around, beside the attention to the block before.
+    - `all-to-all`: each device gets the whole sequence, for a share of the heads (Ulysses).
+    - `all-gather`: each device gathers all keys and values first.
+    """
+
+    RING = "ring"
+    ALL_TO_ALL = "all-to-all"
+    ALL_GATHER = "all-gather"
+
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+
 def parse_attention(text: str) -> Attention:
     """The kind of that name; raises `InvalidConfiguration` for another."""
-    if text not in list(Attention):
-        known = ", ".join(Attention)
+    return _parse(Attention, "attention", text)
+
+
+def parse_exchange(text: str) -> ContextExchange:
+    """The kind of that name; raises `InvalidConfiguration` for another."""
+    return _parse(ContextExchange, "cp_comm", text)
+
+
+def _parse(kinds: type[Kind], field: str, text: str) -> Kind:
+    if text not in list(kinds):
+        known = ", ".join(kinds)
         raise InvalidConfiguration(
-            "attention", f"{text!r} is not one of {known}{did_you_mean(text, Attention)}"
+            field, f"{text!r} is not one of {known}{did_you_mean(text, kinds)}"
         )
-    return Attention(text)
+    return kinds(text)

@@ -1,8 +1,8 @@
 """Activation checkpointing: what the backward pass computes again instead of keeping it.
 
 A policy says it for each layer of a stage. A checkpointed module keeps its inputs alone;
-one whose output is discarded (Megatron-LM's `layernorm`) keeps its inputs too, but not
-its output, although others read that.
+one whose output is discarded (Megatron-LM's `layernorm`, `mla_up_proj` and `moe_act`) keeps its
+inputs too, but not its output, although others read that.
 """
 
 from __future__ import annotations
@@ -14,9 +14,16 @@ from bfpp.schedules.invalid import InvalidConfiguration, did_you_mean
 FIELD = "recompute"
 
 CORE_ATTENTION, MLP, NORM = "core_attn", "mlp", "layernorm"
+LATENT_UP, EXPERTS, SHARED, EXPERT_ACTIVATION = "mla_up_proj", "moe", "shared_experts", "moe_act"
 
-MODULES = (CORE_ATTENTION, MLP, NORM)
+MODULES = (CORE_ATTENTION, MLP, NORM, LATENT_UP, EXPERTS, SHARED, EXPERT_ACTIVATION)
 """What can be recomputed by itself, by Megatron-LM's names."""
+
+DISCARDED = frozenset({NORM, LATENT_UP, EXPERT_ACTIVATION})
+"""Modules whose output is discarded, although others read it."""
+
+PARTS = {EXPERTS: frozenset({EXPERTS, SHARED, EXPERT_ACTIVATION})}
+"""Modules that have others as their parts."""
 
 LAYER = "layer"
 """A layer as a whole."""

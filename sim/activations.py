@@ -8,14 +8,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bfpp.schedules import Layout
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.sim.checkpointing import Checkpointed
-from bfpp.sim.compute import Layers, Shape, part_counts, parts
+from bfpp.sim.compute import LayerParts, Shape, part_counts, parts
+from bfpp.sim.experts import expert_rows
+from bfpp.sim.operators import Execution
+from bfpp.sim.unit_layers import Layers
 
 TRANSFER_BUFFERS = 2
 """Hidden states that a pipeline's rank keeps for transfers: one to send, one to receive."""
@@ -33,30 +37,46 @@ class UnitActivations:
     saved: Numbers
     restored: Numbers
     transient: Numbers
-    restored_layer: float
+    restored_layer: Numbers
 
 
 def unit_activations(shape: Shape, layers: Layers) -> UnitActivations:
     """The activations of each unit; the embedding is in the first, the head in the last."""
-    counts = part_counts(shape, layers)
     saved, restored = np.zeros((2, len(layers.of_unit)))
-    for part, count in counts:
+    for part, count in part_counts(shape, layers):
         saved += part.saved_bytes * count
         restored += part.restored_bytes * count
-    layer = max(part.restored_bytes for part, count in counts if count.any())
-    transient = np.full(len(saved), layer + layer_gradients(shape))
+    restored_layer, transient = np.zeros((2, len(saved)))
+    for number, (kind, layer) in enumerate(_kinds(shape)):
+        again, there = layers.recomputed_of_kind[number] > 0, layers.of_kind[number] > 0
+        of_kind = np.where(again, layer.recomputed.restored_bytes, 0.0)
+        restored_layer = np.maximum(restored_layer, of_kind)
+        gradients = layer_gradients(kind, shape.implementation.hidden_gradients)
+        transient = np.maximum(transient, np.where(there, of_kind + gradients, 0.0))
     # What the head saves is gone when the layers before it run backward.
     transient[-1] = max(transient[-1] - parts(shape).head.saved_bytes, head_transient(shape))
-    return UnitActivations(saved, restored, transient, layer)
+    return UnitActivations(saved, restored, transient, restored_layer)
 
 
-def layer_gradients(shape: Shape) -> float:
-    """Bytes of the gradients of a layer's activations, and of an input that is gathered for it."""
-    execution = shape.execution
-    hidden = execution.own("hidden", execution.model.hidden).bytes
-    expanded = execution.divided("expanded", execution.model.expanded_width).bytes
+def _kinds(shape: Shape) -> Iterator[tuple[Execution, LayerParts]]:
+    """Each kind of layer, as if the model had no others."""
+    model = shape.execution.model
+    kinds = (replace(shape.execution, model=kind) for kind in model.kinds)
+    return zip(kinds, parts(shape).layers, strict=True)
+
+
+def layer_gradients(execution: Execution, hidden_gradients: float) -> float:
+    """Bytes of the gradients of a layer's activations, and of an input that is gathered for it.
+
+    Of experts, those of the rows that come and of what is made of them.
+    """
+    model = execution.model
+    if model.experts is not None:
+        return 2 * execution.number * expert_rows(execution, model.experts) * model.hidden
+    hidden = execution.own("hidden", model.hidden).bytes
+    expanded = execution.divided("expanded", model.expanded_width).bytes
     gathered = execution.hidden_bytes if execution.sequence_parallel else 0.0
-    return shape.implementation.hidden_gradients * hidden + expanded + gathered
+    return hidden_gradients * hidden + expanded + gathered
 
 
 def head_transient(shape: Shape) -> float:
@@ -77,21 +97,25 @@ def head_transient(shape: Shape) -> float:
     return size
 
 
-def workspace_bytes(shape: Shape, layout: Layout) -> float:
-    """Bytes that are there for good: of libraries, of communication, and of dummy gradients."""
+def workspace_bytes(shape: Shape, layout: Layout, layers: Layers, rank: int) -> float:
+    """Bytes that a rank has for good: of libraries, of communication, and of dummy gradients."""
     execution, implementation = shape.execution, shape.implementation
+    of_kind = layers.of_kind[:, layout.units_of(rank)]
+    kinds = [each for each, counts in zip(_kinds(shape), of_kind, strict=True) if counts.any()]
     size = implementation.workspace_bytes
+    if any(kind.model.experts for kind, _ in kinds):
+        size += implementation.experts_workspace_bytes
     if layout.pp > 1:
         size += TRANSFER_BUFFERS * execution.own("hidden", execution.model.hidden).bytes
     if execution.sequence_parallel:
         size += execution.hidden_bytes
     if implementation.dummy_gradients:
-        size += execution.number * sum(_weight_shapes(parts(shape).kept_layer))
+        shapes = {shape for _, part in kinds for shape in _weight_shapes(part.kept)}
+        size += execution.number * sum(columns * depth for columns, depth in shapes)
     return size
 
 
-def _weight_shapes(layer: Checkpointed) -> list[float]:
-    """How many numbers a weight has, of each shape once."""
+def _weight_shapes(layer: Checkpointed) -> set[tuple[int, int]]:
+    """Each shape that a weight has."""
     products = [each.forward.products for each in layer.operators if each.backward_weight.products]
-    shapes = {(product.columns, product.depth) for some in products for product in some}
-    return [columns * depth for columns, depth in shapes]
+    return {(product.columns, product.depth) for some in products for product in some}

@@ -3,7 +3,7 @@
 - Without recomputation it keeps every tensor that an operator saves, each once.
 - A module that is checkpointed keeps what it reads from outside, and nothing of its own: its
   operators run again before its backward pass.
-- A norm is one whose output is discarded: what others would keep of it is made again too.
+- Of some modules the output is discarded: what others would keep of it is made again too.
 - A layer that is recomputed keeps its input, if it is its own: what another list's operator
   wrote.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bfpp.schedules.attention import Attention
-from bfpp.schedules.recomputation import LAYER, NORM, Recomputation
+from bfpp.schedules.recomputation import DISCARDED, LAYER, PARTS, Recomputation
 from bfpp.sim.layer import layer_operators
 from bfpp.sim.model import Transformer
 from bfpp.sim.operators import Execution, Operator, Tensor
@@ -33,7 +33,8 @@ class Checkpointed:
         """The operators that run forward again."""
         if LAYER in self.modules:
             return self.operators
-        return tuple(each for each in self.operators if each.module in self.modules)
+        again = frozenset().union(*map(_parts, self.modules))
+        return tuple(each for each in self.operators if each.module in again)
 
     @cached_property
     def saved(self) -> frozenset[Tensor]:
@@ -44,8 +45,8 @@ class Checkpointed:
             kept |= _inputs(segment)
         if LAYER in self.modules:
             return kept
-        discarded = {tensor for each in again if each.module == NORM for tensor in each.writes}
-        return kept - discarded
+        discarded = [self.of(module) for module in self.modules & DISCARDED]
+        return kept - {tensor for some in discarded for each in some for tensor in each.writes}
 
     @property
     def saved_bytes(self) -> float:
@@ -63,10 +64,11 @@ class Checkpointed:
         """The operators of each module that is recomputed, together."""
         if LAYER in self.modules:
             return [self.operators]
-        return [
-            [each for each in self.recomputed if each.module == module]
-            for module in sorted(self.modules)
-        ]
+        return [self.of(module) for module in sorted(self.modules)]
+
+    def of(self, module: str) -> list[Operator]:
+        """The operators of a module."""
+        return [each for each in self.operators if each.module in _parts(module)]
 
 
 def recomputed_flops(model: Transformer, recomputation: Recomputation) -> float:
@@ -77,6 +79,10 @@ def recomputed_flops(model: Transformer, recomputation: Recomputation) -> float:
     layer = layer_operators(Execution(model, attention=Attention.UNFUSED))
     again = Checkpointed(layer, recomputation.modules).recomputed
     return sum(each.forward.flops for each in again)
+
+
+def _parts(module: str) -> frozenset[str]:
+    return PARTS.get(module, frozenset({module}))
 
 
 def _saved(operators: Collection[Operator]) -> frozenset[Tensor]:

@@ -17,13 +17,15 @@ class AttentionSpeed:
     """Fused attention: the shares of the peak that its passes reach, and what each takes besides.
 
     The shares are those of a causal pass's own operations. The defaults are those of
-    FlashAttention-2 on A100 in training, assumed.
+    FlashAttention-2 on A100 in training, assumed. Kernels whose heads of keys are wider than those
+    of values reach `uneven_heads` of these shares.
     """
 
     forward_efficiency: float = 0.5
     backward_efficiency: float = 0.4
     forward_latency: float = 0.0
     backward_latency: float = 0.0
+    uneven_heads: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Link:
     much again for each doubling of the groups at its ends;
     `synchronisation` what an all-reduce within a training step takes until both
     of two devices have come to it, and as much again for each doubling of them.
+    All-to-alls reach `exchange_efficiency` of the bandwidth, and take `exchange_latency` besides.
     """
 
     bandwidth: float
@@ -87,6 +90,8 @@ class Link:
     synchronisation: float = 0.0
     transfer_efficiency: float = 1.0
     ring_efficiency: float = 1.0
+    exchange_efficiency: float = 1.0
+    exchange_latency: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -109,25 +114,29 @@ class Cluster:
         """I_IB, flop/byte: peak over network in and out (6,240 in the paper's A100 example)."""
         return self.device.peak / (2 * self.inter_node.bandwidth)
 
-    def group_link(self, members: int) -> Link:
-        """The link of a ring of so many devices: of a node's, or of whole nodes.
+    def group_link(self, members: int, per_node: int | None = None) -> Link:
+        """The link of a ring of so many devices, so many of them on a node (as many as can be).
 
-        A ring of whole nodes enters and leaves each of them once on every one of its network's
-        ports, and most of its steps stay inside (NCCL's own model).
+        A ring over several nodes enters and leaves each of them once on the network's ports of its
+        members there, and most of its steps stay inside (NCCL's own model).
         """
-        if members > self.gpus_per_node:
-            return self._ring_of_nodes(members)
+        per_node = min(members, self.gpus_per_node) if per_node is None else per_node
+        inside = self._inside_link(per_node)
+        return inside if per_node == members else self._ring_of_nodes(inside, members, per_node)
+
+    def _inside_link(self, members: int) -> Link:
         larger = [bandwidth for devices, bandwidth in self.group_bandwidths if devices >= members]
         if not larger:
             return self.intra_node
         return replace(self.intra_node, bandwidth=min(*larger, self.intra_node.bandwidth))
 
-    def _ring_of_nodes(self, members: int) -> Link:
-        inside, between = self.intra_node, self.inter_node
-        network = self.gpus_per_node * between.bandwidth * between.ring_efficiency
-        crossings = members // self.gpus_per_node - 1
+    def _ring_of_nodes(self, inside: Link, members: int, per_node: int) -> Link:
+        between = self.inter_node
+        network = per_node * between.bandwidth * between.ring_efficiency
+        bandwidth = network if per_node == 1 else min(inside.bandwidth, network)
+        crossings = members // per_node - 1
         latency = inside.latency + (between.latency - inside.latency) * crossings / (members - 1)
-        return replace(inside, bandwidth=min(inside.bandwidth, network), latency=latency)
+        return replace(inside, bandwidth=bandwidth, latency=latency)
 
 
 _KEYS = {"gpus_per_node": int, "device": dict, "intra_node": dict, "inter_node": dict}
@@ -149,8 +158,9 @@ _DEVICE_DEFAULTS: Table = {
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
 }
+_INTRA_NODE_OPTIONAL = ("synchronisation", "exchange_efficiency", "exchange_latency")
 _INTRA_NODE_KEYS = {
-    **dict.fromkeys(("bandwidth", "latency", "synchronisation"), float),
+    **dict.fromkeys(("bandwidth", "latency", *_INTRA_NODE_OPTIONAL), float),
     "group_bandwidths": dict,
 }
 _SHARES = ("transfer_efficiency", "ring_efficiency")
@@ -180,7 +190,7 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
         f"{name}: intra_node",
         table["intra_node"],
         _INTRA_NODE_KEYS,
-        ("synchronisation", "group_bandwidths"),
+        (*_INTRA_NODE_OPTIONAL, "group_bandwidths"),
     )
     between = require_keys(
         "cluster",
@@ -193,6 +203,7 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
     device = {**_DEVICE_DEFAULTS, **device}
     device["attention"] = _attention(name, device["attention"])
     device["peaks"] = _peaks(name, device["peaks"])
+    _require_shares(f"{name}: intra_node", inside, ("exchange_efficiency",))
     _require_shares(f"{name}: inter_node", between, _SHARES)
     more = {key: value for key, value in between.items() if key != "bandwidth_per_node"}
     return Cluster(
@@ -222,7 +233,7 @@ def _require_shares(where: str, table: Table, names: tuple[str, ...]) -> None:
             )
 
 
-_ATTENTION_SHARES = ("forward_efficiency", "backward_efficiency")
+_ATTENTION_SHARES = ("forward_efficiency", "backward_efficiency", "uneven_heads")
 _ATTENTION_KEYS = dict.fromkeys((*_ATTENTION_SHARES, "forward_latency", "backward_latency"), float)
 
 

@@ -1,35 +1,38 @@
 """Seconds of compute: of the operators of a layer, of the embedding and of the head.
 
 A backward pass first recomputes what was not kept, with its communication, then takes
-the gradients of inputs and of weights. Tensor-parallel collectives block the compute,
-but for the share that an implementation hides of those which allow it.
+the gradients of inputs and of weights. Collectives inside a pass block the compute, but
+for the share that an implementation hides of those which allow it, and for what runs
+beside the kernels of its own operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import log2
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from bfpp.schedules.columns import Integers, Seconds
+from bfpp.schedules.columns import Seconds
+from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import NO_RECOMPUTATION, Recomputation
 from bfpp.sim.checkpointing import Checkpointed
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.collectives import all_reduce_seconds
+from bfpp.sim.collectives import GroupPlace, collective_seconds
 from bfpp.sim.efficiency import (
     attention_seconds,
     product_seconds,
     streaming_seconds,
     traffic_seconds,
 )
-from bfpp.sim.ends import embedding_operators, head_operators
+from bfpp.sim.ends import embedding_operators, head_operators, prediction_operators
 from bfpp.sim.implementation import Implementation
 from bfpp.sim.layer import layer_operators
-from bfpp.sim.operators import Collective, Execution, Kernel, Way, Work
+from bfpp.sim.operators import Collective, Execution, Kernel, Work
+from bfpp.sim.unit_layers import Layers
 
 GRAPH_LAUNCH = 1.5e-6
 """Seconds in which the host launches a kernel of a CUDA graph. Published: 1 to 2 us."""
@@ -81,20 +84,20 @@ class UnitSeconds:
     backward_weight: Seconds
 
 
-class Layers(NamedTuple):
-    """How many layers each unit has, and how many of them are recomputed."""
+class LayerParts(NamedTuple):
+    """A layer of one kind, and the same if it is recomputed."""
 
-    of_unit: Integers
-    recomputed: Integers
+    recomputed: Checkpointed
+    kept: Checkpointed
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a unit is made of: layers that recompute and those that do not, and the ends."""
+    """What a unit is made of: layers of each kind, prediction modules, and the ends."""
 
     embedding: Checkpointed
-    recomputed_layer: Checkpointed
-    kept_layer: Checkpointed
+    layers: tuple[LayerParts, ...]
+    prediction: Checkpointed
     head: Checkpointed
 
 
@@ -106,25 +109,36 @@ def parts(shape: Shape) -> Parts:
 @cache
 def _parts(execution: Execution, modules: frozenset[str]) -> Parts:
     nothing = NO_RECOMPUTATION.modules
-    layer = layer_operators(execution)
+    kinds = [layer_operators(replace(execution, model=kind)) for kind in execution.model.kinds]
     return Parts(
         Checkpointed(embedding_operators(execution), nothing),
-        Checkpointed(layer, modules),
-        Checkpointed(layer, nothing),
+        tuple(
+            LayerParts(Checkpointed(layer, modules), Checkpointed(layer, nothing))
+            for layer in kinds
+        ),
+        Checkpointed(prediction_operators(execution), nothing),
         Checkpointed(head_operators(execution), nothing),
     )
 
 
 def part_counts(shape: Shape, layers: Layers) -> list[tuple[Checkpointed, Seconds]]:
-    """Each part, and how often it is in each unit: the embedding in the first, the head last."""
-    part = parts(shape)
+    """Each part, and how often it is in each unit.
+
+    The embedding is in the first, the head in the last, and there again for each prediction module.
+    """
+    part, modules = parts(shape), shape.execution.model.prediction_modules
     unit = np.arange(len(layers.of_unit))
-    return [
-        (part.recomputed_layer, layers.recomputed.astype(float)),
-        (part.kept_layer, (layers.of_unit - layers.recomputed).astype(float)),
+    last = (unit == len(unit) - 1).astype(float)
+    counts = [
         (part.embedding, (unit == 0).astype(float)),
-        (part.head, (unit == len(unit) - 1).astype(float)),
+        (part.prediction, modules * last),
+        (part.head, (1 + modules) * last),
     ]
+    rows = zip(part.layers, layers.of_kind, layers.recomputed_of_kind, strict=True)
+    for layer, of_kind, recomputed in rows:
+        counts.append((layer.recomputed, recomputed.astype(float)))
+        counts.append((layer.kept, (of_kind - recomputed).astype(float)))
+    return counts
 
 
 def unit_seconds(shape: Shape, layers: Layers) -> UnitSeconds:
@@ -161,42 +175,59 @@ def _seconds(shape: Shape, works: Iterable[Work], *, backward: bool = False) -> 
     works = list(works)
     launch = GRAPH_LAUNCH if graphs else device.host_seconds
     launched = launch * sum(work.kernels for work in works)
-    on_device = sum(_device_seconds(shape, work, backward=backward) for work in works)
-    collectives = [each for work in works for each in work.collectives]
-    blocked = sum(_blocked_seconds(shape, collectives)) if collectives else 0.0
-    return max(on_device + blocked, launched)
+    return max(sum(_device_seconds(shape, work, backward=backward) for work in works), launched)
 
 
 def _device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
+    """Seconds of some work: of its kernels, and of collectives while nothing hides them."""
+    kernels = _kernel_seconds(shape, work, backward=backward)
+    alone = sum(blocked_seconds(shape, each) for each in work.collectives if not each.beside)
+    beside = [each for each in work.collectives if each.beside]
+    if beside:
+        hiding = min(each.beside for each in beside) * kernels
+        alone += max(sum(blocked_seconds(shape, each) for each in beside) - hiding, 0.0)
+    return kernels + alone
+
+
+def _kernel_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     """Seconds of the kernels of some work."""
     device, precision = shape.cluster.device, shape.execution.precision
     moving = traffic_seconds if work.kind is Kernel.ELEMENTWISE else streaming_seconds
-    seconds = moving(device, work.bytes) + work.kernels * device.launch_seconds
+    seconds = work.seconds + moving(device, work.bytes) + work.kernels * device.launch_seconds
     seconds += sum(product_seconds(device, each, precision) for each in work.products)
     if work.attention:
         speed = shape.implementation.attention_speed or device.attention
-        peak = device.peak_of(precision)
-        seconds += attention_seconds(peak, speed, work.attention, backward=backward)
+        share = speed.uneven_heads if work.kind is Kernel.UNEVEN_ATTENTION else 1.0
+        peak = share * device.peak_of(precision)
+        seconds += sum(
+            attention_seconds(peak, speed, each, backward=backward) for each in work.attention
+        )
     return seconds
 
 
-def collective_seconds(shape: Shape, collective: Collective) -> float:
-    """Seconds for which a collective of the tensor-parallel group blocks the compute.
+def blocked_seconds(shape: Shape, collective: Collective) -> float:
+    """Seconds for which a collective would block the compute, if nothing ran beside it.
 
     It waits until the last device has come, and of more devices one comes
     later: the latest of n falls behind about as the logarithm of n.
     """
-    [seconds] = _blocked_seconds(shape, [collective])
-    return seconds
+    cluster, place = shape.cluster, group_place(shape, collective.group)
+    moving = collective_seconds(collective, place, cluster)
+    waiting = log2(place.members) * cluster.intra_node.synchronisation
+    shown = 1 - shape.implementation.tensor_overlap if collective.hideable else 1.0
+    return shown * (moving + waiting)
 
 
-def _blocked_seconds(shape: Shape, collectives: Iterable[Collective]) -> Iterator[float]:
-    """The seconds of each of some collectives."""
-    ranks, overlap = shape.execution.tp, shape.implementation.tensor_overlap
-    link = shape.cluster.group_link(ranks)
-    waiting = log2(ranks) * link.synchronisation
-    for collective in collectives:
-        ways = 1.0 if collective.way is Way.ALL_REDUCE else 0.5
-        moving = ways * all_reduce_seconds(collective.bytes, ranks, link)
-        shown = 1 - overlap if collective.hideable else 1.0
-        yield shown * (moving + waiting)
+def group_place(shape: Shape, group: Group) -> GroupPlace:
+    """How many devices a group has, and how many of them are on one node.
+
+    Devices are numbered tensor-parallel first, then context-parallel; experts are divided over
+    those that come one after the other.
+    """
+    execution = shape.execution
+    members, stride = {
+        Group.TP: (execution.tp, 1),
+        Group.CP: (execution.cp, execution.tp),
+        Group.EP: (execution.ep, 1),
+    }[group]
+    return GroupPlace.of(members, stride, shape.cluster.gpus_per_node)

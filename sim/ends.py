@@ -1,20 +1,20 @@
-"""The operators of a model's two ends: its embedding, and the head with its loss."""
+"""The operators of a model's ends: its embedding, the head with its loss, further predictions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
 
-from bfpp.sim.layer import OTHER, norm
+from bfpp.sim.elementwise import OTHER, elementwise, norm
 from bfpp.sim.operators import (
     Collective,
+    Division,
     Execution,
     Linear,
     Operator,
     Tensor,
     Way,
     Work,
-    elementwise,
 )
 
 TOKEN_SCALARS = 3
@@ -76,7 +76,7 @@ def head_operators(execution: Execution) -> tuple[Operator, ...]:
     normed = execution.own("head normed", model.hidden)
     width = model.padded_vocabulary(ranks)
     logits = execution.divided("logits", width)
-    output = Linear("output", OTHER, normed, logits, model.hidden, width, columns=True)
+    output = Linear("output", OTHER, normed, logits, model.hidden, width, Division.COLUMNS)
     return (
         *_head_layers(execution, last),
         norm(execution, "head norm", last, normed),
@@ -88,11 +88,33 @@ def head_operators(execution: Execution) -> tuple[Operator, ...]:
 def _head_layers(execution: Execution, last: Tensor) -> list[Operator]:
     """Products of hidden size, whole on each device."""
     hidden = execution.model.hidden
-    whole = replace(execution, tp=1, sequence_parallel=False)
+    whole = replace(execution, sequence_parallel=False)
     return [
-        Linear("head layer", OTHER, last, last, hidden, hidden, columns=True).operator(whole)
+        Linear("head layer", OTHER, last, last, hidden, hidden, Division.WHOLE).operator(whole)
         for _ in range(execution.model.head_layers)
     ]
+
+
+@cache
+def prediction_operators(execution: Execution) -> tuple[Operator, ...]:
+    """What a prediction module does before its layer and its head.
+
+    The hidden state and the embedding of the token that it knows go, normed, through a product.
+    """
+    own, hidden = execution.own, execution.model.hidden
+    state, known = own("layer output", hidden), own("known embedding", hidden)
+    both = own("prediction normed", 2 * hidden)
+    parts = (own("state normed", hidden), own("known normed", hidden))
+    product = Linear(
+        "prediction", OTHER, both, own("layer input", hidden), 2 * hidden, hidden, Division.WHOLE
+    )
+    return (
+        *embedding_operators(execution),
+        norm(execution, "state norm", state, parts[0]),
+        norm(execution, "known norm", known, parts[1]),
+        elementwise("prediction input", OTHER, (2 * both.bytes,) * 2, (1, 1), parts, both),
+        product.operator(execution),
+    )
 
 
 def _loss(execution: Execution, logits: Tensor) -> Operator:

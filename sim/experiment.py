@@ -23,7 +23,7 @@ from bfpp.schedules import (
     TaskGraph,
     find_schedule,
 )
-from bfpp.schedules.attention import Attention, parse_attention
+from bfpp.schedules.attention import Attention, ContextExchange, parse_attention, parse_exchange
 from bfpp.schedules.cut import cut_of, default_division
 from bfpp.schedules.invalid import did_you_mean
 from bfpp.schedules.precision import Precision, parse_precision
@@ -232,6 +232,40 @@ class Experiment:
         "tensor-parallel devices share the activations between layers too "
         "(default: the implementation's)",
     )
+    cp_comm: ContextExchange | str = _option(
+        ContextExchange.RING,
+        PHYSICAL,
+        "choice",
+        "what context-parallel devices exchange: blocks of keys and values around a ring beside "
+        "attention, heads for the sequence, or all keys and values",
+        choices=tuple(ContextExchange),
+    )
+    capacity_factor: float | None = _option(
+        None,
+        PHYSICAL,
+        "number",
+        "rows that each expert takes over the mean, padded to as many "
+        "(default: as many as come, none dropped)",
+        "X",
+    )
+    expert_imbalance: float = _option(
+        1.0,
+        PHYSICAL,
+        "number",
+        "rows that the busiest expert-parallel device takes over the mean, without a capacity",
+        "X",
+    )
+    dispatch: str = _option(
+        "all-to-all",
+        PHYSICAL,
+        "choice",
+        "how tokens cross the network: once for each of their experts, or once for each node with "
+        "some (DeepEP)",
+        choices=("all-to-all", "deduplicated"),
+    )
+    shared_overlap: bool = _option(
+        False, PHYSICAL, "flag", "tokens are on their way to experts while the shared ones compute"
+    )
     cut: str | None = _option(
         None,
         PHYSICAL,
@@ -377,6 +411,7 @@ class Experiment:
             raise InvalidConfiguration(
                 name, "abstract seconds do not go with --model and --cluster"
             )
+        from bfpp.sim.operators import Routing
         from bfpp.sim.physical import PhysicalCosts
 
         model = self.transformer
@@ -396,6 +431,13 @@ class Experiment:
             sequence_parallel=self.sequence_parallel,
             precision=_parsed(parse_precision, self.precision),
             cut=self._cut,
+            exchange=parse_exchange(self.cp_comm),
+            routing=Routing(
+                self.capacity_factor,
+                self.expert_imbalance,
+                self.dispatch == "deduplicated",
+                self.shared_overlap,
+            ),
         )
 
     @property
@@ -519,7 +561,7 @@ def _count(value: object) -> int | None:
     return number if isinstance(number, int) and is_count(number) else None
 
 
-def _seconds(value: object) -> float | None:
+def _number(value: object) -> float | None:
     number = real(value.strip()) if isinstance(value, str) else value
     return float(number) if isinstance(number, int | float) and is_usable(number) else None
 
@@ -536,7 +578,8 @@ def _name(value: object) -> str | None:
 
 _KINDS = {
     "count": (_count, "a whole number of at least 1"),
-    "seconds": (_seconds, "a number of at least 0"),
+    "seconds": (_number, "a number of at least 0"),
+    "number": (_number, "a number of at least 0"),
     "flag": (_flag, "true or false"),
     "name": (_name, "a name or a path"),
     "choice": (_name, "a name"),

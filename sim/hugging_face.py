@@ -11,6 +11,7 @@ one can read the other. Rules:
   whether attention is causal. A head is as wide as `head_dim` says, if it does.
   So do the embeddings, unless the file says whether they are tied
   (`tie_word_embeddings`).
+- What experts and latents there are is read by `sim.hugging_face_experts`.
 - Whatever else differs is left out: biases count as the plain transformer's do.
 
 Every fault is an `InvalidConfiguration` of `model`, in one line that names the
@@ -20,11 +21,18 @@ file and the key.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.reading import read_file
+from bfpp.sim.hugging_face_experts import (
+    deepseek_parts,
+    gpt_oss_parts,
+    mixtral_parts,
+    qwen_parts,
+)
 from bfpp.sim.preset_files import Table, require_keys
 
 
@@ -50,6 +58,8 @@ class Dialect:
     causal: bool = True
     kinds: tuple[str, str] = ("layer", "learned")
     """The model's norms and positions."""
+    parts: Callable[[str, Table], Table] | None = None
+    """What there is of experts and latents, and what else differs between layers."""
 
     @property
     def names(self) -> dict[str, str]:
@@ -75,13 +85,23 @@ _LLAMA = Dialect(
     kinds=("rms", "rotary"),
 )
 
+_MISTRAL = replace(_LLAMA, window="sliding_window")
+_DEEPSEEK = replace(_LLAMA, parts=deepseek_parts, head_dim=None)
+
 DIALECTS = {
     "bert": _BERT,
+    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v3": _DEEPSEEK,
     "gpt2": _GPT2,
     "gpt_neox": _NEOX,
+    "gpt_oss": replace(_MISTRAL, parts=gpt_oss_parts),
+    "kimi_k2": _DEEPSEEK,
     "llama": _LLAMA,
-    "mistral": replace(_LLAMA, window="sliding_window"),
+    "mistral": _MISTRAL,
+    "mixtral": replace(_MISTRAL, parts=mixtral_parts),
     "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "qwen3_moe": replace(_LLAMA, parts=qwen_parts),
     "roberta": _BERT,
 }
 """Every `model_type` that is read."""
@@ -111,7 +131,8 @@ def read_config(path: str | Path) -> tuple[str, Table]:
     tied = found.get(_TIED, dialect.tied_embeddings)
     norm, positions = dialect.kinds
     kinds = {"gated": dialect.gated, "tied_embeddings": tied, "norm": norm, "positions": positions}
-    return _name(file, config), {**sizes, **kinds, "causal": dialect.causal}
+    parts = dialect.parts(where, config) if dialect.parts else {}
+    return _name(file, config), {**sizes, **kinds, "causal": dialect.causal, **parts}
 
 
 def _read_object(file: Path) -> Table:

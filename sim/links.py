@@ -7,10 +7,11 @@ Rules:
   the link that it crosses and enters by the receiver's. A port's bandwidth is
   what transfers reach; a ring moves as many more bytes as it is slower.
 - A gather or reduction is a collective over the rank's data-parallel group as
-  it is placed on nodes. It uses its own rank's out and in ports of the
-  narrowest link: where g members share a node, it crosses to the next node once
-  for all of them, with g shares of the network. That of a stage with two copies spans
-  both; it leaves by the port of the first one's rank and enters by the second's.
+  it is placed on nodes, and one over that of its experts after it. It uses its own
+  rank's out and in ports of the narrowest link: where g members share a node, it
+  crosses to the next node once for all of them, with g shares of the network. That of
+  a stage with two copies spans both; it leaves by the port of the first one's rank and
+  enters by the second's.
 - A step that receives from another rank also collects what each tensor-parallel
   device received its share of.
 - A transfer is between groups of tensor-parallel devices: what one that blocks takes
@@ -22,9 +23,11 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log2
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,7 +38,7 @@ from bfpp.sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
 from bfpp.sim.costs import Costs, Load
 from bfpp.sim.implementation import Implementation
 from bfpp.sim.operators import Execution
-from bfpp.sim.placement import DevicePlacement
+from bfpp.sim.placement import DataGroup, DevicePlacement
 
 NVLINK_OUT, NVLINK_IN, NETWORK_OUT, NETWORK_IN = range(4)
 PORTS = 4
@@ -45,17 +48,40 @@ PAIR = 2
 """Devices at the two ends of a transfer."""
 
 
+class Ring(NamedTuple):
+    """A ring of a data-parallel group, for each pipeline rank, and the parameters that it passes.
+
+    A step takes its `latency`; `limited` says that the network limits its `bandwidth`.
+    """
+
+    group: DataGroup
+    parameters: Seconds
+    latency: Seconds
+    bandwidth: Seconds
+    limited: Flags
+
+    def shares(self, sharding: Sharding) -> Seconds:
+        """The share of its data that one pass sends over the narrowest link.
+
+        An all-reduce across nodes is hierarchical: the members there are nodes.
+        """
+        whole = np.full(len(self.limited), ring_bytes(1.0, self.group.members))
+        if sharding is not Sharding.NONE:
+            return whole
+        return np.where(self.limited, (self.group.nodes - 1) / self.group.nodes, whole)
+
+
 @dataclass(frozen=True, eq=False)
 class Links:
     """The links that the groups of a configuration cross.
 
-    `parameters` are those of each unit on one device.
+    `parameters` are those of each unit on one device, by the stride of those that keep the same.
     """
 
     cluster: Cluster
     implementation: Implementation
     placement: DevicePlacement
-    parameters: Seconds
+    parameters: Mapping[int, Seconds]
     execution: Execution
 
     def transfers(self, graph: TaskGraph, tasks: Integers) -> Load:
@@ -78,22 +104,24 @@ class Links:
         They pass `size` bytes for each of a unit's parameters around the ring, so often.
         A group of one has nobody to communicate with.
         """
-        if self.placement.data_members == 1:
-            return Load(0.0)
-        rank = graph.rank[tasks]
+        rank, unit = graph.rank[tasks], graph.unit[tasks]
         peer = np.where(graph.peer[tasks] == NONE, rank, graph.peer[tasks])
-        between = self.cluster.inter_node.latency
-        latency = np.where(self._spans_nodes, between, self.cluster.intra_node.latency)[rank]
-        steps = passes * ring_steps(self.placement.data_members)
-        bandwidth, limits = self._ring_bandwidth
-        port = np.where(limits, self._transfer_bandwidths[1], self._transfer_bandwidths[0])
-        share = self._shares(graph.communication.sharding)[rank] * (port / bandwidth)[rank]
-        uses_network = limits[rank]
+        rings = [ring for ring in self._rings if ring.group.members > 1]
+        if not rings:
+            return Load(0.0)
+        uses_network = np.any([ring.limited for ring in rings], axis=0)
+        port = np.where(uses_network, self._transfer_bandwidths[1], self._transfer_bandwidths[0])
+        latency, moved = np.zeros((2, len(tasks)))
+        for ring in rings:
+            present = ring.parameters[unit] > 0
+            latency += present * (passes * ring_steps(ring.group.members) * ring.latency[rank])
+            share = ring.shares(graph.communication.sharding) * (port / ring.bandwidth)
+            moved += ring.parameters[unit] * (size * passes) * share[rank]
         return Load(
-            steps * latency,
-            self.parameters[graph.unit[tasks]] * (size * passes) * share,
-            PORTS * rank + np.where(uses_network, NETWORK_OUT, NVLINK_OUT),
-            PORTS * peer + np.where(uses_network, NETWORK_IN, NVLINK_IN),
+            latency,
+            moved,
+            PORTS * rank + np.where(uses_network[rank], NETWORK_OUT, NVLINK_OUT),
+            PORTS * peer + np.where(uses_network[rank], NETWORK_IN, NVLINK_IN),
         )
 
     def beside_compute(self, graph: TaskGraph, alone: Costs) -> Costs:
@@ -119,36 +147,32 @@ class Links:
         return within, network.bandwidth * network.transfer_efficiency
 
     @cached_property
-    def _spans_nodes(self) -> Flags:
-        """For each rank, whether its data-parallel groups reach over several nodes."""
-        return self.placement.data_group_nodes() > 1
+    def _rings(self) -> list[Ring]:
+        """The rings of data-parallel groups."""
+        return [self._ring(stride, each) for stride, each in self.parameters.items()]
 
-    @cached_property
-    def _ring_bandwidth(self) -> tuple[Seconds, Flags]:
-        """For each rank, bytes/s of its rings, and whether the network limits them."""
-        members, network = self.placement.data_members_per_node(), self.cluster.inter_node
-        within = np.array([self.cluster.group_link(int(count)).bandwidth for count in members])
-        between = members * network.bandwidth * network.ring_efficiency
-        limits = self._spans_nodes & (between < within)
-        return np.where(limits, between, within), limits
+    def _ring(self, stride: int, parameters: Seconds) -> Ring:
+        group = self.placement.data_group(stride)
+        inside, network = self.cluster.intra_node, self.cluster.inter_node
+        within = np.array(
+            [self.cluster.group_link(int(count)).bandwidth for count in group.per_node]
+        )
+        between = group.per_node * network.bandwidth * network.ring_efficiency
+        spans = group.nodes > 1
+        limited = spans & (between < within)
+        return Ring(
+            group,
+            parameters,
+            np.where(spans, network.latency, inside.latency),
+            np.where(limited, between, within),
+            limited,
+        )
 
     @property
     def port_bandwidth(self) -> Seconds:
         """Bytes/s of each port of each rank."""
         within, between = self._transfer_bandwidths
         return np.tile([within, within, between, between], self.placement.degrees.pp)
-
-    def _shares(self, sharding: Sharding) -> Seconds:
-        """For each rank, the share of its data that one pass sends over the narrowest link.
-
-        An all-reduce across nodes is hierarchical: the members there are nodes.
-        """
-        ring = ring_bytes(1.0, self.placement.data_members)
-        if sharding is not Sharding.NONE:
-            return np.full(self.placement.degrees.pp, ring)
-        nodes = self.placement.data_group_nodes()
-        of_nodes = (nodes - 1) / np.maximum(nodes, 1)
-        return np.where(self._ring_bandwidth[1], of_nodes, ring)
 
     def _collecting(self, graph: TaskGraph) -> Seconds:
         """Seconds for which steps that receive gather the shares of their group.

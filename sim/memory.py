@@ -111,6 +111,7 @@ def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memor
     weights, gradients = _buffered_parameters(graph, physical, rank)
     saved, transient = _peak_passing(timeline, physical, rank)
     parameters = float(rank_parameters(physical, graph.layout)[rank])
+    layers = physical.layers(graph.layout)
     return Memory(
         state=each.state * _state_parameters(graph, physical, rank),
         weights=each.weights * weights,
@@ -118,7 +119,7 @@ def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memor
         saved=saved,
         transient=transient,
         update=each.update * parameters,
-        workspace=workspace_bytes(physical, graph.layout),
+        workspace=workspace_bytes(physical, graph.layout, layers, rank),
     )
 
 
@@ -128,12 +129,13 @@ def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) ->
     The state of a rank's layers, what one stage saves, and what the layer that runs backward
     needs besides.
     """
-    model, ranks = physical.model, physical.degrees.tp
     layers = physical.layers(layout)
-    of_rank = layout.sums(layers.of_unit.astype(float))
-    parameters = float(of_rank.min()) * model.layer_parameters(ranks)
     of_state = physical.parameter_bytes(sharding).state
-    state = of_state * physical.state_share(layout, sharding) * parameters
+    parameters = sum(
+        physical.state_share(layout, sharding, stride) * layout.sums(each)
+        for stride, each in _of_layers(layout, physical).items()
+    )
+    state = of_state * float(np.min(parameters))
     units = unit_activations(physical, layers)
     return state + float((units.saved + units.transient).min()) / layout.slices
 
@@ -178,7 +180,7 @@ def _peak_passing(timeline: Timeline, physical: PhysicalCosts, rank: int) -> tup
     saved = _alive(operation, SAVED, units.saved[unit])
     halves = _alive(operation, HALVED, units.restored[unit])
     # What ends may leave a rest of rounding behind.
-    transient = np.maximum(halves - units.restored_layer, 0.0) + units.transient[unit]
+    transient = np.maximum(halves - units.restored_layer[unit], 0.0) + units.transient[unit]
     second = np.flatnonzero((graph.block[tasks] != NONE) & (graph.block[tasks] != tasks))
     transient[second] += transient[second - 1]
     peak = int(np.argmax(saved + transient))
@@ -186,24 +188,44 @@ def _peak_passing(timeline: Timeline, physical: PhysicalCosts, rank: int) -> tup
     return float(saved[peak]) / slices, float(transient[peak]) / slices
 
 
+def _of_layers(layout: Layout, physical: PhysicalCosts) -> dict[int, Numbers]:
+    """As `by_stride`, the parameters of layers alone."""
+    found = physical.by_stride(layout)
+    found[physical.tp] = found[physical.tp] - _of_ends(layout, physical)
+    return found
+
+
+def _of_ends(layout: Layout, physical: PhysicalCosts) -> Numbers:
+    """For each unit, the parameters of embeddings and of the output layer."""
+    model, ranks = physical.model, physical.tp
+    words = model.word_parameters(ranks)
+    ends = np.zeros(layout.units)
+    ends[0] += model.embedding_parameters(ranks)
+    ends[-1] += words * physical.copies_of_words(layout)
+    return ends
+
+
 def _split_parameters(layout: Layout, physical: PhysicalCosts, rank: int) -> tuple[Numbers, float]:
     """Parameters of the layers of a rank's units, and of its embedding and output layer."""
-    layer = physical.model.layer_parameters(physical.degrees.tp)
-    layers = physical.layers(layout).of_unit[layout.units_of(rank)].astype(float)
-    of_units: Numbers = layers * layer
-    return of_units, float(rank_parameters(physical, layout)[rank]) - float(of_units.sum())
+    units = layout.units_of(rank)
+    of_units: Numbers = sum(_of_layers(layout, physical).values(), np.zeros(()))
+    return of_units[units], float(_of_ends(layout, physical)[units].sum())
 
 
 def _state_parameters(graph: TaskGraph, physical: PhysicalCosts, rank: int) -> float:
     """How many parameters' state is on a device of a rank, after sharding."""
-    layout = graph.layout
-    of_units, embedding = _split_parameters(layout, physical, rank)
-    share = physical.state_share(layout, graph.communication.sharding)
+    layout, sharding = graph.layout, graph.communication.sharding
+    units = layout.units_of(rank)
+    of_layers = sum(
+        physical.state_share(layout, sharding, stride) * float(each[units].sum())
+        for stride, each in _of_layers(layout, physical).items()
+    )
     whole = (
         _embedding_on_two_ranks(layout, physical)
         and not physical.implementation.shards_tied_embedding
     )
-    return share * float(of_units.sum()) + (1.0 if whole else share) * embedding
+    ends = float(_of_ends(layout, physical)[units].sum())
+    return of_layers + (1.0 if whole else physical.state_share(layout, sharding)) * ends
 
 
 def _embedding_on_two_ranks(layout: Layout, physical: PhysicalCosts) -> bool:

@@ -8,12 +8,14 @@ and what is sent are in half precision: two bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.hugging_face import is_config, read_config
 from bfpp.sim.kinds import MODEL, require_kind
-from bfpp.sim.preset_files import read_settings, require_keys
+from bfpp.sim.matrices import Experts, LatentAttention, Matrices
+from bfpp.sim.preset_files import read_settings, require_fields
 
 HALF_PRECISION = 2
 """Bytes of a half-precision number."""
@@ -28,7 +30,7 @@ KINDS = {"norm": ("layer", "rms"), "positions": ("learned", "rotary")}
 
 @dataclass(frozen=True)
 class Transformer:
-    """Identical layers of attention and an MLP, between an embedding and an output layer.
+    """Layers of attention and an MLP, between an embedding and an output layer.
 
     `hidden` (S_hidden), `mlp` (S_mlp, 4 S_hidden by default) and `vocabulary`
     (S_voc) are widths, `heads` (N_heads) the attention heads, `kv_heads` those
@@ -41,8 +43,13 @@ class Transformer:
     (LayerNorm) or `rms` (RMSNorm, which has no bias); `positions` are `learned`,
     or `rotary`, which have no parameters. A head is `head_dim` wide, S_hidden /
     N_heads by default. `causal` attends to no later tokens, with a `window` to
-    no more than so many of the last ones. With `dropout` it is trained with
-    dropout, by default where the MLP is not gated.
+    no more than so many of the last ones, and every `global_every`-th layer to all. With
+    `dropout` it is trained with dropout, by default where the MLP is not gated.
+
+    With `experts` those take the place of the MLP, but for the first `dense_layers`. `latent`
+    attention makes heads of narrow latents; those of values may be `value_head_dim` wide.
+    `prediction_modules` predict further tokens in training: a layer each, that takes the hidden
+    state and the next embedding.
     """
 
     name: str
@@ -62,6 +69,12 @@ class Transformer:
     window: int | None = None
     causal: bool = True
     dropout: bool | None = None
+    value_head_dim: int | None = None
+    global_every: int | None = None
+    dense_layers: int = 0
+    prediction_modules: int = 0
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
 
     def __post_init__(self) -> None:
         for key, known in KINDS.items():
@@ -77,16 +90,68 @@ class Transformer:
                 )
         if self.window is not None and not self.causal:
             raise InvalidConfiguration("model", f"{self.name}: a window needs causal attention")
+        if self.experts is not None and self.experts.chosen > self.experts.routed:
+            raise InvalidConfiguration(
+                "model",
+                f"{self.name}: {self.experts.chosen} experts cannot be chosen of "
+                f"{self.experts.routed}",
+            )
+
+    @cached_property
+    def kinds(self) -> dict[Transformer, tuple[int, ...]]:
+        """Its layers by kind: a model whose layers are all like these, and their numbers.
+
+        Sizes of a layer are those of such a model.
+        """
+        found: dict[Transformer, list[int]] = {}
+        for layer in range(self.layers):
+            found.setdefault(self._kind(layer), []).append(layer)
+        return {kind: tuple(numbers) for kind, numbers in found.items()}
+
+    def _kind(self, layer: int) -> Transformer:
+        whole = self.global_every is not None and (layer + 1) % self.global_every == 0
+        return replace(
+            self,
+            dense_layers=0,
+            global_every=None,
+            experts=None if layer < self.dense_layers else self.experts,
+            window=None if whole else self.window,
+        )
+
+    @property
+    def last_kind(self) -> Transformer:
+        """The kind of the last layer, which those of prediction modules are of too."""
+        return self._kind(self.layers - 1)
+
+    @property
+    def key_head_dim(self) -> int:
+        """The width of a head of queries, or of keys."""
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def value_dim(self) -> int:
+        """The width of a head of values."""
+        return self.value_head_dim or self.key_head_dim
 
     @property
     def query_width(self) -> int:
         """The width of all queries together."""
-        return self.heads * (self.head_dim or self.hidden // self.heads)
+        return self.heads * self.key_head_dim
 
     @property
     def key_width(self) -> int:
-        """The width of all keys together, or of all values."""
-        return self.query_width * (self.kv_heads or self.heads) // self.heads
+        """The width of all keys together."""
+        return self.key_head_dim * (self.kv_heads or self.heads)
+
+    @property
+    def value_width(self) -> int:
+        """The width of all values together."""
+        return self.value_dim * (self.kv_heads or self.heads)
+
+    @property
+    def context_width(self) -> int:
+        """The width of what attention makes of the values."""
+        return self.heads * self.value_dim
 
     @property
     def mlp_width(self) -> int:
@@ -96,7 +161,11 @@ class Transformer:
     @property
     def expanded_width(self) -> int:
         """The width that the MLP's first product makes of S_hidden: gate and up are one product."""
-        return (2 if self.gated else 1) * self.mlp_width
+        return self.expanded(self.mlp_width)
+
+    def expanded(self, width: int) -> int:
+        """The same of an MLP, or an expert, of that width."""
+        return (2 if self.gated else 1) * width
 
     @property
     def attended(self) -> float:
@@ -113,9 +182,25 @@ class Transformer:
 
     @property
     def parameters(self) -> float:
-        """All parameters (N_params, about 12 N_layers S_hidden^2); a tied embedding counts once."""
+        """All parameters (N_params, about 12 N_layers S_hidden^2); a tied embedding counts once.
+
+        As published, those of prediction modules do not count.
+        """
+        layers = sum(
+            len(numbers) * (kind.layer_parameters() + kind.expert_parameters())
+            for kind, numbers in self.kinds.items()
+        )
         output = 0.0 if self.tied_embeddings else self.word_parameters()
-        return self.layers * self.layer_parameters() + self.embedding_parameters() + output
+        return layers + self.embedding_parameters() + output
+
+    @property
+    def active_parameters(self) -> float:
+        """Parameters that a token goes through: all, but for the experts that are not chosen."""
+        idle = sum(
+            len(numbers) * (kind.matrices.routed - kind.matrices.chosen)
+            for kind, numbers in self.kinds.items()
+        )
+        return self.parameters - idle
 
     def padded_vocabulary(self, tp: int = 1) -> int:
         """S_voc, padded so that every tensor-parallel share is as wide."""
@@ -127,15 +212,44 @@ class Transformer:
         """The widths of what enters and leaves the MLP's activation function."""
         return self.expanded_width + self.mlp_width
 
-    def _matrix_parameters(self) -> int:
-        return self.hidden * (2 * self.query_width + 2 * self.key_width + self._mlp_widths)
+    @cached_property
+    def matrices(self) -> Matrices:
+        """The matrices of a layer."""
+        if self.latent is None:
+            heads = self.query_width + self.key_width + self.value_width
+            attention = Matrices(self.hidden * (heads + self.context_width))
+        else:
+            attention = self.latent.matrices(self)
+        if self.experts is None:
+            mlp = Matrices(self.hidden * self._mlp_widths)
+        else:
+            mlp = self.experts.matrices(self)
+        return Matrices(*map(sum, zip(attention, mlp, strict=True)))
 
     def layer_parameters(self, tp: int = 1) -> float:
-        """Parameters of one layer on a device: 12 S_hidden^2 / N_TP, biases and two norms."""
-        split_biases = self.query_width + 2 * self.key_width + self.expanded_width
+        """Parameters of one layer on a device, but for those of routed experts.
+
+        12 S_hidden^2 / N_TP, two norms and those of latents, and biases, which the products of
+        latents and of experts have not.
+        """
+        split_biases = self.query_width + 2 * self.key_width if self.latent is None else 0
+        split_biases += self.expanded_width if self.experts is None else 0
+        latent = self.latent
+        latents = 0 if latent is None else (latent.q_rank or 0) + latent.kv_rank
         norms = 4 if self.norm == "layer" else 2
-        whole = (2 + norms) * self.hidden
-        return (self._matrix_parameters() + split_biases) / tp + whole
+        whole = (2 + norms) * self.hidden + latents + self.matrices.whole
+        return (self.matrices.divided + split_biases) / tp + whole
+
+    def expert_parameters(self, ep: int = 1) -> float:
+        """Parameters of a layer's routed experts on a device."""
+        return self.matrices.routed / ep
+
+    def prediction_parameters(self) -> float:
+        """Parameters of a prediction module beside its layer, whole on a device.
+
+        Two norms of what it takes, a product of both, and the norm of what it predicts by.
+        """
+        return 2 * self.hidden**2 + 3 * self.hidden
 
     def word_parameters(self, tp: int = 1) -> float:
         """Parameters of the word embedding on a device, or of the output layer."""
@@ -157,7 +271,14 @@ class Transformer:
         in attention, as in the paper's C_GPU: what a mask leaves out counts too.
         """
         tokens = self.sequence * microbatch_size
-        return tokens * (2 * self._matrix_parameters() + 4 * self.sequence * self.query_width)
+        squares = 2 * self.sequence * (self.query_width + self.context_width)
+        return tokens * (2 * self.matrices.active + squares)
+
+    def layers_flops(self, microbatch_size: int) -> float:
+        """The same of all layers."""
+        return sum(
+            len(numbers) * kind.layer_flops(microbatch_size) for kind, numbers in self.kinds.items()
+        )
 
     def output_flops(self, microbatch_size: int, vocabulary: int | None = None) -> float:
         """Operations (flop) of the output layer's forward pass: 2 S_hidden S_voc a token."""
@@ -191,7 +312,10 @@ class Transformer:
 
 def model_flops(model: Transformer, samples: float) -> float:
     """Operations (flop) to train on `samples` sequences, without recomputation (for the MFU)."""
-    return samples * 3 * (model.layers * model.layer_flops(1) + model.output_flops(1))
+    module = model.last_kind.layer_flops(1) + model.output_flops(1)
+    module += 4 * model.sequence * model.hidden**2
+    predicting = model.prediction_modules * module
+    return samples * 3 * (model.layers_flops(1) + model.output_flops(1) + predicting)
 
 
 def hardware_flops(model: Transformer, samples: float) -> float:
@@ -201,16 +325,11 @@ def hardware_flops(model: Transformer, samples: float) -> float:
     eight a parameter and token in the layers, of which two are recomputation,
     and six in the output layer, which is not recomputed.
     """
-    per_sample = 4 * model.layers * model.layer_flops(1) + 3 * model.output_flops(1)
-    return samples * per_sample
+    return model_flops(model, samples) + samples * model.layers_flops(1)
 
 
-_OPTIONAL: dict[str, type] = {
-    **dict.fromkeys(("mlp", "kv_heads", "head_layers", "head_dim", "window"), int),
-    **dict.fromkeys(("gated", "tied_embeddings", "causal", "dropout"), bool),
-    **dict.fromkeys(KINDS, str),
-}
-_KEYS = dict.fromkeys(("layers", "hidden", "heads", "sequence", "vocabulary"), int) | _OPTIONAL
+_PARTS = {"experts": Experts, "latent": LatentAttention}
+"""Tables in a model file, and what they are."""
 
 
 def load_model(name_or_path: str) -> Transformer:
@@ -219,9 +338,13 @@ def load_model(name_or_path: str) -> Transformer:
     Raises `InvalidConfiguration` for a name that is unknown or a file that is malformed.
     """
     if is_config(name_or_path):
-        name, sizes = read_config(name_or_path)
-        return Transformer(name, **sizes)
-    name, table = read_settings("model", name_or_path)
-    require_kind("model", name, table, MODEL)
-    sizes = require_keys("model", name, table, _KEYS, tuple(_OPTIONAL))
+        name, table = read_config(name_or_path)
+    else:
+        name, table = read_settings("model", name_or_path)
+        require_kind("model", name, table, MODEL)
+    sizes = dict(require_fields("model", name, table, Transformer))
+    for part, kind in _PARTS.items():
+        if part in sizes:
+            where = f"{name}: {part}"
+            sizes[part] = kind(**require_fields("model", where, sizes[part], kind))
     return Transformer(name, **sizes)

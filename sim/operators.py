@@ -11,13 +11,14 @@ recomputation policy (`sim.checkpointing`), and operations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
+from math import ceil
 from typing import NamedTuple
 
-from bfpp.schedules.attention import Attention
+from bfpp.schedules.attention import Attention, ContextExchange
+from bfpp.schedules.operations import Group
 from bfpp.schedules.precision import Precision
 from bfpp.sim.efficiency import Product
 from bfpp.sim.model import Transformer
@@ -31,47 +32,65 @@ class Tensor(NamedTuple):
 
 
 class Kernel(Enum):
-    """What an operator's speed goes by; attention is the fused one."""
+    """What an operator's speed goes by; attention is the fused one, with heads of two sizes too."""
 
     PRODUCT = auto()
     ATTENTION = auto()
+    UNEVEN_ATTENTION = auto()
     ELEMENTWISE = auto()
 
 
 class Way(Enum):
-    """A collective of a tensor-parallel group."""
+    """A collective inside a pass."""
 
     ALL_REDUCE = auto()
     ALL_GATHER = auto()
     REDUCE_SCATTER = auto()
+    ALL_TO_ALL = auto()
+
+
+class Copies(NamedTuple):
+    """How often a row is among those that are sent, and to what share of all nodes at most."""
+
+    number: int
+    share_of_nodes: float = 1.0
 
 
 class Collective(NamedTuple):
-    """A collective over `bytes` of data in all; `hideable` where compute may go on beside it."""
+    """A collective over `bytes` of data in all; of an all-to-all, of what one device sends.
+
+    It is `hideable` where compute may go on beside it, if the software lets it. What runs beside
+    the kernels of its own operator runs beside a share of them (`beside`). Of `copies` of a
+    row that are sent to one node, one crosses the network.
+    """
 
     way: Way
     bytes: float
     hideable: bool = False
+    group: Group = Group.TP
+    beside: float = 0.0
+    copies: Copies | None = None
 
 
 class Work(NamedTuple):
     """What an operator does in one pass.
 
-    `products` are its matrix products, `attention` the operations (flop) of a fused kernel;
-    `bytes` go through memory, in so many kernels.
+    `products` are its matrix products, `attention` the operations (flop) of each fused kernel;
+    `bytes` go through memory, in so many kernels. It takes `seconds` besides.
     """
 
     kind: Kernel = Kernel.ELEMENTWISE
     bytes: float = 0.0
     kernels: int = 0
     products: tuple[Product, ...] = ()
-    attention: float = 0.0
+    attention: tuple[float, ...] = ()
     collectives: tuple[Collective, ...] = ()
+    seconds: float = 0.0
 
     @property
     def flops(self) -> float:
         """Operations (flop); those of element-wise kernels are not counted."""
-        return self.attention + sum(product.flops for product in self.products)
+        return sum(self.attention) + sum(product.flops for product in self.products)
 
 
 NO_WORK = Work()
@@ -95,12 +114,31 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Execution:
-    """How one micro-batch goes through a model on each device of a tensor-parallel group.
+class Routing:
+    """How tokens get to experts.
 
-    `sequence_parallel` divides norms, residuals and what they keep over the group. `fused`
-    kernels take a gated activation or the loss as one; otherwise each operation of them is a
-    kernel that keeps its own. `accumulation` is what the gradient of the weights takes of memory
+    Each expert takes as many rows as `capacity` says, of a mean load, and is padded to them; by
+    default it takes all that come, on the busiest device `imbalance` times the mean load.
+    `deduplicated`: a token crosses the network once for all its experts on a node. `beside_shared`:
+    rows are on their way while the shared experts compute. To drop rows takes `dropping_seconds`
+    for each token and expert.
+    """
+
+    capacity: float | None = None
+    imbalance: float = 1.0
+    deduplicated: bool = False
+    beside_shared: bool = False
+    dropping_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How one micro-batch goes through a model on each device that has a share of it.
+
+    `tp` devices share the layers, `cp` the sequence, `ep` the routed experts.
+    `sequence_parallel` divides norms, residuals and what they keep over the tensor-parallel group.
+    `fused` kernels take a gated activation or the loss as one; otherwise each operation of them is
+    a kernel that keeps its own. `accumulation` is what the gradient of the weights takes of memory
     traffic for each weight, when it is added to those of micro-batches before.
     """
 
@@ -112,6 +150,10 @@ class Execution:
     precision: Precision = Precision.BF16
     fused: bool = True
     accumulation: float = 8.0
+    cp: int = 1
+    ep: int = 1
+    exchange: ContextExchange = ContextExchange.RING
+    routing: Routing = Routing()
 
     @cached_property
     def number(self) -> int:
@@ -125,8 +167,8 @@ class Execution:
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens of a micro-batch."""
-        return self.model.sequence * self.microbatch_size
+        """Tokens of a micro-batch, on one context-parallel device."""
+        return self.model.sequence * self.microbatch_size // self.cp
 
     @cached_property
     def own_tokens(self) -> float:
@@ -135,8 +177,12 @@ class Execution:
 
     @cached_property
     def hidden_bytes(self) -> float:
-        """Bytes of the hidden state, not divided."""
-        return float(self.number * self.tokens * self.model.hidden)
+        """Bytes of the hidden state, not divided over the tensor-parallel group."""
+        return self.whole_bytes(self.model.hidden)
+
+    def whole_bytes(self, width: float) -> float:
+        """Bytes of so many numbers a token, not divided over the tensor-parallel group."""
+        return float(self.number * self.tokens * width)
 
     def own(self, name: str, width: float) -> Tensor:
         """An activation of so many numbers a token, where norms and residuals are."""
@@ -147,12 +193,21 @@ class Execution:
         return Tensor(name, self.number * self.tokens * width / self.tp)
 
 
-class Linear(NamedTuple):
-    """A product with weights, and how it is divided over the tensor-parallel group.
+class Division(Enum):
+    """How a product with weights is divided over the tensor-parallel group.
 
-    `columns`: each device has a share of the output's width, and all of the input's; else a
-    share of the input's width, and its summand of the output.
+    By `COLUMNS`, each device has a share of the output's width, and all of the input's; by `ROWS`
+    a share of the input's width, and its summand of the output. `WHOLE` weights are on each device,
+    for the tokens that are its own.
     """
+
+    COLUMNS = auto()
+    ROWS = auto()
+    WHOLE = auto()
+
+
+class Linear(NamedTuple):
+    """A product with weights."""
 
     name: str
     module: str
@@ -160,7 +215,7 @@ class Linear(NamedTuple):
     outputs: Tensor
     width_in: int
     width_out: int
-    columns: bool
+    division: Division
 
     def operator(self, execution: Execution) -> Operator:
         """Its operator, with the group's communication.
@@ -171,64 +226,70 @@ class Linear(NamedTuple):
         outputs are all-reduced (rows), and the gradients of the inputs (columns). Communication
         is hideable where one of the two products of the backward pass does not wait for it.
         """
-        ranks, number = execution.tp, execution.number
-        shares = (1, ranks) if self.columns else (ranks, 1)
-        product = Product(execution.tokens, self.width_out // shares[1], self.width_in // shares[0])
+        ranks = execution.tp
+        columns, depth = self.width_out, self.width_in
+        rows = execution.tokens
+        if self.division is Division.COLUMNS:
+            columns //= ranks
+        elif self.division is Division.ROWS:
+            depth //= ranks
+        else:
+            rows = ceil(execution.own_tokens)
         forward, backward = self._collectives(execution)
-        weights = product.columns * product.depth
-        moved = number * product.numbers
-        operands = number * (product.numbers - weights)
-        return Operator(
-            self.name,
-            self.module,
-            Work(Kernel.PRODUCT, moved, 1, (product,), collectives=forward),
-            Work(Kernel.PRODUCT, moved, 1, (product.of_input,), collectives=backward),
-            Work(
-                Kernel.PRODUCT,
-                operands + execution.accumulation * weights,
-                1,
-                (product.of_weight,),
-            ),
-            reads=(self.inputs,),
-            writes=(self.outputs,),
-            saves=(self.inputs,),
+        product = Product(rows, columns, depth)
+        ends = (self.inputs, self.outputs)
+        return weighted(
+            execution, self.name, self.module, product, ends, collectives=(forward, backward)
         )
 
     def _collectives(
         self, execution: Execution
     ) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-        if execution.tp == 1:
+        if execution.tp == 1 or self.division is Division.WHOLE:
             return (), ()
-        size = execution.hidden_bytes
+        columns = self.division is Division.COLUMNS
+        size = execution.whole_bytes(self.width_in if columns else self.width_out)
         if not execution.sequence_parallel:
-            summed = Collective(Way.ALL_REDUCE, size, hideable=self.columns)
-            return ((), (summed,)) if self.columns else ((summed,), ())
-        if self.columns:
+            summed = Collective(Way.ALL_REDUCE, size, hideable=columns)
+            return ((), (summed,)) if columns else ((summed,), ())
+        if columns:
             again = Collective(Way.ALL_GATHER, size, hideable=True)
             summed = Collective(Way.REDUCE_SCATTER, size, hideable=True)
             return (Collective(Way.ALL_GATHER, size),), (again, summed)
         return (Collective(Way.REDUCE_SCATTER, size),), (Collective(Way.ALL_GATHER, size),)
 
 
-def elementwise(
+def weighted(
+    execution: Execution,
     name: str,
     module: str,
-    moved: tuple[float, float],
-    kernels: tuple[int, int],
-    reads: Iterable[Tensor],
-    writes: Tensor,
-    saves: Iterable[Tensor] = (),
+    product: Product,
+    ends: tuple[Tensor, Tensor],
+    *,
+    collectives: tuple[tuple[Collective, ...], tuple[Collective, ...]] = ((), ()),
 ) -> Operator:
-    """An operator that moves so many bytes forward and backward, in so many kernels."""
-    forward, backward = (
-        Work(bytes=size, kernels=count) for size, count in zip(moved, kernels, strict=True)
-    )
+    """A product with weights, or one of each of a batch of experts, a kernel each.
+
+    `ends` are its input, which it keeps, and its output.
+    """
+    number = execution.number
+    weights = product.columns * product.depth * product.batch
+    moved = number * product.numbers
+    operands = number * (product.numbers - weights)
+    forward, backward = collectives
+    kernels = product.batch
     return Operator(
         name,
         module,
-        forward,
-        backward,
-        reads=tuple(reads),
-        writes=(writes,),
-        saves=tuple(saves),
+        Work(Kernel.PRODUCT, moved, kernels, (product,), collectives=forward),
+        Work(Kernel.PRODUCT, moved, kernels, (product.of_input,), collectives=backward),
+        Work(
+            Kernel.PRODUCT,
+            operands + execution.accumulation * weights,
+            kernels,
+            (product.of_weight,),
+        ),
+        reads=ends[:1],
+        writes=ends[1:],
+        saves=ends[:1],
     )

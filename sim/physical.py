@@ -17,24 +17,25 @@ from functools import cached_property
 import numpy as np
 
 from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Sharding, TaskGraph
-from bfpp.schedules.attention import Attention
+from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
-from bfpp.schedules.cut import even_cut
 from bfpp.schedules.operations import Operation
 from bfpp.schedules.precision import Precision
-from bfpp.schedules.recomputation import Recomputation
+from bfpp.schedules.recomputation import LAYER, Recomputation
 from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.compute import Layers, UnitSeconds, unit_seconds
+from bfpp.sim.compute import UnitSeconds, parts, unit_seconds
 from bfpp.sim.costs import Costs, Load, inside_passes
+from bfpp.sim.divisible import require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
 from bfpp.sim.links import Links
 from bfpp.sim.model import Transformer, model_flops
-from bfpp.sim.operators import Execution
+from bfpp.sim.operators import Execution, Routing
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import least_seconds, within_power
 from bfpp.sim.prices import PRICES
+from bfpp.sim.unit_layers import Layers, layers_of_units
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class PhysicalCosts:
 
     `microbatch_size` is S_mb in samples; N_PP is the graph's. `recompute`, `attention`,
     `sequence_parallel` and `precision` are the implementation's unless they are given. `cut`
-    holds the layers of each stage: by default as equal as can be. Raises
+    holds the layers of each stage: by default as equal as can be. `exchange` is what
+    context-parallel devices do, `routing` how tokens get to experts. Raises
     `InvalidConfiguration` for what cannot be divided so.
     """
 
@@ -57,21 +59,25 @@ class PhysicalCosts:
     sequence_parallel: bool | None = None
     precision: Precision | None = None
     cut: tuple[int, ...] | None = None
+    exchange: ContextExchange = ContextExchange.RING
+    routing: Routing = field(default_factory=Routing)
 
     def __post_init__(self) -> None:
-        for degree in ("cp", "ep", "dp_replicate"):
-            if getattr(self.degrees, degree) > 1:
-                raise InvalidConfiguration(degree, "only 1 has costs so far")
+        if self.degrees.dp_replicate > 1:
+            raise InvalidConfiguration("dp_replicate", "only 1 has costs so far")
         if self.microbatch_size < 1:
             raise InvalidConfiguration(
                 "microbatch_size", f"must be at least 1, not {self.microbatch_size}"
             )
-        if self.model.heads % self.tp:
-            raise InvalidConfiguration(
-                "tp",
-                f"{self.tp} does not divide {self.model.name}'s {self.model.heads} heads",
-            )
+        require_divisible(self.execution)
+        self._require_modules()
         DevicePlacement(self.degrees, self.cluster.gpus_per_node)
+
+    def _require_modules(self) -> None:
+        """Raise `InvalidConfiguration` where a module is recomputed that no layer has."""
+        for module in sorted(self.recomputation.modules - {LAYER}):
+            if not any(part.kept.of(module) for part in parts(self).layers):
+                raise InvalidConfiguration("recompute", f"{self.model.name} has no {module}")
 
     @property
     def recomputation(self) -> Recomputation:
@@ -94,6 +100,10 @@ class PhysicalCosts:
             self.precision or usual.precision,
             usual.fused_kernels,
             usual.accumulation_traffic,
+            self.degrees.cp,
+            self.degrees.ep,
+            self.exchange,
+            replace(self.routing, dropping_seconds=usual.dropping_seconds),
         )
 
     def parameter_bytes(self, sharding: Sharding) -> ParameterBytes:
@@ -126,59 +136,64 @@ class PhysicalCosts:
         As in the paper's C_GPU, attention's are counted as if nothing were masked.
         """
         samples = self.microbatch_size * layout.whole_microbatches
-        recomputed = int(self.layers(layout).recomputed.sum())
-        again = samples * recomputed * recomputed_flops(self.model, self.recomputation)
-        return self.model_flops(layout) + again / (self.tp * layout.pp)
+        recomputed = self.layers(layout).recomputed_of_kind.sum(axis=1).tolist()
+        again = samples * sum(
+            count * recomputed_flops(kind, self.recomputation)
+            for kind, count in zip(self.model.kinds, recomputed, strict=True)
+        )
+        devices = self.tp * self.degrees.cp * layout.pp
+        return self.model_flops(layout) + float(again) / devices
 
     def layers(self, layout: Layout) -> Layers:
-        """The layers of each unit; raises `InvalidConfiguration` if there are too few.
-
-        A stage's layers are divided over its units as equally as can be, the later ones not
-        larger; the first layers of a stage are those that are recomputed.
-        """
-        of_stage = np.array(self.cut or even_cut(self.model.layers, layout.stages), dtype=np.int32)
-        if len(of_stage) != layout.stages or of_stage.sum() != self.model.layers:
-            raise InvalidConfiguration(
-                "cut",
-                f"{len(of_stage)} stages of {of_stage.sum()} layers are not the {layout.stages} "
-                f"stages of {self.model.layers} layers",
-            )
-        units = np.array(layout.units_per_stage, dtype=np.int32)
-        if self.cut is None and self.model.layers < layout.units:
-            raise InvalidConfiguration(
-                "loops" if layout.units == layout.stages else "units_per_stage",
-                f"{self.model.layers} layers cannot be divided over {layout.units} stages",
-            )
-        if (units > np.maximum(of_stage, 1)).any():
-            raise InvalidConfiguration(
-                "units_per_stage",
-                f"{of_stage.min()} layers of a stage cannot be divided into {units.max()} units",
-            )
-        stage = layout.stage_of_unit
-        number = np.arange(layout.units, dtype=np.int32) - (np.cumsum(units) - units)[stage]
-        of_unit = (of_stage // units)[stage] + (number < (of_stage % units)[stage])
-        before = np.cumsum(of_unit) - of_unit - (np.cumsum(of_stage) - of_stage)[stage]
-        again = np.array([self.recomputation.layers_of(count) for count in of_stage.tolist()])
-        return Layers(of_unit, np.clip(again[stage] - before, 0, of_unit))
+        """The layers of each unit, by kind; raises `InvalidConfiguration` if there are too few."""
+        return layers_of_units(self.model, self.recomputation, self.cut, layout)
 
     def unit_parameters(self, layout: Layout) -> Seconds:
-        """For each unit, its parameters on one device of its rank.
+        """For each unit, its parameters on one device of its rank, but for routed experts.
 
         The embedding is in the first unit, the output layer in the last.
         Where they are tied and on one rank, the output layer adds nothing;
-        on two, each has a copy.
+        on two, each has a copy; and so have prediction modules one of the embedding.
         """
-        ranks = self.tp
-        layers = self.layers(layout).of_unit.astype(float)
-        parameters: Seconds = layers * self.model.layer_parameters(ranks)
-        parameters[0] += self.model.embedding_parameters(ranks)
-        if layout.ends_are_apart or not self.model.tied_embeddings:
-            parameters[-1] += self.model.word_parameters(ranks)
+        model, ranks = self.model, self.tp
+        parameters = self._of_kinds(layout, [kind.layer_parameters(ranks) for kind in model.kinds])
+        parameters[0] += model.embedding_parameters(ranks)
+        parameters[-1] += model.word_parameters(ranks) * self.copies_of_words(layout)
+        parameters[-1] += model.prediction_modules * model.prediction_parameters()
         return parameters
 
-    def state_share(self, layout: Layout, sharding: Sharding) -> float:
-        """The share of its parameters' state that a device keeps and updates."""
-        keepers = self.degrees.dp * (1 + len(layout.copies))
+    def copies_of_words(self, layout: Layout) -> int:
+        """How often the last unit has a matrix as large as the word embedding."""
+        own, apart = not self.model.tied_embeddings, layout.ends_are_apart
+        embeds = apart and self.model.prediction_modules > 0
+        return 1 + embeds if own else int(apart)
+
+    def unit_expert_parameters(self, layout: Layout) -> Seconds:
+        """For each unit, the parameters of routed experts on one device of its rank."""
+        model, ranks = self.model, self.degrees.ep
+        return self._of_kinds(layout, [kind.expert_parameters(ranks) for kind in model.kinds])
+
+    def _of_kinds(self, layout: Layout, of_kind: list[float]) -> Seconds:
+        """For each unit, the sum over its layers of so much for one of each kind."""
+        total: Seconds = np.array(of_kind) @ self.layers(layout).of_kind
+        return total
+
+    def by_stride(self, layout: Layout) -> dict[int, Seconds]:
+        """The parameters of each unit, by how far apart the devices are that keep the same."""
+        parameters = {self.tp: self.unit_parameters(layout)}
+        if self.model.experts is not None:
+            experts = self.unit_expert_parameters(layout)
+            parameters[self.degrees.ep] = experts + parameters.get(self.degrees.ep, 0.0)
+        return parameters
+
+    def state_share(self, layout: Layout, sharding: Sharding, stride: int | None = None) -> float:
+        """The share of its parameters' state that a device keeps and updates.
+
+        Of those that devices so far apart (N_TP by default) keep too.
+        """
+        degrees = self.degrees
+        replicas = degrees.dp * degrees.cp * self.tp // (stride or self.tp)
+        keepers = replicas * (1 + len(layout.copies))
         return 1.0 if sharding is Sharding.NONE else 1 / keepers
 
     def costs(self, graph: TaskGraph) -> Costs:
@@ -207,7 +222,7 @@ class PhysicalStep:
             physical.cluster,
             physical.implementation,
             physical.placement(layout),
-            physical.unit_parameters(layout),
+            physical.by_stride(layout),
             physical.execution,
         )
 
@@ -248,9 +263,11 @@ class PhysicalStep:
 
     def state_traffic(self, tasks: Integers, traffic: float) -> Load:
         """Tasks that move `traffic` bytes for each parameter of a rank's state."""
-        parameters = rank_parameters(self.physical, self.graph.layout)
-        sharding = self.graph.communication.sharding
-        parameters = parameters * self.physical.state_share(self.graph.layout, sharding)
+        layout, sharding = self.graph.layout, self.graph.communication.sharding
+        parameters = np.zeros(layout.pp)
+        for stride, each in self.physical.by_stride(layout).items():
+            share = self.physical.state_share(layout, sharding, stride)
+            parameters += share * layout.sums(each)
         device = self.physical.cluster.device
         bandwidth = device.memory_bandwidth * device.memory_efficiency
         return Load((parameters * traffic / bandwidth)[self.graph.rank[tasks]])
@@ -258,4 +275,5 @@ class PhysicalStep:
 
 def rank_parameters(physical: PhysicalCosts, layout: Layout) -> Seconds:
     """For each pipeline rank, its parameters on one device."""
-    return layout.sums(physical.unit_parameters(layout))
+    total: Seconds = sum(map(layout.sums, physical.by_stride(layout).values()), np.zeros(()))
+    return total

@@ -1,13 +1,16 @@
 """Where the devices of each group are: on one node, or across several.
 
 Devices are numbered as in Megatron-LM, tensor-parallel rank innermost, then
-data-parallel, then pipeline-parallel: (pipeline N_DP + data) N_TP + tensor.
-Nodes take consecutive numbers.
+context-parallel, then data-parallel, then pipeline-parallel:
+((pipeline N_DP + data) N_CP + context) N_TP + tensor. Nodes take consecutive
+numbers. Those that keep the same parameters are all of a pipeline rank's that are
+a `stride` apart: N_TP for what all layers have, N_EP for routed experts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +22,8 @@ from bfpp.schedules.columns import Flags, Integers
 class DevicePlacement:
     """The devices of a grid on nodes of `gpus_per_node`.
 
-    A tensor-parallel group has a share of a node, or whole nodes.
+    A group inside a pass (tensor-, context- or expert-parallel) has a share of a node, or whole
+    nodes.
     `sharing` lists, for each pipeline rank, those that hold copies of its stages, itself
     among them; without it, each is alone.
     """
@@ -29,48 +33,59 @@ class DevicePlacement:
     sharing: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.gpus_per_node % self.degrees.tp and self.degrees.tp % self.gpus_per_node:
-            raise InvalidConfiguration(
-                "tp",
-                f"groups of {self.degrees.tp} do not fit in nodes of {self.gpus_per_node} devices",
-            )
-
-    def device(self, pipeline: int, data: int, tensor: int) -> int:
-        """The number of a device."""
-        return (pipeline * self.degrees.dp + data) * self.degrees.tp + tensor
-
-    def _nodes(self) -> Integers:
-        """For each pipeline and data rank, the (first) node of its tensor-parallel group."""
         degrees = self.degrees
-        groups = np.arange(degrees.pp * degrees.dp, dtype=np.int32)
-        nodes = groups * degrees.tp // self.gpus_per_node
-        return nodes.reshape(degrees.pp, degrees.dp)
+        groups = {"tp": degrees.tp, "cp": degrees.tp * degrees.cp, "ep": degrees.ep}
+        for name, devices in groups.items():
+            if self.gpus_per_node % devices and devices % self.gpus_per_node:
+                raise InvalidConfiguration(
+                    name,
+                    f"groups of {devices} do not fit in nodes of {self.gpus_per_node} devices",
+                )
+
+    def device(self, pipeline: int, data: int, tensor: int, context: int = 0) -> int:
+        """The number of a device."""
+        degrees = self.degrees
+        of_rank = (pipeline * degrees.dp + data) * degrees.cp + context
+        return of_rank * degrees.tp + tensor
+
+    def _nodes(self, stride: int) -> Integers:
+        """For each pipeline rank, the nodes of every `stride`-th of its devices."""
+        firsts = np.arange(0, self.degrees.devices, stride, dtype=np.int32)
+        return (firsts // self.gpus_per_node).reshape(self.degrees.pp, -1)
 
     def crosses_nodes(self) -> Flags:
         """For each two pipeline ranks, whether some pair of theirs is on two nodes.
 
         Where some pairs are and some are not, the step waits for those that are.
         """
-        _, alike = np.unique(self._nodes(), axis=0, return_inverse=True)
+        _, alike = np.unique(self._nodes(self.degrees.tp), axis=0, return_inverse=True)
         crosses: Flags = alike.reshape(-1, 1) != alike.reshape(1, -1)
         return crosses
 
-    def _group_nodes(self) -> list[Integers]:
+    def _group_nodes(self, stride: int) -> list[Integers]:
         """For each pipeline rank, the nodes of those who keep its stages: replicas and copies."""
         sharing = self.sharing or tuple((rank,) for rank in range(self.degrees.pp))
-        return [self._nodes()[list(ranks)].ravel() for ranks in sharing]
+        nodes = self._nodes(stride)
+        return [nodes[list(ranks)].ravel() for ranks in sharing]
 
-    @property
-    def data_members(self) -> int:
-        """Of a data-parallel group: replicas, and copies of stages."""
-        return self.degrees.dp * (len(self.sharing[0]) if self.sharing else 1)
+    def data_group(self, stride: int) -> DataGroup:
+        """Those that keep the same parameters: replicas, and copies of stages."""
+        on_nodes = [np.unique(each, return_counts=True)[1] for each in self._group_nodes(stride)]
+        copies = len(self.sharing[0]) if self.sharing else 1
+        return DataGroup(
+            self.degrees.devices // (self.degrees.pp * stride) * copies,
+            np.array([len(counts) for counts in on_nodes], dtype=np.int32),
+            np.array([counts.min() for counts in on_nodes], dtype=np.int32),
+        )
 
-    def data_group_nodes(self) -> Integers:
-        """For each pipeline rank, over how many nodes its data-parallel groups reach."""
-        counts = [len(np.unique(nodes)) for nodes in self._group_nodes()]
-        return np.array(counts, dtype=np.int32)
 
-    def data_members_per_node(self) -> Integers:
-        """For each pipeline rank, the fewest members of such a group on one of its nodes."""
-        counts = [np.unique(nodes, return_counts=True)[1].min() for nodes in self._group_nodes()]
-        return np.array(counts, dtype=np.int32)
+class DataGroup(NamedTuple):
+    """A data-parallel group.
+
+    Its members, and for each pipeline rank over how many nodes it reaches and the fewest members
+    that it has on one of them.
+    """
+
+    members: int
+    nodes: Integers
+    per_node: Integers

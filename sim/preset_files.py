@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,22 @@ def require_keys(
             raise InvalidConfiguration(field, f"{where}: the key {key!r} is missing")
     return table
 
+
+def require_fields(field: str, where: str, table: object, kind: type) -> Table:
+    """The table, if it has what a dataclass has besides its name; defaults may be left out.
+
+    Fields that are dataclasses themselves are tables.
+    """
+    kinds = {each.name: each for each in fields(kind) if each.name != "name"}
+    types = {
+        name: _TYPES.get(str(each.type).removesuffix(" | None"), dict)
+        for name, each in kinds.items()
+    }
+    optional = tuple(name for name, each in kinds.items() if each.default is not MISSING)
+    return require_keys(field, where, table, types, optional)
+
+
+_TYPES: dict[str, type] = {each.__name__: each for each in (int, float, bool, str)}
 
 _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     int: ((int,), "a whole number"),

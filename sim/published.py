@@ -21,7 +21,7 @@ class Source:
     """A table of published runs: what they are called, whose they are, and what was run.
 
     `fitted` has, by cluster, the constants that were fitted to these runs, as other sources
-    have them.
+    have them; `software` those of implementations.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Source:
     source: str
     about: str
     fitted: Mapping[str, Table] = field(default_factory=dict)
+    software: Mapping[str, Table] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -36,9 +37,14 @@ class Source:
         return FOLDER / f"{self.name}.csv"
 
     @property
-    def left_out(self) -> Constants:
-        """The constants that shipped ones would be without this source."""
-        return Constants({**fitted_settings("clusters"), **self.fitted})
+    def left_out(self) -> Constants | None:
+        """The constants that shipped ones would be without this source, if it decides some."""
+        if not (self.fitted or self.software):
+            return None
+        return Constants(
+            {**fitted_settings("clusters"), **self.fitted},
+            {**fitted_settings("implementations"), **self.software},
+        )
 
 
 def sources() -> dict[str, Source]:

@@ -53,7 +53,7 @@ WORK: dict[str, Callable[[PhysicalCosts, Layout], float]] = {
 
 TIMES = (*WORK, "step_seconds")
 
-MEMORY = ("memory_gb", "memory_min_gb")
+MEMORY = ("memory_gb", "memory_min_gb", "memory_largest_gb")
 MEASURED = (*TIMES, *MEMORY)
 REQUIRED = ("model", "cluster", "schedule")
 FURTHER = ("table", "batch")

@@ -15,3 +15,14 @@ def test_it_runs(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(path), run_name="__main__")
     assert len(capsys.readouterr().out.splitlines()) >= 3
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted((Path(__file__).parents[1] / "examples").glob("*.toml")),
+    ids=lambda path: path.stem,
+)
+def test_an_experiment_can_be_simulated(path, bfpp):
+    code, out, err = bfpp("simulate", path)
+    assert (code, err) == (0, "")
+    assert "step time" in out

@@ -107,7 +107,7 @@ def test_an_output_layer_of_its_own_is_sharded_like_the_rest():
 
 def test_gradients_of_a_gated_mlp_are_of_the_width_of_its_gate_and_up_products():
     gated = replace(COSTING, model=replace(COSTING.model, gated=True, dropout=True))
-    plain, wide = (layer_gradients(each) for each in (COSTING, gated))
+    plain, wide = (layer_gradients(each.execution, 5) for each in (COSTING, gated))
     assert wide - plain == COSTING.model.hidden_bytes(1) * 4 / 8
 
 
@@ -158,8 +158,8 @@ def test_passes_in_flight_keep_what_the_policy_saves(text):
         sequence_parallel=True,
     )
     timeline = timeline_of("1f1b", 8, 64, 1)
-    part, again = parts(costing), costing.recomputation.layers_of(8)
-    stage = again * part.recomputed_layer.saved_bytes + (8 - again) * part.kept_layer.saved_bytes
+    [part], again = parts(costing).layers, costing.recomputation.layers_of(8)
+    stage = again * part.recomputed.saved_bytes + (8 - again) * part.kept.saved_bytes
     for rank in range(7):
         memory = rank_memory(timeline, costing, rank)
         assert memory.saved == pytest.approx((8 - rank) * stage)
@@ -213,7 +213,7 @@ def test_a_backward_pass_in_halves_keeps_its_stages_activations_until_the_second
         for steps in (first + last, first + halves)
     )
     assert split.saved == whole.saved
-    layer = parts(COSTING).recomputed_layer.restored_bytes
+    layer = parts(COSTING).layers[0].recomputed.restored_bytes
     head = parts(COSTING).head.saved_bytes  # gone when the layers before it run backward
     assert split.transient - whole.transient == pytest.approx((2 * 64 - 1) * layer, abs=head)
 

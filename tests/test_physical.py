@@ -25,7 +25,7 @@ from bfpp.schedules.recomputation import parse_recomputation
 from bfpp.schedules.steps import STEP, backward, backward_input, backward_weight, forward
 from bfpp.sim.cluster import Link, load_cluster
 from bfpp.sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
-from bfpp.sim.compute import collective_seconds, parts, pass_seconds, unit_seconds
+from bfpp.sim.compute import blocked_seconds, parts, pass_seconds, unit_seconds
 from bfpp.sim.efficiency import RAMP_DEPTH, Product, product_seconds
 from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import MEGATRON, PAPER, find_implementation
@@ -66,16 +66,16 @@ def test_an_all_reduce_in_a_node_takes_what_was_measured():
 def test_devices_are_placed_tensor_innermost_and_pipeline_outermost():
     placement = DevicePlacement(Degrees(pp=4, dp=4, tp=2), 8)
     assert [placement.device(*at) for at in ((0, 0, 1), (0, 1, 0), (1, 0, 0))] == [1, 2, 8]
-    assert placement.data_group_nodes().tolist() == [1] * 4
-    assert placement.data_members_per_node().tolist() == [4] * 4
+    group = placement.data_group(2)
+    assert (group.members, group.nodes.tolist(), group.per_node.tolist()) == (4, [1] * 4, [4] * 4)
     assert placement.crosses_nodes().sum() == 12
     pairs = DevicePlacement(Degrees(pp=4, tp=4), 8)
     assert pairs.crosses_nodes()[0].tolist() == [False, False, True, True]
     spread = DevicePlacement(Degrees(pp=2, dp=8, tp=4), 8)
-    assert spread.data_group_nodes().tolist() == [4, 4]
-    assert spread.data_members_per_node().tolist() == [2, 2]
+    group = spread.data_group(4)
+    assert (group.members, group.nodes.tolist(), group.per_node.tolist()) == (8, [4, 4], [2, 2])
     over_two = DevicePlacement(Degrees(pp=2, dp=2, tp=16), 8)
-    assert over_two.data_group_nodes().tolist() == [2, 2]
+    assert over_two.data_group(16).nodes.tolist() == [2, 2]
     assert over_two.crosses_nodes().sum() == 2
 
 
@@ -187,8 +187,10 @@ def test_two_flows_through_one_port_take_twice_as_long(beside, slowdown):
     np.testing.assert_allclose(timeline.duration[gather], slowdown * alone)
 
 
-def passes(costing, part="recomputed_layer"):
-    return pass_seconds(costing, getattr(parts(costing), part))
+def passes(costing, part="recomputed"):
+    """Of an end, or of the layers, which are alike."""
+    [layer] = parts(costing).layers
+    return pass_seconds(costing, getattr(layer if hasattr(layer, part) else parts(costing), part))
 
 
 def test_a_stage_costs_its_layers_and_the_outer_ones_their_embedding_and_output():
@@ -208,7 +210,7 @@ def test_a_backward_pass_recomputes_what_was_not_kept_first():
     full, none, some = (
         physical(tp=8, recompute=parse_recomputation(text)) for text in ("full", "none", "3")
     )
-    again, kept = passes(full), passes(full, "kept_layer")
+    again, kept = passes(full), passes(full, "kept")
     assert again.backward_input == pytest.approx(again.forward + kept.backward_input)
     assert again.backward_weight == kept.backward_weight
     seconds = [
@@ -224,9 +226,9 @@ def test_what_may_hide_of_tensor_parallel_communication_is_hidden(overlap, expos
     link = replace(costing.cluster.intra_node, latency=0.0, bandwidth=1e30, synchronisation=0.0)
     free = replace(costing, cluster=replace(costing.cluster, intra_node=link))
     blocked = [passes(each).forward + passes(each).backward_input for each in (costing, free)]
-    operators = parts(costing).kept_layer.operators
+    operators = parts(costing).layers[0].kept.operators
     [first, _] = [each for some in operators for each in some.forward.collectives]
-    all_reduce = collective_seconds(costing, first)
+    all_reduce = blocked_seconds(costing, first)
     assert blocked[0] - blocked[1] == pytest.approx(6 * exposed * all_reduce)
 
 
@@ -234,7 +236,7 @@ def test_the_host_is_the_floor_unless_kernels_are_launched_as_a_graph():
     slow = replace(load_cluster("dgx-a100").device, host_seconds=1.0)
     cluster = replace(load_cluster("dgx-a100"), device=slow)
     costing = PhysicalCosts(load_model("gpt3-175b"), cluster, implementation=MEGATRON)
-    kernels = sum(each.forward.kernels for each in parts(costing).kept_layer.operators)
+    kernels = sum(each.forward.kernels for each in parts(costing).layers[0].kept.operators)
     assert passes(costing).forward == kernels
     graphs = replace(costing, implementation=replace(MEGATRON, cuda_graphs=True))
     assert passes(graphs).forward < 0.1 * kernels
@@ -286,7 +288,7 @@ def test_of_more_devices_the_last_comes_later():
         link = costing.cluster.group_link(ranks)
         hidden = Collective(Way.ALL_REDUCE, costing.execution.hidden_bytes)
         moving = all_reduce_seconds(hidden.bytes, ranks, link)
-        waits.append((collective_seconds(costing, hidden) - moving) / link.synchronisation)
+        waits.append((blocked_seconds(costing, hidden) - moving) / link.synchronisation)
     assert waits == pytest.approx([1, 2, 3])
 
 

@@ -16,13 +16,25 @@ def _record(model: Transformer) -> dict[str, Any]:
     sizes = {
         "mlp": model.mlp_width,
         "kv_heads": _kv_heads(model),
-        "head_dim": model.query_width // model.heads,
+        "head_dim": model.key_head_dim,
         "dropout": model.has_dropout,
     }
-    return {**asdict(model), **sizes, "parameters": model.parameters}
+    parameters = {
+        "parameters": model.parameters,
+        "active_parameters": model.active_parameters,
+    }
+    return {**asdict(model), **sizes, **parameters}
+
+
+def _billions(model: Transformer) -> str:
+    if model.experts is None:
+        return f"{model.parameters / 1e9:,.1f}"
+    return f"{model.parameters / 1e9:,.0f} ({model.active_parameters / 1e9:,.0f})"
 
 
 def _mlp_text(model: Transformer) -> str:
+    if (experts := model.experts) is not None:
+        return f"{experts.chosen}/{experts.routed}"
     return f"{model.mlp_width:,}" + (" gated" if model.gated else "")
 
 
@@ -36,16 +48,23 @@ def _text(name_or_path: str) -> str:
         return file_text("model", name_or_path)
     name, sizes = read_config(name_or_path)
     lines = [f"# {name!r}, from a Hugging Face config.json."]
-    return "\n".join(lines + [f"{key} = {json.dumps(size)}" for key, size in sizes.items()])
+    return "\n".join(lines + [f"{key} = {_toml(size)}" for key, size in sizes.items()])
+
+
+def _toml(value: object) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    return f"{{ {', '.join(f'{key} = {_toml(size)}' for key, size in value.items())} }}"
 
 
 MODELS = Presets[Transformer](
     name="model",
-    title="Models: billion parameters, heads of queries/keys, tokens of a sequence, words, and "
-    "whether the output layer's weights are tied to the embedding",
+    title="Models: billion parameters (those of a token), experts of a token and all, heads of "
+    "queries/keys, tokens of a sequence, words, and whether the output layer's weights are tied to "
+    "the embedding",
     files="a TOML file, or a Hugging Face config.json",
     columns={
-        "billion": lambda model: f"{model.parameters / 1e9:,.1f}",
+        "billion": _billions,
         "layers": lambda model: f"{model.layers:,}",
         "hidden": lambda model: f"{model.hidden:,}",
         "MLP": _mlp_text,

@@ -1,0 +1,56 @@
+"""Whether a model can be divided over devices as a configuration says."""
+
+from __future__ import annotations
+
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.attention import Attention, ContextExchange
+from bfpp.sim.operators import Execution
+
+
+def require_divisible(execution: Execution) -> None:
+    """Raise `InvalidConfiguration` for what cannot be divided: heads, the sequence, experts."""
+    for field, reason in _faults(execution):
+        raise InvalidConfiguration(field, reason)
+
+
+def _faults(execution: Execution) -> list[tuple[str, str]]:
+    model, tp, cp, ep = execution.model, execution.tp, execution.cp, execution.ep
+    found = []
+    if model.heads % tp:
+        found.append(("tp", f"{tp} does not divide {model.name}'s {model.heads} heads"))
+    if cp > 1:
+        found += _context_faults(execution)
+    if model.experts is None:
+        if ep > 1:
+            found.append(("ep", f"{model.name} has no experts"))
+        return found
+    if model.experts.routed % ep:
+        found.append(("ep", f"{ep} does not divide {model.name}'s {model.experts.routed} experts"))
+    if tp > 1 and not execution.sequence_parallel:
+        found.append(("tp", "experts with tensor parallelism need --sequence-parallel"))
+    if execution.routing.imbalance < 1:
+        found.append(("expert_imbalance", "must be at least 1: the busiest device over the mean"))
+    if execution.routing.capacity == 0:
+        found.append(("capacity_factor", "must be more than 0"))
+    if execution.routing.beside_shared and model.experts.shared is None:
+        found.append(("shared_overlap", f"{model.name} has no shared experts"))
+    return found
+
+
+def _context_faults(execution: Execution) -> list[tuple[str, str]]:
+    model, cp = execution.model, execution.cp
+    found = []
+    if execution.attention is Attention.UNFUSED:
+        found.append(("cp", "context parallelism needs fused attention (--attention fused)"))
+    if execution.exchange is ContextExchange.ALL_TO_ALL:
+        heads, devices = model.kv_heads or model.heads, execution.tp * cp
+        if heads % devices:
+            found.append(("cp", f"tp x cp = {devices} does not divide {heads} heads of keys"))
+        chunks = cp
+    else:
+        # Each device has an early and a late chunk, so that a causal mask is balanced.
+        chunks = 2 * cp if model.causal else cp
+    chunks *= execution.tp if execution.sequence_parallel else 1
+    if model.sequence % chunks:
+        found.append(("cp", f"a sequence of {model.sequence} cannot be divided into {chunks}"))
+    return found

@@ -1,0 +1,95 @@
+"""Operators that only move bytes: norms, residuals, activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bfpp.schedules.recomputation import NORM
+from bfpp.sim.operators import Execution, Operator, Tensor, Work
+
+OTHER = "other"
+"""The module of what is not recomputed by itself."""
+
+MASK = 1
+"""Bytes of a number of a dropout mask."""
+
+
+def elementwise(
+    name: str,
+    module: str,
+    moved: tuple[float, float],
+    kernels: tuple[int, int],
+    reads: Iterable[Tensor],
+    writes: Tensor | tuple[Tensor, ...],
+    saves: Iterable[Tensor] = (),
+) -> Operator:
+    """An operator that moves so many bytes forward and backward, in so many kernels."""
+    forward, backward = (
+        Work(bytes=size, kernels=count) for size, count in zip(moved, kernels, strict=True)
+    )
+    return Operator(
+        name,
+        module,
+        forward,
+        backward,
+        reads=tuple(reads),
+        writes=(writes,) if isinstance(writes, Tensor) else writes,
+        saves=tuple(saves),
+    )
+
+
+def norm(
+    execution: Execution,
+    name: str,
+    reads: Tensor,
+    writes: Tensor,
+    module: str = NORM,
+) -> Operator:
+    """LayerNorm or RMSNorm, whose backward pass adds the gradient of the residual."""
+    statistics = 2 if execution.model.norm == "layer" else 1
+    kept = Tensor(f"{name} statistics", execution.statistic * execution.own_tokens * statistics)
+    size = writes.bytes
+    return elementwise(name, module, (2 * size, 4 * size), (1, 2), [reads], writes, [reads, kept])
+
+
+def residual(execution: Execution, name: str, parts: list[Tensor], writes: Tensor) -> Operator:
+    """The sum of a branch and what it branched off from, with dropout of the branch."""
+    moved, kept = (3 * writes.bytes, 2 * writes.bytes), []
+    if execution.model.has_dropout:
+        mask = Tensor(f"{name} mask", MASK * writes.bytes / execution.number)
+        moved, kept = (moved[0] + mask.bytes, moved[1] + mask.bytes), [mask]
+    return elementwise(name, OTHER, moved, (1, 1), parts, writes, kept)
+
+
+def activation(
+    execution: Execution, prefix: str, module: str, expanded: Tensor, active: Tensor
+) -> tuple[Operator, ...]:
+    """What is between an MLP's products; a gate may be a kernel with its activation or two."""
+    if not execution.model.gated or execution.fused:
+        moved = (expanded.bytes + active.bytes, 2 * expanded.bytes + active.bytes)
+        return (
+            elementwise(
+                f"{prefix}activation", module, moved, (1, 1), [expanded], active, [expanded]
+            ),
+        )
+    gate, size = Tensor(f"{prefix}gate", active.bytes), active.bytes
+    return (
+        elementwise(
+            f"{prefix}activation",
+            module,
+            (2 * size, 3 * size),
+            (1, 1),
+            [expanded],
+            gate,
+            [expanded],
+        ),
+        elementwise(
+            f"{prefix}gating",
+            module,
+            (3 * size, 5 * size),
+            (1, 2),
+            [expanded, gate],
+            active,
+            [expanded, gate],
+        ),
+    )

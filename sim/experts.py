@@ -1,0 +1,168 @@
+"""The operators of a mixture of experts: router, dispatch, experts, combine, shared experts.
+
+What is counted as in today's Megatron-LM:
+
+- Tokens of a device are those that are its own: with tensor parallelism, experts need sequence
+  parallelism. Routed experts are not divided by their width; `ep` devices share them.
+- Dispatch copies a row for each of a token's experts, sends it, and sorts what comes by expert;
+  combine is the way back. Rows that come are kept, and so is what enters and leaves the
+  activation. Probabilities are applied inside it, so that combine keeps nothing.
+- The products of experts are a kernel for each of them, which reads its own weights.
+- A shared expert is an MLP for all tokens, divided over the tensor-parallel group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from bfpp.schedules.operations import Group
+from bfpp.schedules.recomputation import EXPERT_ACTIVATION, EXPERTS, SHARED
+from bfpp.sim.efficiency import Product
+from bfpp.sim.elementwise import activation, elementwise
+from bfpp.sim.matrices import Experts
+from bfpp.sim.operators import (
+    Collective,
+    Copies,
+    Division,
+    Execution,
+    Linear,
+    Operator,
+    Tensor,
+    Way,
+    Work,
+    weighted,
+)
+
+ROUTING_PASSES = 20
+"""How often each score of a token for an expert goes through memory. Counted in Megatron-LM's
+router: softmax, top-k, masks, the auxiliary loss, maps of rows."""
+
+ROUTING_KERNELS = 60
+"""Kernels of a router that is not fused, in each direction. Counted there, 50 to 60."""
+
+ROUTING_MAPS = 6
+"""Numbers that routing keeps for each token and expert: probabilities, masks and maps of rows."""
+
+
+def expert_operators(
+    execution: Execution, experts: Experts, normed: Tensor
+) -> tuple[tuple[Operator, ...], Tensor]:
+    """What is between the norm and the residual, and its output."""
+    model = execution.model
+    rows = expert_rows(execution, experts)
+
+    def of_rows(name: str, width: float) -> Tensor:
+        return Tensor(name, execution.number * rows * width)
+
+    def product(name: str, reads: Tensor, writes: Tensor, depth: int, columns: int) -> Operator:
+        each = ceil(rows * execution.ep / experts.routed)
+        sizes = Product(each, columns, depth, experts.routed // execution.ep)
+        return weighted(execution, name, EXPERTS, sizes, (reads, writes))
+
+    scores = execution.own("router scores", experts.routed)
+    router = Linear("router", EXPERTS, normed, scores, model.hidden, experts.routed, Division.WHOLE)
+    sent, received = of_rows("rows sent", model.hidden), of_rows("rows received", model.hidden)
+    wide = model.expanded(experts.width)
+    expanded, active = of_rows("experts expanded", wide), of_rows("experts active", experts.width)
+    made, back = of_rows("rows made", model.hidden), of_rows("rows back", model.hidden)
+    routed, out = execution.own("routed out", model.hidden), execution.own("mlp out", model.hidden)
+    exchange = _exchange(execution, experts, received)
+    alone, beside = ((), exchange) if execution.routing.beside_shared else (exchange, ())
+    permuted = (out.bytes + sent.bytes,) * 2
+    return (
+        router.operator(execution),
+        _routing(execution, scores),
+        elementwise("permute", EXPERTS, permuted, (2, 2), [normed], sent),
+        _sent("dispatch", sent, received, alone),
+        product("experts up", received, expanded, model.hidden, wide),
+        *activation(execution, "experts ", EXPERT_ACTIVATION, expanded, active),
+        product("experts down", active, made, experts.width, model.hidden),
+        _sent("combine", made, back, alone),
+        elementwise("unpermute", EXPERTS, permuted, (2, 2), [back], routed),
+        *_shared(execution, experts, normed, beside),
+        _branches(execution, experts, routed, out),
+    ), out
+
+
+def expert_rows(execution: Execution, experts: Experts) -> float:
+    """Rows that the experts of a device take: of the busiest one, or padded to their capacity."""
+    routing = execution.routing
+    routed = execution.own_tokens * experts.chosen
+    if routing.capacity is None:
+        return routed * routing.imbalance
+    return experts.routed * ceil(routed * routing.capacity / experts.routed)
+
+
+def _exchange(execution: Execution, experts: Experts, rows: Tensor) -> tuple[Collective, ...]:
+    """The all-to-all of dispatch, and of combine, each way; copies for a node may cross once."""
+    if execution.ep == 1:
+        return ()
+    routing, copies = execution.routing, None
+    if routing.deduplicated:
+        copies = Copies(experts.chosen, experts.share_of_nodes)
+    beside = 1.0 if routing.beside_shared else 0.0
+    return (Collective(Way.ALL_TO_ALL, rows.bytes, group=Group.EP, beside=beside, copies=copies),)
+
+
+def _routing(execution: Execution, scores: Tensor) -> Operator:
+    """Which experts a token goes to, and with which probabilities; in full precision."""
+    full = execution.statistic * scores.bytes / execution.number
+    maps, moved = Tensor("routing maps", ROUTING_MAPS * full), ROUTING_PASSES * full
+    dropping = 0.0
+    if execution.routing.capacity is not None:
+        dropping = execution.routing.dropping_seconds * scores.bytes / execution.number
+    work = Work(bytes=moved, kernels=ROUTING_KERNELS)
+    return Operator(
+        "routing",
+        EXPERTS,
+        work._replace(seconds=dropping),
+        work,
+        reads=(scores,),
+        writes=(maps,),
+        saves=(maps,),
+    )
+
+
+def _sent(name: str, reads: Tensor, writes: Tensor, exchange: tuple[Collective, ...]) -> Operator:
+    """Rows that are sent, and sorted by expert where they come or before they go back."""
+    work = Work(bytes=2 * reads.bytes, kernels=2, collectives=exchange)
+    return Operator(name, EXPERTS, work, work, reads=(reads,), writes=(writes,))
+
+
+def _shared(
+    execution: Execution, experts: Experts, normed: Tensor, beside: tuple[Collective, ...]
+) -> tuple[Operator, ...]:
+    """The shared experts, with dispatch beside their first product and combine beside the last."""
+    model, divided = execution.model, execution.divided
+    if (width := experts.shared) is None:
+        return ()
+    wide = model.expanded(width)
+    expanded, active = divided("shared expanded", wide), divided("shared active", width)
+    out = execution.own("shared out", model.hidden)
+    up = Linear("shared up", SHARED, normed, expanded, model.hidden, wide, Division.COLUMNS)
+    down = Linear("shared down", SHARED, active, out, width, model.hidden, Division.ROWS)
+    return (
+        _with(up.operator(execution), beside),
+        *activation(execution, "shared ", SHARED, expanded, active),
+        _with(down.operator(execution), beside),
+    )
+
+
+def _with(operator: Operator, beside: tuple[Collective, ...]) -> Operator:
+    """The operator with what else is sent meanwhile, in both directions."""
+    forward, backward = (
+        work._replace(collectives=(*work.collectives, *beside))
+        for work in (operator.forward, operator.backward_input)
+    )
+    return replace(operator, forward=forward, backward_input=backward)
+
+
+def _branches(execution: Execution, experts: Experts, routed: Tensor, out: Tensor) -> Operator:
+    """The sum of routed and shared experts, and that of their and the router's gradients."""
+    model = execution.model
+    shared = 0 if experts.shared is None else 1
+    reads = [routed, execution.own("shared out", model.hidden)][: 1 + shared]
+    size = 3 * out.bytes
+    kernels = (shared, 1 + shared)
+    return elementwise("branches", EXPERTS, (shared * size, kernels[1] * size), kernels, reads, out)

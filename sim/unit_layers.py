@@ -1,0 +1,93 @@
+"""Which layers each unit of a layout has: how many of each kind, and how many are recomputed.
+
+A stage's layers are divided over its units as equally as can be, the later ones not larger; the
+first layers of a stage are those that are recomputed. Those of prediction modules are in the last
+unit too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bfpp.schedules import InvalidConfiguration, Layout
+from bfpp.schedules.columns import Flags, Integers
+from bfpp.schedules.cut import even_cut
+from bfpp.schedules.recomputation import Recomputation
+from bfpp.sim.model import Transformer
+
+
+class Layers(NamedTuple):
+    """How many layers of each kind each unit has, and how many of them are recomputed.
+
+    A row for each of the model's kinds, a column for each unit.
+    """
+
+    of_kind: Integers
+    recomputed_of_kind: Integers
+
+    @property
+    def of_unit(self) -> Integers:
+        """Of all kinds."""
+        total: Integers = self.of_kind.sum(axis=0)
+        return total
+
+    @property
+    def recomputed(self) -> Integers:
+        """Of all kinds."""
+        total: Integers = self.recomputed_of_kind.sum(axis=0)
+        return total
+
+
+def layers_of_units(
+    model: Transformer, recomputation: Recomputation, cut: tuple[int, ...] | None, layout: Layout
+) -> Layers:
+    """The layers of each unit, with so many in each stage: by default as equal as can be.
+
+    Raises `InvalidConfiguration` if there are too few.
+    """
+    of_stage = np.array(cut or even_cut(model.layers, layout.stages), dtype=np.int32)
+    _require_layers(model, cut, of_stage, layout)
+    units, stage = np.array(layout.units_per_stage, dtype=np.int32), layout.stage_of_unit
+    number = np.arange(layout.units, dtype=np.int32) - (np.cumsum(units) - units)[stage]
+    of_unit = (of_stage // units)[stage] + (number < (of_stage % units)[stage])
+    unit = np.repeat(np.arange(layout.units), of_unit)
+    again = np.array([recomputation.layers_of(count) for count in of_stage.tolist()])
+    first = np.cumsum(of_stage) - of_stage
+    recomputed = np.arange(model.layers) < np.repeat(first + again, of_stage)
+
+    def counted(chosen: Flags) -> Integers:
+        return np.bincount(unit[chosen], minlength=layout.units).astype(np.int32)
+
+    kinds = [np.isin(np.arange(model.layers), layers) for layers in model.kinds.values()]
+    of_kind = np.array([counted(kind) for kind in kinds])
+    again_of_kind = np.array([counted(kind & recomputed) for kind in kinds])
+    last = list(model.kinds).index(model.last_kind)
+    of_kind[last, -1] += model.prediction_modules
+    if recomputation.modules and recomputation.layers is None:
+        again_of_kind[last, -1] += model.prediction_modules
+    return Layers(of_kind, again_of_kind)
+
+
+def _require_layers(
+    model: Transformer, cut: tuple[int, ...] | None, of_stage: Integers, layout: Layout
+) -> None:
+    """Raise `InvalidConfiguration` where stages or units are not the model's."""
+    if len(of_stage) != layout.stages or of_stage.sum() != model.layers:
+        raise InvalidConfiguration(
+            "cut",
+            f"{len(of_stage)} stages of {of_stage.sum()} layers are not the {layout.stages} "
+            f"stages of {model.layers} layers",
+        )
+    if cut is None and model.layers < layout.units:
+        raise InvalidConfiguration(
+            "loops" if layout.units == layout.stages else "units_per_stage",
+            f"{model.layers} layers cannot be divided over {layout.units} stages",
+        )
+    units = np.array(layout.units_per_stage, dtype=np.int32)
+    if (units > np.maximum(of_stage, 1)).any():
+        raise InvalidConfiguration(
+            "units_per_stage",
+            f"{of_stage.min()} layers of a stage cannot be divided into {units.max()} units",
+        )
