@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def simulate(
 
 def times(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
     """When each task starts and ends, in seconds."""
-    start, end = _sweep(graph, costs.seconds_alone())
+    start, end = _sweep(graph, costs)
     if not flows_meet(costs, start, end):
         return start, end
     del start, end
@@ -54,14 +54,15 @@ def step_times(graph: TaskGraph, costs: Sequence[Costs]) -> Seconds:
     return np.array([times(graph, each)[1].max() for each in costs])
 
 
-def _sweep(graph: TaskGraph, seconds: Seconds) -> tuple[Seconds, Seconds]:
+def _sweep(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
     start, end = np.empty((2, len(graph)))
     _LOOPS.get("sweep", len(graph))(
         graph.lane,
         graph.peer_lane,
         graph.dependencies.start,
         graph.dependencies.member,
-        seconds,
+        costs.seconds,
+        costs.seconds_moving(),
         np.zeros(len(graph.lanes)),
         start,
         end,
@@ -148,5 +149,7 @@ def _compiled_kernels() -> ModuleType:
     loader.exec_module(module)
     for name, function in list(vars(module).items()):
         if isinstance(function, FunctionType) and function.__module__ == module.__name__:
-            setattr(module, name, numba.njit(cache=True)(function))
+            # Helpers become part of the loops: a call would count each array that it is given.
+            inline: Literal["always", "never"] = "always" if name.startswith("_") else "never"
+            setattr(module, name, numba.njit(cache=True, inline=inline)(function))
     return module
