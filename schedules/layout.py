@@ -130,6 +130,11 @@ class Layout:
                     f"ranks {ranks[0]} and {ranks[-1]} share some of their stages, not all",
                 )
 
+    @cached_property
+    def stages_on_ranks(self) -> tuple[object, ...]:
+        """All but how many micro-batches there are."""
+        return self.pp, self.placement, self.units_per_stage, self.copies
+
     @property
     def stages(self) -> int:
         """The number of stages over all ranks (N_stage)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from bfpp.schedules.attention import Attention
 from bfpp.schedules.recomputation import LAYER, NORM, Recomputation
@@ -47,12 +47,12 @@ class Checkpointed:
         discarded = {tensor for each in again if each.module == NORM for tensor in each.writes}
         return kept - discarded
 
-    @property
+    @cached_property
     def saved_bytes(self) -> float:
         """Bytes of what is kept."""
         return sum(tensor.bytes for tensor in self.saved)
 
-    @property
+    @cached_property
     def restored_bytes(self) -> float:
         """Bytes that recomputation adds to what is kept, while it runs backward."""
         return sum(tensor.bytes for tensor in _saved(self.operators) | self.saved) - (
@@ -69,6 +69,7 @@ class Checkpointed:
         ]
 
 
+@cache
 def recomputed_flops(model: Transformer, recomputation: Recomputation) -> float:
     """Operations (flop) that are computed again of a layer, for one sample, over all devices.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from math import log2
 from typing import NamedTuple, Protocol
 
@@ -33,6 +33,10 @@ from bfpp.sim.operators import Collective, Execution, Kernel, Way, Work
 
 GRAPH_LAUNCH = 1.5e-6
 """Seconds in which the host launches a kernel of a CUDA graph. Published: 1 to 2 us."""
+
+
+SETTINGS = 256
+"""How many settings' seconds are remembered."""
 
 
 class Shape(Protocol):
@@ -79,6 +83,15 @@ class UnitSeconds:
     forward: Seconds
     backward_input: Seconds
     backward_weight: Seconds
+
+
+class Setting(NamedTuple):
+    """What decides how long a part takes, wherever it stands."""
+
+    cluster: Cluster
+    execution: Execution
+    recomputation: Recomputation
+    implementation: Implementation
 
 
 class Layers(NamedTuple):
@@ -129,9 +142,11 @@ def part_counts(shape: Shape, layers: Layers) -> list[tuple[Checkpointed, Second
 
 def unit_seconds(shape: Shape, layers: Layers) -> UnitSeconds:
     """Seconds of each unit; the embedding is in the first, the head in the last."""
+    counts = [count for _, count in part_counts(shape, layers)]
+    setting = Setting(shape.cluster, shape.execution, shape.recomputation, shape.implementation)
     timed = [
-        (pass_seconds(shape, part), count)
-        for part, count in part_counts(shape, layers)
+        (seconds, count)
+        for seconds, count in zip(_part_seconds(setting), counts, strict=True)
         if count.any()
     ]
     return UnitSeconds(
@@ -140,6 +155,14 @@ def unit_seconds(shape: Shape, layers: Layers) -> UnitSeconds:
             for field in fields(UnitSeconds)
         )
     )
+
+
+@lru_cache(SETTINGS)
+def _part_seconds(setting: Setting) -> tuple[PassSeconds, ...]:
+    """Seconds of each part, in the order of `part_counts`."""
+    part = parts(setting)
+    each = part.recomputed_layer, part.kept_layer, part.embedding, part.head
+    return tuple(pass_seconds(setting, part) for part in each)
 
 
 def pass_seconds(shape: Shape, part: Checkpointed) -> PassSeconds:

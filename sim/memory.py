@@ -16,14 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules import Layout, Sharding, TaskGraph
-from bfpp.schedules.columns import NONE, Integers, among
+from bfpp.schedules.columns import Integers, among
 from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.counts import gradient_buffers, weight_buffers
 from bfpp.schedules.operations import HALVED, SAVED, Datum, enders, writers
-from bfpp.sim.activations import unit_activations, workspace_bytes
+from bfpp.sim.activations import UnitActivations, unit_activations, workspace_bytes
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
+from bfpp.sim.remembered import once_for_stages
 from bfpp.traces.timeline import Timeline
 
 Codes = npt.NDArray[np.integer]
+Matrix = npt.NDArray[np.float64]
 
 GIGABYTE = 2**30
 
@@ -106,20 +109,26 @@ class Memory:
 
 def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memory:
     """The memory of each device of one pipeline rank."""
-    graph = timeline.graph
+    return rank_memories(timeline.graph, physical)[rank]
+
+
+def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[Memory]:
+    """The memory of each pipeline rank's devices."""
+    layout = graph.layout
     each = physical.parameter_bytes(graph.communication.sharding)
-    weights, gradients = _buffered_parameters(graph, physical, rank)
-    saved, transient = _peak_passing(timeline, physical, rank)
-    parameters = float(rank_parameters(physical, graph.layout)[rank])
-    return Memory(
-        state=each.state * _state_parameters(graph, physical, rank),
-        weights=each.weights * weights,
-        gradients=each.gradients * gradients,
-        saved=saved,
-        transient=transient,
-        update=each.update * parameters,
-        workspace=workspace_bytes(physical, graph.layout),
-    )
+    weights, gradients = _buffered_parameters(graph, physical)
+    saved, transient = _peak_passing(graph, physical)
+    columns = {
+        "state": each.state * _state_parameters(graph, physical),
+        "weights": each.weights * weights,
+        "gradients": each.gradients * gradients,
+        "saved": saved,
+        "transient": transient,
+        "update": each.update * rank_parameters(physical, layout),
+        "workspace": np.full(layout.pp, workspace_bytes(physical, layout)),
+    }
+    ranks = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [Memory(**dict(zip(columns, rank, strict=True))) for rank in ranks]
 
 
 def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> float:
@@ -134,14 +143,8 @@ def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) ->
     parameters = float(of_rank.min()) * model.layer_parameters(ranks)
     of_state = physical.parameter_bytes(sharding).state
     state = of_state * physical.state_share(layout, sharding) * parameters
-    units = unit_activations(physical, layers)
+    units = _unit_activations(physical, layout)
     return state + float((units.saved + units.transient).min())
-
-
-def rank_memories(timeline: Timeline, physical: PhysicalCosts) -> list[Memory]:
-    """The memory of each pipeline rank."""
-    ranks = range(timeline.graph.layout.pp)
-    return [rank_memory(timeline, physical, rank) for rank in ranks]
 
 
 def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
@@ -157,52 +160,72 @@ def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
 
 
 def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
-    """How much has been written by a step and not ended before it, of data of so much each."""
-    begun = np.cumsum(among(operation, writers(data)) * size)
-    ended = np.cumsum(among(operation, enders(data)) * size)
-    alive: Numbers = begun - np.append(0.0, ended[:-1])
+    """How much has been written by a step and not ended before it, of data of so much each.
+
+    The steps are those of a rank, or of several one after the other: each ends all it writes.
+    """
+    change = among(operation, writers(data)) * size
+    change[1:] -= (among(operation, enders(data)) * size)[:-1]
+    alive: Numbers = np.cumsum(change)
     return alive
 
 
-def _peak_passing(timeline: Timeline, physical: PhysicalCosts, rank: int) -> tuple[float, float]:
-    """Bytes of saved and of transient activations when both together need most.
+def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> tuple[Numbers, Numbers]:
+    """For each rank, bytes of saved and of transient activations when both together need most.
 
     A backward pass restores one layer at a time; one in two halves holds all that it has
     restored of its stage, from the first half to the end of the second.
     """
-    graph = timeline.graph
-    units = unit_activations(physical, physical.layers(graph.layout))
-    tasks = timeline.compute_tasks(rank)
+    units = _unit_activations(physical, graph.layout)
+    start, tasks = graph.compute_tasks
     unit, operation = graph.unit[tasks], graph.operation[tasks]
     saved = _alive(operation, SAVED, units.saved[unit])
     halves = _alive(operation, HALVED, units.restored[unit])
     # What ends may leave a rest of rounding behind.
     transient = np.maximum(halves - units.restored_layer, 0.0) + units.transient[unit]
-    peak = int(np.argmax(saved + transient))
-    return float(saved[peak]), float(transient[peak])
+    total = saved + transient
+    is_peak = total == np.repeat(np.maximum.reduceat(total, start[:-1]), np.diff(start))
+    peaks = np.flatnonzero(is_peak)
+    peak = peaks[np.searchsorted(peaks, start[:-1])]
+    return saved[peak], transient[peak]
 
 
-def _split_parameters(layout: Layout, physical: PhysicalCosts, rank: int) -> tuple[Numbers, float]:
-    """Parameters of the layers of a rank's units, and of its embedding and output layer."""
+@once_for_stages
+def _unit_activations(physical: PhysicalCosts, layout: Layout) -> UnitActivations:
+    return unit_activations(physical, physical.layers(layout))
+
+
+@once_for_stages
+def _layer_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
+    """For each rank and unit, the parameters of the unit's layers, where it holds the unit."""
     layer = physical.model.layer_parameters(physical.degrees.tp)
-    layers = physical.layers(layout).of_unit[layout.units_of(rank)].astype(float)
-    of_units: Numbers = layers * layer
-    return of_units, float(rank_parameters(physical, layout)[rank]) - float(of_units.sum())
+    parameters: Matrix = layout.holds * (physical.layers(layout).of_unit * layer)
+    return parameters
 
 
-def _state_parameters(graph: TaskGraph, physical: PhysicalCosts, rank: int) -> float:
-    """How many parameters' state is on a device of a rank, after sharding."""
+def _state_parameters(graph: TaskGraph, physical: PhysicalCosts) -> Numbers:
+    """For each rank, how many parameters' state is on a device, after sharding."""
     layout = graph.layout
-    of_units, embedding = _split_parameters(layout, physical, rank)
+    layers = _layer_parameters(physical, layout).sum(axis=1)
     share = physical.state_share(layout, graph.communication.sharding)
     whole = (
-        _embedding_on_two_ranks(layout, physical)
+        _embedding_on_two_ranks(physical, layout)
         and not physical.implementation.shards_tied_embedding
     )
-    return share * float(of_units.sum()) + (1.0 if whole else share) * embedding
+    ends = rank_parameters(physical, layout) - layers
+    state: Numbers = share * layers + (1.0 if whole else share) * ends
+    return state
 
 
-def _embedding_on_two_ranks(layout: Layout, physical: PhysicalCosts) -> bool:
+@once_for_stages
+def _largest_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
+    """For each rank and number of units, the parameters of the layers of so many, the largest."""
+    sizes = np.sort(_layer_parameters(physical, layout), axis=1)[:, ::-1]
+    return np.cumsum(np.pad(sizes, ((0, 0), (1, 0))), axis=1)
+
+
+@once_for_stages
+def _embedding_on_two_ranks(physical: PhysicalCosts, layout: Layout) -> bool:
     """Whether the output layer is tied to the embedding, and on another rank.
 
     The paper's stages count the two as layers: on a looped pipeline with
@@ -213,49 +236,45 @@ def _embedding_on_two_ranks(layout: Layout, physical: PhysicalCosts) -> bool:
     return physical.model.tied_embeddings and layout.pp > 1 and apart and not together
 
 
-def _buffered_parameters(
-    graph: TaskGraph, physical: PhysicalCosts, rank: int
-) -> tuple[float, float]:
-    """How many parameters have half-precision weights, and gradients, at once on a rank.
+def _buffered_parameters(graph: TaskGraph, physical: PhysicalCosts) -> tuple[Numbers, Numbers]:
+    """For each rank, how many parameters have half-precision weights, and gradients, at once.
 
     The embedding always does; of the layers, those of the stages in buffers.
     Weights that are gathered once a step stay for all of it.
     """
     layout = graph.layout
-    of_units, embedding = _split_parameters(layout, physical, rank)
     if graph.communication.sharding is Sharding.FULL:
-        tasks = graph.rank == rank
-        units = (
-            _buffers(graph.weight_buffer[tasks]),
-            _buffers(graph.gradient_buffer[tasks]),
-        )
+        buffers = weight_buffers(graph), gradient_buffers(graph)
     else:
         unsharded = graph.communication.sharding is Sharding.NONE
         buffers_stages = physical.implementation.buffers_stages
-        units = (
-            _resident_units(layout, rank, buffers_stages and unsharded),
-            _resident_units(layout, rank, buffers_stages),
+        buffers = (
+            _resident_units(layout, buffers_stages and unsharded),
+            _resident_units(layout, buffers_stages),
         )
-    # The largest are in buffers; there may be more buffers than units.
-    largest = np.sort(of_units)[::-1]
-    weights, gradients = (
-        embedding + float(largest[:count].sum() + max(count - len(largest), 0) * largest[0])
-        for count in units
-    )
+    weights, gradients = (_in_buffers(physical, layout, count) for count in buffers)
     return weights, gradients
 
 
-def _buffers(column: Integers) -> int:
-    return len(np.unique(column[column != NONE]))
+def _in_buffers(physical: PhysicalCosts, layout: Layout, buffers: Integers) -> Numbers:
+    """For each rank, the parameters of its ends, and of layers in so many buffers.
+
+    The largest are in buffers; there may be more buffers than units.
+    """
+    largest, units = _largest_parameters(physical, layout), layout.holds.sum(axis=1)
+    ends = rank_parameters(physical, layout) - largest[:, -1]
+    held = largest[np.arange(layout.pp), np.minimum(buffers, units)]
+    parameters: Numbers = ends + held + np.maximum(buffers - units, 0) * largest[:, 1]
+    return parameters
 
 
-def _resident_units(layout: Layout, rank: int, buffers_stages: bool) -> int:
-    """How many of a rank's units are in half precision when nothing is gathered.
+def _resident_units(layout: Layout, buffers_stages: bool) -> Integers:
+    """For each rank, how many units are in half precision when nothing is gathered.
 
     Of a looped rank two, if stages are buffered, and of a rank without others;
     one of a pipeline that does not loop is one stage of the paper's, however
     many units it has here.
     """
-    units = len(layout.units_of(rank))
+    units: Integers = layout.holds.sum(axis=1, dtype=np.int32)
     is_one_stage = layout.pp > 1 and layout.loops == 1
-    return units if is_one_stage or not buffers_stages else min(2, units)
+    return units if is_one_stage or not buffers_stages else np.minimum(2, units)

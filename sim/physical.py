@@ -35,6 +35,7 @@ from bfpp.sim.operators import Execution
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import least_seconds, within_power
 from bfpp.sim.prices import PRICES
+from bfpp.sim.remembered import once_for_stages
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class PhysicalCosts:
         """Devices that share a layer (N_TP)."""
         return self.degrees.tp
 
+    @once_for_stages
     def placement(self, layout: Layout) -> DevicePlacement:
         """Where the devices are, and which ranks' share their stages."""
         sharing = tuple(tuple(layout.sharing(rank)) for rank in range(layout.pp))
@@ -130,6 +132,7 @@ class PhysicalCosts:
         again = samples * recomputed * recomputed_flops(self.model, self.recomputation)
         return self.model_flops(layout) + again / (self.tp * layout.pp)
 
+    @once_for_stages
     def layers(self, layout: Layout) -> Layers:
         """The layers of each unit; raises `InvalidConfiguration` if there are too few.
 
@@ -161,6 +164,7 @@ class PhysicalCosts:
         again = np.array([self.recomputation.layers_of(count) for count in of_stage.tolist()])
         return Layers(of_unit, np.clip(again[stage] - before, 0, of_unit))
 
+    @once_for_stages
     def unit_parameters(self, layout: Layout) -> Seconds:
         """For each unit, its parameters on one device of its rank.
 
@@ -175,6 +179,22 @@ class PhysicalCosts:
         if layout.ends_are_apart or not self.model.tied_embeddings:
             parameters[-1] += self.model.word_parameters(ranks)
         return parameters
+
+    @once_for_stages
+    def links(self, layout: Layout) -> Links:
+        """The links that communication crosses."""
+        return Links(
+            self.cluster,
+            self.implementation,
+            self.placement(layout),
+            self.unit_parameters(layout),
+            self.execution,
+        )
+
+    @once_for_stages
+    def unit_seconds(self, layout: Layout) -> UnitSeconds:
+        """Seconds of the passes of each unit."""
+        return unit_seconds(self, self.layers(layout))
 
     def state_share(self, layout: Layout, sharding: Sharding) -> float:
         """The share of its parameters' state that a device keeps and updates."""
@@ -199,39 +219,31 @@ class PhysicalStep:
     physical: PhysicalCosts
     graph: TaskGraph
 
-    @cached_property
+    @property
     def links(self) -> Links:
         """The links that communication crosses."""
-        physical, layout = self.physical, self.graph.layout
-        return Links(
-            physical.cluster,
-            physical.implementation,
-            physical.placement(layout),
-            physical.unit_parameters(layout),
-            physical.execution,
-        )
+        return self.physical.links(self.graph.layout)
 
     @property
     def parameter_bytes(self) -> ParameterBytes:
         """What is kept of each parameter."""
         return self.physical.parameter_bytes(self.graph.communication.sharding)
 
-    @cached_property
-    def _units(self) -> UnitSeconds:
-        return unit_seconds(self.physical, self.physical.layers(self.graph.layout))
-
     def alone(self) -> Costs:
         """The costs of each task if nothing else were under way."""
         graph = self.graph
-        seconds, moved = np.zeros((2, len(graph)))
-        port_out, port_in = np.full((2, len(graph)), NONE, dtype=np.int32)
-        for operation, tasks in graph.by_operation():
-            load = PRICES[operation].physical_load(self, tasks)
-            seconds[tasks], moved[tasks] = load.seconds, load.bytes
-            port_out[tasks], port_in[tasks] = load.port_out, load.port_in
+        kinds = graph.kinds
+        seconds, moved = np.zeros((2, len(kinds.first)))
+        port_out, port_in = np.full((2, len(kinds.first)), NONE, dtype=np.int32)
+        for operation, chosen in kinds.by_operation:
+            load = PRICES[operation].physical_load(self, kinds.first[chosen])
+            seconds[chosen], moved[chosen] = load.seconds, load.bytes
+            port_out[chosen], port_in[chosen] = load.port_out, load.port_in
+        each = kinds.of_task
+        seconds = seconds[each]
         if graph.templates:
             seconds = seconds * shares(graph) + inside_passes(graph, self._seconds_alone)
-        return Costs(seconds, moved, port_out, port_in, self.links.port_bandwidth)
+        return Costs(seconds, moved[each], port_out[each], port_in[each], self.links.port_bandwidth)
 
     def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
         """Seconds of tasks that have their ports to themselves."""
@@ -243,7 +255,8 @@ class PhysicalStep:
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
         """Passes of micro-batches through units, by their parts."""
-        by_unit = sum(getattr(self._units, part) for part in parts)
+        units = self.physical.unit_seconds(self.graph.layout)
+        by_unit = sum(getattr(units, part) for part in parts)
         return Load(by_unit[self.graph.unit[tasks]])
 
     def state_traffic(self, tasks: Integers, traffic: float) -> Load:
@@ -256,6 +269,7 @@ class PhysicalStep:
         return Load((parameters * traffic / bandwidth)[self.graph.rank[tasks]])
 
 
+@once_for_stages
 def rank_parameters(physical: PhysicalCosts, layout: Layout) -> Seconds:
     """For each pipeline rank, its parameters on one device."""
     return layout.sums(physical.unit_parameters(layout))

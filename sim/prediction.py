@@ -42,7 +42,7 @@ def predict(timeline: Timeline, physical: PhysicalCosts) -> Prediction:
     samples, devices = physical.batch(layout), replace(physical.degrees, pp=layout.pp).devices
     peak = physical.cluster.device.peak_of(physical.execution.precision)
     of_hardware, of_model = physical.hardware_flops(layout), physical.model_flops(layout)
-    memories = rank_memories(timeline, physical)
+    memories = rank_memories(timeline.graph, physical)
     first, fullest = memories[0], max(memories, key=lambda memory: memory.total)
     device_memory = physical.cluster.device.memory / GIGABYTE
     return {

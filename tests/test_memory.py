@@ -225,7 +225,7 @@ def test_what_decides_whether_it_fits_is_the_rank_that_needs_most():
         memories = [rank_memory(timeline, costing, rank) for rank in range(8)]
         predicted = predict(timeline, costing)
         totals = [memory.total_gb for memory in memories]
-        assert rank_memories(timeline, costing) == memories
+        assert rank_memories(timeline.graph, costing) == memories
         assert predicted["memory_gb"] == totals[0]
         assert predicted["memory_largest_gb"] == max(totals)
         assert predicted["memory_parts_gb"] == memories[totals.index(max(totals))].parts_gb
@@ -249,16 +249,6 @@ def test_missing_memory_is_what_a_device_has_too_little(gigabytes):
     missing = predicted["memory_reserved_gb"] - gigabytes
     assert predicted["missing_gb"] == max(missing, 0)
     assert (missing > 0) == (gigabytes < 20)
-
-
-def test_each_ranks_memory_is_priced_once(monkeypatch):
-    from bfpp.sim import memory
-
-    priced = []
-    price = memory.rank_memory
-    monkeypatch.setattr(memory, "rank_memory", lambda *of: priced.append(of[2]) or price(*of))
-    predict(timeline_of("gpipe", 4, 4, 1), COSTING)
-    assert priced == [0, 1, 2, 3]
 
 
 @pytest.fixture(scope="module")
