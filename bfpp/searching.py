@@ -16,17 +16,11 @@ from bfpp.schedules import Configuration, InvalidInput
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants, load_constants
+from bfpp.sim.evaluation import evaluate, nearest_first, nothing_can_fit
 from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
-from bfpp.sim.search import (
-    Outcome,
-    Problem,
-    configurations,
-    evaluate,
-    nearest_first,
-    nothing_can_fit,
-)  # fmt: skip
+from bfpp.sim.search import Outcome, Problem, configurations
 
 AT_ONCE = 64
 """Configurations that one piece of work simulates."""

@@ -12,10 +12,11 @@ from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.searching import evaluated
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.engines import DEFAULT
+from bfpp.sim.evaluation import evaluate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import PAPER, find_implementation
 from bfpp.sim.model import Transformer, load_model
-from bfpp.sim.search import Problem, configurations, evaluate, ranked
+from bfpp.sim.search import Problem, configurations, ranked
 
 
 def sweep(

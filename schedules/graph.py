@@ -96,12 +96,21 @@ class Task(NamedTuple):
 class Kinds(NamedTuple):
     """Tasks that differ in their micro-batch and buffers alone: the `first` of each kind.
 
-    `by_operation` lists the kinds of each operation that there is.
+    `by_operation` lists the kinds of each operation that there is; `codes` are the same in
+    all graphs on the same stages.
     """
 
+    codes: bytes
     first: Integers
     of_task: Integers
     by_operation: list[tuple[Operation, npt.NDArray[np.intp]]]
+
+
+class Ends(NamedTuple):
+    """Transfers, and the compute step at one end of each."""
+
+    transfer: Integers
+    step: Integers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -185,6 +194,13 @@ class TaskGraph:
         return group_by(self.rank[steps], steps, self.layout.pp)
 
     @cached_property
+    def transfer_ends(self) -> tuple[Ends, Ends]:
+        """Each transfer with the step that sends it, and with the one that receives it."""
+        task, on = self.dependent, self.dependencies.member
+        sent, received = self.is_transfer[task], self.is_transfer[on]
+        return Ends(task[sent], on[sent]), Ends(on[received], task[received])
+
+    @cached_property
     def dependents(self) -> Groups:
         """For each task, the tasks that list it among their dependencies."""
         return group_by(self.dependencies.member, self.dependent, len(self))
@@ -198,6 +214,11 @@ class TaskGraph:
             np.append(self.dependent, behind),
             len(self),
         )
+
+    @cached_property
+    def predecessors(self) -> Integers:
+        """For each task, how many it waits for: dependencies, and those just ahead on its lanes."""
+        return np.bincount(self.followers.member, minlength=len(self)).astype(np.int32)
 
     @property
     def lane_neighbours(self) -> tuple[Integers, Integers]:
@@ -218,13 +239,15 @@ class TaskGraph:
         columns = self.operation, self.unit + 1, self.rank, self.peer + 1
         sizes = MOST, self.layout.units + 1, self.layout.pp, self.layout.pp + 1
         code = np.ravel_multi_index([column.astype(np.int64) for column in columns], sizes)
-        _, first, of_task = np.unique(code, return_index=True, return_inverse=True)
+        codes, first, of_task = np.unique(code, return_index=True, return_inverse=True)
         operation = self.operation[first]
         by_operation = [
             (OPERATIONS[code], np.flatnonzero(operation == code))
             for code in np.unique(operation).tolist()
         ]
-        return Kinds(first.astype(np.int32), of_task.astype(np.int32), by_operation)
+        return Kinds(
+            codes.tobytes(), first.astype(np.int32), of_task.astype(np.int32), by_operation
+        )
 
     @cached_property
     def stage(self) -> Integers:

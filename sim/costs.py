@@ -35,6 +35,16 @@ class Costs:
     port_in: Integers
     bandwidth: Seconds
 
+    def of(self, tasks: Integers) -> Costs:
+        """The costs of some tasks, or of as many that cost like these."""
+        return Costs(
+            self.seconds[tasks],
+            self.bytes[tasks],
+            self.port_out[tasks],
+            self.port_in[tasks],
+            self.bandwidth,
+        )
+
     def seconds_moving(self) -> Seconds:
         """What each task's bytes take if they have their ports to themselves."""
         seconds = np.zeros(len(self.bytes))

@@ -180,9 +180,11 @@ def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> tuple[Numbers, N
     start, tasks = graph.compute_tasks
     unit, operation = graph.unit[tasks], graph.operation[tasks]
     saved = _alive(operation, SAVED, units.saved[unit])
-    halves = _alive(operation, HALVED, units.restored[unit])
-    # What ends may leave a rest of rounding behind.
-    transient = np.maximum(halves - units.restored_layer, 0.0) + units.transient[unit]
+    transient = units.transient[unit]
+    if among(operation, writers(HALVED)).any():
+        halves = _alive(operation, HALVED, units.restored[unit])
+        # What ends may leave a rest of rounding behind.
+        transient += np.maximum(halves - units.restored_layer, 0.0)
     total = saved + transient
     is_peak = total == np.repeat(np.maximum.reduceat(total, start[:-1]), np.diff(start))
     peaks = np.flatnonzero(is_peak)

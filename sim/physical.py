@@ -74,6 +74,11 @@ class PhysicalCosts:
             )
         DevicePlacement(self.degrees, self.cluster.gpus_per_node)
 
+    @cached_property
+    def loads(self) -> dict[object, Costs]:
+        """What tasks cost by their kind, by what that depends on besides: filled as graphs come."""
+        return {}
+
     @property
     def recomputation(self) -> Recomputation:
         """What the backward pass computes again."""
@@ -113,14 +118,17 @@ class PhysicalCosts:
         degrees = replace(self.degrees, pp=layout.pp)
         return DevicePlacement(degrees, self.cluster.gpus_per_node, sharing)
 
+    def devices(self, layout: Layout) -> int:
+        """Devices that take part."""
+        return self.degrees.devices // self.degrees.pp * layout.pp
+
     def batch(self, layout: Layout) -> int:
         """Samples of a step (B)."""
         return self.degrees.dp * self.microbatch_size * layout.microbatches
 
     def model_flops(self, layout: Layout) -> float:
         """Operations (flop) of a step on one device, without recomputation (for the MFU)."""
-        devices = replace(self.degrees, pp=layout.pp).devices
-        return model_flops(self.model, self.batch(layout)) / devices
+        return model_flops(self.model, self.batch(layout)) / self.devices(layout)
 
     def hardware_flops(self, layout: Layout) -> float:
         """Operations (flop) of a step on one device, those of recomputation too (for the HFU).
@@ -232,18 +240,26 @@ class PhysicalStep:
     def alone(self) -> Costs:
         """The costs of each task if nothing else were under way."""
         graph = self.graph
-        kinds = graph.kinds
+        key = graph.layout.stages_on_ranks, graph.communication, graph.kinds.codes
+        loads = self.physical.loads
+        if key not in loads:
+            loads[key] = self._of_kinds()
+        costs = loads[key].of(graph.kinds.of_task)
+        if not graph.templates:
+            return costs
+        inside = inside_passes(graph, self._seconds_alone)
+        return replace(costs, seconds=costs.seconds * shares(graph) + inside)
+
+    def _of_kinds(self) -> Costs:
+        """The costs of each kind of task."""
+        kinds = self.graph.kinds
         seconds, moved = np.zeros((2, len(kinds.first)))
         port_out, port_in = np.full((2, len(kinds.first)), NONE, dtype=np.int32)
         for operation, chosen in kinds.by_operation:
             load = PRICES[operation].physical_load(self, kinds.first[chosen])
             seconds[chosen], moved[chosen] = load.seconds, load.bytes
             port_out[chosen], port_in[chosen] = load.port_out, load.port_in
-        each = kinds.of_task
-        seconds = seconds[each]
-        if graph.templates:
-            seconds = seconds * shares(graph) + inside_passes(graph, self._seconds_alone)
-        return Costs(seconds, moved[each], port_out[each], port_in[each], self.links.port_bandwidth)
+        return Costs(seconds, moved, port_out, port_in, self.links.port_bandwidth)
 
     def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
         """Seconds of tasks that have their ports to themselves."""

@@ -8,11 +8,15 @@ Nodes take consecutive numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from bfpp.schedules import Degrees, InvalidConfiguration
 from bfpp.schedules.columns import Flags, Integers
+
+PLACEMENTS = 256
+"""How many placements' nodes are remembered."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class DevicePlacement:
         nodes = groups * degrees.tp // self.gpus_per_node
         return nodes.reshape(degrees.pp, degrees.dp)
 
+    @lru_cache(PLACEMENTS)  # noqa: B019 - placements are values
     def crosses_nodes(self) -> Flags:
         """For each two pipeline ranks, whether some pair of theirs is on two nodes.
 
@@ -65,11 +70,13 @@ class DevicePlacement:
         """Of a data-parallel group: replicas, and copies of stages."""
         return self.degrees.dp * (len(self.sharing[0]) if self.sharing else 1)
 
+    @lru_cache(PLACEMENTS)  # noqa: B019
     def data_group_nodes(self) -> Integers:
         """For each pipeline rank, over how many nodes its data-parallel groups reach."""
         counts = [len(np.unique(nodes)) for nodes in self._group_nodes()]
         return np.array(counts, dtype=np.int32)
 
+    @lru_cache(PLACEMENTS)  # noqa: B019
     def data_members_per_node(self) -> Integers:
         """For each pipeline rank, the fewest members of such a group on one of its nodes."""
         counts = [np.unique(nodes, return_counts=True)[1].min() for nodes in self._group_nodes()]

@@ -12,10 +12,12 @@ import pytest
 from bfpp.command_line import main
 from bfpp.found import Journal
 from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
+from bfpp.sim import evaluation
 from bfpp.sim.cluster import load_cluster
+from bfpp.sim.evaluation import evaluate
 from bfpp.sim.executors import as_completed, executor
 from bfpp.sim.model import load_model
-from bfpp.sim.search import Problem, configurations, evaluate, nearest, outcome_of, pareto, ranked
+from bfpp.sim.search import Problem, configurations, nearest, outcome_of, pareto, ranked
 
 ALL = ("gpipe", "1f1b", "depth-first", "breadth-first")
 SMALL = replace(load_model("bert-6.6b"), layers=4, name="small")
@@ -49,15 +51,18 @@ def test_no_group_sizes_are_left_out():
     assert found == {Degrees(pp=pp, tp=tp, dp=dp) for tp, pp, dp in groups}
 
 
-def test_neighbours_share_a_graph(monkeypatch, outcomes):
-    built = []
-    from bfpp.sim import search
-
-    build = search.build_graph
-    monkeypatch.setattr(search, "build_graph", lambda *graph: built.append(graph) or build(*graph))
-    again = evaluate(PROBLEM, configurations(PROBLEM))
-    assert again == outcomes
-    assert len(built) == len(set(built)) < len(again)
+def test_neighbours_share_a_graph_and_any_communication_the_order(monkeypatch, outcomes):
+    ordered, lowered = [], []
+    order, lower = evaluation._steps, evaluation.lower_steps
+    monkeypatch.setattr(
+        evaluation, "_steps", lambda *stages: ordered.append(stages) or order(*stages)
+    )
+    monkeypatch.setattr(
+        evaluation, "lower_steps", lambda *graph: lowered.append(graph) or lower(*graph)
+    )
+    known = evaluation.Evaluation(PROBLEM)
+    assert [known.outcome(each.configuration) for each in outcomes] == outcomes
+    assert len(ordered) == len(set(ordered)) < len(lowered) < len(outcomes)
 
 
 def test_the_ranking_is_of_those_that_fit(outcomes):
