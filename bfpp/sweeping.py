@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, product
+from itertools import product
 from typing import Any
 
 from bfpp.predictions import predict
@@ -66,7 +66,11 @@ def search(
     if workers == 1:
         outcomes = evaluate(problem, chosen)
     else:
-        outcomes = [*chain.from_iterable(evaluated(problem, chosen, "local", workers))]
+        outcomes = [
+            outcome
+            for found in evaluated(problem, chosen, "local", workers)
+            for outcome in found.outcomes
+        ]
     return [outcome.record for outcome in ranked(outcomes)]
 
 

@@ -14,7 +14,7 @@ from bfpp.schedules import Communication, Configuration, Layout, Schedule, TaskG
 from bfpp.schedules.lowering import lower_steps, require_sharding, step_table
 from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import simulate
-from bfpp.sim.memory import GIGABYTE, least_memory
+from bfpp.sim.memory import GIGABYTE, Memory, least_memories
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
 from bfpp.sim.search import Outcome, Problem, in_order
@@ -23,7 +23,7 @@ from bfpp.traces.metrics import bubble
 
 def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]:
     """Predict configurations; neighbours with the same graph share it."""
-    known = _evaluation(problem)
+    known = evaluation_of(problem)
     return [known.outcome(configuration) for configuration in chosen]
 
 
@@ -45,12 +45,13 @@ class Evaluation:
             self._physical[key] = self._problem.physical(configuration)
         return self._physical[key]
 
+    def graph_of(self, configuration: Configuration) -> TaskGraph:
+        """The task graph of a configuration."""
+        return self.graph(configuration.schedule, configuration.layout, configuration.communication)
+
     def outcome(self, configuration: Configuration) -> Outcome:
         """The prediction of a configuration."""
-        graph = self.graph(
-            configuration.schedule, configuration.layout, configuration.communication
-        )
-        physical = self.physical(configuration)
+        physical, graph = self.physical(configuration), self.graph_of(configuration)
         timeline = simulate(graph, physical.costs(graph))
         return Outcome(
             configuration,
@@ -60,17 +61,23 @@ class Evaluation:
             **predict(timeline, physical),
         )
 
-    def least_memory_gb(self, configuration: Configuration) -> float:
-        """What no rank of the configuration does without, known without a simulation."""
+    def least_memory(self, configuration: Configuration) -> Memory:
+        """What the fullest rank needs at least, known without an order."""
         physical, sharding = self.physical(configuration), configuration.communication.sharding
-        return least_memory(physical, configuration.layout, sharding) / GIGABYTE
+        memories = least_memories(physical, configuration.layout, sharding)
+        return max(memories, key=lambda memory: memory.total)
+
+    def most_tflops(self, configuration: Configuration) -> float:
+        """The throughput of a step in which the busiest rank never waits."""
+        physical, layout = self.physical(configuration), configuration.layout
+        return physical.hardware_flops(layout) / physical.shortest_step(layout) / 1e12
 
     def _graph(self, schedule: Schedule, layout: Layout, communication: Communication) -> TaskGraph:
         require_sharding(layout, communication)
         return lower_steps(self.steps(schedule, layout), layout, communication, schedule.name)
 
 
-_evaluation = lru_cache(1)(Evaluation)
+evaluation_of = lru_cache(1)(Evaluation)
 """That of the problem at hand, which a worker gets in pieces."""
 
 
@@ -81,14 +88,14 @@ def _steps(schedule: Schedule, layout: Layout) -> Steps:
 def nothing_can_fit(problem: Problem, chosen: Iterable[Configuration]) -> bool:
     """Whether each configuration needs more than a device has, however it is scheduled."""
     memory = problem.cluster.device.memory / GIGABYTE
-    known = _evaluation(problem)
-    return all(known.least_memory_gb(each) > memory for each in chosen)
+    known = evaluation_of(problem)
+    return all(known.least_memory(each).reserved_gb > memory for each in chosen)
 
 
 def nearest_first(problem: Problem, chosen: Iterable[Configuration]) -> Iterator[Outcome]:
     """Predict the configurations that need least, until no other can need less."""
-    smallest, known = inf, _evaluation(problem)
-    needs = [(known.least_memory_gb(each), each) for each in chosen]
+    smallest, known = inf, evaluation_of(problem)
+    needs = [(known.least_memory(each).total_gb, each) for each in chosen]
     for needed, configuration in sorted(needs, key=lambda need: (need[0], in_order(need[1]))):
         if needed > smallest:
             return

@@ -11,6 +11,7 @@ would be 13.4 in powers of ten.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -114,37 +115,53 @@ def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memor
 
 def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[Memory]:
     """The memory of each pipeline rank's devices."""
-    layout = graph.layout
-    each = physical.parameter_bytes(graph.communication.sharding)
-    weights, gradients = _buffered_parameters(graph, physical)
-    saved, transient = _peak_passing(graph, physical)
+    buffers = Buffers(weight_buffers(graph), gradient_buffers(graph))
+    sharding, passing = graph.communication.sharding, _peak_passing(graph, physical)
+    return _memories(physical, graph.layout, sharding, buffers, passing)
+
+
+def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> list[Memory]:
+    """What each pipeline rank needs at least, in whichever order it computes.
+
+    One buffer where units are gathered, and what one micro-batch takes in the unit that takes most.
+    """
+    one = np.ones(layout.pp, dtype=np.int32)
+    units = _unit_activations(physical, layout)
+    unit = (layout.holds * (units.saved + units.transient)).argmax(axis=1)
+    passing = Passing(units.saved[unit], units.transient[unit])
+    return _memories(physical, layout, sharding, Buffers(one, one), passing)
+
+
+class Buffers(NamedTuple):
+    """For each rank, how many units' weights and gradients are in buffers where all is sharded."""
+
+    weights: Integers
+    gradients: Integers
+
+
+class Passing(NamedTuple):
+    """For each rank, bytes of saved and of transient activations when both need most."""
+
+    saved: Numbers
+    transient: Numbers
+
+
+def _memories(
+    physical: PhysicalCosts, layout: Layout, sharding: Sharding, buffers: Buffers, passing: Passing
+) -> list[Memory]:
+    each = physical.parameter_bytes(sharding)
+    weights, gradients = _buffered_parameters(physical, layout, sharding, buffers)
     columns = {
-        "state": each.state * _state_parameters(graph, physical),
+        "state": each.state * _state_parameters(physical, layout, sharding),
         "weights": each.weights * weights,
         "gradients": each.gradients * gradients,
-        "saved": saved,
-        "transient": transient,
+        "saved": passing.saved,
+        "transient": passing.transient,
         "update": each.update * rank_parameters(physical, layout),
         "workspace": np.full(layout.pp, workspace_bytes(physical, layout)),
     }
     ranks = zip(*(column.tolist() for column in columns.values()), strict=True)
     return [Memory(**dict(zip(columns, rank, strict=True))) for rank in ranks]
-
-
-def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> float:
-    """Bytes that no schedule on this layout does without, on any rank.
-
-    The state of a rank's layers, what one stage saves, and what the layer that runs backward
-    needs besides.
-    """
-    model, ranks = physical.model, physical.degrees.tp
-    layers = physical.layers(layout)
-    of_rank = layout.sums(layers.of_unit.astype(float))
-    parameters = float(of_rank.min()) * model.layer_parameters(ranks)
-    of_state = physical.parameter_bytes(sharding).state
-    state = of_state * physical.state_share(layout, sharding) * parameters
-    units = _unit_activations(physical, layout)
-    return state + float((units.saved + units.transient).min())
 
 
 def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
@@ -170,8 +187,8 @@ def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
     return alive
 
 
-def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> tuple[Numbers, Numbers]:
-    """For each rank, bytes of saved and of transient activations when both together need most.
+def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
+    """What is alive at the peak of each rank.
 
     A backward pass restores one layer at a time; one in two halves holds all that it has
     restored of its stage, from the first half to the end of the second.
@@ -189,7 +206,7 @@ def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> tuple[Numbers, N
     is_peak = total == np.repeat(np.maximum.reduceat(total, start[:-1]), np.diff(start))
     peaks = np.flatnonzero(is_peak)
     peak = peaks[np.searchsorted(peaks, start[:-1])]
-    return saved[peak], transient[peak]
+    return Passing(saved[peak], transient[peak])
 
 
 @once_for_stages
@@ -205,11 +222,10 @@ def _layer_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
     return parameters
 
 
-def _state_parameters(graph: TaskGraph, physical: PhysicalCosts) -> Numbers:
+def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Numbers:
     """For each rank, how many parameters' state is on a device, after sharding."""
-    layout = graph.layout
     layers = _layer_parameters(physical, layout).sum(axis=1)
-    share = physical.state_share(layout, graph.communication.sharding)
+    share = physical.state_share(layout, sharding)
     whole = (
         _embedding_on_two_ranks(physical, layout)
         and not physical.implementation.shards_tied_embedding
@@ -238,20 +254,18 @@ def _embedding_on_two_ranks(physical: PhysicalCosts, layout: Layout) -> bool:
     return physical.model.tied_embeddings and layout.pp > 1 and apart and not together
 
 
-def _buffered_parameters(graph: TaskGraph, physical: PhysicalCosts) -> tuple[Numbers, Numbers]:
+def _buffered_parameters(
+    physical: PhysicalCosts, layout: Layout, sharding: Sharding, buffers: Buffers
+) -> tuple[Numbers, Numbers]:
     """For each rank, how many parameters have half-precision weights, and gradients, at once.
 
     The embedding always does; of the layers, those of the stages in buffers.
     Weights that are gathered once a step stay for all of it.
     """
-    layout = graph.layout
-    if graph.communication.sharding is Sharding.FULL:
-        buffers = weight_buffers(graph), gradient_buffers(graph)
-    else:
-        unsharded = graph.communication.sharding is Sharding.NONE
+    if sharding is not Sharding.FULL:
         buffers_stages = physical.implementation.buffers_stages
-        buffers = (
-            _resident_units(layout, buffers_stages and unsharded),
+        buffers = Buffers(
+            _resident_units(layout, buffers_stages and sharding is Sharding.NONE),
             _resident_units(layout, buffers_stages),
         )
     weights, gradients = (_in_buffers(physical, layout, count) for count in buffers)

@@ -33,9 +33,12 @@ from bfpp.sim.links import Links
 from bfpp.sim.model import Transformer, model_flops
 from bfpp.sim.operators import Execution
 from bfpp.sim.placement import DevicePlacement
-from bfpp.sim.power import least_seconds, within_power
+from bfpp.sim.power import TOLERANCE, least_seconds, within_power
 from bfpp.sim.prices import PRICES
 from bfpp.sim.remembered import once_for_stages
+
+ROUNDING = 1e-9
+"""Share by which sums of the same seconds in another order may differ: more than they do."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,17 @@ class PhysicalCosts:
     def _least_seconds(self, layout: Layout) -> float:
         """Seconds that the power limit asks for, at least, for a step."""
         return least_seconds(self.cluster.device, self.hardware_flops(layout))
+
+    def shortest_step(self, layout: Layout) -> float:
+        """Seconds that a step takes at least: those of the busiest rank, and of the power limit.
+
+        Of ranks that share stages, one has at least half of the micro-batches.
+        """
+        units = self.unit_seconds(layout)
+        passes = units.forward + units.backward_input + units.backward_weight
+        busiest = layout.sums(passes).max() * layout.microbatches / (1 + len(layout.copies))
+        within = (1 - TOLERANCE) * self._least_seconds(layout)
+        return (1 - ROUNDING) * max(float(busiest), within)
 
 
 @dataclass(frozen=True, eq=False)
