@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 
@@ -16,17 +17,12 @@ from bfpp.schedules import Configuration, InvalidInput
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants, load_constants
+from bfpp.sim.evaluation import nearest_first, nothing_can_fit
 from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
-from bfpp.sim.search import (
-    Outcome,
-    Problem,
-    configurations,
-    evaluate,
-    nearest_first,
-    nothing_can_fit,
-)  # fmt: skip
+from bfpp.sim.pruning import TOO_LARGE, Found, evaluate_best, most_promising_first
+from bfpp.sim.search import Problem, configurations
 
 AT_ONCE = 64
 """Configurations that one piece of work simulates."""
@@ -115,7 +111,7 @@ def _divided(problem: Problem) -> tuple[list[Configuration], int]:
 
 def search(
     problem: Problem, options: argparse.Namespace, known: Iterable[Configuration] = ()
-) -> Iterator[list[Outcome]]:
+) -> Iterator[Found]:
     """Simulate what is not known yet, some at a time, with a progress bar.
 
     Where nothing can fit and no file is to hold all results, only what comes nearest.
@@ -130,36 +126,44 @@ def search(
     if left_out:
         most = f"more than {MOST_PASSES:,} passes"
         console.print(f"{left_out:,} configurations of {most} are left out", soft_wrap=True)
+    top = getattr(options, "top", None)
     keeps_all = getattr(options, "out", None) or getattr(options, "journal", None)
     if not keeps_all and nothing_can_fit(problem, chosen):
-        yield list(nearest_first(problem, chosen))
+        nearest = list(nearest_first(problem, chosen))
+        yield Found(nearest, Counter({TOO_LARGE: len(chosen) - len(nearest)}))
         return
     with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         job = bar.add_task("", total=len(chosen), completed=len(chosen) - len(missing))
-        for outcomes in evaluated(problem, missing, options.executor, options.workers):
-            bar.advance(job, len(outcomes))
-            yield outcomes
+        for found in evaluated(problem, missing, options.executor, options.workers, top):
+            bar.advance(job, len(found.outcomes) + found.excluded.total())
+            yield found
 
 
 def evaluated(
-    problem: Problem, chosen: Sequence[Configuration], where: str, workers: int | None
-) -> Iterator[list[Outcome]]:
-    """The outcomes of some configurations, as workers have them."""
+    problem: Problem,
+    chosen: Sequence[Configuration],
+    where: str,
+    workers: int | None,
+    top: int | None = None,
+) -> Iterator[Found]:
+    """The outcomes of some configurations, as workers have them: all, or what the best need."""
+    if top is not None:
+        chosen = most_promising_first(problem, chosen)
     with executor(where, workers) as pool:
-        work = [pool.submit(evaluate, problem, part) for part in parts(chosen)]
+        work = [pool.submit(evaluate_best, problem, part, top) for part in parts(chosen)]
         for promise in as_completed(work):
             yield _result(promise)
 
 
-def _result(promise: Promise) -> list[Outcome]:
+def _result(promise: Promise) -> Found:
     try:
-        outcomes: list[Outcome] = promise.result()
+        found: Found = promise.result()
     except BrokenExecutor:
         raise InvalidInput(
             "--workers: a process that simulates was ended from outside, which systems do that "
             "are short of memory; fewer need less"
         ) from None
-    return outcomes
+    return found
 
 
 def parts(chosen: Sequence[Configuration]) -> list[Sequence[Configuration]]:

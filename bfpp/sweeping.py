@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, product
+from itertools import product
 from typing import Any
 
 from bfpp.predictions import predict
@@ -12,10 +12,11 @@ from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.searching import evaluated
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.engines import DEFAULT
+from bfpp.sim.evaluation import evaluate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import PAPER, find_implementation
 from bfpp.sim.model import Transformer, load_model
-from bfpp.sim.search import Problem, configurations, evaluate, ranked
+from bfpp.sim.search import Problem, configurations, ranked
 
 
 def sweep(
@@ -65,7 +66,11 @@ def search(
     if workers == 1:
         outcomes = evaluate(problem, chosen)
     else:
-        outcomes = [*chain.from_iterable(evaluated(problem, chosen, "local", workers))]
+        outcomes = [
+            outcome
+            for found in evaluated(problem, chosen, "local", workers)
+            for outcome in found.outcomes
+        ]
     return [outcome.record for outcome in ranked(outcomes)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among, group_by
+from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
 from bfpp.schedules.communication import Sharding
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import SAVED, Operation, enders, writers
@@ -26,8 +26,7 @@ def live_activations(graph: TaskGraph, weight: Integers | int = 1) -> Integers:
     change -= among(graph.operation, enders(SAVED))
     change *= graph.is_whole
     change *= np.broadcast_to(weight, graph.layout.units)[graph.unit]
-    steps = np.flatnonzero(graph.is_compute).astype(np.int32)
-    start, steps = group_by(graph.rank[steps], steps, graph.layout.pp)
+    start, steps = graph.compute_tasks
     total = np.append(0, np.cumsum(change[steps]))
     live = np.zeros(len(graph), dtype=np.int32)
     live[steps] = total[1:] - np.repeat(total[start[:-1]], np.diff(start))
@@ -76,11 +75,19 @@ def data_network(graph: TaskGraph) -> Seconds:
 
 def weight_buffers(graph: TaskGraph) -> Integers:
     """For each rank, how many units' weights it has room for (paper: State memory)."""
-    holds = graph.weight_buffer != NONE
-    rank, buffer = graph.rank[holds], graph.weight_buffer[holds]
-    used = np.zeros((graph.layout.pp, buffer.max(initial=0) + 1), dtype=bool)
-    used[rank, buffer] = True
-    count: Integers = used.sum(axis=1, dtype=np.int32)
+    return _buffers(graph, graph.weight_buffer)
+
+
+def gradient_buffers(graph: TaskGraph) -> Integers:
+    """For each rank, how many units' gradients it has room for."""
+    return _buffers(graph, graph.gradient_buffer)
+
+
+def _buffers(graph: TaskGraph, buffer: Integers) -> Integers:
+    """For each rank, how many of its buffers some task uses."""
+    used = np.zeros((graph.layout.pp, buffer.max(initial=NONE) + 2), dtype=bool)
+    used[graph.rank, buffer] = True
+    count: Integers = used[:, :-1].sum(axis=1, dtype=np.int32)  # the last column is of none
     return count
 
 

@@ -29,7 +29,7 @@ from bfpp.schedules.columns import NONE, Flags, Groups, Integers, among, group_b
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.composite import Templates, expanded, require_templates
 from bfpp.schedules.layout import Layout, unit_name
-from bfpp.schedules.operations import OPERATIONS, Operation, Stream, compute_steps, transfers
+from bfpp.schedules.operations import MOST, OPERATIONS, Operation, Stream, compute_steps, transfers
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -96,6 +96,26 @@ class Task(NamedTuple):
         else:
             words.append(f"on ranks {self.rank} and {self.peer}")
         return " ".join(words)
+
+
+class Kinds(NamedTuple):
+    """Tasks that differ in their micro-batch and buffers alone: the `first` of each kind.
+
+    `by_operation` lists the kinds of each operation that there is; `codes` are the same in
+    all graphs on the same stages.
+    """
+
+    codes: bytes
+    first: Integers
+    of_task: Integers
+    by_operation: list[tuple[Operation, npt.NDArray[np.intp]]]
+
+
+class Ends(NamedTuple):
+    """Transfers, and the compute step at one end of each."""
+
+    transfer: Integers
+    step: Integers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -175,6 +195,19 @@ class TaskGraph:
         return _group_both_ends(self.rank, self.peer, self.layout.pp)
 
     @cached_property
+    def compute_tasks(self) -> Groups:
+        """For each rank, its compute steps in order."""
+        steps = np.flatnonzero(self.is_compute).astype(np.int32)
+        return group_by(self.rank[steps], steps, self.layout.pp)
+
+    @cached_property
+    def transfer_ends(self) -> tuple[Ends, Ends]:
+        """Each transfer with the step that sends it, and with the one that receives it."""
+        task, on = self.dependent, self.dependencies.member
+        sent, received = self.is_transfer[task], self.is_transfer[on]
+        return Ends(task[sent], on[sent]), Ends(on[received], task[received])
+
+    @cached_property
     def dependents(self) -> Groups:
         """For each task, the tasks that list it among their dependencies."""
         return group_by(self.dependencies.member, self.dependent, len(self))
@@ -189,6 +222,11 @@ class TaskGraph:
             len(self),
         )
 
+    @cached_property
+    def predecessors(self) -> Integers:
+        """For each task, how many it waits for: dependencies, and those just ahead on its lanes."""
+        return np.bincount(self.followers.member, minlength=len(self)).astype(np.int32)
+
     @property
     def lane_neighbours(self) -> tuple[Integers, Integers]:
         """Each task that another follows on a lane, and the one that does."""
@@ -201,6 +239,22 @@ class TaskGraph:
         """Each operation that there is, and its tasks."""
         for code in np.unique(self.operation).tolist():
             yield OPERATIONS[code], np.flatnonzero(self.operation == code).astype(np.int32)
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """The tasks by what they do at which unit, on which ranks: those of one kind cost alike."""
+        columns = self.operation, self.unit + 1, self.rank, self.peer + 1
+        sizes = MOST, self.layout.units + 1, self.layout.pp, self.layout.pp + 1
+        code = np.ravel_multi_index([column.astype(np.int64) for column in columns], sizes)
+        codes, first, of_task = np.unique(code, return_index=True, return_inverse=True)
+        operation = self.operation[first]
+        by_operation = [
+            (OPERATIONS[code], np.flatnonzero(operation == code))
+            for code in np.unique(operation).tolist()
+        ]
+        return Kinds(
+            codes.tobytes(), first.astype(np.int32), of_task.astype(np.int32), by_operation
+        )
 
     @cached_property
     def stage(self) -> Integers:

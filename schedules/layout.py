@@ -11,7 +11,7 @@ the gradients of both are reduced together. Ranks that share a stage share all o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -135,6 +135,12 @@ class Layout:
                     "copies",
                     f"ranks {ranks[0]} and {ranks[-1]} share some of their stages, not all",
                 )
+
+    @cached_property
+    def stages_on_ranks(self) -> tuple[object, ...]:
+        """All but how many micro-batches there are."""
+        names = [each.name for each in fields(self) if each.name != "microbatches"]
+        return tuple(getattr(self, name) for name in names)
 
     @property
     def whole_microbatches(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from bfpp.schedules.attention import Attention
 from bfpp.schedules.recomputation import DISCARDED, LAYER, PARTS, Recomputation
@@ -48,12 +48,12 @@ class Checkpointed:
         discarded = [self.of(module) for module in self.modules & DISCARDED]
         return kept - {tensor for some in discarded for each in some for tensor in each.writes}
 
-    @property
+    @cached_property
     def saved_bytes(self) -> float:
         """Bytes of what is kept."""
         return sum(tensor.bytes for tensor in self.saved)
 
-    @property
+    @cached_property
     def restored_bytes(self) -> float:
         """Bytes that recomputation adds to what is kept, while it runs backward."""
         return sum(tensor.bytes for tensor in _saved(self.operators) | self.saved) - (
@@ -71,6 +71,7 @@ class Checkpointed:
         return [each for each in self.operators if each.module in _parts(module)]
 
 
+@cache
 def recomputed_flops(model: Transformer, recomputation: Recomputation) -> float:
     """Operations (flop) that are computed again of a layer, for one sample, over all devices.
 

@@ -1,8 +1,8 @@
 """The fast engine: loops over the graph's columns, compiled once that pays.
 
 If no port carries two flows at once, one sweep in task order gives the times:
-it is tried first, and its result kept if no two flows meet in a port.
-Otherwise the tasks are replayed in the order of time. The same loops run
+of a large graph it is tried first, and its result kept if no two flows meet in a port.
+Otherwise the tasks are replayed, flows in the order of time. The same loops run
 uncompiled until a process has spent about as long in them as loading the
 compiler takes: one small graph never waits for it, and many small ones soon
 run compiled.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from bfpp.traces.timeline import Timeline
 
 COMPILE_FROM = 300_000
 """Tasks of an uncompiled sweep that take as long as loading numba: about 0.3 s."""
+
+SMALL = 10_000
+"""Tasks that are replayed sooner than it is known whether flows meet."""
 
 UNCOMPILED = {"sweep": 1, "replay": 5}
 """How long each loop takes for a task, uncompiled: in tasks of a sweep, a microsecond each."""
@@ -42,10 +45,11 @@ def simulate(
 
 def times(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
     """When each task starts and ends, in seconds."""
-    start, end = _sweep(graph, costs.seconds_alone())
-    if not flows_meet(costs, start, end):
-        return start, end
-    del start, end
+    if len(graph) > SMALL or not len(costs.bandwidth):
+        start, end = _sweep(graph, costs)
+        if not flows_meet(costs, start, end):
+            return start, end
+        del start, end
     return _replay(graph, costs)
 
 
@@ -54,14 +58,15 @@ def step_times(graph: TaskGraph, costs: Sequence[Costs]) -> Seconds:
     return np.array([times(graph, each)[1].max() for each in costs])
 
 
-def _sweep(graph: TaskGraph, seconds: Seconds) -> tuple[Seconds, Seconds]:
+def _sweep(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
     start, end = np.empty((2, len(graph)))
     _LOOPS.get("sweep", len(graph))(
         graph.lane,
         graph.peer_lane,
         graph.dependencies.start,
         graph.dependencies.member,
-        seconds,
+        costs.seconds,
+        costs.seconds_moving(),
         np.zeros(len(graph.lanes)),
         start,
         end,
@@ -105,10 +110,10 @@ def replay_with_slopes(
 ) -> tuple[Seconds, Seconds, Seconds]:
     """When each task starts and ends, and the derivative of its end by each parameter."""
     followers = graph.followers
-    start, end = np.full((2, len(graph)), np.nan)
+    start, end = np.empty((2, len(graph)))
     end_slope = np.empty_like(slopes.seconds)
     _LOOPS.get("replay", len(graph))(
-        np.bincount(followers.member, minlength=len(graph)).astype(np.int32),
+        graph.predecessors.copy(),
         followers.start,
         followers.member,
         (costs.seconds, costs.bytes, costs.port_out, costs.port_in, costs.bandwidth),
@@ -148,5 +153,7 @@ def _compiled_kernels() -> ModuleType:
     loader.exec_module(module)
     for name, function in list(vars(module).items()):
         if isinstance(function, FunctionType) and function.__module__ == module.__name__:
-            setattr(module, name, numba.njit(cache=True)(function))
+            # Helpers become part of the loops: a call would count each array that it is given.
+            inline: Literal["always", "never"] = "always" if name.startswith("_") else "never"
+            setattr(module, name, numba.njit(cache=True, inline=inline)(function))
     return module

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
+from itertools import chain
 from math import log2
 from typing import NamedTuple, Protocol
 
@@ -36,6 +37,9 @@ from bfpp.sim.unit_layers import Layers
 
 GRAPH_LAUNCH = 1.5e-6
 """Seconds in which the host launches a kernel of a CUDA graph. Published: 1 to 2 us."""
+
+SETTINGS = 256
+"""How many settings' seconds are remembered."""
 
 
 class Shape(Protocol):
@@ -84,6 +88,15 @@ class UnitSeconds:
     backward_weight: Seconds
 
 
+class Setting(NamedTuple):
+    """What decides how long a part takes, wherever it stands."""
+
+    cluster: Cluster
+    execution: Execution
+    recomputation: Recomputation
+    implementation: Implementation
+
+
 class LayerParts(NamedTuple):
     """A layer of one kind, and the same if it is recomputed."""
 
@@ -99,6 +112,12 @@ class Parts:
     layers: tuple[LayerParts, ...]
     prediction: Checkpointed
     head: Checkpointed
+
+    @property
+    def each(self) -> tuple[Checkpointed, ...]:
+        """All of them; of each kind of layer, the recomputed one first."""
+        layers = chain.from_iterable(self.layers)
+        return self.embedding, self.prediction, self.head, *layers
 
 
 def parts(shape: Shape) -> Parts:
@@ -126,26 +145,24 @@ def part_counts(shape: Shape, layers: Layers) -> list[tuple[Checkpointed, Second
 
     The embedding is in the first, the head in the last, and there again for each prediction module.
     """
-    part, modules = parts(shape), shape.execution.model.prediction_modules
+    modules = shape.execution.model.prediction_modules
     unit = np.arange(len(layers.of_unit))
-    last = (unit == len(unit) - 1).astype(float)
-    counts = [
-        (part.embedding, (unit == 0).astype(float)),
-        (part.prediction, modules * last),
-        (part.head, (1 + modules) * last),
+    last = unit == len(unit) - 1
+    counts = [unit == 0, modules * last, (1 + modules) * last]
+    for of_kind, recomputed in zip(layers.of_kind, layers.recomputed_of_kind, strict=True):
+        counts += recomputed, of_kind - recomputed
+    return [
+        (part, count.astype(float)) for part, count in zip(parts(shape).each, counts, strict=True)
     ]
-    rows = zip(part.layers, layers.of_kind, layers.recomputed_of_kind, strict=True)
-    for layer, of_kind, recomputed in rows:
-        counts.append((layer.recomputed, recomputed.astype(float)))
-        counts.append((layer.kept, (of_kind - recomputed).astype(float)))
-    return counts
 
 
 def unit_seconds(shape: Shape, layers: Layers) -> UnitSeconds:
     """Seconds of each unit; the embedding is in the first, the head in the last."""
+    counts = [count for _, count in part_counts(shape, layers)]
+    setting = Setting(shape.cluster, shape.execution, shape.recomputation, shape.implementation)
     timed = [
-        (pass_seconds(shape, part), count)
-        for part, count in part_counts(shape, layers)
+        (seconds, count)
+        for seconds, count in zip(_part_seconds(setting), counts, strict=True)
         if count.any()
     ]
     return UnitSeconds(
@@ -154,6 +171,12 @@ def unit_seconds(shape: Shape, layers: Layers) -> UnitSeconds:
             for field in fields(UnitSeconds)
         )
     )
+
+
+@lru_cache(SETTINGS)
+def _part_seconds(setting: Setting) -> tuple[PassSeconds, ...]:
+    """Seconds of each part, in the order of `part_counts`."""
+    return tuple(pass_seconds(setting, part) for part in parts(setting).each)
 
 
 def pass_seconds(shape: Shape, part: Checkpointed) -> PassSeconds:

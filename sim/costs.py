@@ -35,16 +35,30 @@ class Costs:
     port_in: Integers
     bandwidth: Seconds
 
+    def of(self, tasks: Integers) -> Costs:
+        """The costs of some tasks, or of as many that cost like these."""
+        return Costs(
+            self.seconds[tasks],
+            self.bytes[tasks],
+            self.port_out[tasks],
+            self.port_in[tasks],
+            self.bandwidth,
+        )
+
+    def seconds_moving(self) -> Seconds:
+        """What each task's bytes take if they have their ports to themselves."""
+        seconds = np.zeros(len(self.bytes))
+        moves = np.flatnonzero(self.bytes > 0)
+        if len(moves):
+            port_out, port_in = self.port_out[moves], self.port_in[moves]
+            rate = np.minimum(self.bandwidth[port_out], self.bandwidth[port_in])
+            seconds[moves] = self.bytes[moves] / rate
+        return seconds
+
     def seconds_alone(self) -> Seconds:
         """What each task takes if it has its ports to itself."""
-        moves = np.flatnonzero(self.bytes > 0)
-        if not len(moves):
-            return self.seconds
-        port_out, port_in = self.port_out[moves], self.port_in[moves]
-        rate = np.minimum(self.bandwidth[port_out], self.bandwidth[port_in])
-        seconds = self.seconds.copy()
-        seconds[moves] += self.bytes[moves] / rate
-        return seconds
+        alone: Seconds = self.seconds + self.seconds_moving()
+        return alone
 
 
 class Load(NamedTuple):

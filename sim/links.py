@@ -197,11 +197,9 @@ class Links:
 
 def _of_transfers(graph: TaskGraph, seconds: Seconds, *, sent: bool = False) -> Seconds:
     """For each task, the seconds of the transfers that it receives, or of those `sent` from it."""
-    task = np.repeat(np.arange(len(graph)), np.diff(graph.dependencies.start))
-    on = graph.dependencies.member
-    transfer, step = (task, on) if sent else (on, task)
-    chosen = graph.is_transfer[transfer]
+    sending, receiving = graph.transfer_ends
+    ends = sending if sent else receiving
     total: Seconds = np.bincount(  # type: ignore[assignment]
-        step[chosen], seconds[transfer[chosen]], len(graph)
+        ends.step, seconds[ends.transfer], len(graph)
     )
     return total

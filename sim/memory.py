@@ -11,6 +11,7 @@ would be 13.4 in powers of ten.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +19,15 @@ import numpy.typing as npt
 from bfpp.schedules import Layout, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Integers, among
 from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.counts import gradient_buffers, weight_buffers
 from bfpp.schedules.operations import HALVED, SAVED, Datum, enders, writers
-from bfpp.sim.activations import unit_activations, workspace_bytes
+from bfpp.sim.activations import UnitActivations, unit_activations, workspace_bytes
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
+from bfpp.sim.remembered import once_for_stages
 from bfpp.traces.timeline import Timeline
 
 Codes = npt.NDArray[np.integer]
+Matrix = npt.NDArray[np.float64]
 
 GIGABYTE = 2**30
 
@@ -106,44 +110,60 @@ class Memory:
 
 def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memory:
     """The memory of each device of one pipeline rank."""
-    graph = timeline.graph
-    each = physical.parameter_bytes(graph.communication.sharding)
-    weights, gradients = _buffered_parameters(graph, physical, rank)
-    saved, transient = _peak_passing(timeline, physical, rank)
-    parameters = float(rank_parameters(physical, graph.layout)[rank])
-    layers = physical.layers(graph.layout)
-    return Memory(
-        state=each.state * _state_parameters(graph, physical, rank),
-        weights=each.weights * weights,
-        gradients=each.gradients * gradients,
-        saved=saved,
-        transient=transient,
-        update=each.update * parameters,
-        workspace=workspace_bytes(physical, graph.layout, layers, rank),
-    )
+    return rank_memories(timeline.graph, physical)[rank]
 
 
-def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> float:
-    """Bytes that no schedule on this layout does without, on any rank.
+def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[Memory]:
+    """The memory of each pipeline rank's devices."""
+    buffers = Buffers(weight_buffers(graph), gradient_buffers(graph))
+    sharding, passing = graph.communication.sharding, _peak_passing(graph, physical)
+    return _memories(physical, graph.layout, sharding, buffers, passing)
 
-    The state of a rank's layers, what one stage saves, and what the layer that runs backward
-    needs besides.
+
+def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> list[Memory]:
+    """What each pipeline rank needs at least, in whichever order it computes.
+
+    One buffer where units are gathered, and what one micro-batch takes in the unit that takes most:
+    before any of its slices runs backward, all of them are saved.
     """
-    layers = physical.layers(layout)
-    of_state = physical.parameter_bytes(sharding).state
-    parameters = sum(
-        physical.state_share(layout, sharding, stride) * layout.sums(each)
-        for stride, each in _of_layers(layout, physical).items()
-    )
-    state = of_state * float(np.min(parameters))
-    units = unit_activations(physical, layers)
-    return state + float((units.saved + units.transient).min()) / layout.slices
+    one = np.ones(layout.pp, dtype=np.int32)
+    units = _unit_activations(physical, layout)
+    transient = units.transient / layout.slices
+    unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
+    passing = Passing(units.saved[unit], transient[unit])
+    return _memories(physical, layout, sharding, Buffers(one, one), passing)
 
 
-def rank_memories(timeline: Timeline, physical: PhysicalCosts) -> list[Memory]:
-    """The memory of each pipeline rank."""
-    ranks = range(timeline.graph.layout.pp)
-    return [rank_memory(timeline, physical, rank) for rank in ranks]
+class Buffers(NamedTuple):
+    """For each rank, how many units' weights and gradients are in buffers where all is sharded."""
+
+    weights: Integers
+    gradients: Integers
+
+
+class Passing(NamedTuple):
+    """For each rank, bytes of saved and of transient activations when both need most."""
+
+    saved: Numbers
+    transient: Numbers
+
+
+def _memories(
+    physical: PhysicalCosts, layout: Layout, sharding: Sharding, buffers: Buffers, passing: Passing
+) -> list[Memory]:
+    each = physical.parameter_bytes(sharding)
+    weights, gradients = _buffered_parameters(physical, layout, sharding, buffers)
+    columns = {
+        "state": each.state * _state_parameters(physical, layout, sharding),
+        "weights": each.weights * weights,
+        "gradients": each.gradients * gradients,
+        "saved": passing.saved,
+        "transient": passing.transient,
+        "update": each.update * rank_parameters(physical, layout),
+        "workspace": _workspaces(physical, layout),
+    }
+    ranks = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [Memory(**dict(zip(columns, rank, strict=True))) for rank in ranks]
 
 
 def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
@@ -159,43 +179,56 @@ def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
 
 
 def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
-    """How much has been written by a step and not ended before it, of data of so much each."""
-    begun = np.cumsum(among(operation, writers(data)) * size)
-    ended = np.cumsum(among(operation, enders(data)) * size)
-    alive: Numbers = begun - np.append(0.0, ended[:-1])
+    """How much has been written by a step and not ended before it, of data of so much each.
+
+    The steps are those of a rank, or of several one after the other: each ends all it writes.
+    """
+    change = among(operation, writers(data)) * size
+    change[1:] -= (among(operation, enders(data)) * size)[:-1]
+    alive: Numbers = np.cumsum(change)
     return alive
 
 
-def _peak_passing(timeline: Timeline, physical: PhysicalCosts, rank: int) -> tuple[float, float]:
-    """Bytes of saved and of transient activations when both together need most.
+def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
+    """What is alive at the peak of each rank.
 
     A backward pass restores one layer at a time; one in two halves holds all that it has
     restored of its stage, from the first half to the end of the second. The passes of a block
     are under way at once.
     """
-    graph = timeline.graph
-    units = unit_activations(physical, physical.layers(graph.layout))
-    tasks = timeline.compute_tasks(rank)
+    units = _unit_activations(physical, graph.layout)
+    start, tasks = graph.compute_tasks
     unit, operation = graph.unit[tasks], graph.operation[tasks]
     saved = _alive(operation, SAVED, units.saved[unit])
-    halves = _alive(operation, HALVED, units.restored[unit])
-    # What ends may leave a rest of rounding behind.
-    transient = np.maximum(halves - units.restored_layer[unit], 0.0) + units.transient[unit]
+    transient = units.transient[unit]
+    if among(operation, writers(HALVED)).any():
+        halves = _alive(operation, HALVED, units.restored[unit])
+        # What ends may leave a rest of rounding behind.
+        transient += np.maximum(halves - units.restored_layer[unit], 0.0)
     second = np.flatnonzero((graph.block[tasks] != NONE) & (graph.block[tasks] != tasks))
     transient[second] += transient[second - 1]
-    peak = int(np.argmax(saved + transient))
+    total = saved + transient
+    is_peak = total == np.repeat(np.maximum.reduceat(total, start[:-1]), np.diff(start))
+    peaks = np.flatnonzero(is_peak)
+    peak = peaks[np.searchsorted(peaks, start[:-1])]
     slices = graph.layout.slices
-    return float(saved[peak]) / slices, float(transient[peak]) / slices
+    return Passing(saved[peak] / slices, transient[peak] / slices)
 
 
-def _of_layers(layout: Layout, physical: PhysicalCosts) -> dict[int, Numbers]:
-    """As `by_stride`, the parameters of layers alone."""
-    found = physical.by_stride(layout)
-    found[physical.tp] = found[physical.tp] - _of_ends(layout, physical)
-    return found
+@once_for_stages
+def _unit_activations(physical: PhysicalCosts, layout: Layout) -> UnitActivations:
+    return unit_activations(physical, physical.layers(layout))
 
 
-def _of_ends(layout: Layout, physical: PhysicalCosts) -> Numbers:
+@once_for_stages
+def _workspaces(physical: PhysicalCosts, layout: Layout) -> Numbers:
+    layers = physical.layers(layout)
+    ranks = range(layout.pp)
+    return np.array([workspace_bytes(physical, layout, layers, rank) for rank in ranks])
+
+
+@once_for_stages
+def _ends(physical: PhysicalCosts, layout: Layout) -> Numbers:
     """For each unit, the parameters of embeddings and of the output layer."""
     model, ranks = physical.model, physical.tp
     words = model.word_parameters(ranks)
@@ -205,30 +238,29 @@ def _of_ends(layout: Layout, physical: PhysicalCosts) -> Numbers:
     return ends
 
 
-def _split_parameters(layout: Layout, physical: PhysicalCosts, rank: int) -> tuple[Numbers, float]:
-    """Parameters of the layers of a rank's units, and of its embedding and output layer."""
-    units = layout.units_of(rank)
-    of_units: Numbers = sum(_of_layers(layout, physical).values(), np.zeros(()))
-    return of_units[units], float(_of_ends(layout, physical)[units].sum())
-
-
-def _state_parameters(graph: TaskGraph, physical: PhysicalCosts, rank: int) -> float:
-    """How many parameters' state is on a device of a rank, after sharding."""
-    layout, sharding = graph.layout, graph.communication.sharding
-    units = layout.units_of(rank)
-    of_layers = sum(
-        physical.state_share(layout, sharding, stride) * float(each[units].sum())
-        for stride, each in _of_layers(layout, physical).items()
-    )
+def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Numbers:
+    """For each rank, how many parameters' state is on a device, after sharding."""
+    state = physical.state_parameters(layout, sharding)
     whole = (
-        _embedding_on_two_ranks(layout, physical)
+        _embedding_on_two_ranks(physical, layout)
         and not physical.implementation.shards_tied_embedding
     )
-    ends = float(_of_ends(layout, physical)[units].sum())
-    return of_layers + (1.0 if whole else physical.state_share(layout, sharding)) * ends
+    if whole:
+        unsharded = 1 - physical.state_share(layout, sharding)
+        state += unsharded * layout.sums(_ends(physical, layout))
+    return state
 
 
-def _embedding_on_two_ranks(layout: Layout, physical: PhysicalCosts) -> bool:
+@once_for_stages
+def _largest_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
+    """For each rank and number of units, the parameters of the layers of so many, the largest."""
+    whole: Numbers = sum(physical.by_stride(layout).values(), np.zeros(()))
+    sizes = np.sort(layout.holds * (whole - _ends(physical, layout)), axis=1)[:, ::-1]
+    return np.cumsum(np.pad(sizes, ((0, 0), (1, 0))), axis=1)
+
+
+@once_for_stages
+def _embedding_on_two_ranks(physical: PhysicalCosts, layout: Layout) -> bool:
     """Whether the output layer is tied to the embedding, and on another rank.
 
     The paper's stages count the two as layers: on a looped pipeline with
@@ -240,48 +272,42 @@ def _embedding_on_two_ranks(layout: Layout, physical: PhysicalCosts) -> bool:
 
 
 def _buffered_parameters(
-    graph: TaskGraph, physical: PhysicalCosts, rank: int
-) -> tuple[float, float]:
-    """How many parameters have half-precision weights, and gradients, at once on a rank.
+    physical: PhysicalCosts, layout: Layout, sharding: Sharding, buffers: Buffers
+) -> tuple[Numbers, Numbers]:
+    """For each rank, how many parameters have half-precision weights, and gradients, at once.
 
     The embedding always does; of the layers, those of the stages in buffers.
     Weights that are gathered once a step stay for all of it.
     """
-    layout = graph.layout
-    of_units, embedding = _split_parameters(layout, physical, rank)
-    if graph.communication.sharding is Sharding.FULL:
-        tasks = graph.rank == rank
-        units = (
-            _buffers(graph.weight_buffer[tasks]),
-            _buffers(graph.gradient_buffer[tasks]),
-        )
-    else:
-        unsharded = graph.communication.sharding is Sharding.NONE
+    if sharding is not Sharding.FULL:
         buffers_stages = physical.implementation.buffers_stages
-        units = (
-            _resident_units(layout, rank, buffers_stages and unsharded),
-            _resident_units(layout, rank, buffers_stages),
+        buffers = Buffers(
+            _resident_units(layout, buffers_stages and sharding is Sharding.NONE),
+            _resident_units(layout, buffers_stages),
         )
-    # The largest are in buffers; there may be more buffers than units.
-    largest = np.sort(of_units)[::-1]
-    weights, gradients = (
-        embedding + float(largest[:count].sum() + max(count - len(largest), 0) * largest[0])
-        for count in units
-    )
+    weights, gradients = (_in_buffers(physical, layout, count) for count in buffers)
     return weights, gradients
 
 
-def _buffers(column: Integers) -> int:
-    return len(np.unique(column[column != NONE]))
+def _in_buffers(physical: PhysicalCosts, layout: Layout, buffers: Integers) -> Numbers:
+    """For each rank, the parameters of its ends, and of layers in so many buffers.
+
+    The largest are in buffers; there may be more buffers than units.
+    """
+    largest, units = _largest_parameters(physical, layout), layout.holds.sum(axis=1)
+    held = largest[np.arange(layout.pp), np.minimum(buffers, units)]
+    held += np.maximum(buffers - units, 0) * largest[:, 1]
+    parameters: Numbers = layout.sums(_ends(physical, layout)) + held
+    return parameters
 
 
-def _resident_units(layout: Layout, rank: int, buffers_stages: bool) -> int:
-    """How many of a rank's units are in half precision when nothing is gathered.
+def _resident_units(layout: Layout, buffers_stages: bool) -> Integers:
+    """For each rank, how many units are in half precision when nothing is gathered.
 
     Of a looped rank two, if stages are buffered, and of a rank without others;
     one of a pipeline that does not loop is one stage of the paper's, however
     many units it has here.
     """
-    units = len(layout.units_of(rank))
+    units: Integers = layout.holds.sum(axis=1, dtype=np.int32)
     is_one_stage = layout.pp > 1 and layout.loops == 1
-    return units if is_one_stage or not buffers_stages else min(2, units)
+    return units if is_one_stage or not buffers_stages else np.minimum(2, units)

@@ -33,9 +33,13 @@ from bfpp.sim.links import Links
 from bfpp.sim.model import Transformer, model_flops
 from bfpp.sim.operators import Execution, Routing
 from bfpp.sim.placement import DevicePlacement
-from bfpp.sim.power import least_seconds, within_power
+from bfpp.sim.power import TOLERANCE, least_seconds, within_power
 from bfpp.sim.prices import PRICES
+from bfpp.sim.remembered import once_for_stages
 from bfpp.sim.unit_layers import Layers, layers_of_units
+
+ROUNDING = 1e-9
+"""Share by which sums of the same seconds in another order may differ: more than they do."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,11 @@ class PhysicalCosts:
             if not any(part.kept.of(module) for part in parts(self).layers):
                 raise InvalidConfiguration("recompute", f"{self.model.name} has no {module}")
 
+    @cached_property
+    def loads(self) -> dict[object, Costs]:
+        """What tasks cost by their kind, by what that depends on besides: filled as graphs come."""
+        return {}
+
     @property
     def recomputation(self) -> Recomputation:
         """What the backward pass computes again."""
@@ -115,11 +124,16 @@ class PhysicalCosts:
         """Devices that share a layer (N_TP)."""
         return self.degrees.tp
 
+    @once_for_stages
     def placement(self, layout: Layout) -> DevicePlacement:
         """Where the devices are, and which ranks' share their stages."""
         sharing = tuple(tuple(layout.sharing(rank)) for rank in range(layout.pp))
         degrees = replace(self.degrees, pp=layout.pp)
         return DevicePlacement(degrees, self.cluster.gpus_per_node, sharing)
+
+    def devices(self, layout: Layout) -> int:
+        """Devices that take part."""
+        return self.degrees.devices // self.degrees.pp * layout.pp
 
     def batch(self, layout: Layout) -> int:
         """Samples of a step (B)."""
@@ -127,8 +141,7 @@ class PhysicalCosts:
 
     def model_flops(self, layout: Layout) -> float:
         """Operations (flop) of a step on one device, without recomputation (for the MFU)."""
-        devices = replace(self.degrees, pp=layout.pp).devices
-        return model_flops(self.model, self.batch(layout)) / devices
+        return model_flops(self.model, self.batch(layout)) / self.devices(layout)
 
     def hardware_flops(self, layout: Layout) -> float:
         """Operations (flop) of a step on one device, those of recomputation too (for the HFU).
@@ -144,6 +157,7 @@ class PhysicalCosts:
         devices = self.tp * self.degrees.cp * layout.pp
         return self.model_flops(layout) + float(again) / devices
 
+    @once_for_stages
     def layers(self, layout: Layout) -> Layers:
         """The layers of each unit, by kind; raises `InvalidConfiguration` if there are too few."""
         return layers_of_units(self.model, self.recomputation, self.cut, layout)
@@ -178,6 +192,7 @@ class PhysicalCosts:
         total: Seconds = np.array(of_kind) @ self.layers(layout).of_kind
         return total
 
+    @once_for_stages
     def by_stride(self, layout: Layout) -> dict[int, Seconds]:
         """The parameters of each unit, by how far apart the devices are that keep the same."""
         parameters = {self.tp: self.unit_parameters(layout)}
@@ -196,6 +211,29 @@ class PhysicalCosts:
         keepers = replicas * (1 + len(layout.copies))
         return 1.0 if sharding is Sharding.NONE else 1 / keepers
 
+    def state_parameters(self, layout: Layout, sharding: Sharding) -> Seconds:
+        """For each pipeline rank, the parameters whose state a device keeps and updates."""
+        parameters = np.zeros(layout.pp)
+        for stride, each in self.by_stride(layout).items():
+            parameters += self.state_share(layout, sharding, stride) * layout.sums(each)
+        return parameters
+
+    @once_for_stages
+    def links(self, layout: Layout) -> Links:
+        """The links that communication crosses."""
+        return Links(
+            self.cluster,
+            self.implementation,
+            self.placement(layout),
+            self.by_stride(layout),
+            self.execution,
+        )
+
+    @once_for_stages
+    def unit_seconds(self, layout: Layout) -> UnitSeconds:
+        """Seconds of the passes of each unit."""
+        return unit_seconds(self, self.layers(layout))
+
     def costs(self, graph: TaskGraph) -> Costs:
         """The costs of each task of the graph."""
         step = PhysicalStep(self, graph)
@@ -206,6 +244,17 @@ class PhysicalCosts:
         """Seconds that the power limit asks for, at least, for a step."""
         return least_seconds(self.cluster.device, self.hardware_flops(layout))
 
+    def shortest_step(self, layout: Layout) -> float:
+        """Seconds that a step takes at least: those of the busiest rank, and of the power limit.
+
+        Of ranks that share stages, one has at least half of the micro-batches.
+        """
+        units = self.unit_seconds(layout)
+        passes = units.forward + units.backward_input + units.backward_weight
+        busiest = layout.sums(passes).max() * layout.whole_microbatches / (1 + len(layout.copies))
+        within = (1 - TOLERANCE) * self._least_seconds(layout)
+        return (1 - ROUNDING) * max(float(busiest), within)
+
 
 @dataclass(frozen=True, eq=False)
 class PhysicalStep:
@@ -214,38 +263,38 @@ class PhysicalStep:
     physical: PhysicalCosts
     graph: TaskGraph
 
-    @cached_property
+    @property
     def links(self) -> Links:
         """The links that communication crosses."""
-        physical, layout = self.physical, self.graph.layout
-        return Links(
-            physical.cluster,
-            physical.implementation,
-            physical.placement(layout),
-            physical.by_stride(layout),
-            physical.execution,
-        )
+        return self.physical.links(self.graph.layout)
 
     @property
     def parameter_bytes(self) -> ParameterBytes:
         """What is kept of each parameter."""
         return self.physical.parameter_bytes(self.graph.communication.sharding)
 
-    @cached_property
-    def _units(self) -> UnitSeconds:
-        return unit_seconds(self.physical, self.physical.layers(self.graph.layout))
-
     def alone(self) -> Costs:
         """The costs of each task if nothing else were under way."""
         graph = self.graph
-        seconds, moved = np.zeros((2, len(graph)))
-        port_out, port_in = np.full((2, len(graph)), NONE, dtype=np.int32)
-        for operation, tasks in graph.by_operation():
-            load = PRICES[operation].physical_load(self, tasks)
-            seconds[tasks], moved[tasks] = load.seconds, load.bytes
-            port_out[tasks], port_in[tasks] = load.port_out, load.port_in
-        if graph.templates:
-            seconds = seconds * shares(graph) + inside_passes(graph, self._seconds_alone)
+        key = graph.layout.stages_on_ranks, graph.communication, graph.kinds.codes
+        loads = self.physical.loads
+        if key not in loads:
+            loads[key] = self._of_kinds()
+        costs = loads[key].of(graph.kinds.of_task)
+        if not graph.templates:
+            return costs
+        inside = inside_passes(graph, self._seconds_alone)
+        return replace(costs, seconds=costs.seconds * shares(graph) + inside)
+
+    def _of_kinds(self) -> Costs:
+        """The costs of each kind of task."""
+        kinds = self.graph.kinds
+        seconds, moved = np.zeros((2, len(kinds.first)))
+        port_out, port_in = np.full((2, len(kinds.first)), NONE, dtype=np.int32)
+        for operation, chosen in kinds.by_operation:
+            load = PRICES[operation].physical_load(self, kinds.first[chosen])
+            seconds[chosen], moved[chosen] = load.seconds, load.bytes
+            port_out[chosen], port_in[chosen] = load.port_out, load.port_in
         return Costs(seconds, moved, port_out, port_in, self.links.port_bandwidth)
 
     def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
@@ -258,21 +307,21 @@ class PhysicalStep:
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
         """Passes of micro-batches through units, by their parts; of slices, an equal share."""
-        by_unit = sum(getattr(self._units, part) for part in parts) / self.graph.layout.slices
+        layout = self.graph.layout
+        units = self.physical.unit_seconds(layout)
+        by_unit = sum(getattr(units, part) for part in parts) / layout.slices
         return Load(by_unit[self.graph.unit[tasks]])
 
     def state_traffic(self, tasks: Integers, traffic: float) -> Load:
         """Tasks that move `traffic` bytes for each parameter of a rank's state."""
         layout, sharding = self.graph.layout, self.graph.communication.sharding
-        parameters = np.zeros(layout.pp)
-        for stride, each in self.physical.by_stride(layout).items():
-            share = self.physical.state_share(layout, sharding, stride)
-            parameters += share * layout.sums(each)
+        parameters = self.physical.state_parameters(layout, sharding)
         device = self.physical.cluster.device
         bandwidth = device.memory_bandwidth * device.memory_efficiency
         return Load((parameters * traffic / bandwidth)[self.graph.rank[tasks]])
 
 
+@once_for_stages
 def rank_parameters(physical: PhysicalCosts, layout: Layout) -> Seconds:
     """For each pipeline rank, its parameters on one device."""
     total: Seconds = sum(map(layout.sums, physical.by_stride(layout).values()), np.zeros(()))

@@ -10,12 +10,16 @@ a `stride` apart: N_TP for what all layers have, N_EP for routed experts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from bfpp.schedules import Degrees, InvalidConfiguration
 from bfpp.schedules.columns import Flags, Integers
+
+PLACEMENTS = 256
+"""How many placements' nodes are remembered."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class DevicePlacement:
         firsts = np.arange(0, self.degrees.devices, stride, dtype=np.int32)
         return (firsts // self.gpus_per_node).reshape(self.degrees.pp, -1)
 
+    @lru_cache(PLACEMENTS)  # noqa: B019 - placements are values
     def crosses_nodes(self) -> Flags:
         """For each two pipeline ranks, whether some pair of theirs is on two nodes.
 
@@ -68,6 +73,7 @@ class DevicePlacement:
         nodes = self._nodes(stride)
         return [nodes[list(ranks)].ravel() for ranks in sharing]
 
+    @lru_cache(PLACEMENTS)  # noqa: B019
     def data_group(self, stride: int) -> DataGroup:
         """Those that keep the same parameters: replicas, and copies of stages."""
         on_nodes = [np.unique(each, return_counts=True)[1] for each in self._group_nodes(stride)]

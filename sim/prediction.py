@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypedDict
 
 from bfpp.sim.memory import GIGABYTE, rank_memories
@@ -39,10 +38,10 @@ class Prediction(TypedDict):
 def predict(timeline: Timeline, physical: PhysicalCosts) -> Prediction:
     """The prediction of one training step; each rank's memory is priced once."""
     layout = timeline.graph.layout
-    samples, devices = physical.batch(layout), replace(physical.degrees, pp=layout.pp).devices
+    samples, devices = physical.batch(layout), physical.devices(layout)
     peak = physical.cluster.device.peak_of(physical.execution.precision)
     of_hardware, of_model = physical.hardware_flops(layout), physical.model_flops(layout)
-    memories = rank_memories(timeline, physical)
+    memories = rank_memories(timeline.graph, physical)
     first, fullest = memories[0], max(memories, key=lambda memory: memory.total)
     device_memory = physical.cluster.device.memory / GIGABYTE
     return {

@@ -1,9 +1,8 @@
-"""Every way to train a model on some GPUs, simulated and ranked.
+"""Every way to train a model on some GPUs, and how they rank.
 
 A configuration is valid if it can be divided: tensor-parallel groups within a
 node, layers over stages, the batch over data-parallel ranks and micro-batches.
 None is left out for being slow; those that do not fit in memory are kept apart.
-Configurations with the same graph are simulated on one graph.
 """
 
 from __future__ import annotations
@@ -11,30 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from itertools import groupby, product
-from math import inf, isqrt
+from itertools import product
+from math import isqrt
 from typing import Any
 
 from bfpp.schedules import (
-    Communication,
     Configuration,
     Degrees,
     InvalidConfiguration,
-    Layout,
     Schedule,
     Sharding,
-    build_graph,
     find_schedule,
 )
 from bfpp.schedules.cut import default_division
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.compiled_engine import simulate
 from bfpp.sim.implementation import PAPER, Implementation, find_implementation
-from bfpp.sim.memory import GIGABYTE, least_memory
 from bfpp.sim.model import Transformer
 from bfpp.sim.physical import PhysicalCosts
-from bfpp.sim.prediction import predict
-from bfpp.traces.metrics import bubble
 
 SHARDING_OF = {"megatron": (Sharding.NONE,)}
 """What an implementation supports, if not all (the paper, section Evaluation)."""
@@ -177,11 +169,11 @@ def configurations(problem: Problem) -> list[Configuration]:
             for batch in problem.batches:
                 if batch % degrees.dp == 0:
                     found.update(_of_degrees(problem, degrees, batch // degrees.dp))
-    return sorted(found, key=_in_order)
+    return sorted(found, key=in_order)
 
 
-def _in_order(configuration: Configuration) -> tuple[Any, ...]:
-    """First what the graph depends on."""
+def in_order(configuration: Configuration) -> tuple[Any, ...]:
+    """By what the graph depends on, first."""
     schedule, degrees = configuration.schedule, configuration.degrees
     return (
         schedule.name,
@@ -255,54 +247,6 @@ def _with_parameters(name: str, pp: int, microbatches: int) -> Iterable[Schedule
 def _divisors(number: int) -> list[int]:
     small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
     return sorted({*small, *(number // divisor for divisor in small)})
-
-
-def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]:
-    """Simulate configurations; neighbours with the same graph share it."""
-    outcomes = []
-    for (schedule, layout, communication), group in groupby(chosen, key=_graph_of):
-        graph = build_graph(schedule, layout, communication)
-        for configuration in group:
-            physical = problem.physical(configuration)
-            timeline = simulate(graph, physical.costs(graph))
-            outcomes.append(
-                Outcome(
-                    configuration,
-                    problem.implementation.name,
-                    timeline.step_time,
-                    bubble(timeline),
-                    **predict(timeline, physical),
-                )
-            )
-    return outcomes
-
-
-def least_memory_gb(problem: Problem, configuration: Configuration) -> float:
-    """What no rank of the configuration does without, known without a simulation."""
-    physical, sharding = problem.physical(configuration), configuration.communication.sharding
-    return least_memory(physical, configuration.layout, sharding) / GIGABYTE
-
-
-def nothing_can_fit(problem: Problem, chosen: Iterable[Configuration]) -> bool:
-    """Whether each configuration needs more than a device has, however it is scheduled."""
-    memory = problem.cluster.device.memory / GIGABYTE
-    return all(least_memory_gb(problem, each) > memory for each in chosen)
-
-
-def nearest_first(problem: Problem, chosen: Iterable[Configuration]) -> Iterator[Outcome]:
-    """Simulate the configurations that need least, until no other can need less."""
-    smallest = inf
-    needs = [(least_memory_gb(problem, each), each) for each in chosen]
-    for needed, configuration in sorted(needs, key=lambda need: (need[0], _in_order(need[1]))):
-        if needed > smallest:
-            return
-        (outcome,) = evaluate(problem, [configuration])
-        smallest = min(smallest, outcome.memory_largest_gb)
-        yield outcome
-
-
-def _graph_of(configuration: Configuration) -> tuple[Schedule, Layout, Communication]:
-    return configuration.schedule, configuration.layout, configuration.communication
 
 
 def ranked(outcomes: Iterable[Outcome]) -> list[Outcome]:

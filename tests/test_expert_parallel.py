@@ -82,7 +82,7 @@ def test_experts_are_sharded_over_what_expert_parallelism_leaves():
         assert costing.unit_expert_parameters(layout).sum() == pytest.approx(routed / ep)
         assert costing.state_share(layout, Sharding.PARTIAL, ep) == ep / 64
         assert costing.state_share(layout, Sharding.PARTIAL) == 1 / 64
-        [memory] = rank_memories(timeline(costing, layout), costing)
+        [memory] = rank_memories(timeline(costing, layout).graph, costing)
         dense = costing.unit_parameters(layout).sum()
         assert memory.state == pytest.approx(12 * (dense / 64 + routed / 64))
     contexts = physical(LLAMA, dp=2, cp=4)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bfpp.schedules import (
@@ -18,11 +18,13 @@ from bfpp.schedules import (
     find_schedule,
     lower,
 )
+from bfpp.schedules.columns import NONE
+from bfpp.schedules.operations import HALVED, SAVED, enders, writers
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import parse_recomputation
 from bfpp.schedules.steps import STEP, backward, backward_input, backward_weight, forward
 from bfpp.sim.abstract import AbstractCosts
-from bfpp.sim.activations import layer_gradients
+from bfpp.sim.activations import layer_gradients, unit_activations
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.compute import parts
 from bfpp.sim.engines import simulate
@@ -40,6 +42,7 @@ from bfpp.sim.model import load_model
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.prediction import predict
 from bfpp.sim.validation import compare, read_measurements
+from tests.strategies import graphs, order_graphs
 from tests.test_physical import MEASUREMENTS
 
 COSTING = PhysicalCosts(load_model("bert-52b"), load_cluster("dgx1-v100"), Degrees(tp=8))
@@ -218,6 +221,38 @@ def test_a_backward_pass_in_halves_keeps_its_stages_activations_until_the_second
     assert split.transient - whole.transient == pytest.approx((2 * 64 - 1) * layer, abs=head)
 
 
+SPREAD = PhysicalCosts(
+    replace(load_model("deepseek-v3"), layers=24, dense_layers=12),
+    load_cluster("dgx-b200"),
+    Degrees(dp=8, ep=8),
+    implementation=CURRENT,
+    recompute=parse_recomputation("full"),
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(graphs(ranks=3) | order_graphs())
+def test_the_peak_of_activations_is_that_of_each_ranks_steps_one_by_one(graph):
+    """Of layers of two kinds; with halves, blocks, slices and copies."""
+    units = unit_activations(SPREAD, SPREAD.layers(graph.layout))
+    memories = rank_memories(graph, SPREAD)
+    start, tasks = graph.compute_tasks
+    for rank, memory in enumerate(memories):
+        saved = halves = needed = 0.0
+        peaks = []
+        for task in map(graph.task, tasks[start[rank] : start[rank + 1]].tolist()):
+            unit, is_second = task.unit, task.block not in (NONE, task.number)
+            saved += units.saved[unit] * (task.operation in writers(SAVED))
+            halves += units.restored[unit] * (task.operation in writers(HALVED))
+            block = needed if is_second else 0.0
+            needed = max(halves - units.restored_layer[unit], 0.0) + units.transient[unit]
+            peaks.append(saved + needed + block)
+            saved -= units.saved[unit] * (task.operation in enders(SAVED))
+            halves -= units.restored[unit] * (task.operation in enders(HALVED))
+        peak = (memory.saved + memory.transient) * graph.layout.slices
+        assert peak == pytest.approx(max(peaks))
+
+
 def test_what_decides_whether_it_fits_is_the_rank_that_needs_most():
     large = replace(COSTING, model=replace(COSTING.model, vocabulary=10**6, sequence=1))
     timeline = timeline_of("gpipe", 8, 8, 1)
@@ -225,7 +260,7 @@ def test_what_decides_whether_it_fits_is_the_rank_that_needs_most():
         memories = [rank_memory(timeline, costing, rank) for rank in range(8)]
         predicted = predict(timeline, costing)
         totals = [memory.total_gb for memory in memories]
-        assert rank_memories(timeline, costing) == memories
+        assert rank_memories(timeline.graph, costing) == memories
         assert predicted["memory_gb"] == totals[0]
         assert predicted["memory_largest_gb"] == max(totals)
         assert predicted["memory_parts_gb"] == memories[totals.index(max(totals))].parts_gb
@@ -249,16 +284,6 @@ def test_missing_memory_is_what_a_device_has_too_little(gigabytes):
     missing = predicted["memory_reserved_gb"] - gigabytes
     assert predicted["missing_gb"] == max(missing, 0)
     assert (missing > 0) == (gigabytes < 20)
-
-
-def test_each_ranks_memory_is_priced_once(monkeypatch):
-    from bfpp.sim import memory
-
-    priced = []
-    price = memory.rank_memory
-    monkeypatch.setattr(memory, "rank_memory", lambda *of: priced.append(of[2]) or price(*of))
-    predict(timeline_of("gpipe", 4, 4, 1), COSTING)
-    assert priced == [0, 1, 2, 3]
 
 
 @pytest.fixture(scope="module")

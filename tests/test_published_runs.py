@@ -91,5 +91,5 @@ def test_llama_without_recomputation_on_b200(tensor, pipeline, data, allocated, 
         communication = Communication(Sharding.PARTIAL, dp_overlap=False)
         timeline = simulate(build_graph("1f1b", layout, communication), costing)
         assert timeline.step_time == pytest.approx(measured, rel=0.06)
-        fullest = max(memory.total_gb for memory in rank_memories(timeline, costing))
+        fullest = max(memory.total_gb for memory in rank_memories(timeline.graph, costing))
         assert fullest == pytest.approx(allocated, rel=0.01)

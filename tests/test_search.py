@@ -12,10 +12,14 @@ import pytest
 from bfpp.command_line import main
 from bfpp.found import Journal
 from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
+from bfpp.sim import evaluation, pruning
 from bfpp.sim.cluster import load_cluster
+from bfpp.sim.evaluation import evaluate
 from bfpp.sim.executors import as_completed, executor
+from bfpp.sim.memory import GIGABYTE
 from bfpp.sim.model import load_model
-from bfpp.sim.search import Problem, configurations, evaluate, nearest, outcome_of, pareto, ranked
+from bfpp.sim.pruning import TOO_LARGE, TOO_SLOW, evaluate_best, most_promising_first
+from bfpp.sim.search import Problem, configurations, nearest, outcome_of, pareto, ranked
 
 ALL = ("gpipe", "1f1b", "depth-first", "breadth-first")
 SMALL = replace(load_model("bert-6.6b"), layers=4, name="small")
@@ -49,15 +53,18 @@ def test_no_group_sizes_are_left_out():
     assert found == {Degrees(pp=pp, tp=tp, dp=dp) for tp, pp, dp in groups}
 
 
-def test_neighbours_share_a_graph(monkeypatch, outcomes):
-    built = []
-    from bfpp.sim import search
-
-    build = search.build_graph
-    monkeypatch.setattr(search, "build_graph", lambda *graph: built.append(graph) or build(*graph))
-    again = evaluate(PROBLEM, configurations(PROBLEM))
-    assert again == outcomes
-    assert len(built) == len(set(built)) < len(again)
+def test_neighbours_share_a_graph_and_any_communication_the_order(monkeypatch, outcomes):
+    ordered, lowered = [], []
+    order, lower = evaluation._steps, evaluation.lower_steps
+    monkeypatch.setattr(
+        evaluation, "_steps", lambda *stages: ordered.append(stages) or order(*stages)
+    )
+    monkeypatch.setattr(
+        evaluation, "lower_steps", lambda *graph: lowered.append(graph) or lower(*graph)
+    )
+    known = evaluation.Evaluation(PROBLEM)
+    assert [known.outcome(each.configuration) for each in outcomes] == outcomes
+    assert len(ordered) == len(set(ordered)) < len(lowered) < len(outcomes)
 
 
 def test_the_ranking_is_of_those_that_fit(outcomes):
@@ -78,6 +85,33 @@ def test_the_ranking_is_of_those_that_fit(outcomes):
 def test_records_can_be_read_again(outcomes):
     for outcome in outcomes[:20]:
         assert outcome_of(json.loads(json.dumps(outcome.record))) == outcome
+
+
+@pytest.mark.parametrize("top", [1, 5, 1000])
+@pytest.mark.parametrize("memory", [8, 3])
+def test_the_best_are_found_without_the_others(top, memory):
+    """As if all were simulated; and nothing is left out for a wrong reason."""
+    device = replace(PROBLEM.cluster.device, memory=memory * GIGABYTE)
+    problem = replace(PROBLEM, cluster=replace(PROBLEM.cluster, device=device))
+    chosen = configurations(problem)
+    every = {each.configuration: each for each in evaluate(problem, chosen)}
+    best_first = ranked(every.values())
+    pruning._best.cache_clear()
+    found = evaluate_best(problem, most_promising_first(problem, chosen), top)
+    assert ranked(found.outcomes)[:top] == best_first[:top]
+    assert pareto(ranked(found.outcomes)) == pareto(best_first)
+    assert len(found.outcomes) + found.excluded.total() == len(chosen)
+    assert all(each == every[each.configuration] for each in found.outcomes)
+    assert all(each.fits for each in found.outcomes)
+    assert 0 < found.excluded[TOO_LARGE] <= sum(not each.fits for each in every.values())
+    assert (found.excluded[TOO_SLOW] > 0) == (top < len(best_first))
+
+
+def test_no_schedule_passes_the_bounds(outcomes):
+    known = evaluation.Evaluation(PROBLEM)
+    for each in outcomes:
+        assert each.tflops_per_gpu <= known.most_tflops(each.configuration)
+        assert each.memory_largest_gb >= known.least_memory(each.configuration).total_gb
 
 
 def test_what_does_not_fit_comes_near(outcomes):

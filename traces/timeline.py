@@ -86,8 +86,7 @@ class Timeline:
 
     def compute_tasks(self, rank: int) -> Integers:
         """A rank's forward and backward passes, in order."""
-        own = self.graph.rank_tasks.of(rank)
-        return own[self.graph.is_compute[own]]
+        return self.graph.compute_tasks.of(rank)
 
     def by_start(self, tasks: Integers) -> Integers:
         """The tasks as they started; those that started together in the given order."""

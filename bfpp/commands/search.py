@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from bfpp import options as shared
 from bfpp.errors import blaming
@@ -25,6 +27,20 @@ INTERRUPTED = 130
 NOTHING_FITS = 1
 
 
+class Tried(NamedTuple):
+    """How many configurations there were, why some were not simulated, and how long it took."""
+
+    all: int
+    excluded: Counter[str]
+    seconds: float
+
+    def __str__(self) -> str:
+        left_out = "".join(f"; {count:,} {why}" for why, count in self.excluded.items())
+        simulated = self.all - self.excluded.total()
+        told = f"{simulated:,} simulated of " if left_out else ""
+        return f"{told}{self.all:,} configurations fit ({self.seconds:.1f} s){left_out}"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp search`."""
     add_problem_arguments(parser)
@@ -34,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         [JOURNAL],
         "keep every result in FILE as it comes; what FILE has already is not simulated again",
         grows=True,
+    )
+    parser.add_argument(
+        "--top",
+        type=shared.whole_number,
+        metavar="K",
+        help="find the K best, and those that none faster undercuts in memory; what cannot be one "
+        "of them is not simulated (default: simulate all)",
     )
     add_output(parser, "--best", [EXPERIMENT], "write the best as an experiment file")
     add_output(parser, "--out", list(WRITERS), "write all results to FILE.csv or FILE.parquet")
@@ -50,14 +73,16 @@ def run(options: argparse.Namespace) -> int:
     chosen = set(chosen_configurations(problem))
     with blaming("--journal"):
         journal = Journal(options.journal and options.journal.place, problem)
-    assumed, interrupted = assumptions(options), False
+    assumed, excluded, interrupted = assumptions(options), Counter[str](), False
     try:
-        for outcomes in search(problem, options, (each.configuration for each in journal.outcomes)):
-            journal.add(outcomes)
+        for part in search(problem, options, (each.configuration for each in journal.outcomes)):
+            journal.add(part.outcomes)
+            excluded += part.excluded
     except KeyboardInterrupt:
         interrupted = True
     found = [outcome for outcome in journal.outcomes if outcome.configuration in chosen]
-    _report(problem, found, len(chosen), time.monotonic() - begun, options, assumed)
+    tried = Tried(len(chosen), excluded, time.monotonic() - begun)
+    _report(problem, found, tried, options, assumed)
     if journal.failure:
         raise journal.failure
     if interrupted:
@@ -68,8 +93,7 @@ def run(options: argparse.Namespace) -> int:
 def _report(
     problem: Problem,
     outcomes: Sequence[Outcome],
-    tried: int,
-    seconds: float,
+    tried: Tried,
     options: argparse.Namespace,
     assumed: Sequence[str],
 ) -> None:
@@ -78,11 +102,11 @@ def _report(
     if options.json:
         rows = [{**each.record, "pareto": each.configuration in front} for each in best_first]
         missed = {"nearest": nearest(outcomes).record} if outcomes and not rows else {}
-        record = {"configurations": rows, "tried": tried, "seconds": seconds, **missed}
+        counts = {"tried": tried.all, "simulated": len(outcomes), "excluded": tried.excluded}
+        record = {"configurations": rows, **counts, "seconds": tried.seconds, **missed}
         print_json(with_assumptions(record, assumed))
     else:
-        summary = f"{tried:,} configurations fit ({seconds:.1f} s)"
-        _print(problem, outcomes, best_first, front, summary)
+        _print(problem, outcomes, best_first, front, tried)
     if options.best and best_first:
         best = experiment_text(_experiment(best_first[0], options))
         with options.best.written() as path:
@@ -105,11 +129,11 @@ def _print(
     outcomes: Sequence[Outcome],
     best_first: Sequence[Outcome],
     front: set[Configuration],
-    summary: str,
+    tried: Tried,
 ) -> None:
     title = (
         f"{problem.model.name} on {problem.gpus} GPUs of {problem.cluster.name}: "
-        f"{len(best_first):,} of {summary}. "
+        f"{len(best_first):,} of {tried}. "
         "Tflop/s per GPU; GB on the largest rank; * none is faster with less memory"
     )
     shown = list(best_first[:SHOWN])

@@ -54,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
     chosen_configurations(problem)
     assumed = assumptions(options)
     by_schedule: dict[str, list[Outcome]] = {name: [] for name in problem.schedules}
-    for outcomes in search(problem, options):
-        for outcome in outcomes:
+    for part in search(problem, options):
+        for outcome in part.outcomes:
             by_schedule[outcome.configuration.schedule.name].append(outcome)
     found = {
         name: tradeoff(problem.model, outcomes, problem.gpus, options.sizes, options.critical_batch)

@@ -17,10 +17,11 @@ from typing import NamedTuple
 from bfpp.schedules import Configuration
 from bfpp.searching import parts
 from bfpp.sim.cluster import load_cluster
+from bfpp.sim.evaluation import evaluate
 from bfpp.sim.executors import as_completed, executor
 from bfpp.sim.implementation import find_implementation
 from bfpp.sim.model import load_model
-from bfpp.sim.search import Outcome, Problem, configurations, evaluate, ranked
+from bfpp.sim.search import Outcome, Problem, configurations, ranked
 from bfpp.sim.validation import Measurement, read_measurements
 
 GPUS = 64

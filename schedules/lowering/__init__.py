@@ -26,11 +26,11 @@ from bfpp.schedules.lowering.passes import (
     add_transfers,
 )
 from bfpp.schedules.lowering.runs import runs_of
-from bfpp.schedules.lowering.step_table import Deadlock, step_table
+from bfpp.schedules.lowering.step_table import Deadlock, Steps, step_table
 from bfpp.schedules.registry import find_schedule
 from bfpp.schedules.steps import Order, Schedule
 
-__all__ = ["Deadlock", "build_graph", "lower"]
+__all__ = ["Deadlock", "build_graph", "lower", "lower_steps", "step_table"]
 
 
 def build_graph(
@@ -59,7 +59,11 @@ def lower(
     rank that holds it, or one of its copies. Raises `Deadlock` where a rank would wait for ever.
     """
     require_sharding(layout, communication)
-    steps = step_table(orders, layout)
+    return lower_steps(step_table(orders, layout), layout, communication, name)
+
+
+def lower_steps(steps: Steps, layout: Layout, communication: Communication, name: str) -> TaskGraph:
+    """The task graph of orders that have been joined, which any communication shares."""
     runs = runs_of(steps, layout, communication.sharding)
     draft = Draft(layout, communication)
     add_compute(draft, steps, runs)

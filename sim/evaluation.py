@@ -1,0 +1,104 @@
+"""Configurations predicted in full, and quickly: what several share is worked out once.
+
+The costs of a model divided so over devices hold for every schedule on them, the compute order of
+a schedule for any communication, and a task graph for any costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from math import inf
+
+from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule, TaskGraph
+from bfpp.schedules.lowering import lower_steps, require_sharding, step_table
+from bfpp.schedules.lowering.step_table import Steps
+from bfpp.sim.compiled_engine import simulate
+from bfpp.sim.memory import GIGABYTE, Memory, least_memories
+from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.prediction import predict
+from bfpp.sim.search import Outcome, Problem, in_order
+from bfpp.traces.metrics import bubble
+
+
+def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]:
+    """Predict configurations; neighbours with the same graph share it."""
+    known = evaluation_of(problem)
+    return [known.outcome(configuration) for configuration in chosen]
+
+
+class Evaluation:
+    """What is known of a problem from the configurations that have been predicted."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._physical: dict[tuple[Degrees, int], PhysicalCosts] = {}
+        # Of neighbours alone: their order puts those with the same one beside each other.
+        self.steps = lru_cache(1)(_steps)
+        self.graph = lru_cache(1)(self._graph)
+
+    def physical(self, configuration: Configuration) -> PhysicalCosts:
+        """The cost model of a configuration; the number of pipeline ranks is the graph's."""
+        key = replace(configuration.degrees, pp=1), configuration.microbatch_size
+        if key not in self._physical:
+            self._physical[key] = self._problem.physical(configuration)
+        return self._physical[key]
+
+    def graph_of(self, configuration: Configuration) -> TaskGraph:
+        """The task graph of a configuration."""
+        return self.graph(configuration.schedule, configuration.layout, configuration.communication)
+
+    def outcome(self, configuration: Configuration) -> Outcome:
+        """The prediction of a configuration."""
+        physical, graph = self.physical(configuration), self.graph_of(configuration)
+        timeline = simulate(graph, physical.costs(graph))
+        return Outcome(
+            configuration,
+            self._problem.implementation.name,
+            timeline.step_time,
+            bubble(timeline),
+            **predict(timeline, physical),
+        )
+
+    def least_memory(self, configuration: Configuration) -> Memory:
+        """What the fullest rank needs at least, known without an order."""
+        physical, sharding = self.physical(configuration), configuration.communication.sharding
+        memories = least_memories(physical, configuration.layout, sharding)
+        return max(memories, key=lambda memory: memory.total)
+
+    def most_tflops(self, configuration: Configuration) -> float:
+        """The throughput of a step in which the busiest rank never waits."""
+        physical, layout = self.physical(configuration), configuration.layout
+        return physical.hardware_flops(layout) / physical.shortest_step(layout) / 1e12
+
+    def _graph(self, schedule: Schedule, layout: Layout, communication: Communication) -> TaskGraph:
+        require_sharding(layout, communication)
+        return lower_steps(self.steps(schedule, layout), layout, communication, schedule.name)
+
+
+evaluation_of = lru_cache(1)(Evaluation)
+"""That of the problem at hand, which a worker gets in pieces."""
+
+
+def _steps(schedule: Schedule, layout: Layout) -> Steps:
+    return step_table(schedule.orders(layout), layout)
+
+
+def nothing_can_fit(problem: Problem, chosen: Iterable[Configuration]) -> bool:
+    """Whether each configuration needs more than a device has, however it is scheduled."""
+    memory = problem.cluster.device.memory / GIGABYTE
+    known = evaluation_of(problem)
+    return all(known.least_memory(each).reserved_gb > memory for each in chosen)
+
+
+def nearest_first(problem: Problem, chosen: Iterable[Configuration]) -> Iterator[Outcome]:
+    """Predict the configurations that need least, until no other can need less."""
+    smallest, known = inf, evaluation_of(problem)
+    needs = [(known.least_memory(each).total_gb, each) for each in chosen]
+    for needed, configuration in sorted(needs, key=lambda need: (need[0], in_order(need[1]))):
+        if needed > smallest:
+            return
+        outcome = known.outcome(configuration)
+        smallest = min(smallest, outcome.memory_largest_gb)
+        yield outcome

@@ -1,0 +1,120 @@
+"""The best configurations, without a simulation of those that cannot be among them.
+
+Exact: what is left out cannot fit, or is slower than so many others and than one that needs no
+more memory, by bounds that no schedule passes. So the best, and those that none undercuts in
+memory, are the same as if all were simulated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from heapq import nlargest
+from itertools import groupby
+from typing import NamedTuple
+
+from bfpp.schedules import Configuration
+from bfpp.sim.evaluation import Evaluation, evaluate, evaluation_of
+from bfpp.sim.memory import GIGABYTE, rank_memories
+from bfpp.sim.search import Outcome, Problem, pareto, ranked
+
+TOO_LARGE = "needs more memory than a device has"
+TOO_SLOW = "is slower than the best, and than another that needs no more memory"
+
+
+class Bound(NamedTuple):
+    """The most throughput that a configuration may have, and the least memory that it may need."""
+
+    tflops_per_gpu: float
+    memory_gb: float
+
+
+class Found(NamedTuple):
+    """What was simulated, and how many were not, by reason."""
+
+    outcomes: list[Outcome]
+    excluded: Counter[str]
+
+
+class Best:
+    """The fastest so far, and the front of those that need least memory."""
+
+    def __init__(self, problem: Problem, top: int) -> None:
+        del problem
+        self._top = top
+        self._fitting: dict[Configuration, Outcome] = {}
+
+    def add(self, outcome: Outcome) -> None:
+        """Take one more into account."""
+        if outcome.fits:
+            best_first = ranked([*self._fitting.values(), outcome])
+            kept = [*best_first[: self._top], *pareto(best_first)]
+            self._fitting = {each.configuration: each for each in kept}
+
+    def exceeds(self, bound: Bound) -> bool:
+        """Whether a configuration with that bound is neither among the best nor on the front."""
+        fastest = nlargest(self._top, (each.tflops_per_gpu for each in self._fitting.values()))
+        return (
+            len(fastest) == self._top
+            and fastest[-1] > bound.tflops_per_gpu
+            and any(
+                each.tflops_per_gpu > bound.tflops_per_gpu
+                and each.memory_largest_gb <= bound.memory_gb
+                for each in self._fitting.values()
+            )
+        )
+
+
+_best = lru_cache(1)(Best)
+"""What a worker has found so far."""
+
+
+def evaluate_best(
+    problem: Problem, chosen: Iterable[Configuration], top: int | None = None
+) -> Found:
+    """Simulate those of some configurations that may be among the best, or on the front.
+
+    All of them, where it is not said how many are asked for.
+    """
+    if top is None:
+        return Found(evaluate(problem, chosen), Counter())
+    known, best = evaluation_of(problem), _best(problem, top)
+    found = Found([], Counter())
+    for configuration in chosen:
+        if reason := _excluded(known, best, configuration, problem):
+            found.excluded[reason] += 1
+            continue
+        outcome = known.outcome(configuration)
+        best.add(outcome)
+        found.outcomes.append(outcome)
+    return found
+
+
+def _excluded(
+    known: Evaluation, best: Best, configuration: Configuration, problem: Problem
+) -> str | None:
+    """Why a configuration need not be simulated: by what is known without its order, or with it."""
+    device = problem.cluster.device.memory / GIGABYTE
+    tflops = known.most_tflops(configuration)
+    least = known.least_memory(configuration)
+    for _ in range(2):
+        if least.reserved_gb > device:
+            return TOO_LARGE
+        if best.exceeds(Bound(tflops, least.total_gb)):
+            return TOO_SLOW
+        memories = rank_memories(known.graph_of(configuration), known.physical(configuration))
+        least = max(memories, key=lambda memory: memory.total)
+    return None
+
+
+def most_promising_first(problem: Problem, chosen: Sequence[Configuration]) -> list[Configuration]:
+    """By the most throughput that configurations may have; those with one graph together."""
+    known = evaluation_of(problem)
+    groups = [list(group) for _, group in groupby(chosen, key=_graph_of)]
+    groups.sort(key=lambda group: -max(map(known.most_tflops, group)))
+    return [configuration for group in groups for configuration in group]
+
+
+def _graph_of(configuration: Configuration) -> tuple[object, ...]:
+    return configuration.schedule, configuration.layout, configuration.communication
