@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.measure import Results
 
-SPEEDS = ("scale", "engines", "lowering", "small", "startup", "batch", "prediction")
+SPEEDS = ("scale", "engines", "lowering", "small", "search", "startup", "batch", "prediction")
 NAMES = (*SPEEDS, "faults", "accuracy")
 
 

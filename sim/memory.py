@@ -158,7 +158,7 @@ def _memories(
         "saved": passing.saved,
         "transient": passing.transient,
         "update": each.update * rank_parameters(physical, layout),
-        "workspace": np.full(layout.pp, workspace_bytes(physical, layout)),
+        "workspace": np.full(layout.pp, _workspace(physical, layout)),
     }
     ranks = zip(*(column.tolist() for column in columns.values()), strict=True)
     return [Memory(**dict(zip(columns, rank, strict=True))) for rank in ranks]
@@ -207,6 +207,11 @@ def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
     peaks = np.flatnonzero(is_peak)
     peak = peaks[np.searchsorted(peaks, start[:-1])]
     return Passing(saved[peak], transient[peak])
+
+
+@once_for_stages
+def _workspace(physical: PhysicalCosts, layout: Layout) -> float:
+    return workspace_bytes(physical, layout)
 
 
 @once_for_stages
