@@ -23,6 +23,7 @@ SPEEDS = (
     "lowering",
     "checking",
     "small",
+    "search",
     "startup",
     "batch",
     "prediction",

@@ -1,10 +1,10 @@
 """The fast engine: loops over the graph's columns, compiled once that pays.
 
-If no port carries two flows at once, one sweep in task order gives the times:
-of a large graph it is tried first, and its result kept if no two flows meet in a port.
-Otherwise the tasks are replayed, flows in the order of time. The same loops run
-uncompiled until a process has spent about as long in them as loading the
-compiler takes: one small graph never waits for it, and many small ones soon
+If no port carries two flows at once, one sweep in task order gives the times: it is
+tried first, but for small graphs once the loops are compiled, and its result kept if
+no two flows meet in a port. Otherwise the tasks are replayed, flows in the order of
+time. The same loops run uncompiled until a process has spent about as long in them as
+loading the compiler takes: one small graph never waits for it, and many small ones soon
 run compiled.
 """
 
@@ -28,9 +28,9 @@ COMPILE_FROM = 300_000
 """Tasks of an uncompiled sweep that take as long as loading numba: about 0.3 s."""
 
 SMALL = 10_000
-"""Tasks that are replayed sooner than it is known whether flows meet."""
+"""Tasks that are replayed, compiled, sooner than it is known whether flows meet."""
 
-UNCOMPILED = {"sweep": 1, "replay": 5}
+UNCOMPILED = {"sweep": 1, "replay": 14}
 """How long each loop takes for a task, uncompiled: in tasks of a sweep, a microsecond each."""
 
 
@@ -45,7 +45,8 @@ def simulate(
 
 def times(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
     """When each task starts and ends, in seconds."""
-    if len(graph) > SMALL or not len(costs.bandwidth):
+    replayed_soon = _LOOPS.compiled and len(graph) <= SMALL and len(costs.bandwidth)
+    if not replayed_soon:
         start, end = _sweep(graph, costs)
         if not flows_meet(costs, start, end):
             return start, end
@@ -131,10 +132,15 @@ class _Loops:
     def __init__(self) -> None:
         self._asked = 0
 
+    @property
+    def compiled(self) -> bool:
+        """Whether so much has been asked of the loops that they are compiled."""
+        return self._asked >= COMPILE_FROM
+
     def get(self, name: str, tasks: int) -> Callable[..., Any]:
         """The loop of that name, to run over so many tasks."""
         self._asked += tasks * UNCOMPILED[name]
-        loops = _compiled_kernels() if self._asked >= COMPILE_FROM else kernels
+        loops = _compiled_kernels() if self.compiled else kernels
         loop: Callable[..., Any] = getattr(loops, name)
         return loop
 

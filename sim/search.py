@@ -178,7 +178,7 @@ def in_order(configuration: Configuration) -> tuple[Any, ...]:
     return (
         schedule.name,
         degrees.pp,
-        (configuration.loops, configuration.units_per_stage),
+        (configuration.loops, configuration.layout.units_per_stage),
         configuration.microbatches,
         tuple(schedule.parameters.values()),
         configuration.communication.sharding,

@@ -178,6 +178,21 @@ def test_the_command_ranks_and_writes(command, capsys, tmp_path):
     assert "configurations fit" in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_command_finds_the_best_alone(command, capsys):
+    words = [*command, "--batch", "8", "--workers", "1"]
+    assert main([*words, "--json"]) == 0
+    every = json.loads(capsys.readouterr().out)
+    assert every["simulated"] == every["tried"]
+    assert every["excluded"] == {}
+    assert main([*words, "--top", "3", "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)
+    assert best["configurations"][:3] == every["configurations"][:3]
+    assert best["simulated"] + sum(best["excluded"].values()) == best["tried"] == every["tried"]
+    assert best["excluded"][TOO_SLOW] > 0
+    assert main([*words, "--top", "3"]) == 0
+    assert f"; {best['excluded'][TOO_SLOW]} {TOO_SLOW}" in " ".join(capsys.readouterr().out.split())
+
+
 def test_when_nothing_fits_the_nearest_is_told_and_what_is_largest_in_it(command, capsys, tmp_path):
     (tmp_path / "small.toml").write_text(
         "layers = 4\nhidden = 65536\nheads = 16\nsequence = 512\nvocabulary = 1000\n"

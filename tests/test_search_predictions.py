@@ -1,0 +1,70 @@
+"""What a search predicts of a configuration is what the engines do, one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bfpp.schedules import build_graph
+from bfpp.schedules.registry import BUILT_IN
+from bfpp.sim import simpy_engine
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.evaluation import evaluate
+from bfpp.sim.implementation import find_implementation
+from bfpp.sim.model import load_model
+from bfpp.sim.physical import PhysicalStep
+from bfpp.sim.prediction import predict
+from bfpp.sim.prices import PRICES
+from bfpp.sim.search import Problem, configurations
+from bfpp.traces.metrics import bubble
+
+SMALL = replace(load_model("bert-6.6b"), layers=6, name="small")
+PROBLEMS = [
+    Problem(
+        SMALL,
+        load_cluster(cluster),
+        gpus,
+        (batch,),
+        tuple(schedule.name for schedule in BUILT_IN),
+        find_implementation(implementation),
+    )
+    for cluster, gpus, batch, implementation in (
+        ("dgx1-v100-ethernet", 4, 4, "paper"),
+        ("dgx1-v100", 4, 8, "megatron"),
+        ("dgx-h100", 2, 6, "current"),
+    )
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.implementation.name)
+def test_a_search_predicts_what_the_reference_engine_does(problem):
+    """All configurations: halves, copies and uneven cuts too; each priced and built on its own."""
+    chosen = configurations(problem)
+    assert {each.schedule.name for each in chosen} >= {"gpipe", "zb-h1", "zb-v", "chimera"}
+    for outcome in evaluate(problem, chosen):
+        of = outcome.configuration
+        graph, physical = (
+            build_graph(of.schedule, of.layout, of.communication),
+            problem.physical(of),
+        )
+        timeline = simpy_engine.simulate(graph, physical.costs(graph))
+        expected = {"step_time": timeline.step_time, "bubble": bubble(timeline)}
+        expected |= predict(timeline, physical)
+        for name, value in expected.items():
+            assert getattr(outcome, name) == pytest.approx(value, rel=1e-12, abs=1e-12), name
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.implementation.name)
+def test_tasks_of_one_kind_cost_alike(problem):
+    for each in configurations(problem)[::7]:
+        graph = build_graph(each.schedule, each.layout, each.communication)
+        step = PhysicalStep(problem.physical(each), graph)
+        alone = step.alone()
+        for operation, tasks in graph.by_operation():
+            load = PRICES[operation].physical_load(step, tasks)
+            np.testing.assert_array_equal(alone.seconds[tasks], load.seconds)
+            np.testing.assert_array_equal(alone.bytes[tasks], load.bytes)
+            np.testing.assert_array_equal(alone.port_out[tasks], load.port_out)
+            np.testing.assert_array_equal(alone.port_in[tasks], load.port_in)
