@@ -1,7 +1,7 @@
 """What runs, and in which order: schedules, and the task graph they make.
 
-No time passes here, and nothing but numpy is needed (networkx for the validity
-checker alone).
+No time passes here, and nothing but numpy is needed (networkx for
+`TaskGraph.to_networkx` alone).
 """
 
 from bfpp.schedules.communication import P2P, Communication, Sharding
