@@ -42,6 +42,27 @@ _ALSO_CALLED = {
 }
 
 
+class P2P(StrEnum):
+    """How transfers between ranks are posted.
+
+    By direction (`CHANNELS`), each kind of transfer to each rank in a queue of its own with its
+    receives posted ahead; or in one queue a rank, as on NCCL's one stream for each communicator:
+    receives when their senders' turn comes (`FIFO`: how PyTorch's pipelining lowers orders), or
+    right before the steps that need them (`DEFERRED`); or what is sent and received between two
+    steps as one group, which ends together and which the next step waits for (`BATCHED`: Megatron's
+    batched isend and irecv).
+    """
+
+    CHANNELS = "channels"
+    FIFO = "fifo"
+    DEFERRED = "deferred"
+    BATCHED = "batched"
+
+    @classmethod
+    def _missing_(cls, value: object) -> P2P:
+        raise InvalidConfiguration("p2p", f"{value!r} is not one of {', '.join(cls)}")
+
+
 @dataclass(frozen=True)
 class Communication:
     """What is communicated, and whether it overlaps with compute or blocks it.
@@ -50,9 +71,17 @@ class Communication:
     ends; without `dp_overlap`, gathers and reductions take the compute
     lane's time. With `clipping`, gradients are clipped by their norm over all
     ranks, so that no rank updates its weights before each has contributed its part.
+    `eager` sends end without their receiver, which finds them in a buffer once it comes to them.
     """
 
     sharding: Sharding = Sharding.NONE
     pp_overlap: bool = True
     dp_overlap: bool = True
     clipping: bool = False
+    p2p: P2P = P2P.CHANNELS
+    eager: bool = False
+
+    @property
+    def has_queues(self) -> bool:
+        """Whether a transfer holds up all others at both its ends."""
+        return self.p2p in (P2P.FIFO, P2P.DEFERRED) and not self.eager

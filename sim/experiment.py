@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bfpp.schedules import (
+    P2P,
     Communication,
     Configuration,
     Degrees,
@@ -135,6 +136,22 @@ class Experiment:
         COMMUNICATION,
         "flag",
         "gradients are clipped by their norm, which all ranks wait for",
+    )
+    p2p: P2P = _option(
+        P2P.CHANNELS,
+        COMMUNICATION,
+        "choice",
+        "how sends and receives are posted: by direction, with receives ahead (channels); in one "
+        "queue a rank, receives when their senders' turn comes (fifo, as PyTorch) or right before "
+        "the steps that need them (deferred); or in a group between two steps (batched, as "
+        "Megatron)",
+        choices=tuple(P2P),
+    )
+    eager: bool = _option(
+        False,
+        COMMUNICATION,
+        "flag",
+        "sends in queues or groups end without their receivers, as small messages do",
     )
     forward: float | None = _option(
         None, ABSTRACT, "seconds", "forward pass of one micro-batch through one stage", "S"
@@ -291,6 +308,7 @@ class Experiment:
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", self.rule)
         object.__setattr__(self, "sharding", Sharding(self.sharding))
+        object.__setattr__(self, "p2p", P2P(self.p2p))
 
     @cached_property
     def rule(self) -> Schedule:
@@ -369,7 +387,9 @@ class Experiment:
         if self.model is not None:
             pp_overlap = pp_overlap and self._implementation.pp_overlap
             dp_overlap = dp_overlap and self._implementation.dp_overlap
-        return Communication(self.sharding, pp_overlap, dp_overlap, self.clipping)
+        return Communication(
+            self.sharding, pp_overlap, dp_overlap, self.clipping, self.p2p, self.eager
+        )
 
     @cached_property
     def transformer(self) -> Transformer:
