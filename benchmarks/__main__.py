@@ -27,6 +27,7 @@ SPEEDS = (
     "prediction",
     "halves",
     "zero_bubble",
+    "runtimes",
 )
 NAMES = (*SPEEDS, "faults", "accuracy")
 
