@@ -13,7 +13,7 @@ from bfpp.executor.job import Job
 from bfpp.executor.processes import Place, launch
 from bfpp.executor.settings import BackendName
 
-STEPS, TURNS = 6, 6
+STEPS, TURNS = 5, 4
 SCHEDULES = ("1f1b", "breadth-first", "zb-h1", "zb1p")
 OURS, THEIRS = BackendName.CPU, BackendName.TORCH_PIPELINING
 GROUP = Group(2, LAYERS, 4, TURNS, schedules=SCHEDULES, source=LINEAR, training=TRAINING)
