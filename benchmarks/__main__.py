@@ -28,6 +28,7 @@ SPEEDS = (
     "prediction",
     "halves",
     "zero_bubble",
+    "runtimes",
 )
 NAMES = (*SPEEDS, "faults", "accuracy")
 
