@@ -248,7 +248,8 @@ def test_groups_of_contexts_and_experts_are_tried_where_they_are_allowed():
     assert configurations(none) == []
 
 
-def test_search_prints_groups_of_experts(bfpp):
+def test_search_prints_groups_of_experts(bfpp, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     given = "--model deepseek-v2 --seq-length 64 --cluster dgx-b200 --implementation current"
     options = "--gpus 8 --batch 8 --schedule 1f1b --ep 8 --workers 1"
     code, out, _ = bfpp("search", *given.split(), *options.split())
