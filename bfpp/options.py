@@ -89,7 +89,7 @@ def add_posting_arguments(parser: argparse.ArgumentParser) -> None:
     """How orders' transfers are posted."""
     group = parser.add_argument_group(COMMUNICATION)
     for name in ("p2p", "eager"):
-        _add(group, name)
+        _add(group, name, OPTIONS[name], DEFAULTS[name])
 
 
 def posting(options: argparse.Namespace) -> Communication:

@@ -4,7 +4,7 @@ No time passes here, and nothing but numpy is needed (networkx for
 `TaskGraph.to_networkx` alone).
 """
 
-from bfpp.schedules.communication import P2P, Communication, Sharding
+from bfpp.schedules.communication import P2P, Communication, Per, Sharding
 from bfpp.schedules.configuration import Configuration
 from bfpp.schedules.degrees import Degrees
 from bfpp.schedules.graph import Lane, Task, TaskGraph
@@ -27,6 +27,7 @@ __all__ = [
     "Layout",
     "Operation",
     "Order",
+    "Per",
     "Schedule",
     "Sharding",
     "Task",

@@ -19,12 +19,14 @@ from bfpp.schedules import (
     Degrees,
     InvalidConfiguration,
     InvalidInput,
+    Per,
     Schedule,
     Sharding,
     TaskGraph,
     find_schedule,
 )
 from bfpp.schedules.attention import Attention, ContextExchange, parse_attention, parse_exchange
+from bfpp.schedules.communication import CHOICES
 from bfpp.schedules.cut import cut_of, default_division
 from bfpp.schedules.invalid import did_you_mean
 from bfpp.schedules.precision import Precision, parse_precision
@@ -152,6 +154,33 @@ class Experiment:
         COMMUNICATION,
         "flag",
         "sends in queues or groups end without their receivers, as small messages do",
+    )
+    gather_per: Per = _option(
+        Per.RUN,
+        COMMUNICATION,
+        "choice",
+        "fully sharded: weights are gathered for each run of micro-batches through a unit, or once "
+        "a step (reshard_after_forward=False)",
+        choices=tuple(Per),
+    )
+    reduce_per: Per = _option(
+        Per.RUN,
+        COMMUNICATION,
+        "choice",
+        "fully sharded: gradients are reduced after each run, or once a step",
+        choices=tuple(Per),
+    )
+    run_length: int | None = _option(
+        None,
+        COMMUNICATION,
+        "count",
+        "fully sharded: the micro-batches of a run at most (default: all that follow one another)",
+    )
+    weight_buffers: int = _option(
+        2, COMMUNICATION, "count", "fully sharded: units whose weights are gathered at once"
+    )
+    prefetch: int = _option(
+        1, COMMUNICATION, "count", "fully sharded: runs ahead that a gather may begin"
     )
     forward: float | None = _option(
         None, ABSTRACT, "seconds", "forward pass of one micro-batch through one stage", "S"
@@ -307,8 +336,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", self.rule)
-        object.__setattr__(self, "sharding", Sharding(self.sharding))
-        object.__setattr__(self, "p2p", P2P(self.p2p))
+        for name, kind in CHOICES.items():
+            object.__setattr__(self, name, kind(getattr(self, name)))
 
     @cached_property
     def rule(self) -> Schedule:
@@ -383,13 +412,11 @@ class Experiment:
 
     def _communication(self) -> Communication:
         """What is communicated, and what of it a cluster's software overlaps."""
-        pp_overlap, dp_overlap = self.pp_overlap, self.dp_overlap
+        values = {each.name: getattr(self, each.name) for each in fields(Communication)}
         if self.model is not None:
-            pp_overlap = pp_overlap and self._implementation.pp_overlap
-            dp_overlap = dp_overlap and self._implementation.dp_overlap
-        return Communication(
-            self.sharding, pp_overlap, dp_overlap, self.clipping, self.p2p, self.eager
-        )
+            for name in ("pp_overlap", "dp_overlap"):
+                values[name] &= getattr(self._implementation, name)
+        return Communication(**values)
 
     @cached_property
     def transformer(self) -> Transformer:

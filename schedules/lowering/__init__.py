@@ -47,6 +47,7 @@ def build_graph(
 
 def require_sharding(layout: Layout, communication: Communication) -> None:
     """Raise `InvalidConfiguration` for stages that cannot be sharded so."""
+    communication.require()
     if layout.copies and communication.sharding is Sharding.FULL:
         raise InvalidConfiguration("sharding", "stages with copies cannot be fully sharded yet")
 
@@ -75,7 +76,7 @@ def lower(
     require_sharding(layout, communication)
     require_p2p(communication)
     steps = step_table(orders, layout)
-    runs = runs_of(steps, layout, communication.sharding)
+    runs = runs_of(steps, layout, communication)
     draft = Draft(layout, communication)
     add_compute(draft, steps, runs)
     add_transfers(draft, steps)
