@@ -29,6 +29,7 @@ SPEEDS = (
     "prediction",
     "halves",
     "zero_bubble",
+    "runtimes",
 )
 NAMES = (*SPEEDS, "faults", "accuracy")
 

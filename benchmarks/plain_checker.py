@@ -7,8 +7,8 @@ benchmark of the same name says what columns and short proofs gain.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,7 +17,6 @@ import networkx as nx
 import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Integers
-from bfpp.schedules.communication import Sharding
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import (
     GRADIENTS,
@@ -189,13 +188,13 @@ def gradients(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
 def gathers(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
     """One gather for each unit (partial sharding) or each run (full), else none."""
     served = {step: gather for step, gather, _ in _served(graph, order)}
-    yield from _one_each(graph, _fill(), served)
+    yield from _one_each(graph, _fill(), served, per_run=graph.communication.gathers_runs)
 
 
 def reductions(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
     """One reduction for each unit, or (full sharding) for each backward run."""
     covered = {step: reduction for step, reduction, _ in _covered(graph, order)}
-    yield from _one_each(graph, _empty(), covered)
+    yield from _one_each(graph, _empty(), covered, per_run=graph.communication.reduces_runs)
 
 
 Use = tuple[int, int, list[int]]
@@ -264,34 +263,30 @@ def _runs(graph: TaskGraph) -> dict[int, str]:
     """For each compute step, its run in words.
 
     A run is a stretch of one unit among a rank's forward steps, or among its
-    backward steps.
+    backward steps, or so many of these as a run may have.
     """
     runs: dict[int, str] = {}
     latest: dict[tuple[int, str], tuple[int, int]] = {}
+    steps: Counter[int] = Counter()
+    longest = graph.communication.run_length or len(graph)
     for step in having(graph, compute_steps()).tolist():
         which = "forward" if graph.operation[step] == Operation.FORWARD else "backward"
         sequence, unit = (int(graph.rank[step]), which), int(graph.unit[step])
-        if sequence not in latest or latest[sequence][0] != unit:
+        before = latest.get(sequence, (NONE, NONE))
+        if before[0] != unit or steps[before[1]] == longest:
             latest[sequence] = unit, step
+        steps[latest[sequence][1]] += 1
         runs[step] = (
             f"the {which} run of {graph.layout.name_of(unit)} that begins at #{latest[sequence][1]}"
         )
     return runs
 
 
-USES: dict[Sharding, Callable[[TaskGraph], dict[int, str]]] = {
-    Sharding.NONE: _own_of_each_unit,
-    Sharding.PARTIAL: _own_of_each_unit,
-    Sharding.FULL: _runs,
-}
-"""What has one gather (if any) and one reduction: a unit, or a run of it."""
-
-
 def _one_each(
-    graph: TaskGraph, operations: Collection[Operation], used: dict[int, int]
+    graph: TaskGraph, operations: Collection[Operation], used: dict[int, int], *, per_run: bool
 ) -> Iterator[Finding]:
     """Every use has one task of these operations, and every such task is of one use."""
-    use_of = USES[graph.communication.sharding](graph)
+    use_of = _runs(graph) if per_run else _own_of_each_unit(graph)
     uses: dict[int, set[str]] = {task: set() for task in having(graph, operations).tolist()}
     tasks: dict[str, set[int]] = {}
     for step, task in used.items():

@@ -19,9 +19,11 @@ from benchmarks.measure import Results
 from bfpp.executor.backends.making import meet
 from bfpp.executor.calibration import QUICK, Bench, measure
 from bfpp.executor.job import Job
+from bfpp.executor.plan import Plan
 from bfpp.executor.processes import Place, launch
 from bfpp.executor.settings import Training
 from bfpp.executor.sources import ModelSource, TransformerSource
+from bfpp.executor.training import Report
 from bfpp.executor.transformer import TransformerSizes
 from bfpp.executor.watching import connected, watched
 from bfpp.jobs import sleeps_of
@@ -76,8 +78,14 @@ class Group:
 
 GROUPS = (Group(2, 8, 2, 8), Group(2, 8, 8, 8), Group(8, 16, 8, 2, sleeps=True))
 
-Turn = dict[str, tuple[float, float]]
-"""Predicted and measured seconds of each schedule."""
+Turn = dict[str, tuple[float, list[float]]]
+"""Of each schedule, the predicted seconds of a step, and those of each measured one."""
+
+
+def steps_of(place: Place, plan: Plan, job: Job, ahead: float, steps: int) -> list[Report]:
+    """Some steps of a job, in processes that have met, after those that do not count."""
+    with connected(place, plan, job, ahead) as trainer:
+        return list(watched(place, trainer, range(WARM_UP + steps)))[WARM_UP:]
 
 
 def take_turns(place: Place, group: Group) -> list[Turn]:
@@ -94,9 +102,9 @@ def take_turns(place: Place, group: Group) -> list[Turn]:
         turn = {}
         for name, plan in plans.items():
             sleeps = sleeps_of(costs, plan) if group.sleeps else None
-            with connected(place, plan, replace(jobs[name], sleeps=sleeps), bench.ahead) as trainer:
-                reports = list(watched(place, trainer, range(WARM_UP + group.steps)))
-            measured = median(report.seconds for report in reports[WARM_UP:])
+            job = replace(jobs[name], sleeps=sleeps)
+            reports = steps_of(place, plan, job, bench.ahead, group.steps)
+            measured = [report.seconds for report in reports]
             turn[name] = simulate(plan.graph, costs).step_time, measured
         found.append(turn)
     return found
@@ -118,7 +126,8 @@ def run() -> Results:
         turns = launch(take_turns, group, group.ranks) or []
         times = {}
         for name in SCHEDULES:
-            predicted, measured = zip(*(turn[name] for turn in turns), strict=True)
+            predicted, steps = zip(*(turn[name] for turn in turns), strict=True)
+            measured = [median(each) for each in steps]
             errors = sorted(100 * (p / m - 1) for p, m in zip(predicted, measured, strict=True))
             times[name] = median(predicted), median(measured)
             rows.append(

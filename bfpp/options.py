@@ -15,7 +15,13 @@ from typing import Any
 from bfpp.experiment_file import experiment_of_file, is_experiment_file, read_experiment
 from bfpp.numbers_given import seconds as seconds
 from bfpp.numbers_given import whole_number as whole_number
-from bfpp.schedules import Configuration, InvalidConfiguration, registered_schedules
+from bfpp.schedules import (
+    P2P,
+    Communication,
+    Configuration,
+    InvalidConfiguration,
+    registered_schedules,
+)
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
 from bfpp.sim.engines import ENGINES
@@ -77,6 +83,18 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
 def add_communication_arguments(parser: argparse.ArgumentParser) -> None:
     """What is communicated, and whether it overlaps with compute."""
     _add_group(parser, COMMUNICATION)
+
+
+def add_posting_arguments(parser: argparse.ArgumentParser) -> None:
+    """How orders' transfers are posted."""
+    group = parser.add_argument_group(COMMUNICATION)
+    for name in ("p2p", "eager"):
+        _add(group, name, OPTIONS[name], DEFAULTS[name])
+
+
+def posting(options: argparse.Namespace) -> Communication:
+    """Communication whose transfers are posted as the options say."""
+    return Communication(p2p=P2P(options.p2p or P2P.CHANNELS), eager=bool(options.eager))
 
 
 def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:

@@ -43,6 +43,15 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="B",
         help="samples of a step; several are searched together",
     )
+    for name, title in (("--cp", "context-parallel"), ("--ep", "expert-parallel")):
+        parser.add_argument(
+            name,
+            nargs="+",
+            type=shared.whole_number,
+            default=[1],
+            metavar="N",
+            help=f"{title} devices; several are searched together (default: 1)",
+        )
     parser.add_argument(
         "--schedule",
         action="append",
@@ -87,6 +96,8 @@ def problem_of(options: argparse.Namespace) -> Problem:
         tuple(options.batch),
         tuple(options.schedule or DEFAULT_SCHEDULES),
         find_implementation(options.implementation, constants.implementations),
+        tuple(options.cp),
+        tuple(options.ep),
     )
 
 

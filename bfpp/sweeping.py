@@ -46,13 +46,16 @@ def search(
     *,
     schedules: Sequence[str] = (),
     implementation: str = PAPER.name,
+    cp: Sequence[int] = (1,),
+    ep: Sequence[int] = (1,),
     workers: int = 1,
 ) -> list[dict[str, Any]]:
     """Every way to train a model on some GPUs that fits, highest throughput first.
 
     A record holds the values of the experiment and its prediction; `batch` is in samples,
-    and several are searched together. With more than one of `workers`, they are processes, and
-    a script needs `if __name__ == "__main__"`.
+    and several are searched together, as are sizes of context- and expert-parallel groups.
+    With more than one of `workers`, they are processes, and a script needs
+    `if __name__ == "__main__"`.
     """
     problem = Problem(
         load_model(model) if isinstance(model, str) else model,
@@ -61,6 +64,8 @@ def search(
         (batch,) if isinstance(batch, int) else tuple(batch),
         tuple(schedules or DEFAULT_SCHEDULES),
         find_implementation(implementation),
+        tuple(cp),
+        tuple(ep),
     )
     chosen = configurations(problem)
     if workers == 1:

@@ -15,7 +15,7 @@ from bfpp.executor.batches import bits, require_function, samples_of
 from bfpp.executor.model import Model, Shape, build, cut, drawing
 from bfpp.executor.settings import Precision, Training
 from bfpp.executor.tracing import Traced, trace
-from bfpp.schedules import InvalidConfiguration, Sharding, TaskGraph
+from bfpp.schedules import P2P, InvalidConfiguration, Sharding, TaskGraph
 
 DTYPES = {
     Precision.FLOAT64: torch.float64,
@@ -52,6 +52,8 @@ class Plan(Training):
                 "reduce_precision",
                 f"{self.reduce_precision} is more than gradients have, {self.gradient_dtype}",
             )
+        if self.graph.communication.p2p is not P2P.CHANNELS:
+            raise InvalidConfiguration("p2p", "what is run posts its transfers on channels")
         if self.optimization.needs_norm and not self.graph.communication.clipping:
             raise InvalidConfiguration(
                 "clipping", "the task graph measures no norm to clip or to skip steps by"

@@ -1,10 +1,10 @@
 """What runs, and in which order: schedules, and the task graph they make.
 
-No time passes here, and nothing but numpy is needed (networkx for the validity
-checker alone).
+No time passes here, and nothing but numpy is needed (networkx for
+`TaskGraph.to_networkx` alone).
 """
 
-from bfpp.schedules.communication import Communication, Sharding
+from bfpp.schedules.communication import P2P, Communication, Per, Sharding
 from bfpp.schedules.configuration import Configuration
 from bfpp.schedules.degrees import Degrees
 from bfpp.schedules.graph import Lane, Task, TaskGraph
@@ -16,6 +16,7 @@ from bfpp.schedules.registry import find_schedule, registered_schedules
 from bfpp.schedules.steps import Order, Schedule
 
 __all__ = [
+    "P2P",
     "Communication",
     "Configuration",
     "Deadlock",
@@ -26,6 +27,7 @@ __all__ = [
     "Layout",
     "Operation",
     "Order",
+    "Per",
     "Schedule",
     "Sharding",
     "Task",

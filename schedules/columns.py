@@ -47,3 +47,9 @@ def group_by(group: npt.NDArray[np.integer], member: Integers, groups: int) -> G
     start = np.zeros(groups + 1, dtype=np.int64)
     np.cumsum(np.bincount(group, minlength=groups), out=start[1:])
     return Groups(start, member[order])
+
+
+def turns(begins: Flags) -> Integers:
+    """The place of each in its stretch, from 0 on; the first begins one."""
+    turn: Integers = np.arange(len(begins)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    return turn

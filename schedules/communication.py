@@ -42,6 +42,38 @@ _ALSO_CALLED = {
 }
 
 
+class P2P(StrEnum):
+    """How transfers between ranks are posted.
+
+    By direction (`CHANNELS`), each kind of transfer to each rank in a queue of its own with its
+    receives posted ahead; or in one queue a rank, as on NCCL's one stream for each communicator:
+    receives when their senders' turn comes (`FIFO`: how PyTorch's pipelining lowers orders), or
+    right before the steps that need them (`DEFERRED`); or what is sent and received between two
+    steps as one group, which ends together and which the next step waits for (`BATCHED`: Megatron's
+    batched isend and irecv).
+    """
+
+    CHANNELS = "channels"
+    FIFO = "fifo"
+    DEFERRED = "deferred"
+    BATCHED = "batched"
+
+    @classmethod
+    def _missing_(cls, value: object) -> P2P:
+        raise InvalidConfiguration("p2p", f"{value!r} is not one of {', '.join(cls)}")
+
+
+class Per(StrEnum):
+    """How often the units of fully sharded stages are gathered, or reduced."""
+
+    RUN = "run"
+    STEP = "step"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Per:
+        raise InvalidConfiguration("per", f"{value!r} is not one of {', '.join(cls)}")
+
+
 @dataclass(frozen=True)
 class Communication:
     """What is communicated, and whether it overlaps with compute or blocks it.
@@ -50,9 +82,50 @@ class Communication:
     ends; without `dp_overlap`, gathers and reductions take the compute
     lane's time. With `clipping`, gradients are clipped by their norm over all
     ranks, so that no rank updates its weights before each has contributed its part.
+    `eager` sends end without their receiver, which finds them in a buffer once it comes to them.
+
+    Under full sharding, weights are gathered and gradients reduced for each run of micro-batches
+    through a unit, of `run_length` at most, or once a step. Runs take turns in so many
+    `weight_buffers`, and a gather begins no earlier than the run `prefetch` runs ahead.
     """
 
     sharding: Sharding = Sharding.NONE
     pp_overlap: bool = True
     dp_overlap: bool = True
     clipping: bool = False
+    p2p: P2P = P2P.CHANNELS
+    eager: bool = False
+    gather_per: Per = Per.RUN
+    reduce_per: Per = Per.RUN
+    run_length: int | None = None
+    weight_buffers: int = 2
+    prefetch: int = 1
+
+    @property
+    def has_queues(self) -> bool:
+        """Whether a transfer holds up all others at both its ends."""
+        return self.p2p in (P2P.FIFO, P2P.DEFERRED) and not self.eager
+
+    @property
+    def gathers_runs(self) -> bool:
+        """Whether weights are gathered for each run."""
+        return self.sharding is Sharding.FULL and self.gather_per is Per.RUN
+
+    @property
+    def reduces_runs(self) -> bool:
+        """Whether gradients are reduced after each run that adds any."""
+        return self.sharding is Sharding.FULL and self.reduce_per is Per.RUN
+
+    def require(self) -> None:
+        """Raise `InvalidConfiguration` for what sharding leaves no meaning, and for no buffers."""
+        for name in ("run_length", "weight_buffers", "prefetch"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise InvalidConfiguration(name, f"must be at least 1, not {number}")
+        default = Communication()
+        for name in ("gather_per", "reduce_per", "run_length", "weight_buffers", "prefetch"):
+            if self.sharding is not Sharding.FULL and getattr(self, name) != getattr(default, name):
+                raise InvalidConfiguration(name, "is of fully sharded stages")
+
+
+CHOICES = {"sharding": Sharding, "p2p": P2P, "gather_per": Per, "reduce_per": Per}
+"""What communicates in one of several ways, by its field."""

@@ -84,7 +84,12 @@ class Task(NamedTuple):
     dependencies: tuple[int, ...]
 
     def __str__(self) -> str:
-        words = [f"#{self.number} {self.operation.title}"]
+        return f"#{self.number} {self.words}"
+
+    @property
+    def words(self) -> str:
+        """What it does, of what and where."""
+        words = [self.operation.title]
         if self.unit != NONE:
             words.append(f"of {unit_name(self.stage, self.unit)}")
         if self.microbatch != NONE:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bfpp.schedules.columns import NONE, Groups, Integers
-from bfpp.schedules.communication import Communication, Sharding
+from bfpp.schedules.communication import CHOICES, Communication
 from bfpp.schedules.composite import Piece, Templates
 from bfpp.schedules.graph import COLUMNS, Lane, TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration
@@ -140,10 +140,13 @@ def _layout(record: dict[str, Any]) -> Layout:
 
 
 def _communication(record: dict[str, Any]) -> Communication:
-    for name in ("pp_overlap", "dp_overlap", "clipping"):
+    for name in ("pp_overlap", "dp_overlap", "clipping", "eager"):
         if not isinstance(record.get(name, False), bool):
             raise MalformedGraph(f"communication: {name} must be true or false")
-    return Communication(**{**record, "sharding": Sharding(record["sharding"])})
+    named = {name: kind(record[name]) for name, kind in CHOICES.items() if name in record}
+    communication = Communication(**{**record, **named})
+    communication.require()
+    return communication
 
 
 def _require_form(graph: TaskGraph) -> None:

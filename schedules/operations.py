@@ -75,9 +75,11 @@ SEND_ACTIVATIONS = Stream("SEND_ACTIVATIONS", "send activations", "to", P2P)
 RECEIVE_ACTIVATIONS = Stream("RECEIVE_ACTIVATIONS", "receive activations", "from", P2P)
 SEND_GRADIENTS = Stream("SEND_GRADIENTS", "send gradients", "to", P2P)
 RECEIVE_GRADIENTS = Stream("RECEIVE_GRADIENTS", "receive gradients", "from", P2P)
+QUEUE = Stream("QUEUE", "P2P")
+"""Whatever a rank sends or receives, where there is one queue for it."""
 
 STREAMS = [
-    COMPUTE, DATA, SEND_ACTIVATIONS, RECEIVE_ACTIVATIONS, SEND_GRADIENTS, RECEIVE_GRADIENTS,
+    COMPUTE, DATA, SEND_ACTIVATIONS, RECEIVE_ACTIVATIONS, SEND_GRADIENTS, RECEIVE_GRADIENTS, QUEUE,
 ]  # fmt: skip
 """All streams, in the order in which a rank's lanes are listed."""
 
@@ -199,6 +201,8 @@ class Operation(int):
         here = self.row.stream
         if here.overlap and not getattr(communication, here.overlap):
             return COMPUTE, COMPUTE
+        if self.row.carries and communication.has_queues:
+            return QUEUE, QUEUE
         return here, self.row.arrives_on or here
 
 

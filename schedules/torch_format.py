@@ -7,7 +7,8 @@ forward pass of micro-batch 3 through stage 2, `2B3` its backward pass, `2I3` an
 - Writing gives compute steps alone; torch reads them as `compute_only`.
 - `(0F4;7B0)OVERLAP_F_B` is a block of two steps.
 - Reading also takes what torch's own dumps hold besides: empty cells (idle
-  slots), and communication actions, which follow from the orders and are skipped.
+  slots), and communication actions, which follow from the orders (`read_posts` gives the
+  sends and receives among them, where their order matters).
 - A blank line is a rank that runs nothing, except at the end of the file. Lines that begin with
   `#` are skipped; `# key = value` is what `read_values` reads.
 - Reading checks words, not orders: see `bfpp.schedules.order_validity` for those.
@@ -23,6 +24,7 @@ import numpy.typing as npt
 
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
+from bfpp.schedules.lowering.posting import Post
 from bfpp.schedules.operations import OPERATIONS, Operation
 from bfpp.schedules.steps import STEP, Order, Step
 
@@ -37,6 +39,8 @@ _CODES = {letter: int(operation) for operation, letter in LETTERS.items()}
 _COMPUTE = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
 _COMMUNICATION = re.compile(r"[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|(?:SEND|RECV)_[FB])[0-9]*")
 _BLOCK = re.compile(r"\(([^;]*);([^;]*)\)OVERLAP_F_B")
+_WORD = re.compile(r"([0-9]+)(?:([FBIW])|(SEND|RECV)_([FB]))([0-9]+)")
+_CARRIED = {"F": (Operation.TRANSFER_ACTIVATIONS, +1), "B": (Operation.TRANSFER_GRADIENTS, -1)}
 _VALUE = re.compile(r"#\s*([a-z][a-z_-]*)\s*=\s*(\S.*)")
 _END_OF_LINE = re.compile(r"\r\n|\n|\r")
 
@@ -84,17 +88,27 @@ def read_orders(text: str | bytes) -> list[Order]:
     Raises `MalformedOrders`, which names the line, the cell and what it holds,
     for anything but actions, and for a file without any compute step.
     """
-    lines = _lines(text)
-    while lines and (not lines[-1].strip() or _is_remark(lines[-1])):
-        lines.pop()
-    orders = [
-        np.array(list(_steps(line, number)), dtype=STEP)
-        for number, line in enumerate(lines, 1)
-        if not _is_remark(line)
-    ]
+    orders = [np.array(list(_steps(line, number)), dtype=STEP) for number, line in _ranks(text)]
     if not any(map(len, orders)):
         raise MalformedOrders("holds no compute step (such as 0F0 or 0B0)")
     return orders
+
+
+def read_posts(text: str | bytes) -> list[list[Post]]:
+    """The sends and receives of each rank, in order; the words are right (`read_orders`)."""
+    return [list(_posts(line)) for _, line in _ranks(text)]
+
+
+def _posts(line: str) -> Iterator[Post]:
+    steps = 0
+    for word in _WORD.finditer(line):
+        stage, letter, verb, datum, microbatch = word.groups()
+        if letter:
+            steps += 1
+        else:
+            operation, units_on = _CARRIED[datum]
+            unit = int(stage) - (units_on if verb == "RECV" else 0)
+            yield Post(verb == "SEND", operation, unit, int(microbatch), steps)
 
 
 def read_values(text: str | bytes) -> dict[str, str]:
@@ -105,6 +119,14 @@ def read_values(text: str | bytes) -> dict[str, str]:
 
 def _lines(text: str | bytes) -> list[str]:
     return _END_OF_LINE.split(_decoded(text).removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}"))
+
+
+def _ranks(text: str | bytes) -> Iterator[tuple[int, str]]:
+    """The number and the text of each rank's line."""
+    lines = _lines(text)
+    while lines and (not lines[-1].strip() or _is_remark(lines[-1])):
+        lines.pop()
+    return ((number, line) for number, line in enumerate(lines, 1) if not _is_remark(line))
 
 
 def _is_remark(line: str) -> bool:

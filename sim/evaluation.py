@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import inf
 
 from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule, TaskGraph
-from bfpp.schedules.lowering import lower_steps, require_sharding, step_table
+from bfpp.schedules.lowering import lower_steps, step_table
 from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import simulate
 from bfpp.sim.memory import GIGABYTE, Memory, least_memories
@@ -42,7 +42,7 @@ class Evaluation:
         """The cost model of a configuration; the number of pipeline ranks is the graph's."""
         key = replace(configuration.degrees, pp=1), configuration.microbatch_size
         if key not in self._physical:
-            self._physical[key] = self._problem.physical(configuration)
+            self._physical[key] = self._problem.physical_of(configuration)
         return self._physical[key]
 
     def graph_of(self, configuration: Configuration) -> TaskGraph:
@@ -73,7 +73,6 @@ class Evaluation:
         return physical.hardware_flops(layout) / physical.shortest_step(layout) / 1e12
 
     def _graph(self, schedule: Schedule, layout: Layout, communication: Communication) -> TaskGraph:
-        require_sharding(layout, communication)
         return lower_steps(self.steps(schedule, layout), layout, communication, schedule.name)
 
 

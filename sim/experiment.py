@@ -13,17 +13,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bfpp.schedules import (
+    P2P,
     Communication,
     Configuration,
     Degrees,
     InvalidConfiguration,
     InvalidInput,
+    Per,
     Schedule,
     Sharding,
     TaskGraph,
     find_schedule,
 )
 from bfpp.schedules.attention import Attention, ContextExchange, parse_attention, parse_exchange
+from bfpp.schedules.communication import CHOICES
 from bfpp.schedules.cut import cut_of, default_division
 from bfpp.schedules.invalid import did_you_mean
 from bfpp.schedules.precision import Precision, parse_precision
@@ -135,6 +138,49 @@ class Experiment:
         COMMUNICATION,
         "flag",
         "gradients are clipped by their norm, which all ranks wait for",
+    )
+    p2p: P2P = _option(
+        P2P.CHANNELS,
+        COMMUNICATION,
+        "choice",
+        "how sends and receives are posted: by direction, with receives ahead (channels); in one "
+        "queue a rank, receives when their senders' turn comes (fifo, as PyTorch) or right before "
+        "the steps that need them (deferred); or in a group between two steps (batched, as "
+        "Megatron)",
+        choices=tuple(P2P),
+    )
+    eager: bool = _option(
+        False,
+        COMMUNICATION,
+        "flag",
+        "sends in queues or groups end without their receivers, as small messages do",
+    )
+    gather_per: Per = _option(
+        Per.RUN,
+        COMMUNICATION,
+        "choice",
+        "fully sharded: weights are gathered for each run of micro-batches through a unit, or once "
+        "a step (reshard_after_forward=False)",
+        choices=tuple(Per),
+    )
+    reduce_per: Per = _option(
+        Per.RUN,
+        COMMUNICATION,
+        "choice",
+        "fully sharded: gradients are reduced after each run, or once a step",
+        choices=tuple(Per),
+    )
+    run_length: int | None = _option(
+        None,
+        COMMUNICATION,
+        "count",
+        "fully sharded: the micro-batches of a run at most (default: all that follow one another)",
+    )
+    weight_buffers: int = _option(
+        2, COMMUNICATION, "count", "fully sharded: units whose weights are gathered at once"
+    )
+    prefetch: int = _option(
+        1, COMMUNICATION, "count", "fully sharded: runs ahead that a gather may begin"
     )
     forward: float | None = _option(
         None, ABSTRACT, "seconds", "forward pass of one micro-batch through one stage", "S"
@@ -290,7 +336,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", self.rule)
-        object.__setattr__(self, "sharding", Sharding(self.sharding))
+        for name, kind in CHOICES.items():
+            object.__setattr__(self, name, kind(getattr(self, name)))
 
     @cached_property
     def rule(self) -> Schedule:
@@ -365,11 +412,11 @@ class Experiment:
 
     def _communication(self) -> Communication:
         """What is communicated, and what of it a cluster's software overlaps."""
-        pp_overlap, dp_overlap = self.pp_overlap, self.dp_overlap
+        values = {each.name: getattr(self, each.name) for each in fields(Communication)}
         if self.model is not None:
-            pp_overlap = pp_overlap and self._implementation.pp_overlap
-            dp_overlap = dp_overlap and self._implementation.dp_overlap
-        return Communication(self.sharding, pp_overlap, dp_overlap, self.clipping)
+            for name in ("pp_overlap", "dp_overlap"):
+                values[name] &= getattr(self._implementation, name)
+        return Communication(**values)
 
     @cached_property
     def transformer(self) -> Transformer:

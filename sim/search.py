@@ -1,7 +1,8 @@
 """Every way to train a model on some GPUs, and how they rank.
 
 A configuration is valid if it can be divided: tensor-parallel groups within a
-node, layers over stages, the batch over data-parallel ranks and micro-batches.
+node, layers over stages, heads, the sequence and experts over their groups, the
+batch over data-parallel ranks and micro-batches.
 None is left out for being slow; those that do not fit in memory are kept apart.
 """
 
@@ -42,7 +43,8 @@ WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 class Problem:
     """What is searched: a model on so many of a cluster's GPUs, at some batch sizes.
 
-    Raises `InvalidConfiguration` for schedules that there are not.
+    Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow. Raises
+    `InvalidConfiguration` for schedules that there are not.
     """
 
     model: Transformer
@@ -51,20 +53,26 @@ class Problem:
     batches: tuple[int, ...]
     schedules: tuple[str, ...]
     implementation: Implementation = PAPER
+    cp: tuple[int, ...] = (1,)
+    ep: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         for name in self.schedules:
             find_schedule(name)
 
-    def physical(self, configuration: Configuration) -> PhysicalCosts:
-        """The cost model of a configuration."""
+    def physical(self, degrees: Degrees, microbatch_size: int) -> PhysicalCosts:
+        """The cost model of some configurations; raises `InvalidConfiguration`."""
         return PhysicalCosts(
             model=self.model,
             cluster=self.cluster,
-            degrees=configuration.degrees,
-            microbatch_size=configuration.microbatch_size,
+            degrees=degrees,
+            microbatch_size=microbatch_size,
             implementation=self.implementation,
         )
+
+    def physical_of(self, configuration: Configuration) -> PhysicalCosts:
+        """The cost model of a configuration."""
+        return self.physical(configuration.degrees, configuration.microbatch_size)
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,8 @@ class Outcome:
             "implementation": self.implementation,
             "tp": degrees.tp,
             "dp": degrees.dp,
+            "cp": degrees.cp,
+            "ep": degrees.ep,
             "microbatch_size": configuration.microbatch_size,
             "batch": configuration.batch,
             "fits": self.fits,
@@ -133,7 +143,7 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
     parameters = {} if record["sequence"] is None else {"sequence": record["sequence"]}
     configuration = _configuration(
         find_schedule(record["schedule"], **parameters),
-        Degrees(record["pp"], record["dp"], record["tp"]),
+        Degrees(*(record[name] for name in ("pp", "dp", "tp", "cp", "ep"))),
         (record["loops"], record["units_per_stage"]),
         (record["microbatches"], record["microbatch_size"]),
         Sharding(record["sharding"]),
@@ -163,13 +173,25 @@ def _configuration(
 def configurations(problem: Problem) -> list[Configuration]:
     """All valid configurations, those with the same graph beside each other."""
     found: set[Configuration] = set()
-    for tp, pp in product(_divisors(problem.gpus), repeat=2):
-        if problem.gpus % (tp * pp) == 0 and _can_divide(problem, tp, pp):
-            degrees = Degrees(pp=pp, tp=tp, dp=problem.gpus // (tp * pp))
-            for batch in problem.batches:
-                if batch % degrees.dp == 0:
-                    found.update(_of_degrees(problem, degrees, batch // degrees.dp))
+    for degrees in _degrees(problem):
+        for batch in problem.batches:
+            if batch % degrees.dp == 0:
+                found.update(_of_degrees(problem, degrees, batch // degrees.dp))
     return sorted(found, key=in_order)
+
+
+def _degrees(problem: Problem) -> Iterator[Degrees]:
+    """How the GPUs may be divided into groups."""
+    sizes = _divisors(problem.gpus)
+    for tp, pp, cp, ep in product(sizes, sizes, problem.cp, problem.ep):
+        dp, rest = divmod(problem.gpus, tp * pp * cp)
+        within_node = problem.cluster.gpus_per_node % tp == 0
+        if rest or not within_node or problem.model.layers % pp:
+            continue
+        with suppress(InvalidConfiguration):
+            degrees = Degrees(pp, dp, tp, cp, ep)
+            problem.physical(degrees, microbatch_size=1)
+            yield degrees
 
 
 def in_order(configuration: Configuration) -> tuple[Any, ...]:
@@ -187,12 +209,9 @@ def in_order(configuration: Configuration) -> tuple[Any, ...]:
     )
 
 
-def _can_divide(problem: Problem, tp: int, pp: int) -> bool:
-    return (
-        problem.cluster.gpus_per_node % tp == 0
-        and problem.model.heads % tp == 0
-        and problem.model.layers % pp == 0
-    )
+def _replicas(degrees: Degrees) -> int:
+    """How many devices keep the same parameters."""
+    return degrees.dp * degrees.cp
 
 
 def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Configuration]:
@@ -200,7 +219,7 @@ def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Co
     for name, microbatch_size, sharding in product(
         problem.schedules,
         _divisors(samples),
-        levels if degrees.dp > 1 else (Sharding.NONE,),
+        levels if _replicas(degrees) > 1 else (Sharding.NONE,),
     ):
         microbatches = samples // microbatch_size
         for schedule in _with_parameters(name, degrees.pp, microbatches):
@@ -229,7 +248,7 @@ def _divisions(
         return [(loops, 1) for loops in _divisors(model.layers // pp) if loops > 1]
     if len(schedule.placement(pp, schedule.loops)) > model.layers:
         return []
-    divided = default_division(schedule, model.layers, pp) if degrees.dp > 1 else None
+    divided = default_division(schedule, model.layers, pp) if _replicas(degrees) > 1 else None
     return [divided or (schedule.loops, 1)]
 
 

@@ -148,11 +148,14 @@ def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float
         and not physical.implementation.blocking_transfers
     )
     tied = physical.model.tied_embeddings and layout.pp > 1
+    routing = physical.routing
+    evenly = bool(physical.model.experts and routing.capacity is None and routing.imbalance == 1)
     cases = {
         "loading data, checkpoints, logging": True,
         "stragglers: all devices are equally fast": degrees.devices > 1,
         "others' traffic on the network": degrees.devices > physical.cluster.gpus_per_node,
         "multiprocessors that overlapped communication takes from compute": beside,
+        "experts that are chosen more often than others": evenly,
         "the all-reduce of the tied embedding's gradients": tied,
         "lower clocks at the power limit": device.sustained_efficiency == 1,
         "an allocator that runs short of memory": (

@@ -197,8 +197,8 @@ def move_to_another_lane(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
 
 
 def one_more_gather(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
-    """Weights are gathered again between two steps: no harm done."""
-    if not (gathers := find(graph, Operation.GATHER, peer=NONE)):
+    """Weights are gathered again between two steps: no harm done, but within blocks."""
+    if not (gathers := find(graph, Operation.GATHER, peer=NONE)) or has_blocks(graph):
         return None
     step = choose([task for task in steps(graph) if task.weight_buffer != NONE])
     lane = next(gather.lane for gather in gathers if gather.rank == step.rank)
@@ -219,7 +219,7 @@ def one_more_gather(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
 
 def one_more_reduction(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
     """What has been added up so far is reduced, and what comes later by itself: no harm done."""
-    if not (reductions := find(graph, Operation.REDUCE, peer=NONE)):
+    if not (reductions := find(graph, Operation.REDUCE, peer=NONE)) or has_blocks(graph):
         return None
     adding = [task for task in steps(graph) if task.gradient_buffer != NONE]
     step = choose(adding)
@@ -237,6 +237,10 @@ def one_more_reduction(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
             after = (*task.dependencies, reduction.number)
             tasks[task.number] = task._replace(dependencies=after)
     return rebuilt(graph, [*tasks[: step.number + 1], reduction, *tasks[step.number + 1 :]])
+
+
+def has_blocks(graph: TaskGraph) -> bool:
+    return bool((graph.block != NONE).any())
 
 
 def steps(graph: TaskGraph) -> list[Task]:

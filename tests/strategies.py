@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import assume
@@ -25,6 +25,7 @@ from bfpp.schedules import (
     InvalidConfiguration,
     Layout,
     Order,
+    Per,
     Schedule,
     Sharding,
     TaskGraph,
@@ -52,7 +53,24 @@ class Configuration(NamedTuple):
 def communications(layout: Layout | None = None) -> st.SearchStrategy[Communication]:
     """Of any kind, or of one that the layout allows."""
     flag = st.booleans()
-    return st.builds(Communication, st.sampled_from(shardings(layout)), flag, flag, flag)
+    return st.sampled_from(shardings(layout)).flatmap(
+        lambda sharding: st.builds(
+            Communication, st.just(sharding), flag, flag, flag, **policies(sharding)
+        )
+    )
+
+
+def policies(sharding: Sharding) -> dict[str, st.SearchStrategy[Any]]:
+    """How often, and how far ahead, what is fully sharded is gathered and reduced."""
+    if sharding is not Sharding.FULL:
+        return {}
+    return {
+        "gather_per": st.sampled_from(Per),
+        "reduce_per": st.sampled_from(Per),
+        "run_length": st.none() | st.integers(1, 3),
+        "weight_buffers": st.integers(1, 3),
+        "prefetch": st.integers(1, 3),
+    }
 
 
 def shardings(layout: Layout | None) -> list[Sharding]:

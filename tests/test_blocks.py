@@ -7,6 +7,8 @@ overlapped pair as one task.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import (
     Communication,
+    Degrees,
     InvalidConfiguration,
     Layout,
     Sharding,
@@ -25,8 +28,14 @@ from bfpp.schedules import (
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.torch_format import read_orders
 from bfpp.sim.abstract import AbstractCosts
+from bfpp.sim.cluster import load_cluster
 from bfpp.sim.engines import simulate
+from bfpp.sim.memory import rank_memory
+from bfpp.sim.model import load_model
+from bfpp.sim.physical import PhysicalCosts
+from bfpp.traces.causes import Causes
 from bfpp.traces.metrics import rank_metrics
+from bfpp.traces.operations import Cause
 from bfpp.traces.timeline import Timeline
 from tests.strategies import order_graphs
 
@@ -75,14 +84,12 @@ def test_a_block_begins_and_ends_as_one(
 
 
 ORDERS = "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1B0,1F1,1B1\n"
+IN_TURN = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 
 
 def test_passes_in_turn_hand_on_sooner() -> None:
     """Rank 0's block waits for the gradient of the first micro-batch, and rank 1 for the block."""
-    graphs = [
-        lower(read_orders(text), Layout(2, 2), Communication())
-        for text in (ORDERS, ORDERS.replace("(", "").replace(";", ",").replace(")OVERLAP_F_B", ""))
-    ]
+    graphs = [lower(read_orders(text), Layout(2, 2), Communication()) for text in (ORDERS, IN_TURN)]
     assert [simulate(graph, AbstractCosts()).step_time for graph in graphs] == [12, 9]
 
 
@@ -109,6 +116,42 @@ def test_units_of_a_block_are_paired() -> None:
 def test_what_cannot_be_a_block_is_refused(text: str, reason: str) -> None:
     with pytest.raises(InvalidConfiguration, match=reason):
         lower(read_orders(text), Layout(1, 3), Communication())
+
+
+def test_shorter_blocks_are_no_imbalance_between_stages() -> None:
+    timeline = timeline_of("dualpipe", 4, 8, forward_backward=2.4)
+    assert all(idle[Cause.IMBALANCE] == 0 for idle in Causes(timeline).idle)
+
+
+def test_both_passes_of_a_block_are_under_way_in_memory() -> None:
+    costs = PhysicalCosts(load_model("bert-6.6b"), load_cluster("dgx1-v100"), Degrees(tp=8))
+    transient = []
+    for orders in (ORDERS, IN_TURN):
+        graph = lower(read_orders(orders), Layout(2, 2), Communication())
+        transient.append(rank_memory(simulate(graph, costs), costs, 0).transient)
+    assert transient[0] == 2 * transient[1] > 0
+
+
+def test_commands_files_and_experiments_say_blocks(bfpp, answer, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "--pp 4 --microbatches 8"
+    costs = "--backward-input 1 --backward-weight 1 --forward-backward 2.4"
+    fused = answer(f"simulate dualpipe {words} {costs}")
+    assert fused["step_time"] == pytest.approx(23.6)
+    in_turn = answer(f"simulate dualpipe {words} {costs} --no-fused-blocks")
+    assert in_turn["step_time"] == 25
+    Path("orders.csv").write_text(bfpp(f"orders dualpipe {words}")[1])
+    assert "(0F3;3B5)OVERLAP_F_B" in Path("orders.csv").read_text()
+    for more, expected in (("", fused), (" --no-fused-blocks", in_turn)):
+        found = answer(f"simulate orders.csv {costs}{more}")
+        assert {**found, "schedule": "dualpipe"} == expected
+    assert "OVERLAP" not in bfpp("orders orders.csv --no-fused-blocks")[1]
+    assert bfpp(f"experiment dualpipe {words} {costs} --no-fused-blocks --out e.toml")[0] == 0
+    assert "fused_blocks = false" in Path("e.toml").read_text()
+    assert answer("simulate e.toml") == in_turn
+    code, _, error = bfpp(f"simulate 1f1b {words} --no-fused-blocks")
+    assert code == 2
+    assert "--fused-blocks: 1f1b has no such parameter" in error
 
 
 # DualPipe and DualPipeV

@@ -87,7 +87,7 @@ def searches(draw: st.DrawFn) -> tuple[Problem, list[Configuration]]:
 def alone(problem: Problem, configuration: Configuration) -> Outcome:
     """The prediction that shares nothing with others."""
     compute._part_seconds.cache_clear()
-    physical, graph = problem.physical(configuration), configuration.graph()
+    physical, graph = problem.physical_of(configuration), configuration.graph()
     timeline = simulate(graph, physical.costs(graph))
     return Outcome(
         configuration,

@@ -25,6 +25,7 @@ from bfpp.sim.operators import Collective, Copies, Routing, Way
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.published import table_path
+from bfpp.sim.uncertainty import not_modelled
 from bfpp.sim.validation import compare, read_measurements
 
 DEEPSEEK = load_model("deepseek-v3")
@@ -181,6 +182,15 @@ def test_a_ring_hides_what_gathering_shows():
     waits = replace(fast, intra_node=replace(fast.intra_node, synchronisation=0.0))
     free, shown = (layer_seconds(physical(LLAMA, cluster, cp=8)) for cluster in (waits, B200))
     assert shown == pytest.approx(free)
+
+
+def test_that_experts_are_chosen_evenly_is_said():
+    said = {}
+    for routing in (Routing(), Routing(imbalance=1.1), Routing(capacity=1.0)):
+        costing = physical(replace(DEEPSEEK, layers=4), routing=routing)
+        said[routing] = not_modelled(timeline(costing, Layout(1, 1)), costing, 0.0)
+    [evenly] = [routing for routing, cases in said.items() if any("chosen" in it for it in cases)]
+    assert evenly == Routing()
 
 
 REFUSED = {

@@ -16,6 +16,7 @@ from bfpp.sim import evaluation, pruning
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.evaluation import evaluate
 from bfpp.sim.executors import as_completed, executor
+from bfpp.sim.implementation import CURRENT
 from bfpp.sim.memory import GIGABYTE
 from bfpp.sim.model import load_model
 from bfpp.sim.pruning import TOO_LARGE, TOO_SLOW, evaluate_best, most_promising_first
@@ -278,3 +279,28 @@ def test_the_tradeoff_follows_the_theory(command, capsys):
     assert small["price"] == pytest.approx(small["gpu_days"] * 48)
     assert main(words) == 0
     assert "critical batch size of 64" in capsys.readouterr().out
+
+
+def test_groups_of_contexts_and_experts_are_tried_where_they_are_allowed():
+    model = replace(load_model("deepseek-v2"), layers=2, sequence=64)
+    cluster = load_cluster("dgx-b200")
+    problem = Problem(model, cluster, 8, (8,), ("1f1b",), CURRENT, cp=(1, 2, 3), ep=(1, 8, 7))
+    found = {each.degrees for each in configurations(problem)}
+    assert {(each.cp, each.ep) for each in found} == {(1, 1), (2, 1), (1, 8), (2, 8)}
+    assert all(each.ep == 1 or each.pp == 1 for each in found)
+    some = [each for each in configurations(problem) if each.degrees.ep == 8][:3]
+    for outcome in evaluate(problem, some):
+        assert outcome_of(outcome.record) == outcome
+        assert outcome.record["ep"] == 8
+    dense = replace(model, experts=None)
+    none = Problem(dense, cluster, 8, (8,), ("1f1b",), CURRENT, ep=(8,))
+    assert configurations(none) == []
+
+
+def test_search_prints_groups_of_experts(bfpp, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    given = "--model deepseek-v2 --seq-length 64 --cluster dgx-b200 --implementation current"
+    options = "--gpus 8 --batch 8 --schedule 1f1b --ep 8 --workers 1"
+    code, out, _ = bfpp("search", *given.split(), *options.split())
+    assert code == 1  # 236 B parameters do not fit
+    assert ", EP 8" in out

@@ -47,7 +47,7 @@ def test_a_search_predicts_what_the_reference_engine_does(problem):
         of = outcome.configuration
         graph, physical = (
             build_graph(of.schedule, of.layout, of.communication),
-            problem.physical(of),
+            problem.physical_of(of),
         )
         timeline = simpy_engine.simulate(graph, physical.costs(graph))
         expected = {"step_time": timeline.step_time, "bubble": bubble(timeline)}
@@ -60,7 +60,7 @@ def test_a_search_predicts_what_the_reference_engine_does(problem):
 def test_tasks_of_one_kind_cost_alike(problem):
     for each in configurations(problem)[::7]:
         graph = build_graph(each.schedule, each.layout, each.communication)
-        step = PhysicalStep(problem.physical(each), graph)
+        step = PhysicalStep(problem.physical_of(each), graph)
         alone = step.alone()
         for operation, tasks in graph.by_operation():
             load = PRICES[operation].physical_load(step, tasks)

@@ -27,7 +27,8 @@ from bfpp.schedules import (
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.steps import STEP, backward, forward
 from bfpp.schedules.validity import Kind, violations
-from bfpp.schedules.validity.happens_before import HappensBefore, circle, replay
+from bfpp.schedules.validity.happens_before import HappensBefore, predecessors, replay
+from bfpp.schedules.waiting import circle
 from tests.mutations import (
     MUTATIONS,
     changed,
@@ -202,7 +203,7 @@ def test_a_deadlock_is_a_circle_of_tasks(graph: TaskGraph, data: st.DataObject) 
     turn, waits = replay(graph), graph.to_networkx()
     assert (turn != NONE).all() == nx.is_directed_acyclic_graph(waits)
     if (turn == NONE).any():
-        stuck = circle(graph, turn)
+        stuck = circle(predecessors(graph), turn)
         assert all(
             waits.has_edge(ahead, task)
             for task, ahead in zip(stuck, [*stuck[1:], *stuck[:1]], strict=True)

@@ -130,6 +130,8 @@ def _described(timeline: Timeline, number: int) -> Event:
         arguments["unit"] = task.unit
     if task.microbatch != NONE:
         arguments["micro-batch"] = task.microbatch
+    if task.block != NONE:
+        arguments["block"] = task.block
     if task.operation.row.carries:
         arguments |= {"from rank": task.rank, "to rank": task.peer}
     elif task.peer != NONE:

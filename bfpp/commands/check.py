@@ -12,10 +12,11 @@ from typing import Any
 from bfpp import options as shared
 from bfpp.errors import blaming, one_line
 from bfpp.results import print_json
+from bfpp.schedules import P2P, Communication, Deadlock, InvalidConfiguration, lower
 from bfpp.schedules.graph_file import read_graph
-from bfpp.schedules.order_validity import order_violations
+from bfpp.schedules.order_validity import OrderViolation, order_violations
 from bfpp.schedules.reading import read_file, read_stream
-from bfpp.schedules.torch_format import read_orders
+from bfpp.schedules.torch_format import layout_of, read_orders, read_posts
 from bfpp.schedules.validity import Kind, violations
 
 INVALID = 1
@@ -25,11 +26,20 @@ Found = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 """What is wrong, and what is right but not as the rules prescribe."""
 
 
-def _check_orders(text: bytes) -> Found:
-    return [asdict(violation) for violation in order_violations(read_orders(text))], []
+def _check_orders(text: bytes, communication: Communication) -> Found:
+    orders = read_orders(text)
+    broken = order_violations(orders)
+    if communication.p2p is not P2P.CHANNELS and not broken:
+        try:
+            lower(orders, layout_of(orders), communication, posts=read_posts(text))
+        except Deadlock as error:
+            broken = [OrderViolation("deadlock", error.reason.removeprefix("deadlock: "))]
+    return [asdict(violation) for violation in broken], []
 
 
-def _check_graph(text: bytes) -> Found:
+def _check_graph(text: bytes, communication: Communication) -> Found:
+    if communication.p2p is not P2P.CHANNELS:
+        raise InvalidConfiguration("p2p", "a task graph says itself how its transfers are posted")
     found = violations(read_graph(text))
     wrong, remarks = (
         [asdict(each) for each in found if each.kind is kind] for kind in (Kind.WRONG, Kind.REMARK)
@@ -37,7 +47,7 @@ def _check_graph(text: bytes) -> Found:
     return wrong, remarks
 
 
-FORMATS: dict[str, Callable[[bytes], Found]] = {
+FORMATS: dict[str, Callable[[bytes, Communication], Found]] = {
     "torch": _check_orders,
     "graph": _check_graph,
 }
@@ -52,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compute orders in PyTorch's words, or a task graph in JSON, as `bfpp simulate "
         "--graph` writes it (default: graph if the file begins with a brace, else torch)",
     )
+    shared.add_posting_arguments(parser)
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -67,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     with blaming("FILE"):
         text = read_stream(sys.stdin.buffer) if is_input else read_file(options.file)
     guess = "graph" if text.lstrip().startswith(b"{") else "torch"
-    wrong, remarks = FORMATS[options.format or guess](text)
+    wrong, remarks = FORMATS[options.format or guess](text, shared.posting(options))
     valid = not wrong and not (options.strict and remarks)
     if options.json:
         print_json({"valid": valid, "violations": wrong, "remarks": remarks})

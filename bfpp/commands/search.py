@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from bfpp import options as shared
 from bfpp.errors import blaming
@@ -154,6 +154,11 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def _groups(row: Mapping[str, Any]) -> str:
+    further = "".join(f", {name.upper()} {row[name]}" for name in ("cp", "ep") if row[name] > 1)
+    return f"{row['pp']} x {row['tp']} x {row['dp']}{further}"
+
+
 def _row(outcome: Outcome, front: set[Configuration]) -> tuple[str, ...]:
     row = outcome.record
     sequence = row["sequence"]
@@ -161,7 +166,7 @@ def _row(outcome: Outcome, front: set[Configuration]) -> tuple[str, ...]:
     return (
         row["schedule"] + longer,
         str(row["batch"]),
-        f"{row['pp']} x {row['tp']} x {row['dp']}",
+        _groups(row),
         str(row["loops"]),
         f"{row['microbatches']} of {row['microbatch_size']}",
         row["sharding"],

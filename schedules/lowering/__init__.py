@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bfpp.schedules.communication import Communication, Sharding
+from bfpp.schedules.communication import P2P, Communication, Sharding
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
@@ -25,6 +25,7 @@ from bfpp.schedules.lowering.passes import (
     add_reductions,
     add_transfers,
 )
+from bfpp.schedules.lowering.posting import Post, posted
 from bfpp.schedules.lowering.runs import runs_of
 from bfpp.schedules.lowering.step_table import Deadlock, Steps, step_table
 from bfpp.schedules.registry import find_schedule
@@ -46,29 +47,50 @@ def build_graph(
 
 def require_sharding(layout: Layout, communication: Communication) -> None:
     """Raise `InvalidConfiguration` for stages that cannot be sharded so."""
+    communication.require()
     if layout.copies and communication.sharding is Sharding.FULL:
         raise InvalidConfiguration("sharding", "stages with copies cannot be fully sharded yet")
 
 
+def require_p2p(communication: Communication) -> None:
+    """Raise `InvalidConfiguration` where transfers cannot be posted so."""
+    if communication.p2p is not P2P.CHANNELS and not communication.pp_overlap:
+        raise InvalidConfiguration("p2p", "transfers that block compute have no queues")
+    if communication.p2p is P2P.CHANNELS and communication.eager:
+        raise InvalidConfiguration("eager", "on channels, no send waits for what a receiver posts")
+
+
 def lower(
-    orders: Sequence[Order], layout: Layout, communication: Communication, name: str = "orders"
+    orders: Sequence[Order],
+    layout: Layout,
+    communication: Communication,
+    name: str = "orders",
+    posts: Sequence[Sequence[Post]] = (),
 ) -> TaskGraph:
     """The task graph of each rank's compute order.
 
     Every stage must run each micro-batch forward and backward once, on the
-    rank that holds it, or one of its copies. Raises `Deadlock` where a rank would wait for ever.
+    rank that holds it, or one of its copies. `posts` says where each rank posts its sends and
+    receives, if they are in queues. Raises `Deadlock` where a rank would wait for ever.
     """
-    require_sharding(layout, communication)
-    return lower_steps(step_table(orders, layout), layout, communication, name)
+    return lower_steps(step_table(orders, layout), layout, communication, name, posts)
 
 
-def lower_steps(steps: Steps, layout: Layout, communication: Communication, name: str) -> TaskGraph:
+def lower_steps(
+    steps: Steps,
+    layout: Layout,
+    communication: Communication,
+    name: str,
+    posts: Sequence[Sequence[Post]] = (),
+) -> TaskGraph:
     """The task graph of orders that have been joined, which any communication shares."""
-    runs = runs_of(steps, layout, communication.sharding)
+    require_sharding(layout, communication)
+    require_p2p(communication)
+    runs = runs_of(steps, layout, communication)
     draft = Draft(layout, communication)
     add_compute(draft, steps, runs)
     add_transfers(draft, steps)
     add_gathers(draft, steps, runs)
     reduced = add_reductions(draft, steps, runs)
     add_optimizer(draft, steps, reduced)
-    return draft.finish(name)
+    return posted(draft.finish(name), posts)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.columns import NONE, Flags, Integers
-from bfpp.schedules.communication import Sharding
+from bfpp.schedules.communication import Communication
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.draft import (
     COMPUTE,
@@ -79,7 +79,7 @@ def add_gathers(draft: Draft, steps: Steps, runs: Runs) -> None:
             Operation.GATHER,
             runs.rank[lead],
             runs.unit[lead],
-            _gather_rounds(draft.communication.sharding, steps, runs)[lead],
+            _gather_rounds(draft.communication, steps, runs)[lead],
             GATHER,
             peer=draft.layout.peer_of_rank[runs.rank[lead]],
             weight_buffer=runs.weight_buffer[lead],
@@ -106,18 +106,18 @@ def _by_task(
     return run, lead, of_unit[runs.unit[run]]
 
 
-def _gather_rounds(sharding: Sharding, steps: Steps, runs: Runs) -> Integers:
+def _gather_rounds(communication: Communication, steps: Steps, runs: Runs) -> Integers:
     """When to queue the gather of each run.
 
-    Under full sharding, once the buffer is free, and not before the run ahead
-    has begun (that before a block, for both runs in it); else (once a step) before everything.
+    Once the buffer is free, and not before the run so many ahead has begun, unless that begins
+    in one block with it; if it is the one of its step, before everything.
     """
     rounds = np.full(len(runs.first), BEFORE, dtype=np.int32)
-    if sharding is Sharding.FULL:
-        begins, same_rank = steps.round[runs.first], runs.rank[1:] == runs.rank[:-1]
-        rounds[1:] = np.where(same_rank, begins[:-1], BEFORE)
-        together = 1 + np.flatnonzero(same_rank & (begins[1:] == begins[:-1]))
-        rounds[together] = rounds[together - 1]
+    if communication.gathers_runs:
+        ahead = communication.prefetch
+        followers = np.flatnonzero(runs.rank[ahead:] == runs.rank[:-ahead])
+        begins = steps.round[runs.first]
+        rounds[followers + ahead] = np.minimum(begins[followers], begins[followers + ahead] - 1)
         later = runs.weights_after != NONE
         freed = steps.round[runs.last[runs.weights_after[later]]]
         rounds[later] = np.maximum(rounds[later], freed)
@@ -131,9 +131,8 @@ def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Last:
     they come after all of it.
     """
     run, lead, turn = _by_task(draft.layout, runs, runs.reduces)
-    fully_sharded = draft.communication.sharding is Sharding.FULL
     complete = steps.round[runs.last[run]]
-    if not (draft.communication.dp_overlap or fully_sharded):
+    if not (draft.communication.dp_overlap or draft.communication.reduces_runs):
         complete = steps.round[steps.first_of_rank[runs.rank[run] + 1] - 1]
     when = np.full(len(lead), BEFORE, dtype=np.int32)
     np.maximum.at(when, turn, complete)

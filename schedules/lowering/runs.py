@@ -1,13 +1,14 @@
 """Runs of compute steps, and the buffers that their weights and gradients use.
 
 A run is a maximal stretch of one unit among a rank's forward steps, or among
-its backward steps. Where a rank runs forward and backward steps in turn, a run
-of each is under way at once.
+its backward steps, or so many steps of it as a run may have. Where a rank runs
+forward and backward steps in turn, a run of each is under way at once.
 
-Without full sharding each unit has buffers of its own. With it, runs take
-turns in two weight buffers, so that one is gathered while another is in use;
-where runs overlap on a rank, each pass has two (the paper: depth-first "has
-twice as many reconstructed layers"). Gradients have two buffers as well.
+What is gathered, or reduced, once a step has buffers of its own for each unit.
+Else runs take turns in two weight buffers, so that one is gathered while another
+is in use, or in as many as are asked for; where runs overlap on a rank, each pass
+has its own (the paper: depth-first "has twice as many reconstructed layers").
+Gradients have two buffers as well.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Flags, Integers
-from bfpp.schedules.communication import Sharding
+from bfpp.schedules.columns import NONE, Flags, Integers, turns
+from bfpp.schedules.communication import Communication, Sharding
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.step_table import Steps
 
-BUFFERS = 2
-"""How many runs of one sequence hold weights, or gradients, at once."""
+GRADIENT_BUFFERS = 2
+"""How many runs of a rank hold gradients at once."""
 
 
 class Runs(NamedTuple):
@@ -48,41 +49,41 @@ class Runs(NamedTuple):
     gradients_after: Integers
 
 
-def runs_of(steps: Steps, layout: Layout, sharding: Sharding) -> Runs:
+def runs_of(steps: Steps, layout: Layout, communication: Communication) -> Runs:
     """The runs of all ranks, and who gathers, reduces, and uses which buffer."""
-    of_step, first, last = _stretches(steps)
+    of_step, first, last = _stretches(steps, communication.run_length)
     rank, unit, is_backward = steps.rank[first], steps.unit[first], ~steps.is_forward[first]
-    spans = {"of_step": of_step, "first": first, "last": last, "rank": rank, "unit": unit}
-    if sharding is not Sharding.FULL:
-        own, copy = layout.unit_on_rank[unit], rank * layout.units + unit
-        nothing = np.full(len(first), NONE, dtype=np.int32)
-        return Runs(
-            **spans,
-            gathers=_first_of_unit(copy) & (sharding is Sharding.PARTIAL),
-            reduces=_last_backward_of_unit(copy, is_backward),
-            weight_buffer=own,
-            gradient_buffer=own,
-            weights_after=nothing,
-            gradients_after=nothing,
-        )
-    adds_gradients = np.zeros(len(first), dtype=bool)
-    adds_gradients[of_step[steps.adds_gradients]] = True
-    everywhere = np.ones(len(first), dtype=bool)
-    apart = is_backward & _overlap(first, last, rank)[rank]
-    weight_buffer, weights_after = _take_turns(rank * 2 + apart, everywhere)
-    gradient_buffer, gradients_after = _take_turns(rank, adds_gradients)
+    own, copy = layout.unit_on_rank[unit], rank * layout.units + unit
+    nothing = np.full(len(first), NONE, dtype=np.int32)
+    gathers = _first_of_unit(copy) & (communication.sharding is not Sharding.NONE)
+    reduces = _last_backward_of_unit(copy, is_backward)
+    weight_buffer, weights_after = gradient_buffer, gradients_after = own, nothing
+    if communication.gathers_runs:
+        gathers = np.ones(len(first), dtype=bool)
+        apart = is_backward & _overlap(steps, first, last)[rank]
+        buffers = communication.weight_buffers
+        weight_buffer, weights_after = _take_turns(rank * 2 + apart, gathers, buffers)
+        weight_buffer += buffers * apart
+    if communication.reduces_runs:
+        reduces = np.zeros(len(first), dtype=bool)
+        reduces[of_step[steps.adds_gradients]] = True
+        gradient_buffer, gradients_after = _take_turns(rank, reduces, GRADIENT_BUFFERS)
     return Runs(
-        **spans,
-        gathers=everywhere,
-        reduces=adds_gradients,
-        weight_buffer=weight_buffer + BUFFERS * apart,
-        gradient_buffer=gradient_buffer,
-        weights_after=weights_after,
-        gradients_after=gradients_after,
+        of_step,
+        first,
+        last,
+        rank,
+        unit,
+        gathers,
+        reduces,
+        weight_buffer,
+        gradient_buffer,
+        weights_after,
+        gradients_after,
     )
 
 
-def _stretches(steps: Steps) -> tuple[Integers, Integers, Integers]:
+def _stretches(steps: Steps, length: int | None) -> tuple[Integers, Integers, Integers]:
     """The run of each step, and each run's first and last step."""
     by_pass = np.lexsort((~steps.is_forward, steps.rank)).astype(np.int32)
     rank, unit, is_forward = steps.rank[by_pass], steps.unit[by_pass], steps.is_forward[by_pass]
@@ -90,7 +91,9 @@ def _stretches(steps: Steps) -> tuple[Integers, Integers, Integers]:
     same &= unit[1:] == unit[:-1]
     same &= is_forward[1:] == is_forward[:-1]
     begins = np.append(True, ~same)
-    ends = np.append(~same, True)
+    if length is not None:
+        begins |= turns(begins) % length == 0
+    ends = np.append(begins[1:], True)
     in_order = np.argsort(by_pass[begins])
     number = np.empty_like(in_order)
     number[in_order] = np.arange(len(in_order))
@@ -99,11 +102,11 @@ def _stretches(steps: Steps) -> tuple[Integers, Integers, Integers]:
     return of_step, by_pass[begins][in_order], by_pass[ends][in_order]
 
 
-def _overlap(first: Integers, last: Integers, rank: Integers) -> Flags:
-    """For each rank, whether some run begins before another has ended."""
-    early = np.append(first[1:] < last[:-1], False)
-    overlaps = np.zeros(int(rank[-1]) + 1, dtype=bool)
-    overlaps[rank[early]] = True
+def _overlap(steps: Steps, first: Integers, last: Integers) -> Flags:
+    """For each rank, whether a run begins before another has ended, or in a block with it."""
+    overlaps = np.zeros(len(steps.first_of_rank) - 1, dtype=bool)
+    overlaps[steps.rank[first[:-1][first[1:] < last[:-1]]]] = True
+    overlaps[steps.rank[steps.block != NONE]] = True
     return overlaps
 
 
@@ -122,14 +125,14 @@ def _last_backward_of_unit(unit: Integers, is_backward: Flags) -> Flags:
     return last
 
 
-def _take_turns(sequence: Integers, chosen: Flags) -> tuple[Integers, Integers]:
+def _take_turns(sequence: Integers, chosen: Flags, buffers: int) -> tuple[Integers, Integers]:
     """For the chosen runs of each sequence, the buffer each uses, and who used it before."""
     run = np.flatnonzero(chosen)
     run = run[np.argsort(sequence[run], kind="stable")]
     begins = np.append(True, sequence[run[1:]] != sequence[run[:-1]])
-    turn = np.arange(len(run)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    turn = turns(begins)
     buffer, after = np.full((2, len(sequence)), NONE, dtype=np.int32)
-    buffer[run] = turn % BUFFERS
-    later = np.flatnonzero(turn >= BUFFERS)
-    after[run[later]] = run[later - BUFFERS]
+    buffer[run] = turn % buffers
+    later = np.flatnonzero(turn >= buffers)
+    after[run[later]] = run[later - buffers]
     return buffer, after

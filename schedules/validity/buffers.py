@@ -14,8 +14,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Integers, among
-from bfpp.schedules.communication import Sharding
+from bfpp.schedules.columns import NONE, Integers, among, turns
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import (
     GRADIENTS,
@@ -117,19 +116,22 @@ def _not_of_its_unit(graph: TaskGraph, found: Uses) -> list[tuple[int, int]]:
 
 
 def gathers(buffers: Buffers) -> Iterator[Finding]:
-    """One gather for each unit (partial sharding) or each run (full), else none."""
-    yield from _one_each(buffers.graph, _fill(), buffers.served)
+    """One gather for each unit (partial sharding, or once a step) or each run, else none."""
+    per_run = buffers.graph.communication.gathers_runs
+    yield from _one_each(buffers.graph, _fill(), buffers.served, per_run=per_run)
 
 
 def reductions(buffers: Buffers) -> Iterator[Finding]:
     """One reduction for each unit, or (full sharding) for each backward run."""
-    yield from _one_each(buffers.graph, _empty(), buffers.covered)
+    per_run = buffers.graph.communication.reduces_runs
+    yield from _one_each(buffers.graph, _empty(), buffers.covered, per_run=per_run)
 
 
 def _runs(graph: TaskGraph) -> Integers:
     """For each task that is a compute step, the first one of its run.
 
-    A run is a stretch of one unit among a rank's forward steps, or among its backward steps.
+    A run is a stretch of one unit among a rank's forward steps, or among its backward steps, or
+    so many of these as a run may have.
     """
     step = having(graph, compute_steps())
     backward = graph.operation[step] != Operation.FORWARD
@@ -139,21 +141,19 @@ def _runs(graph: TaskGraph) -> Integers:
     begins = np.ones(len(step), dtype=bool)
     begins[1:] = (rank[1:] != rank[:-1]) | (unit[1:] != unit[:-1])
     begins[1:] |= backward[1:] != backward[:-1]
+    if length := graph.communication.run_length:
+        begins |= turns(begins) % length == 0
     run = np.full(len(graph), NONE, dtype=np.int32)
     run[step] = step[begins][np.cumsum(begins) - 1]
     return run
 
 
 def _one_each(
-    graph: TaskGraph, operations: Collection[Operation], found: Uses
+    graph: TaskGraph, operations: Collection[Operation], found: Uses, *, per_run: bool
 ) -> Iterator[Finding]:
-    """Every use has one task of these operations, and every such task is of one use.
-
-    A use is a unit, or (full sharding) a run of it.
-    """
-    is_run = graph.communication.sharding is Sharding.FULL
-    use_of_step = _runs(graph) if is_run else graph.unit
-    in_words = partial(_run_in_words if is_run else _unit_in_words, graph)
+    """Every use, a unit or a run of it, has one of these tasks, and every such task one use."""
+    use_of_step = _runs(graph) if per_run else graph.unit
+    in_words = partial(_run_in_words if per_run else _unit_in_words, graph)
     used = found.task != NONE
     pairs = found.task[used] * SPAN + use_of_step[found.step[used]]
     task, use = np.divmod(np.unique(pairs), SPAN)

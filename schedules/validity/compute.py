@@ -45,14 +45,13 @@ def passes(graph: TaskGraph) -> Iterator[Finding]:
     """Every unit runs every micro-batch forward once, and backward once or in two halves."""
     layout = graph.layout
     done = {operation: having(graph, (operation,)) for operation in compute_steps()}
-    found = cells(graph, np.concatenate(list(done.values())))
+    found = cells(graph, having(graph, done))
     within = graph.layout.units * (layout.microbatches + 1)
     is_cell = np.arange(within) % (layout.microbatches + 1) != 0
     strange = found[(found < 0) | ~is_cell[found.clip(0)]]
     right = np.ones(within, dtype=bool)
     for datum in MADE_ONCE:
-        makers = of_scope(Scope.CELL, writers(datum))
-        made = cells(graph, np.concatenate([done[step] for step in makers]))
+        made = cells(graph, having(graph, of_scope(Scope.CELL, writers(datum))))
         right &= np.bincount(made[made >= 0], minlength=within) == 1
     wrong = np.append(np.unique(strange), np.flatnonzero(is_cell & ~right))
     for cell in np.sort(wrong).tolist():

@@ -5,7 +5,7 @@ dependencies have ended. So it waits for its dependencies and for the task
 before it on each of its lanes (`graph.followers`). Nothing here knows what tasks mean.
 
 - `replay` runs all lanes in order with unbuffered sends, and says which tasks never start.
-- `circle` says which of those wait for each other.
+- `waits` says why each of a circle of tasks waits for the next.
 - `HappensBefore` says which tasks have ended before another one starts, however long
   anything takes.
 """
@@ -20,6 +20,7 @@ import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, group_by
 from bfpp.schedules.graph import TaskGraph
+from bfpp.schedules.waiting import turns
 
 LANES_AT_ONCE = 32
 """How many columns of clocks a search holds: what bounds its memory."""
@@ -27,21 +28,9 @@ LANES_AT_ONCE = 32
 
 def replay(graph: TaskGraph) -> Integers:
     """Each task's turn in one order in which all can run; `NONE` if it never starts."""
-    numbers = np.arange(len(graph), dtype=np.int32)
     if (graph.dependencies.member < graph.dependent).all():
-        return numbers
-    start, follower = graph.followers
-    waiting = np.bincount(follower, minlength=len(graph)).tolist()
-    bounds, followers = start.tolist(), follower.tolist()
-    ready = [task for task, count in enumerate(waiting) if not count]
-    for task in ready:  # grows
-        for other in followers[bounds[task] : bounds[task + 1]]:
-            waiting[other] -= 1
-            if not waiting[other]:
-                ready.append(other)
-    turn = np.full(len(graph), NONE, dtype=np.int32)
-    turn[ready] = numbers[: len(ready)]
-    return turn
+        return np.arange(len(graph), dtype=np.int32)
+    return turns(predecessors(graph))
 
 
 def predecessors(graph: TaskGraph) -> Groups:
@@ -52,19 +41,6 @@ def predecessors(graph: TaskGraph) -> Groups:
         np.append(graph.dependencies.member, ahead),
         len(graph),
     )
-
-
-def circle(graph: TaskGraph, turn: Integers) -> list[int]:
-    """Tasks of which each waits for the next, and the last for the first."""
-    waits = predecessors(graph)
-    path: dict[int, None] = {}
-    task = int(np.argmin(turn))
-    while task not in path:
-        path[task] = None
-        ahead = waits.of(task)
-        task = int(ahead[np.argmin(turn[ahead])])
-    tasks = list(path)
-    return tasks[tasks.index(task) :]
 
 
 class HappensBefore:
