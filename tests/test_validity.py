@@ -53,7 +53,14 @@ steady = settings(
 
 
 def objections(graph: TaskGraph) -> set[str]:
-    return {each.rule for each in violations(graph) if each.kind is Kind.WRONG}
+    """The rules that are broken, but for when what is of no use is done."""
+    found = violations(graph)
+    useless = {each.tasks[0] for each in found if each.message.endswith("is of no use")}
+    return {
+        each.rule
+        for each in found
+        if each.kind is Kind.WRONG and not (each.rule == "optimizer" and useless & {*each.tasks})
+    }
 
 
 def judge(graph: TaskGraph) -> tuple[bool, bool]:

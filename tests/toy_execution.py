@@ -162,7 +162,7 @@ class Machine:
         self.activations: dict[tuple[int, int, int], float] = {}
         self.saved: dict[tuple[int, int, int], float] = {}
         self.gradients: dict[tuple[int, int, int], float] = {}
-        self.halves: dict[tuple[int, int, int], float] = {}
+        self.halves: dict[tuple[int, int, int], tuple[float, float]] = {}
         self.added: defaultdict[tuple[int, int], float] = defaultdict(int)
         self.reduced: defaultdict[tuple[int, int], float] = defaultdict(int)
         self.norms: defaultdict[int, float] = defaultdict(int)
@@ -218,15 +218,17 @@ class Machine:
         weight, gradient = self.find_weight(task), self.incoming(task)
         value = self.saved.get(here, NOTHING)
         yield
-        self.gradients[here] = gradient * unchanged(weight, self.find_weight(task))
-        self.halves[here] = gradient * value
+        weight = unchanged(weight, self.find_weight(task))
+        self.gradients[here] = gradient * weight
+        self.halves[here] = gradient * value, weight
 
     def backward_weight(self, task: Task) -> Iterator[None]:
         weight = self.find_weight(task)
-        half = self.halves.get((task.rank, task.unit, task.microbatch), NOTHING)
+        here = task.rank, task.unit, task.microbatch
+        gradient, same = self.halves.get(here, (NOTHING, NOTHING))
         yield
-        weight = unchanged(weight, self.find_weight(task))
-        self.added[task.rank, task.gradient_buffer] += half + weight
+        weight = unchanged(same, unchanged(weight, self.find_weight(task)))
+        self.added[task.rank, task.gradient_buffer] += gradient + weight
 
     def transfer(self, task: Task) -> Iterator[None]:
         activations = task.operation is Operation.TRANSFER_ACTIVATIONS
