@@ -8,6 +8,7 @@ import sys
 from bfpp import options as shared
 from bfpp.results import print_json
 from bfpp.schedules.steps import in_units
+from bfpp.schedules.torch_actions import write_actions
 from bfpp.schedules.torch_format import write_orders
 
 
@@ -15,12 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp orders`."""
     shared.add_schedule_argument(parser)
     shared.add_layout_arguments(parser)
+    shared.add_communication_arguments(parser)
     parser.add_argument(
         "--format",
-        choices=["torch"],
+        choices=["torch", "torch-actions"],
         default="torch",
         help="the words of torch.distributed.pipelining: stage, F or B (or the halves I and W), "
-        "micro-batch (default: torch)",
+        "micro-batch; or with communication among them, which its runtime loads as compute_comms "
+        "(default: torch)",
     )
     shared.add_json_argument(parser)
 
@@ -29,7 +32,10 @@ def run(options: argparse.Namespace) -> int:
     """Print one line a rank."""
     configuration = shared.pipeline(options)
     schedule, layout = configuration.schedule, configuration.layout
-    lines = write_orders([in_units(order, layout) for order in schedule.orders(layout)])
+    if options.format == "torch":
+        lines = write_orders([in_units(order, layout) for order in schedule.orders(layout)])
+    else:
+        lines = write_actions(configuration.graph())
     if options.json:
         print_json(
             {"schedule": schedule.name, "orders": [row.split(",") for row in lines.splitlines()]}

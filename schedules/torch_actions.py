@@ -1,0 +1,105 @@
+"""A task graph as the actions of PyTorch's pipeline runtime, one line a rank.
+
+The words of `bfpp.schedules.torch_format` with communication among them: `1SEND_F3` and
+`2RECV_F3`, `2SEND_B3` and `1RECV_B3`; of fully sharded stages `2UNSHARD` before the first of
+their steps that finds these weights, `2RESHARD` after the last, and `2REDUCE_GRAD`. PyTorch has
+one place for the weights of a stage: what several runs hold at once is unsharded once. All ranks
+list what they share in the order of the tasks' numbers, in which no rank waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bfpp.schedules.columns import NONE
+from bfpp.schedules.graph import Task, TaskGraph
+from bfpp.schedules.invalid import InvalidConfiguration
+from bfpp.schedules.operations import Operation, compute_steps
+from bfpp.schedules.torch_format import word
+
+CARRIED = {
+    Operation.TRANSFER_ACTIVATIONS: ("F", +1),
+    Operation.TRANSFER_GRADIENTS: ("B", -1),
+}
+"""The letter of what is sent, and how many stages on it is received."""
+
+
+class Action(NamedTuple):
+    """A word of a rank, beside or right after a task; one more, or less, that holds the stage."""
+
+    rank: int
+    task: int
+    is_after: bool
+    word: str
+    stage: int = NONE
+    holds: int = 0
+
+
+def write_actions(graph: TaskGraph) -> str:
+    """The actions of all ranks; raises `InvalidConfiguration` for stages of several units."""
+    if max(graph.layout.units_per_stage) > 1:
+        raise InvalidConfiguration(
+            "units_per_stage", "PyTorch gathers a stage as a whole: one unit alone"
+        )
+    rows: list[list[str]] = [[] for _ in range(graph.layout.pp)]
+    holding = Counter[tuple[int, int]]()
+    for action in sorted([*_beside(graph), *_reshards(graph)]):
+        place = action.rank, action.stage
+        before = holding[place]
+        holding[place] += action.holds
+        if not action.holds or 0 in (before, holding[place]):
+            rows[action.rank].append(action.word)
+    return "".join(",".join(row).replace(";,", ";") + "\n" for row in rows)
+
+
+def _beside(graph: TaskGraph) -> Iterator[Action]:
+    """What each task is called where it runs."""
+    for task in graph.tasks():
+        stage = task.unit
+        if task.operation in compute_steps():
+            yield Action(task.rank, task.number, False, _compute(task))
+        elif task.operation in CARRIED:
+            letter, on = CARRIED[task.operation]
+            sent, received = f"{stage}SEND_{letter}", f"{stage + on}RECV_{letter}"
+            yield Action(task.rank, task.number, False, f"{sent}{task.microbatch}")
+            yield Action(task.peer, task.number, False, f"{received}{task.microbatch}")
+        elif task.operation is Operation.GATHER:
+            yield from (Action(*end, False, f"{stage}UNSHARD", stage, 1) for end in _ends(task))
+        elif task.operation is Operation.REDUCE:
+            yield from (Action(*end, False, f"{stage}REDUCE_GRAD") for end in _ends(task))
+
+
+def _compute(task: Task) -> str:
+    """A step, which may begin or end a block."""
+    name = word((int(task.operation), task.stage, task.microbatch, False))
+    if task.block == NONE:
+        return name
+    return f"({name};" if task.block == task.number else f"{name})OVERLAP_F_B"
+
+
+def _reshards(graph: TaskGraph) -> Iterator[Action]:
+    """After the last use of what is gathered: before its buffer's next gather, or of all."""
+    held: dict[tuple[int, int], tuple[int, int]] = {}
+    ends = {task.block: task.number for task in graph.tasks() if task.block != NONE}
+
+    def reshard(rank: int, stage: int, last_use: int) -> Action:
+        return Action(rank, ends.get(last_use, last_use), True, f"{stage}RESHARD", stage, -1)
+
+    for task in graph.tasks():
+        if task.operation is Operation.GATHER:
+            for rank, number in _ends(task):
+                place = rank, task.weight_buffer
+                if place in held:
+                    yield reshard(rank, *held[place])
+                held[place] = task.unit, number
+        elif (place := (task.rank, task.weight_buffer)) in held:
+            held[place] = task.unit, task.number
+    for (rank, _), use in held.items():
+        yield reshard(rank, *use)
+
+
+def _ends(task: Task) -> Iterator[tuple[int, int]]:
+    """Where a gather or a reduction is: on its rank, and on that of a second copy."""
+    return ((rank, task.number) for rank in (task.rank, task.peer) if rank != NONE)
