@@ -220,14 +220,18 @@ def _data_tasks(
     rank: int, steps: list[ObjectTask], layout: Layout, communication: Communication
 ) -> list[ObjectTask]:
     """A rank's gathers, reductions and optimizer step; gives its steps their buffers."""
-    runs = _runs(steps)
-    if communication.sharding is Sharding.FULL:
-        gathers, reductions = _fully_sharded(runs)
+    runs = _runs(steps, communication.run_length or len(steps))
+    own = {unit: number for number, unit in enumerate(layout.units_of(rank))}
+    if communication.gathers_runs:
+        gathers = _gathers_of_runs(runs, communication)
     else:
-        gathers, reductions = _once_a_step(runs, layout.units_of(rank), communication.sharding)
-        if not communication.dp_overlap:
-            for reduction in reductions:
-                reduction.turn = steps[-1].turn
+        gathers = _gathers_of_units(runs, own, communication.sharding)
+    if communication.reduces_runs:
+        return [*gathers, *_reductions_of_runs(runs)]
+    reductions = _reductions_of_units(runs, own)
+    if not communication.dp_overlap:
+        for reduction in reductions:
+            reduction.turn = steps[-1].turn
     return [*gathers, *reductions]
 
 
@@ -284,14 +288,14 @@ def _updates(
     return [*norms, *updates]
 
 
-def _runs(steps: list[ObjectTask]) -> list[ObjectRun]:
+def _runs(steps: list[ObjectTask], length: int) -> list[ObjectRun]:
     """A rank's runs, in the order of their first steps."""
     runs: list[ObjectRun] = []
     under_way: dict[bool, ObjectRun] = {}
     for step in steps:
         forward = step.operation == FORWARD
         run = under_way.get(forward)
-        if run is None or run.first.unit != step.unit:
+        if run is None or run.first.unit != step.unit or len(run.steps) == length:
             run = under_way[forward] = ObjectRun()
             runs.append(run)
         run.steps.append(step)
@@ -314,57 +318,76 @@ def _reduction(run: ObjectRun, buffer: int) -> ObjectTask:
     return reduction
 
 
-def _use_buffers(run: ObjectRun, weights: int, gradients: int) -> None:
+def _use_weights(run: ObjectRun, buffer: int) -> None:
     for step in run.steps:
-        step.weight_buffer = weights
+        step.weight_buffer = buffer
+
+
+def _use_gradients(run: ObjectRun, buffer: int) -> None:
+    for step in run.steps:
         if step.operation in (BACKWARD, BACKWARD_WEIGHT):
-            step.gradient_buffer = gradients
+            step.gradient_buffer = buffer
 
 
-def _once_a_step(
-    runs: list[ObjectRun], stages: list[int], sharding: Sharding
-) -> tuple[list[ObjectTask], list[ObjectTask]]:
-    """Buffers of each stage's own; a gather before its first run, a reduction after its last."""
-    own = {stage: number for number, stage in enumerate(stages)}
-    last_backward = {run.first.unit: run for run in runs if not run.is_forward}
-    gathers, reductions, seen = [], [], set()
+def _gathers_of_units(
+    runs: list[ObjectRun], own: dict[int, int], sharding: Sharding
+) -> list[ObjectTask]:
+    """Buffers of each unit's own; if weights are sharded, a gather before its first run."""
+    gathers, seen = [], set()
     for run in runs:
-        stage = run.first.unit
-        _use_buffers(run, own[stage], own[stage])
-        if sharding is Sharding.PARTIAL and stage not in seen:
-            gathers.append(_gather(run, NOTHING, own[stage]))
-        seen.add(stage)
-        if run is last_backward[stage]:
-            reductions.append(_reduction(run, own[stage]))
-    return gathers, reductions
+        unit = run.first.unit
+        _use_weights(run, own[unit])
+        if sharding is not Sharding.NONE and unit not in seen:
+            gathers.append(_gather(run, NOTHING, own[unit]))
+        seen.add(unit)
+    return gathers
 
 
-def _fully_sharded(runs: list[ObjectRun]) -> tuple[list[ObjectTask], list[ObjectTask]]:
-    """A gather before every run, a reduction after every one that adds gradients."""
-    passes_overlap = any(later.first.turn < run.last.turn for run, later in pairwise(runs))
+def _reductions_of_units(runs: list[ObjectRun], own: dict[int, int]) -> list[ObjectTask]:
+    """Buffers of each unit's own; a reduction after its last backward run."""
+    last_backward = {run.first.unit: run for run in runs if not run.is_forward}
+    for run in runs:
+        _use_gradients(run, own[run.first.unit])
+    return [
+        _reduction(run, own[run.first.unit]) for run in runs if run is last_backward[run.first.unit]
+    ]
+
+
+def _gathers_of_runs(runs: list[ObjectRun], communication: Communication) -> list[ObjectTask]:
+    """A gather before every run, once a buffer is free and the run ahead has begun."""
+    overlap = any(later.first.turn < run.last.turn for run, later in pairwise(runs))
+    overlap |= any(step.pair for run in runs for step in run.steps)
     users: dict[bool, list[ObjectRun]] = {True: [], False: []}
-    reduced: list[ObjectTask] = []
+    buffers, prefetch = communication.weight_buffers, communication.prefetch
     gathers = []
     for number, run in enumerate(runs):
-        apart = passes_overlap and not run.is_forward
+        apart = overlap and not run.is_forward
         before = users[apart]
-        weights = len(before) % AT_ONCE + AT_ONCE * apart
-        ahead = [before.first.turn for before in runs[max(number - 2, 0) : number]]
-        turn = max((turn for turn in ahead if turn < run.first.turn), default=NOTHING)
-        freed = before[-AT_ONCE].last if len(before) >= AT_ONCE else None
+        weights = len(before) % buffers + buffers * apart
+        turn = NOTHING
+        if number >= prefetch:
+            turn = min(runs[number - prefetch].first.turn, run.first.turn - 1)
+        freed = before[-buffers].last if len(before) >= buffers else None
         gather = _gather(run, max(turn, freed.turn) if freed else turn, weights)
         if freed:
             gather.dependencies.append(freed)
         gathers.append(gather)
         before.append(run)
-        gradients = NOTHING
+        _use_weights(run, weights)
+    return gathers
+
+
+def _reductions_of_runs(runs: list[ObjectRun]) -> list[ObjectTask]:
+    """A reduction after every run that adds gradients; a buffer's next run waits for it."""
+    reduced: list[ObjectTask] = []
+    for run in runs:
         if run.adds_gradients:
             gradients = len(reduced) % AT_ONCE
             if len(reduced) >= AT_ONCE:
                 run.first.dependencies.append(reduced[-AT_ONCE])
             reduced.append(_reduction(run, gradients))
-        _use_buffers(run, weights, gradients)
-    return gathers, reduced
+            _use_gradients(run, gradients)
+    return reduced
 
 
 def _put_on_lanes(
