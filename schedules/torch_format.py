@@ -88,7 +88,7 @@ def read_orders(text: str | bytes) -> list[Order]:
     while lines and (not lines[-1].strip() or _is_remark(lines[-1])):
         lines.pop()
     orders = [
-        np.array(list(_steps(line, number)), dtype=STEP)
+        np.array(list(steps_of(line, number)), dtype=STEP)
         for number, line in enumerate(lines, 1)
         if not _is_remark(line)
     ]
@@ -120,7 +120,8 @@ def _decoded(text: str | bytes) -> str:
         raise MalformedOrders(f"is not text: byte {error.start} is not UTF-8") from None
 
 
-def _steps(line: str, number: int) -> Iterator[Step]:
+def steps_of(line: str, number: int = 1) -> Iterator[Step]:
+    """The compute steps of one line; raises `MalformedOrders` for what is no action."""
     for position, cell in enumerate(line.split(","), 1):
         action = cell.strip().removeprefix('"').removesuffix('"').strip()
         block = _BLOCK.fullmatch(action)
