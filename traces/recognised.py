@@ -20,7 +20,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from bfpp.schedules.operations import OPERATIONS, Operation
@@ -111,20 +111,13 @@ def _named_so(seen: Recorded, span: Range) -> list[Pass]:
         steps = list(steps_of(span.name.removeprefix(_ACTION)))
     except MalformedOrders:
         return []
-    begins = [span.start, *_between(seen, span)][: len(steps)]
-    times = pairwise([*begins, span.end])
+    parts = [(span.start, span.end)]
+    if len(steps) > 1:  # PyTorch runs the passes of a block in turn
+        parts = [(it.start, it.end) for it in _by_operators(seen.during(span))]
     return [
-        Pass(OPERATIONS[operation], stage, microbatch, start, end)
-        for (operation, stage, microbatch, _), (start, end) in zip(steps, times, strict=False)
+        Pass(OPERATIONS[operation], stage, microbatch, *times)
+        for (operation, stage, microbatch, _), times in zip(steps, parts, strict=False)
     ]
-
-
-def _between(seen: Recorded, block: Range) -> Iterator[float]:
-    """When a block goes over from one of its passes to the other: PyTorch runs them in turn."""
-    inside = list(within(seen.operators, block))
-    for one, other in pairwise(inside):
-        if _is_autograd(one) != _is_autograd(other):
-            yield other.start
 
 
 def _is_autograd(it: Range) -> bool:
@@ -162,10 +155,15 @@ def _kind(seen: Recorded, operator: Range) -> str:
 
 
 def _computing(seen: Recorded, it: Pass) -> Pass:
-    """The pass from its first to its last computing part; as it is, if none is known."""
+    """The pass from its first to its last computing part; a half may have none, after its wait.
+
+    As its range is, where the profiler was told to look at names alone.
+    """
+    if not seen.work:
+        return it
     parts = within(seen.work, Range("", it.start, it.start, it.end))
     if not parts:
-        return it
+        return it._replace(start=it.end)
     return it._replace(start=min(it.start for it in parts), end=max(it.end for it in parts))
 
 

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--out",
         [formats.TIMELINE],
-        "write the timeline, for bfpp show, diff and explain (compressed if FILE ends in .gz)",
+        "write the timeline, for bfpp show and bfpp diff (compressed if FILE ends in .gz)",
         required=True,
     )
     add_force_argument(parser)
