@@ -8,7 +8,7 @@ too, where the profiler recorded stacks.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -75,14 +75,14 @@ class Recorded:
             functions=within(self.functions, span),
             operators=within(self.operators, span),
             kernels=within(self.kernels, span),
-            kept=self.kept[bisect_left(self.kept, span.start) : bisect_right(self.kept, span.end)],
+            kept=self.kept[bisect_left(self.kept, span.start) : bisect_left(self.kept, span.end)],
         )
 
 
 def within(ranges: Sequence[Range], span: Range) -> Sequence[Range]:
     """Those that the host began within a range."""
-    first = bisect_left(ranges, span.start, key=_launched)
-    return ranges[first : bisect_right(ranges, span.end, key=_launched)]
+    first, last = (bisect_left(ranges, at, key=_launched) for at in (span.start, span.end))
+    return ranges[first:last]
 
 
 def recorded(trace: object) -> Recorded:
