@@ -36,6 +36,7 @@ class Range(NamedTuple):
     """Something that ran; `launched` is when the host began it, where a device ran it."""
 
     name: str
+    thread: object
     launched: float
     start: float
     end: float
@@ -127,7 +128,8 @@ def _ranges(
         if event.get("cat") in categories:
             start = _seconds(event)
             end = start + float(event["dur"]) * SECONDS_PER_MICROSECOND
-            found.append(Range(str(event["name"]), launched(event), start, end))
+            thread = event["pid"], event["tid"]
+            found.append(Range(str(event["name"]), thread, launched(event), start, end))
     return sorted(found, key=_launched)
 
 

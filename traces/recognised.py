@@ -29,11 +29,12 @@ from bfpp.traces.kineto import COMMUNICATES, Range, Recorded, within
 
 
 class Pass(NamedTuple):
-    """A pass that ran; its stage and its micro-batch, where its name says so."""
+    """A pass that a thread of the host ran; its stage and micro-batch, where its name says so."""
 
     operation: Operation
     stage: int | None
     microbatch: int | None
+    thread: object
     start: float
     end: float
 
@@ -102,9 +103,11 @@ def recognised(seen: Recorded) -> Recognised:
 def _named_so(seen: Recorded, span: Range) -> list[Pass]:
     """The passes that a range's name says it is: none, one, or the two of a block."""
     if found := _NUMBERED.fullmatch(span.name):
-        return [Pass(_KINDS[found[1].lower()], None, int(found[2]), span.start, span.end)]
+        return [
+            Pass(_KINDS[found[1].lower()], None, int(found[2]), span.thread, span.start, span.end)
+        ]
     if found := _FUNCTION.fullmatch(span.name):
-        return [Pass(_KINDS[found[1]], None, None, span.start, span.end)]
+        return [Pass(_KINDS[found[1]], None, None, span.thread, span.start, span.end)]
     if not span.name.startswith(_ACTION):
         return []
     try:
@@ -115,7 +118,7 @@ def _named_so(seen: Recorded, span: Range) -> list[Pass]:
     if len(steps) > 1:  # PyTorch runs the passes of a block in turn
         parts = [(it.start, it.end) for it in _by_operators(seen.during(span))]
     return [
-        Pass(OPERATIONS[operation], stage, microbatch, *times)
+        Pass(OPERATIONS[operation], stage, microbatch, span.thread, *times)
         for (operation, stage, microbatch, _), times in zip(steps, parts, strict=False)
     ]
 
@@ -140,7 +143,7 @@ def _by_operators(seen: Recorded) -> Iterator[Pass]:
     for kind, members in groupby(told, key=lambda pair: pair[0]):
         if kind in _KINDS:
             run = [it for _, it in members]
-            yield Pass(_KINDS[kind], None, None, run[0].start, run[-1].end)
+            yield Pass(_KINDS[kind], None, None, run[0].thread, run[0].start, run[-1].end)
 
 
 def _kind(seen: Recorded, operator: Range) -> str:
@@ -161,17 +164,23 @@ def _computing(seen: Recorded, it: Pass) -> Pass:
     """
     if not seen.work:
         return it
-    parts = within(seen.work, Range("", it.start, it.start, it.end))
+    parts = _begun(seen, seen.work, Range("", it.thread, it.start, it.start, it.end))
     if not parts:
         return it._replace(start=it.end)
     return it._replace(start=min(it.start for it in parts), end=max(it.end for it in parts))
+
+
+def _begun(seen: Recorded, ranges: Sequence[Range], span: Range) -> Sequence[Range]:
+    """What began in a range: by its own thread, but kernels may be launched for it by others."""
+    inside = within(ranges, span)
+    return inside if seen.kernels else [it for it in inside if it.thread == span.thread]
 
 
 def _receives(seen: Recorded, received: Sequence[Range]) -> Iterator[Receive]:
     """What arrived in ranges that say what they receive."""
     for span in seen.annotations:
         found = _RECEIVE.fullmatch(span.name)
-        inside = within(received, span) if found else ()
+        inside = _begun(seen, received, span) if found else ()
         if found and inside:
             operation, stages_on = _ARRIVES[found[2]]
             sender, microbatch = int(found[1]) + stages_on, int(found[3])
