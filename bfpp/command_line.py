@@ -21,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 from bfpp import __version__, errors
 from bfpp.executor.shortage import shortage
@@ -34,6 +35,7 @@ COMMANDS = {
     "compare": "several schedules side by side: one table, one figure",
     "show": "a saved timeline, simulated or measured: tables and pictures",
     "diff": "two saved timelines of one step: what a prediction gets wrong, and where",
+    "import": "a timeline from the traces of torch.profiler, or from one of --perfetto",
     "explain": "why a step takes as long as it does, and what it depends on",
     "calibrate": "measure on this machine what the simulator needs",
     "run": "train a model with the schedule",
@@ -130,7 +132,7 @@ def _parsers(words: list[str]) -> tuple[Parser, Parser | None]:
             name, help=summary, description=f"bfpp {name}: {summary}.", allow_abbrev=False
         )
         if name == chosen:
-            module = import_module(f"bfpp.commands.{name}")
+            module = import_module(f"bfpp.commands.{name}{'_' * iskeyword(name)}")
             module.add_arguments(command)
             command.set_defaults(run=module.run, parser=command)
             found = command

@@ -88,7 +88,7 @@ def read_orders(text: str | bytes) -> list[Order]:
     Raises `MalformedOrders`, which names the line, the cell and what it holds,
     for anything but actions, and for a file without any compute step.
     """
-    orders = [np.array(list(_steps(line, number)), dtype=STEP) for number, line in _ranks(text)]
+    orders = [np.array(list(steps_of(line, number)), dtype=STEP) for number, line in _ranks(text)]
     if not any(map(len, orders)):
         raise MalformedOrders("holds no compute step (such as 0F0 or 0B0)")
     return orders
@@ -142,7 +142,8 @@ def _decoded(text: str | bytes) -> str:
         raise MalformedOrders(f"is not text: byte {error.start} is not UTF-8") from None
 
 
-def _steps(line: str, number: int) -> Iterator[Step]:
+def steps_of(line: str, number: int = 1) -> Iterator[Step]:
+    """The compute steps of one line; raises `MalformedOrders` for what is no action."""
     for position, cell in enumerate(line.split(","), 1):
         action = cell.strip().removeprefix('"').removesuffix('"').strip()
         block = _BLOCK.fullmatch(action)

@@ -28,6 +28,7 @@ import numpy as np
 
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.columns import NONE, Integers, Offsets, Seconds
+from bfpp.schedules.graph_file import graph_record
 from bfpp.traces.appearance import label
 from bfpp.traces.text_files import written
 from bfpp.traces.timeline import Timeline
@@ -36,6 +37,9 @@ Event = dict[str, object]
 
 NANOSECONDS_PER_SECOND = 1e9
 MICROSECONDS_PER_SECOND = 1e6
+GRAPH = "taskGraph"
+"""Where the whole graph is, besides the events: what a trace is read back with."""
+
 LONGEST = 2.0**63 / NANOSECONDS_PER_SECOND / 2
 """The longest step in seconds: 146 years, and room to shift its tasks."""
 NANOSECONDS_PER_MICROSECOND = 1e3
@@ -67,7 +71,7 @@ def _write(timeline: Timeline, file: TextIO) -> None:
     for event in events(timeline):
         file.write(separator + json.dumps(event))
         separator = ",\n"
-    file.write("\n]}\n")
+    file.write(f'\n], "{GRAPH}": {json.dumps(graph_record(timeline.graph))}}}\n')
 
 
 def events(timeline: Timeline) -> Iterator[Event]:

@@ -1,13 +1,39 @@
-"""Text files for other tools, compressed where their names end in `.gz`."""
+"""Text files for other tools, compressed where their names end in `.gz`, and read either way."""
 
 from __future__ import annotations
 
 import gzip
 import io
+import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+from bfpp.schedules import InvalidConfiguration
+
+COMPRESSED = b"\x1f\x8b"
+"""How gzip's files begin."""
+
+
+class NotJson(InvalidConfiguration):
+    """A text that holds no JSON; the reason is one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("file", reason)
+
+
+def parsed(text: str | bytes) -> Any:
+    """What a JSON text holds, compressed or not; raises `NotJson`."""
+    try:
+        if isinstance(text, bytes) and text.startswith(COMPRESSED):
+            text = gzip.decompress(text)
+        return json.loads(text)
+    except (OSError, EOFError, zlib.error) as error:
+        raise NotJson(f"cannot be decompressed: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise NotJson(f"is not JSON: {error}") from None
 
 
 @contextmanager

@@ -9,10 +9,8 @@ are on lanes of their ranks, and wait for tasks of smaller numbers alone.
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,16 +22,13 @@ from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.graph_file import MalformedGraph, graph_record, recorded_graph
 from bfpp.schedules.reading import read_file
 from bfpp.schedules.validity.structure import columns, numbering
-from bfpp.traces.text_files import written
+from bfpp.traces.text_files import NotJson, parsed, written
 from bfpp.traces.timeline import About, Timeline
 
 FORMAT = "bfpp timeline 1"
 
 NEEDED, MEASURED_ALONE = ("start", "end"), ("posted", "ready")
 """The columns of seconds."""
-
-COMPRESSED = b"\x1f\x8b"
-"""How gzip's files begin."""
 
 
 class MalformedTimeline(InvalidConfiguration):
@@ -71,15 +66,16 @@ def write_timeline(timeline: Timeline) -> str:
 def read_timeline(text: str | bytes) -> Timeline:
     """The timeline of a JSON text, compressed or not; raises `MalformedTimeline`."""
     try:
-        if isinstance(text, bytes) and text.startswith(COMPRESSED):
-            text = gzip.decompress(text)
-        record = json.loads(text)
-    except (OSError, EOFError, zlib.error) as error:
-        raise MalformedTimeline(f"cannot be decompressed: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise MalformedTimeline(f"is not JSON: {error}") from None
+        record = parsed(text)
+    except NotJson as error:
+        raise MalformedTimeline(error.reason) from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise MalformedTimeline(f'is not a timeline: it has no "format": "{FORMAT}"')
+    return recorded_timeline(record)
+
+
+def recorded_timeline(record: Mapping[str, Any]) -> Timeline:
+    """The timeline of an object as its JSON text holds; raises `MalformedTimeline`."""
     try:
         return _timeline(record)
     except MalformedGraph as error:

@@ -1,0 +1,100 @@
+"""`bfpp import`: a timeline from traces that others wrote."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bfpp import formats
+from bfpp import options as shared
+from bfpp.errors import blaming
+from bfpp.outputs import add_force_argument, add_output
+from bfpp.results import print_json, print_table
+from bfpp.saved import Saved
+from bfpp.schedules import InvalidInput
+from bfpp.schedules.reading import read_file
+from bfpp.schedules.steps import Order
+from bfpp.schedules.torch_format import read_orders
+from bfpp.tables import print_result
+from bfpp.traces.imported import imported
+from bfpp.traces.kineto import Recorded, recorded
+from bfpp.traces.perfetto_reading import is_ours, read_perfetto
+from bfpp.traces.text_files import parsed
+from bfpp.traces.timeline import Timeline
+from bfpp.traces.timeline_file import save_timeline
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bfpp import`."""
+    parser.add_argument(
+        "traces",
+        type=Path,
+        nargs="+",
+        metavar="TRACE",
+        help="what torch.profiler exported, one file a rank in the order of the pipeline (or as "
+        "the files' distributedInfo says), or one file of --perfetto; compressed or not",
+    )
+    parser.add_argument(
+        "--orders",
+        type=Path,
+        metavar="FILE",
+        help="the compute orders, as bfpp orders prints them: the n-th pass of a rank is its n-th "
+        "step (default: what the names in the traces say)",
+    )
+    parser.add_argument(
+        "--step",
+        type=int,
+        metavar="N",
+        help="the step to import, as the profiler counts them (default: the last one)",
+    )
+    add_output(
+        parser,
+        "--out",
+        [formats.TIMELINE],
+        "write the timeline, for bfpp show and bfpp diff (compressed if FILE ends in .gz)",
+        required=True,
+    )
+    add_force_argument(parser)
+    shared.add_json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Import, say what was assumed and what is missing, and write."""
+    result = Saved(_timeline(options))
+    if options.json:
+        print_json(result.record)
+    else:
+        print_table("Where it is from", ("", ""), result.origins)
+        print_result(result)
+    with options.out.written() as path:
+        save_timeline(result.timeline, path)
+    return 0
+
+
+def _timeline(options: argparse.Namespace) -> Timeline:
+    traces = [_read(path) for path in options.traces]
+    if any(map(is_ours, traces)):
+        if len(traces) > 1 or options.orders or options.step is not None:
+            raise InvalidInput("TRACE: a trace of --perfetto has all ranks, orders and one step")
+        with blaming("TRACE"):
+            return read_perfetto(traces[0])
+    seen = [_recorded(*each) for each in zip(options.traces, traces, strict=True)]
+    return imported(seen, _orders(options.orders), options.step)
+
+
+def _recorded(path: Path, trace: object) -> Recorded:
+    with blaming(f"TRACE: {path}"):
+        return recorded(trace)
+
+
+def _read(path: Path) -> Any:
+    with blaming(f"TRACE: {path}"):
+        return parsed(read_file(path))
+
+
+def _orders(path: Path | None) -> list[Order] | None:
+    if path is None:
+        return None
+    with blaming("--orders"):
+        return read_orders(read_file(path))

@@ -1,0 +1,50 @@
+"""Our own executor under torch's profiler: what is imported agrees with what it measured itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bfpp.executor.job import Job
+from bfpp.executor.measured import timeline_of
+from bfpp.executor.processes import launch
+from bfpp.executor.settings import Activations
+from bfpp.schedules import Communication, Layout, find_schedule
+from bfpp.traces.imported import imported
+from bfpp.traces.kineto import recorded
+from bfpp.traces.metrics import compute_time
+from tests.executor_traces import trace_step
+from tests.gloo_runs import Chain
+
+STEPS = 3
+
+
+def job(name: str) -> Job:
+    """Passes of some milliseconds, so that what the host does around them counts little."""
+    layout = Layout(2, 4, 2 if name == "breadth-first" else 1)
+    return Job(
+        schedule=find_schedule(name),
+        layout=layout,
+        communication=Communication(),
+        model=Chain(4, 1024),
+        steps=STEPS + 1,
+        microbatch_size=256,
+        activations=Activations.KEEP,
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["1f1b", "breadth-first"])
+def test_an_imported_step_is_the_one_that_the_executor_measured(tmp_path, name):
+    """Its time; and its compute, but for what the host does around the operators of a pass."""
+    ours = job(name)
+    own = timeline_of(launch(trace_step, (ours, tmp_path, STEPS), 2), ours.plan().graph)
+    texts = [(tmp_path / f"{rank}.json").read_text() for rank in range(2)]
+    found = imported([recorded(json.loads(text)) for text in texts])
+    assert found.step_time == pytest.approx(own.step_time, rel=0.03)
+    computed = compute_time(found) / compute_time(own)
+    assert (computed > 0.8).all()
+    assert (computed < 1.01).all()
+    assert found.about["clocks"] == "as in the traces"
+    assert "transfer" not in str(found.about["not_measured"])

@@ -1,0 +1,244 @@
+"""A timeline of what torch.profiler saw of each rank.
+
+The graph is lowered from the orders in which the ranks ran their passes, or from given ones: then
+the n-th pass of a rank is its n-th step.
+
+- A transfer starts when both ends are ready (the pass that makes it has ended, and the receive has
+  begun), and ends with the receive.
+- What no trace shows takes no time here, when it could have begun; `about` says how much it is.
+- Clocks are those of the traces. Where a pass would start (or a receive end) before what it waits
+  for ends on another rank, its rank's clock is put forward, by as little as makes it right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from bfpp.schedules import Communication, InvalidInput, TaskGraph
+from bfpp.schedules.columns import Integers, Seconds
+from bfpp.schedules.lowering import lower
+from bfpp.schedules.operations import OPERATIONS, Operation
+from bfpp.schedules.order_validity import order_violations
+from bfpp.schedules.steps import STEP, Order
+from bfpp.schedules.torch_format import layout_of
+from bfpp.traces.kineto import Recorded
+from bfpp.traces.recognised import Recognised, recognised
+from bfpp.traces.time_axis import in_words
+from bfpp.traces.timeline import MEASURED, Timeline
+
+SECONDS_PER_NANOSECOND = 1e-9
+SHOWN = 3
+"""Names that are listed; others are counted."""
+
+Numbers = Mapping[tuple[int, int, int], int]
+"""The task of an operation, a stage and a micro-batch."""
+
+
+def imported(
+    traces: Sequence[Recorded],
+    orders: Sequence[Order] | None = None,
+    step: int | None = None,
+    name: str = "trace",
+) -> Timeline:
+    """The timeline of one step: of several that the profiler was told of, the last one.
+
+    Raises `InvalidInput` where the traces do not show one step of every rank.
+    """
+    traces = _in_order(traces)
+    ranks = [recognised(each) for each in _of_step(traces, step)]
+    found = orders or [_order(each, rank) for rank, each in enumerate(ranks)]
+    _require_runnable(found)
+    graph = lower(found, layout_of(found), Communication(), name)
+    start, end = _measured(graph, found, ranks) + _bases(traces)[_clock(graph)]
+    is_known = ~np.isnan(end)
+    shift, clocks = _shift(graph, start, end)
+    start, end = _completed(graph, *(times + shift[_clock(graph)] for times in (start, end)))
+    about = {
+        "passes": "by the orders given" if orders else _how(ranks),
+        "clocks": clocks,
+        "not_measured": _counted(
+            OPERATIONS[code].title for code in graph.operation[~is_known].tolist()
+        ),
+        "unknown_ranges": _counted(name for each in ranks for name in each.unknown),
+    }
+    first = start.min()
+    return Timeline(graph, start - first, end - first, MEASURED, about=about)
+
+
+# Which rank, and which step
+
+
+def _in_order(traces: Sequence[Recorded]) -> list[Recorded]:
+    """By the ranks that the traces say they are of, if all do; else as they are given."""
+    ranks = [each.rank for each in traces if each.rank is not None]
+    if len(ranks) < len(traces):
+        return list(traces)
+    if twice := [rank for rank, times in Counter(ranks).items() if times > 1]:
+        raise InvalidInput(f"two traces are of rank {twice[0]}")
+    return [trace for _, trace in sorted(zip(ranks, traces, strict=True), key=lambda it: it[0])]
+
+
+def _of_step(traces: Sequence[Recorded], step: int | None) -> list[Recorded]:
+    """One step, of those that the profiler was told of; all that there is, where of none."""
+    counted = set.intersection(*(set(each.steps) for each in traces))
+    if step is None and not counted:
+        return list(traces)
+    if step is not None and step not in counted:
+        known = ", ".join(map(str, sorted(counted))) or "none"
+        raise InvalidInput(f"step {step} is not in all traces; those that are: {known}")
+    number = max(counted) if step is None else step
+    return [each.during(each.steps[number]) for each in traces]
+
+
+# Orders
+
+
+def _order(rank: Recognised, number: int) -> Order:
+    """The rank's steps as they ran: without other names, it has one stage, and counts passes."""
+    if not rank.passes:
+        raise InvalidInput(f"rank {number}: no forward or backward pass is known in its trace")
+    counts = Counter[tuple[int, int]]()
+    steps = []
+    for each in rank.passes:
+        stage = number if each.stage is None else each.stage
+        counted = counts[each.operation, stage]
+        counts[each.operation, stage] += 1
+        microbatch = counted if each.microbatch is None else each.microbatch
+        steps.append((int(each.operation), stage, microbatch, False))
+    return np.array(steps, dtype=STEP)
+
+
+def _require_runnable(orders: Sequence[Order]) -> None:
+    if broken := order_violations(orders):
+        raise InvalidInput(
+            f"the passes are not one step ({broken[0].rule}: {broken[0].message}): let the trace "
+            "hold one step, or steps that the profiler is told of, and give --orders if it has "
+            "no names"
+        )
+
+
+def _how(ranks: Sequence[Recognised]) -> str:
+    return "by name" if all(each.are_named for each in ranks) else "by operators"
+
+
+# Times
+
+
+def _measured(graph: TaskGraph, orders: Sequence[Order], ranks: Sequence[Recognised]) -> Seconds:
+    """Starts and ends on the clocks of the traces, in (2, task); not-a-number if unknown."""
+    if len(orders) != len(ranks):
+        raise InvalidInput(f"there are traces of {len(ranks)} ranks, and orders of {len(orders)}")
+    columns = (graph.operation, graph.unit, graph.microbatch)
+    cells = zip(*(column.tolist() for column in columns), strict=True)
+    numbers = {cell: number for number, cell in enumerate(cells)}
+    times = np.full((2, len(graph)), np.nan)
+    for number, (order, rank) in enumerate(zip(orders, ranks, strict=True)):
+        _require_same(order, rank, number)
+        for (operation, stage, microbatch, _), it in zip(order.tolist(), rank.passes, strict=True):
+            times[:, numbers[operation, stage, microbatch]] = it.start, it.end
+        for task, span in _arrivals(graph, numbers, rank, number):
+            times[:, task] = span
+        if rank.update:
+            own = (graph.rank == number) & (graph.operation == Operation.OPTIMIZER)
+            times[:, own] = np.array([[rank.update.start], [rank.update.end]])
+    return times
+
+
+def _require_same(order: Order, rank: Recognised, number: int) -> None:
+    if len(order) != len(rank.passes):
+        raise InvalidInput(
+            f"rank {number}: the trace has {len(rank.passes)} passes, and the order {len(order)}"
+        )
+    ahead = order["operation"] == Operation.FORWARD
+    for place, (each, is_forward) in enumerate(zip(rank.passes, ahead, strict=True), 1):
+        if (each.operation == Operation.FORWARD) != is_forward:
+            raise InvalidInput(
+                f"rank {number}: pass {place} of the trace is {each.operation.title}, and not of "
+                "the order"
+            )
+
+
+def _arrivals(
+    graph: TaskGraph, numbers: Numbers, rank: Recognised, number: int
+) -> Iterator[tuple[int, tuple[float, float]]]:
+    """The transfers that arrive at a rank, with the times of their receives, as far as known.
+
+    By name, or else the n-th receive is for the n-th pass that waits for one.
+    """
+    if rank.receives:
+        for it in rank.receives:
+            task = numbers.get((it.operation, it.sender, it.microbatch))
+            if task is not None:
+                yield task, (it.start, it.end)
+        return
+    arriving = np.flatnonzero(graph.is_transfer & (graph.peer == number)).tolist()
+    if len(arriving) == len(rank.received):
+        waiting = sorted(arriving, key=lambda task: _after(graph, task))
+        for task, span in zip(waiting, rank.received, strict=True):
+            yield task, (span.start, span.end)
+
+
+def _after(graph: TaskGraph, transfer: int) -> int:
+    """The pass that waits for a transfer."""
+    return int(graph.dependents.of(transfer)[0])
+
+
+def _completed(graph: TaskGraph, start: Seconds, end: Seconds) -> tuple[Seconds, Seconds]:
+    """With times for what is not known, and no transfer before what it carries."""
+    for number in range(len(graph)):
+        before = graph.dependencies.of(number)
+        ready = end[before].max() if len(before) else np.nanmin(start)
+        if np.isnan(end[number]):
+            start[number] = end[number] = ready
+        elif graph.is_transfer[number]:
+            start[number] = max(start[number], ready)
+    return start, np.maximum(start, end)
+
+
+# Clocks
+
+
+def _clock(graph: TaskGraph) -> Integers:
+    """The rank on whose clock each task was measured: of a transfer, the receiver."""
+    clock: Integers = np.where(graph.is_transfer, graph.peer, graph.rank)
+    return clock
+
+
+def _bases(traces: Sequence[Recorded]) -> Seconds:
+    """What each trace's times count from, in seconds after the first of these."""
+    first = min(each.base for each in traces)
+    return np.array([(each.base - first) * SECONDS_PER_NANOSECOND for each in traces])
+
+
+def _shift(graph: TaskGraph, start: Seconds, end: Seconds) -> tuple[Seconds, str]:
+    """By how much to put each rank's clock forward, and what to say of it."""
+    carrying = np.flatnonzero(graph.is_transfer)
+    after = [_after(graph, task) for task in carrying.tolist()]
+    made = np.array([end[graph.dependencies.of(task)].max() for task in carrying.tolist()])
+    arrived = np.where(np.isnan(end[carrying]), start[after], end[carrying])
+    shift = np.zeros(graph.layout.pp)
+    for _ in range(graph.layout.pp):
+        least = shift.copy()
+        needed = shift[graph.rank[carrying]] + made - arrived
+        np.maximum.at(least, graph.peer[carrying], needed)
+        if (least == shift).all():
+            return shift, _told(shift)
+        shift = least
+    return np.zeros(graph.layout.pp), "as in the traces, which contradict each other"
+
+
+def _told(shift: Seconds) -> str:
+    moved = [f"rank {rank} by {in_words(by)}" for rank, by in enumerate(shift.tolist()) if by]
+    return f"put forward: {', '.join(moved)}" if moved else "as in the traces"
+
+
+def _counted(names: Iterable[str]) -> str:
+    """How many there are of each, most frequent first."""
+    counts = Counter(names).most_common()
+    told = [f"{times} {name}" for name, times in counts[:SHOWN]]
+    if others := sum(times for _, times in counts[SHOWN:]):
+        told.append(f"{others} others")
+    return ", ".join(told) or "none"

@@ -1,0 +1,187 @@
+"""Forward and backward passes, and receives, found in what the profiler saw of a rank.
+
+Known names:
+
+- torch.distributed.pipelining names actions as `PP:2F1` (stage, letter, micro-batch), and GPipe's
+  passes `Forward 1` and `Backward 1`.
+- Megatron-LM's schedules call `forward_step` and `backward_step`, which a profile with stacks has.
+
+Where nothing is named (as by PyTorch's 1F1B), passes are runs of operators: one ends where the
+rank communicates, or where forward and backward meet. What autograd runs is backward; forward are
+the operators that autograd comes back to.
+
+A range is open while a pass waits for what it receives. So a pass lasts from the first to the last
+operator (or kernel) that computes and began in its range.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+from typing import NamedTuple
+
+from bfpp.schedules.operations import OPERATIONS, Operation
+from bfpp.schedules.torch_format import MalformedOrders, steps_of
+from bfpp.traces.kineto import COMMUNICATES, Range, Recorded, within
+
+
+class Pass(NamedTuple):
+    """A pass that a thread of the host ran; its stage and micro-batch, where its name says so."""
+
+    operation: Operation
+    stage: int | None
+    microbatch: int | None
+    thread: object
+    start: float
+    end: float
+
+
+class Receive(NamedTuple):
+    """A transfer by the stage that sent it, and from when to when the rank received it."""
+
+    operation: Operation
+    sender: int
+    microbatch: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """What is known of a rank's step.
+
+    `receives` are those of which it is known what arrived; `received` are all of them. `unknown`
+    are the names of annotations that mean nothing here.
+    """
+
+    passes: list[Pass]
+    are_named: bool
+    receives: list[Receive]
+    received: list[Range]
+    update: Range | None
+    unknown: list[str]
+
+
+_ACTION = "PP:"
+_AUTOGRAD = "autograd::engine::evaluate_function"
+_NUMBERED = re.compile(r"(Forward|Backward) (\d+)")
+_FUNCTION = re.compile(r"(?:.*: )?(forward|backward)_step")
+_RECEIVE = re.compile(r"PP:(\d+)RECV_([FB])(\d+)")
+_RECEIVING = re.compile(r"gloo:recv|nccl:recv")
+_UPDATE = re.compile(r"Optimizer\.step#")
+_KNOWN = re.compile(r"PP:|gloo:|nccl:|Optimizer\.|ProfilerStep#|(Forward|Backward) \d")
+"""How names begin that have a meaning: torch's own, whether a timeline has a place for them."""
+
+_ARRIVES = {"F": (Operation.TRANSFER_ACTIVATIONS, -1), "B": (Operation.TRANSFER_GRADIENTS, +1)}
+"""What a stage receives, and how many stages on its sender is."""
+
+
+_KINDS = {"forward": Operation.FORWARD, "backward": Operation.BACKWARD}
+
+
+def recognised(seen: Recorded) -> Recognised:
+    """What a rank did."""
+    spans = chain(seen.annotations, seen.functions)
+    named = list(_outermost(it for span in spans for it in _named_so(seen, span)))
+    passes = [_computing(seen, it) for it in named or _by_operators(seen)]
+    kernels = [it for it in seen.kernels if "SendRecv" in it.name]
+    received = kernels or [it for it in seen.annotations if _RECEIVING.match(it.name)]
+    updates = [it for it in seen.annotations if _UPDATE.match(it.name)]
+    return Recognised(
+        passes=sorted(passes, key=lambda it: it.start),
+        are_named=bool(named),
+        receives=list(_receives(seen, received)),
+        received=received,
+        update=updates[-1] if updates else None,
+        unknown=[it.name for it in seen.annotations if not _KNOWN.match(it.name)],
+    )
+
+
+def _named_so(seen: Recorded, span: Range) -> list[Pass]:
+    """The passes that a range's name says it is: none, one, or the two of a block."""
+    if found := _NUMBERED.fullmatch(span.name):
+        return [
+            Pass(_KINDS[found[1].lower()], None, int(found[2]), span.thread, span.start, span.end)
+        ]
+    if found := _FUNCTION.fullmatch(span.name):
+        return [Pass(_KINDS[found[1]], None, None, span.thread, span.start, span.end)]
+    if not span.name.startswith(_ACTION):
+        return []
+    try:
+        steps = list(steps_of(span.name.removeprefix(_ACTION)))
+    except MalformedOrders:
+        return []
+    parts = [(span.start, span.end)]
+    if len(steps) > 1:  # PyTorch runs the passes of a block in turn
+        parts = [(it.start, it.end) for it in _by_operators(seen.during(span))]
+    return [
+        Pass(OPERATIONS[operation], stage, microbatch, span.thread, *times)
+        for (operation, stage, microbatch, _), times in zip(steps, parts, strict=False)
+    ]
+
+
+def _is_autograd(it: Range) -> bool:
+    return it.name.startswith(_AUTOGRAD)
+
+
+def _outermost(passes: Iterable[Pass]) -> Iterator[Pass]:
+    """Those that are not inside another one: functions of one name may call each other."""
+    until = float("-inf")
+    for each in sorted(passes, key=lambda it: (it.start, -it.end)):
+        if each.start >= until:
+            until = each.end
+            yield each
+
+
+def _by_operators(seen: Recorded) -> Iterator[Pass]:
+    """Runs of operators that are of one kind, with no communication between them."""
+    kinds = ((_kind(seen, it), it) for it in seen.operators)
+    told = ((kind, it) for kind, it in kinds if kind != "")
+    for kind, members in groupby(told, key=lambda pair: pair[0]):
+        if kind in _KINDS:
+            run = [it for _, it in members]
+            yield Pass(_KINDS[kind], None, None, run[0].thread, run[0].start, run[-1].end)
+
+
+def _kind(seen: Recorded, operator: Range) -> str:
+    """Of which pass an operator is, or that it communicates, or nothing."""
+    if COMMUNICATES.match(operator.name):
+        return "communication"
+    if _is_autograd(operator):
+        return "backward"
+    next_kept = bisect_left(seen.kept, operator.start)
+    is_kept = next_kept < len(seen.kept) and seen.kept[next_kept] <= operator.end
+    return "forward" if is_kept else ""
+
+
+def _computing(seen: Recorded, it: Pass) -> Pass:
+    """The pass from its first to its last computing part; a half may have none, after its wait.
+
+    As its range is, where the profiler was told to look at names alone.
+    """
+    if not seen.work:
+        return it
+    parts = _begun(seen, seen.work, Range("", it.thread, it.start, it.start, it.end))
+    if not parts:
+        return it._replace(start=it.end)
+    return it._replace(start=min(it.start for it in parts), end=max(it.end for it in parts))
+
+
+def _begun(seen: Recorded, ranges: Sequence[Range], span: Range) -> Sequence[Range]:
+    """What began in a range: by its own thread, but kernels may be launched for it by others."""
+    inside = within(ranges, span)
+    return inside if seen.kernels else [it for it in inside if it.thread == span.thread]
+
+
+def _receives(seen: Recorded, received: Sequence[Range]) -> Iterator[Receive]:
+    """What arrived in ranges that say what they receive."""
+    for span in seen.annotations:
+        found = _RECEIVE.fullmatch(span.name)
+        inside = _begun(seen, received, span) if found else ()
+        if found and inside:
+            operation, stages_on = _ARRIVES[found[2]]
+            sender, microbatch = int(found[1]) + stages_on, int(found[3])
+            yield Receive(operation, sender, microbatch, inside[0].start, inside[-1].end)
