@@ -132,11 +132,16 @@ def _parsers(words: list[str]) -> tuple[Parser, Parser | None]:
             name, help=summary, description=f"bfpp {name}: {summary}.", allow_abbrev=False
         )
         if name == chosen:
-            module = import_module(f"bfpp.commands.{name}{'_' * iskeyword(name)}")
+            module = import_module(module_of(name))
             module.add_arguments(command)
             command.set_defaults(run=module.run, parser=command)
             found = command
     return parser, found
+
+
+def module_of(command: str) -> str:
+    """The module of a command, whose name Python may not allow."""
+    return f"bfpp.commands.{command}{'_' * iskeyword(command)}"
 
 
 def _parse(parser: Parser, command: Parser | None, words: list[str]) -> argparse.Namespace:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bfpp.command_line import COMMANDS, main
+from bfpp.command_line import COMMANDS, main, module_of
 from bfpp.parser import Parser
 from bfpp.profiles import as_toml
 from bfpp.sim.executors import EXECUTORS
@@ -214,6 +214,7 @@ def test_json_that_says_something_else(begin, files, name, data):
 
 SIMULATED = [command for command in COMMANDS if command not in ("run", "calibrate")]
 BASE = {
+    "import": "step.json --out imported.json",
     "simulate": f"gpipe {STEP}", "compare": STEP, "explain": f"gpipe {STEP}",
     "experiment": f"gpipe {STEP}",
     "show": "timeline.json", "diff": "timeline.json other.json.gz", "orders": f"gpipe {STEP}",
@@ -230,7 +231,7 @@ def options():
 
     def of(command):
         parser = Parser()
-        import_module(f"bfpp.commands.{command}").add_arguments(parser)
+        import_module(module_of(command)).add_arguments(parser)
         return [action for action in parser._actions if action.option_strings]
 
     return {command: of(command) for command in SIMULATED}

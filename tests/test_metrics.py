@@ -66,16 +66,17 @@ def test_exposed_time_by_brute_force(graph, data):
 @given(graphs())
 def test_live_buffers_stay_within_those_there_are(graph):
     timeline = simulate(graph, COSTS)
-    full, peaks = graph.communication.sharding is Sharding.FULL, peak_activations(graph)
+    communication, peaks = graph.communication, peak_activations(graph)
     for metrics in rank_metrics(timeline):
         live = live_activations_over_time(timeline, metrics.rank)
         assert live.peak == peaks[metrics.rank]
         assert live.alive[-1] == 0
         weights = weight_buffers_over_time(timeline, metrics.rank)
         units = len(graph.layout.units_of(metrics.rank))
-        assert 1 <= weights.peak <= (4 if full else units)
+        most = 2 * communication.weight_buffers
+        assert 1 <= weights.peak <= (most if communication.gathers_runs else units)
         gradients = gradient_buffers_over_time(timeline, metrics.rank)
-        assert 1 <= gradients.peak <= (2 if full else units)
+        assert 1 <= gradients.peak <= (2 if communication.reduces_runs else units)
         assert gradients.alive[-1] == weights.alive[-1] == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bfpp.command_line import COMMANDS
+from bfpp.command_line import COMMANDS, module_of
 from bfpp.numbers_given import seconds, whole_number
 from bfpp.parser import Parser
 from bfpp.profiles import as_toml
@@ -203,7 +203,7 @@ NOT_SECONDS = ["٣", "1_0", "", "-1", "nan", "inf", "1e400", "1e31", "1e-31", "0
 
 def numbers_of(command):
     parser = Parser()
-    import_module(f"bfpp.commands.{command}").add_arguments(parser)
+    import_module(module_of(command)).add_arguments(parser)
     return [action for action in parser._actions if action.type in (whole_number, seconds)]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bfpp import outputs
-from bfpp.command_line import COMMANDS
+from bfpp.command_line import COMMANDS, module_of
 from bfpp.parser import Parser
 from tests.test_physical import MEASUREMENTS
 
@@ -37,6 +37,7 @@ WRITING = {
     ("show", "--perfetto"): "show step.json --perfetto PLACE.json",
     ("show", "--timeline"): "show step.json --timeline PLACE.json",
     ("show", "--graph"): "show step.json --graph PLACE.json",
+    ("import", "--out"): "import trace.json --out PLACE.json",
     ("diff", "--html"): "diff step.json step.json --html PLACE.html",
     ("diff", "--svg"): "diff step.json step.json --svg PLACE.svg",
     ("search", "--journal"): f"search {SEARCH} --journal PLACE",
@@ -51,7 +52,7 @@ WRITING = {
 
 WITH_TORCH = {("run", "--metrics"), ("run", "--trace"), ("calibrate", "--out")}
 
-READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--mock-compute"}
+READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--mock-compute", "--orders"}
 """Options of files that are read."""
 
 KEPT = {"--checkpoint"}
@@ -67,7 +68,7 @@ def folder(tmp_path, monkeypatch, bfpp):
     lines = MEASUREMENTS.read_text().splitlines(keepends=True)
     small = [line for line in lines if ",bert-6.6b,dgx1-v100,paper,no-pipeline" in line]
     Path("measured.csv").write_text("".join([lines[0], *small]))
-    assert bfpp(f"simulate gpipe {STEP} --timeline step.json")[0] == 0
+    assert bfpp(f"simulate gpipe {STEP} --timeline step.json --perfetto trace.json")[0] == 0
     return tmp_path
 
 
@@ -77,7 +78,7 @@ def listed():
 
 def options_of(command):
     parser = Parser()
-    import_module(f"bfpp.commands.{command}").add_arguments(parser)
+    import_module(module_of(command)).add_arguments(parser)
     return parser._actions
 
 
@@ -130,7 +131,7 @@ def refused(bfpp, monkeypatch):
         with monkeypatch.context() as patched:
             for command in COMMANDS:
                 if command != "paper":  # it knows the names of its files itself
-                    patched.setattr(f"bfpp.commands.{command}.run", work)
+                    patched.setattr(f"{module_of(command)}.run", work)
             patched.setattr("bfpp.commands.paper._report", work)
             code, out, err = bfpp(*words)
         assert (code, out, err.count("\n")) == (2, "", 1), err
