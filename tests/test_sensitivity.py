@@ -107,7 +107,8 @@ def contended_costs(draw, graph):
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(st.data())
 def test_slopes_through_shared_ports_are_finite_differences(data):
-    graph = data.draw(graphs())
+    """A step may pass a kink, where flows end in another order: one of three does not."""
+    graph = data.draw(graphs(3, 2, cells=16))
     costs = data.draw(contended_costs(graph))
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     slope = replace(
@@ -123,9 +124,12 @@ def test_slopes_through_shared_ports_are_finite_differences(data):
         return replace(costs, **new)
 
     (found,) = step_time_slopes(graph, costs, [slope])
-    above, below = step_times(graph, [moved(STEP), moved(-STEP)])
     scale = times(graph, costs)[1].max()
-    assert found == pytest.approx((above - below) / (2 * STEP), abs=1e-6 * scale)
+    differences = []
+    for step in (STEP, STEP / 10, STEP / 100):
+        above, below = step_times(graph, [moved(step), moved(-step)])
+        differences.append((above - below) / (2 * step))
+    assert any(found == pytest.approx(each, abs=1e-6 * scale) for each in differences)
 
 
 def test_changes_reach_what_they_name():

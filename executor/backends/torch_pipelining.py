@@ -144,10 +144,13 @@ class TorchPipeliningBackend(DistributedBackend):
 
 def orders_of(graph: TaskGraph) -> list[Order]:
     """The steps of each rank, in its order: one for a stage's units, which are run in turn."""
-    columns = (graph.operation, graph.stage, graph.microbatch)
+    begins_block = graph.block == np.arange(len(graph))
+    columns = (graph.operation, graph.stage, graph.microbatch, begins_block)
     found = []
     for rank in range(graph.layout.pp):
         chosen = graph.is_compute & (graph.rank == rank)
-        steps = zip(*(column[chosen].tolist() for column in columns), strict=True)
-        found.append(np.array([*dict.fromkeys(steps)], dtype=STEP))
+        fused: dict[tuple[int, ...], bool] = {}
+        for *step, begins in zip(*(column[chosen].tolist() for column in columns), strict=True):
+            fused[*step] = begins or fused.get((*step,), False)
+        found.append(np.array([(*step, each) for step, each in fused.items()], dtype=STEP))
     return found
