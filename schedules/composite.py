@@ -52,6 +52,9 @@ def require_templates(graph: TaskGraph, templates: Templates) -> None:
         if not isclose(sum(shares), 1.0) or min(shares, default=0) <= 0:
             reason = f"{where}: the shares of its compute must add up to 1, not {sum(shares):g}"
             raise InvalidConfiguration("templates", reason)
+        of_unit = (graph.operation == operation) & (graph.unit == unit)
+        if (graph.block[of_unit] != NONE).any():
+            raise InvalidConfiguration("templates", f"{where}: it is in a block, as a whole")
         for piece in template:
             stream = piece.operation.streams(graph.communication)[0]
             if piece.operation != operation and stream is not COMPUTE and stream in taken:

@@ -61,7 +61,7 @@ def job_of(name: str, sharding: Sharding, ranks: int, replicas: int) -> Job:
 def jobs() -> Iterator[tuple[str, Job]]:
     """Every schedule in every sharding that it can be run in, and some in every cut."""
     chosen = [*product(CUTS, registered_schedules())]
-    chosen += product(OTHER_CUTS, ("1f1b", "breadth-first"))
+    chosen += product(OTHER_CUTS, ("1f1b", "depth-first", "breadth-first"))
     for ((ranks, replicas), name), sharding in product(chosen, Sharding):
         with suppress(InvalidConfiguration):
             job = job_of(name, sharding, ranks, replicas)
