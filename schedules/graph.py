@@ -228,9 +228,14 @@ class TaskGraph:
         )
 
     @cached_property
-    def predecessors(self) -> Integers:
-        """For each task, how many it waits for: dependencies, and those just ahead on its lanes."""
-        return np.bincount(self.followers.member, minlength=len(self)).astype(np.int32)
+    def predecessors(self) -> Groups:
+        """For each task, those that it waits for: its dependencies, then the last on its lanes."""
+        ahead, behind = self.lane_neighbours
+        return group_by(
+            np.append(self.dependent, behind),
+            np.append(self.dependencies.member, ahead),
+            len(self),
+        )
 
     @property
     def lane_neighbours(self) -> tuple[Integers, Integers]:

@@ -114,7 +114,7 @@ def replay_with_slopes(
     start, end = np.empty((2, len(graph)))
     end_slope = np.empty_like(slopes.seconds)
     _LOOPS.get("replay", len(graph))(
-        graph.predecessors.copy(),
+        np.bincount(followers.member, minlength=len(graph)).astype(np.int32),
         followers.start,
         followers.member,
         (costs.seconds, costs.bytes, costs.port_out, costs.port_in, costs.bandwidth),

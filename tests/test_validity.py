@@ -27,7 +27,7 @@ from bfpp.schedules import (
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.steps import STEP, backward, forward
 from bfpp.schedules.validity import Kind, violations
-from bfpp.schedules.validity.happens_before import HappensBefore, predecessors, replay
+from bfpp.schedules.validity.happens_before import HappensBefore, replay
 from bfpp.schedules.waiting import circle
 from tests.mutations import (
     MUTATIONS,
@@ -210,7 +210,7 @@ def test_a_deadlock_is_a_circle_of_tasks(graph: TaskGraph, data: st.DataObject) 
     turn, waits = replay(graph), graph.to_networkx()
     assert (turn != NONE).all() == nx.is_directed_acyclic_graph(waits)
     if (turn == NONE).any():
-        stuck = circle(predecessors(graph), turn)
+        stuck = circle(graph.predecessors, turn)
         assert all(
             waits.has_edge(ahead, task)
             for task, ahead in zip(stuck, [*stuck[1:], *stuck[:1]], strict=True)

@@ -16,8 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Groups, Integers, Seconds, group_by
+from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.operations import OPERATIONS, collectives
 from bfpp.traces.metrics import compute_time
 from bfpp.traces.operations import TRACED, Cause
@@ -58,7 +57,7 @@ class Causes:
         Of several that end at the same time, the one with the largest number.
         """
         graph, end = self.timeline.graph, self.timeline.end
-        before = _predecessors(graph)
+        before = graph.predecessors
         blocker = np.full(len(graph), NONE, dtype=np.int32)
         waiting = np.flatnonzero(np.diff(before.start))
         first = before.start[waiting]
@@ -190,10 +189,3 @@ class Causes:
         if beside and any(datum.buffer for datum in operation.row.ends):
             return Cause.BUFFER
         return TRACED[operation].cause or where
-
-
-def _predecessors(graph: TaskGraph) -> Groups:
-    """For each task, those it must wait for: dependencies, and those ahead on its lanes."""
-    followers = graph.followers
-    before = np.repeat(np.arange(len(graph), dtype=np.int32), np.diff(followers.start))
-    return group_by(followers.member, before, len(graph))

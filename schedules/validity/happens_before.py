@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, group_by
+from bfpp.schedules.columns import NONE, Flags, Integers, Offsets
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.waiting import turns
 
@@ -30,17 +30,7 @@ def replay(graph: TaskGraph) -> Integers:
     """Each task's turn in one order in which all can run; `NONE` if it never starts."""
     if (graph.dependencies.member < graph.dependent).all():
         return np.arange(len(graph), dtype=np.int32)
-    return turns(predecessors(graph))
-
-
-def predecessors(graph: TaskGraph) -> Groups:
-    """For each task, those that it waits for: its dependencies, then the last on its lanes."""
-    ahead, behind = graph.lane_neighbours
-    return group_by(
-        np.append(graph.dependent, behind),
-        np.append(graph.dependencies.member, ahead),
-        len(graph),
-    )
+    return turns(graph.predecessors)
 
 
 class HappensBefore:
@@ -150,7 +140,7 @@ class HappensBefore:
         column[lanes] = np.arange(len(lanes), dtype=np.int32)
         clock = np.full((end - begin, len(lanes)), NONE, dtype=np.int32)
         for row, task in zip(clock, self._in_turn[begin:end].tolist(), strict=True):
-            for earlier in self._before.of(task).tolist():
+            for earlier in self.graph.predecessors.of(task).tolist():
                 at = int(self.turn[earlier]) - begin
                 if at >= 0:
                     np.maximum(row, clock[at], out=row)
@@ -162,10 +152,6 @@ class HappensBefore:
     @cached_property
     def _in_turn(self) -> Integers:
         return np.argsort(self.turn).astype(np.int32)
-
-    @cached_property
-    def _before(self) -> Groups:
-        return predecessors(self.graph)
 
 
 def waits(graph: TaskGraph, tasks: list[int]) -> Iterator[str]:

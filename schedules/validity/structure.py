@@ -11,7 +11,7 @@ from bfpp.schedules.columns import NONE, Flags, Integers, among
 from bfpp.schedules.graph import Task, TaskGraph
 from bfpp.schedules.operations import OPERATIONS, STREAMS, Operation, Scope, Stream, of_scope
 from bfpp.schedules.validity.findings import Finding
-from bfpp.schedules.validity.happens_before import predecessors, waits
+from bfpp.schedules.validity.happens_before import waits
 from bfpp.schedules.waiting import circle
 
 
@@ -147,5 +147,5 @@ def _misfiled(graph: TaskGraph) -> Flags:
 def deadlock(graph: TaskGraph, turn: Integers) -> Iterator[Finding]:
     """The lanes, run in order and with unbuffered sends, all come to their ends."""
     if (turn == NONE).any():
-        stuck = circle(predecessors(graph), turn)
+        stuck = circle(graph.predecessors, turn)
         yield "; ".join(waits(graph, stuck)), tuple(stuck)
