@@ -20,17 +20,20 @@ def blocks(graph: TaskGraph) -> Iterator[Finding]:
     The first waits for what both need, and others wait for the second.
     """
     in_block = np.flatnonzero(graph.block != NONE)
-    if not len(in_block):
-        return
+    in_block = in_block[np.argsort(graph.block[in_block], kind="stable")]
+    first, start, count = np.unique(graph.block[in_block], return_index=True, return_counts=True)
     ahead, behind = graph.lane_neighbours
-    behind_of = dict(zip(ahead.tolist(), behind.tolist(), strict=True))
-    for first in np.unique(graph.block[in_block]).tolist():
-        tasks = in_block[graph.block[in_block] == first]
-        passes = sorted(graph.operation[tasks].tolist())
-        if tasks[0] != first or passes != PASSES or behind_of.get(first) != tasks[-1]:
-            named = ", ".join(str(graph.task(task)) for task in tasks.tolist())
-            message = f"{named} are not a forward and a backward pass that follow one another"
-            yield message, tuple(tasks.tolist())
+    follower = np.full(len(graph), NONE, dtype=np.int32)
+    follower[ahead] = behind
+    one, other = in_block[start], in_block[start + count - 1]
+    passes = np.sort(graph.operation[np.stack([one, other])], axis=0)
+    right = (count == len(PASSES)) & (passes.T == PASSES).all(axis=1)
+    right &= (one == first) & (follower[one] == other)
+    for at in np.flatnonzero(~right).tolist():
+        tasks = in_block[start[at] : start[at] + count[at]].tolist()
+        named = ", ".join(str(graph.task(task)) for task in tasks)
+        message = f"{named} are not a forward and a backward pass that follow one another"
+        yield message, tuple(tasks)
     waits, needed = graph.dependent, graph.dependencies.member
     early = (graph.block[waits] != NONE) & (graph.block[waits] != waits)
     for task in np.unique(waits[early]).tolist():
