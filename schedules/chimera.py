@@ -32,14 +32,14 @@ from bfpp.schedules.columns import NONE
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.operations import Operation
-from bfpp.schedules.steps import Schedule, Step, backward, forward
+from bfpp.schedules.steps import InBothDirections, Step, backward, forward
 
 PAIR = 2
 """Micro-batches, or halves of one, whose forward passes share a slot."""
 
 
 @dataclass(frozen=True)
-class Chimera(Schedule):
+class Chimera(InBothDirections):
     """1F1B in both directions at once."""
 
     forward_doubling: bool = field(
@@ -64,12 +64,6 @@ class Chimera(Schedule):
     @property
     def _together(self) -> int:
         return PAIR if self.forward_doubling or self.backward_halving else 1
-
-    def copies(self, pp: int, loops: int) -> tuple[tuple[int, ...], ...]:
-        """The second copies are in reverse, so that no rank holds a stage twice."""
-        if pp % 2:
-            raise InvalidConfiguration("pp", f"{self.name} needs an even number of ranks, not {pp}")
-        return (self.placement(pp, loops)[::-1],)
 
     def copy_of(self, layout: Layout, microbatch: int) -> int:
         """The second half of a group of micro-batches goes up."""

@@ -49,7 +49,7 @@ def group_by(group: npt.NDArray[np.integer], member: Integers, groups: int) -> G
     return Groups(start, member[order])
 
 
-def turns(begins: Flags) -> Integers:
+def in_stretch(begins: Flags) -> Integers:
     """The place of each in its stretch, from 0 on; the first begins one."""
-    turn: Integers = np.arange(len(begins)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]
-    return turn
+    place: Integers = np.arange(len(begins)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    return place

@@ -35,6 +35,7 @@ from collections.abc import Iterator, Sequence
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.steps import (
+    InBothDirections,
     OnVee,
     Step,
     WithBlocks,
@@ -102,17 +103,11 @@ def _both_sides(near: _Side, far: _Side, outer: int, inner: int, each: int) -> I
     yield from weights
 
 
-class DualPipe(WithBlocks):
+class DualPipe(InBothDirections, WithBlocks):
     """Both sides are copies of the model."""
 
     name = "dualpipe"
     summary = "two copies of each stage; from both ends at once, in fused forward-backward blocks"
-
-    def copies(self, pp: int, loops: int) -> tuple[tuple[int, ...], ...]:
-        """The second copies are in reverse, so that no rank holds a stage twice."""
-        if pp % 2:
-            raise InvalidConfiguration("pp", f"{self.name} needs an even number of ranks, not {pp}")
-        return (self.placement(pp, loops)[::-1],)
 
     def copy_of(self, layout: Layout, microbatch: int) -> int:
         """The second half of the micro-batches begins on the last rank."""

@@ -260,6 +260,16 @@ class WithBlocks(Schedule):
         return orders
 
 
+class InBothDirections(Schedule):
+    """A schedule of two copies of each stage, in opposite directions."""
+
+    def copies(self, pp: int, loops: int) -> tuple[tuple[int, ...], ...]:
+        """The second copies are in reverse, so that no rank holds a stage twice."""
+        if pp % 2:
+            raise InvalidConfiguration("pp", f"{self.name} needs an even number of ranks, not {pp}")
+        return (self.placement(pp, loops)[::-1],)
+
+
 class OnVee(Schedule):
     """A schedule whose stages go down the ranks and up again: two a rank, on a V."""
 

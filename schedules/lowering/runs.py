@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Flags, Integers, turns
+from bfpp.schedules.columns import NONE, Flags, Integers, in_stretch
 from bfpp.schedules.communication import Communication, Sharding
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.step_table import Steps
@@ -92,7 +92,7 @@ def _stretches(steps: Steps, length: int | None) -> tuple[Integers, Integers, In
     same &= is_forward[1:] == is_forward[:-1]
     begins = np.append(True, ~same)
     if length is not None:
-        begins |= turns(begins) % length == 0
+        begins |= in_stretch(begins) % length == 0
     ends = np.append(begins[1:], True)
     in_order = np.argsort(by_pass[begins])
     number = np.empty_like(in_order)
@@ -130,7 +130,7 @@ def _take_turns(sequence: Integers, chosen: Flags, buffers: int) -> tuple[Intege
     run = np.flatnonzero(chosen)
     run = run[np.argsort(sequence[run], kind="stable")]
     begins = np.append(True, sequence[run[1:]] != sequence[run[:-1]])
-    turn = turns(begins)
+    turn = in_stretch(begins)
     buffer, after = np.full((2, len(sequence)), NONE, dtype=np.int32)
     buffer[run] = turn % buffers
     later = np.flatnonzero(turn >= buffers)

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Integers, among, turns
+from bfpp.schedules.columns import NONE, Integers, among, in_stretch
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import (
     GRADIENTS,
@@ -142,7 +142,7 @@ def _runs(graph: TaskGraph) -> Integers:
     begins[1:] = (rank[1:] != rank[:-1]) | (unit[1:] != unit[:-1])
     begins[1:] |= backward[1:] != backward[:-1]
     if length := graph.communication.run_length:
-        begins |= turns(begins) % length == 0
+        begins |= in_stretch(begins) % length == 0
     run = np.full(len(graph), NONE, dtype=np.int32)
     run[step] = step[begins][np.cumsum(begins) - 1]
     return run
