@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypeVar
 
-from bfpp.schedules.invalid import InvalidConfiguration, did_you_mean
+from bfpp.schedules.invalid import chosen
 
 
 class Attention(StrEnum):
@@ -28,23 +27,11 @@ class ContextExchange(StrEnum):
     ALL_GATHER = "all-gather"
 
 
-Kind = TypeVar("Kind", bound=StrEnum)
-
-
 def parse_attention(text: str) -> Attention:
     """The kind of that name; raises `InvalidConfiguration` for another."""
-    return _parse(Attention, "attention", text)
+    return chosen(Attention, "attention", text)
 
 
 def parse_exchange(text: str) -> ContextExchange:
     """The kind of that name; raises `InvalidConfiguration` for another."""
-    return _parse(ContextExchange, "cp_comm", text)
-
-
-def _parse(kinds: type[Kind], field: str, text: str) -> Kind:
-    if text not in list(kinds):
-        known = ", ".join(kinds)
-        raise InvalidConfiguration(
-            field, f"{text!r} is not one of {known}{did_you_mean(text, kinds)}"
-        )
-    return kinds(text)
+    return chosen(ContextExchange, "cp_comm", text)

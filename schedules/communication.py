@@ -58,20 +58,12 @@ class P2P(StrEnum):
     DEFERRED = "deferred"
     BATCHED = "batched"
 
-    @classmethod
-    def _missing_(cls, value: object) -> P2P:
-        raise InvalidConfiguration("p2p", f"{value!r} is not one of {', '.join(cls)}")
-
 
 class Per(StrEnum):
     """How often the units of fully sharded stages are gathered, or reduced."""
 
     RUN = "run"
     STEP = "step"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Per:
-        raise InvalidConfiguration("per", f"{value!r} is not one of {', '.join(cls)}")
 
 
 @dataclass(frozen=True)
@@ -117,15 +109,23 @@ class Communication:
         return self.sharding is Sharding.FULL and self.reduce_per is Per.RUN
 
     def require(self) -> None:
-        """Raise `InvalidConfiguration` for what sharding leaves no meaning, and for no buffers."""
+        """Raise `InvalidConfiguration` for what leaves no meaning to something else."""
         for name in ("run_length", "weight_buffers", "prefetch"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise InvalidConfiguration(name, f"must be at least 1, not {number}")
         default = Communication()
-        for name in ("gather_per", "reduce_per", "run_length", "weight_buffers", "prefetch"):
+        for name in FULLY_SHARDED:
             if self.sharding is not Sharding.FULL and getattr(self, name) != getattr(default, name):
                 raise InvalidConfiguration(name, "is of fully sharded stages")
+        if self.p2p is not P2P.CHANNELS and not self.pp_overlap:
+            raise InvalidConfiguration("p2p", "transfers that block compute have no queues")
+        if self.p2p is P2P.CHANNELS and self.eager:
+            reason = "on channels, no send waits for what a receiver posts"
+            raise InvalidConfiguration("eager", reason)
 
+
+FULLY_SHARDED = ("gather_per", "reduce_per", "run_length", "weight_buffers", "prefetch")
+"""Fields that say how full sharding is done."""
 
 CHOICES = {"sharding": Sharding, "p2p": P2P, "gather_per": Per, "reduce_per": Per}
 """What communicates in one of several ways, by its field."""

@@ -20,7 +20,7 @@ from bfpp.schedules.columns import NONE, Groups, Integers
 from bfpp.schedules.communication import CHOICES, Communication
 from bfpp.schedules.composite import Piece, Templates
 from bfpp.schedules.graph import COLUMNS, Lane, TaskGraph
-from bfpp.schedules.invalid import InvalidConfiguration
+from bfpp.schedules.invalid import InvalidConfiguration, chosen
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.operations import OPERATIONS, operation_named, stream_named
 
@@ -143,7 +143,9 @@ def _communication(record: dict[str, Any]) -> Communication:
     for name in ("pp_overlap", "dp_overlap", "clipping", "eager"):
         if not isinstance(record.get(name, False), bool):
             raise MalformedGraph(f"communication: {name} must be true or false")
-    named = {name: kind(record[name]) for name, kind in CHOICES.items() if name in record}
+    named = {
+        name: chosen(kind, name, record[name]) for name, kind in CHOICES.items() if name in record
+    }
     communication = Communication(**{**record, **named})
     communication.require()
     return communication

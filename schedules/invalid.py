@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 
 class InvalidInput(ValueError):
@@ -33,6 +34,21 @@ def _again(kind: type[InvalidConfiguration], field: str, reason: str) -> Invalid
     error = kind.__new__(kind)
     InvalidConfiguration.__init__(error, field, reason)
     return error
+
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+
+def chosen(kinds: type[Kind], field: str, text: str) -> Kind:
+    """The kind of that name; raises `InvalidConfiguration`, which blames `field`, for another."""
+    try:
+        return kinds(text)
+    except InvalidInput:
+        raise
+    except ValueError:
+        known = ", ".join(kinds)
+        reason = f"{text!r} is not one of {known}{did_you_mean(str(text), kinds)}"
+        raise InvalidConfiguration(field, reason) from None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ from bfpp.schedules import (
 from bfpp.schedules.attention import Attention, ContextExchange, parse_attention, parse_exchange
 from bfpp.schedules.communication import CHOICES
 from bfpp.schedules.cut import cut_of, default_division
-from bfpp.schedules.invalid import did_you_mean
+from bfpp.schedules.invalid import chosen, did_you_mean
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
 from bfpp.sim.abstract import AbstractCosts
@@ -337,7 +337,7 @@ class Experiment:
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", self.rule)
         for name, kind in CHOICES.items():
-            object.__setattr__(self, name, kind(getattr(self, name)))
+            object.__setattr__(self, name, chosen(kind, name, getattr(self, name)))
 
     @cached_property
     def rule(self) -> Schedule:

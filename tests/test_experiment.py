@@ -129,3 +129,9 @@ def test_a_model_decides_what_is_not_said():
 
 def test_every_default_is_what_the_options_say():
     assert Experiment("gpipe") == Experiment("gpipe", **DEFAULTS)
+
+
+@pytest.mark.parametrize("name", ["p2p", "gather_per", "reduce_per", "sharding"])
+def test_a_choice_that_is_not_there_is_blamed_by_its_name(name):
+    with pytest.raises(InvalidConfiguration, match=f"^{name}: 'never' is not one of"):
+        Experiment("1f1b", pp=2, microbatches=2, **{name: "never"})

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bfpp.schedules.communication import P2P, Communication, Sharding
+from bfpp.schedules.communication import Communication, Sharding
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
@@ -45,19 +45,11 @@ def build_graph(
     return lower(known.orders(layout), layout, communication or Communication(), known.name)
 
 
-def require_sharding(layout: Layout, communication: Communication) -> None:
-    """Raise `InvalidConfiguration` for stages that cannot be sharded so."""
+def require_communication(layout: Layout, communication: Communication) -> None:
+    """Raise `InvalidConfiguration` for stages whose communication cannot be so."""
     communication.require()
     if layout.copies and communication.sharding is Sharding.FULL:
         raise InvalidConfiguration("sharding", "stages with copies cannot be fully sharded yet")
-
-
-def require_p2p(communication: Communication) -> None:
-    """Raise `InvalidConfiguration` where transfers cannot be posted so."""
-    if communication.p2p is not P2P.CHANNELS and not communication.pp_overlap:
-        raise InvalidConfiguration("p2p", "transfers that block compute have no queues")
-    if communication.p2p is P2P.CHANNELS and communication.eager:
-        raise InvalidConfiguration("eager", "on channels, no send waits for what a receiver posts")
 
 
 def lower(
@@ -84,8 +76,7 @@ def lower_steps(
     posts: Sequence[Sequence[Post]] = (),
 ) -> TaskGraph:
     """The task graph of orders that have been joined, which any communication shares."""
-    require_sharding(layout, communication)
-    require_p2p(communication)
+    require_communication(layout, communication)
     runs = runs_of(steps, layout, communication)
     draft = Draft(layout, communication)
     add_compute(draft, steps, runs)
