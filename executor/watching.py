@@ -17,7 +17,6 @@ from bfpp.executor.queued import Queued, lane_name
 from bfpp.executor.training import Report, Trainer
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Task
-from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import Group
 
 LONGER = 10
@@ -64,12 +63,12 @@ def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:
     ranks, replicas = [worker.rank], [worker.replica]
     match task.operation.group(plan.graph.communication):
         case Group.P2P:
-            ranks = [task.rank, task.peer]
+            ranks = [*task.ranks]
         case Group.PP:
             ranks = [*range(plan.graph.layout.pp)]
         case Group.DP:
             replicas = [*range(plan.dp)]
-            ranks = [task.rank] if task.peer == NONE else [task.rank, task.peer]
+            ranks = [*task.ranks]
     group = {plan.process(rank, replica) for rank in ranks for replica in replicas}
     return tuple(sorted(group - {plan.process(worker.rank, worker.replica)}))
 

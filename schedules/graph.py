@@ -87,6 +87,11 @@ class Task(NamedTuple):
         return f"#{self.number} {self.words}"
 
     @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of its ends: one, or two."""
+        return (self.rank,) if self.peer == NONE else (self.rank, self.peer)
+
+    @property
     def words(self) -> str:
         """What it does, of what and where."""
         words = [self.operation.title]

@@ -17,13 +17,9 @@ from bfpp.schedules.columns import NONE
 from bfpp.schedules.graph import Task, TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.operations import Operation, compute_steps
-from bfpp.schedules.torch_format import word
+from bfpp.schedules.torch_format import CARRIED, word
 
-CARRIED = {
-    Operation.TRANSFER_ACTIVATIONS: ("F", +1),
-    Operation.TRANSFER_GRADIENTS: ("B", -1),
-}
-"""The letter of what is sent, and how many stages on it is received."""
+LETTERS = {operation: (letter, on) for letter, (operation, on) in CARRIED.items()}
 
 
 class Action(NamedTuple):
@@ -51,32 +47,34 @@ def write_actions(graph: TaskGraph) -> str:
         holding[place] += action.holds
         if not action.holds or 0 in (before, holding[place]):
             rows[action.rank].append(action.word)
-    return "".join(",".join(row).replace(";,", ";") + "\n" for row in rows)
+    return "".join(",".join(row) + "\n" for row in rows)
 
 
 def _beside(graph: TaskGraph) -> Iterator[Action]:
-    """What each task is called where it runs."""
+    """What each task is called where it runs; a block, at its second pass."""
     for task in graph.tasks():
-        stage = task.unit
+        stage, number = task.unit, task.number
         if task.operation in compute_steps():
-            yield Action(task.rank, task.number, False, _compute(task))
-        elif task.operation in CARRIED:
-            letter, on = CARRIED[task.operation]
-            sent, received = f"{stage}SEND_{letter}", f"{stage + on}RECV_{letter}"
-            yield Action(task.rank, task.number, False, f"{sent}{task.microbatch}")
-            yield Action(task.peer, task.number, False, f"{received}{task.microbatch}")
+            if task.block == NONE:
+                yield Action(task.rank, number, False, _word(task))
+            elif task.block != number:
+                first = _word(graph.task(task.block))
+                yield Action(task.rank, number, False, f"({first};{_word(task)})OVERLAP_F_B")
+        elif task.operation in LETTERS:
+            letter, on = LETTERS[task.operation]
+            names = f"{stage}SEND_{letter}", f"{stage + on}RECV_{letter}"
+            for rank, name in zip(task.ranks, names, strict=True):
+                yield Action(rank, number, False, f"{name}{task.microbatch}")
         elif task.operation is Operation.GATHER:
-            yield from (Action(*end, False, f"{stage}UNSHARD", stage, 1) for end in _ends(task))
+            for rank in task.ranks:
+                yield Action(rank, number, False, f"{stage}UNSHARD", stage, 1)
         elif task.operation is Operation.REDUCE:
-            yield from (Action(*end, False, f"{stage}REDUCE_GRAD") for end in _ends(task))
+            for rank in task.ranks:
+                yield Action(rank, number, False, f"{stage}REDUCE_GRAD")
 
 
-def _compute(task: Task) -> str:
-    """A step, which may begin or end a block."""
-    name = word((int(task.operation), task.stage, task.microbatch, False))
-    if task.block == NONE:
-        return name
-    return f"({name};" if task.block == task.number else f"{name})OVERLAP_F_B"
+def _word(task: Task) -> str:
+    return word((int(task.operation), task.stage, task.microbatch, False))
 
 
 def _reshards(graph: TaskGraph) -> Iterator[Action]:
@@ -89,17 +87,12 @@ def _reshards(graph: TaskGraph) -> Iterator[Action]:
 
     for task in graph.tasks():
         if task.operation is Operation.GATHER:
-            for rank, number in _ends(task):
+            for rank in task.ranks:
                 place = rank, task.weight_buffer
                 if place in held:
                     yield reshard(rank, *held[place])
-                held[place] = task.unit, number
+                held[place] = task.unit, task.number
         elif (place := (task.rank, task.weight_buffer)) in held:
             held[place] = task.unit, task.number
     for (rank, _), use in held.items():
         yield reshard(rank, *use)
-
-
-def _ends(task: Task) -> Iterator[tuple[int, int]]:
-    """Where a gather or a reduction is: on its rank, and on that of a second copy."""
-    return ((rank, task.number) for rank in (task.rank, task.peer) if rank != NONE)

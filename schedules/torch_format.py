@@ -40,7 +40,8 @@ _COMPUTE = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
 _COMMUNICATION = re.compile(r"[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|(?:SEND|RECV)_[FB])[0-9]*")
 _BLOCK = re.compile(r"\(([^;]*);([^;]*)\)OVERLAP_F_B")
 _WORD = re.compile(r"([0-9]+)(?:([FBIW])|(SEND|RECV)_([FB]))([0-9]+)")
-_CARRIED = {"F": (Operation.TRANSFER_ACTIVATIONS, +1), "B": (Operation.TRANSFER_GRADIENTS, -1)}
+CARRIED = {"F": (Operation.TRANSFER_ACTIVATIONS, +1), "B": (Operation.TRANSFER_GRADIENTS, -1)}
+"""What is sent, by its letter, and how many stages on it is received."""
 _VALUE = re.compile(r"#\s*([a-z][a-z_-]*)\s*=\s*(\S.*)")
 _END_OF_LINE = re.compile(r"\r\n|\n|\r")
 
@@ -106,7 +107,7 @@ def _posts(line: str) -> Iterator[Post]:
         if letter:
             steps += 1
         else:
-            operation, units_on = _CARRIED[datum]
+            operation, units_on = CARRIED[datum]
             unit = int(stage) - (units_on if verb == "RECV" else 0)
             yield Post(verb == "SEND", operation, unit, int(microbatch), steps)
 

@@ -122,7 +122,7 @@ class Events:
         """Pairs of events on one buffer that can come in either order, both ways round."""
         users = defaultdict(list)
         for task in self.graph.tasks():
-            for rank in ends_of(task):
+            for rank in task.ranks:
                 users[rank, "weights", task.weight_buffer].append(task)
                 users[rank, "gradients", task.gradient_buffer].append(task)
         for (_, _, buffer), tasks in users.items():
@@ -240,7 +240,7 @@ class Machine:
             memory[ends[1].rank, task.unit, task.microbatch] = value
 
     def gather(self, task: Task) -> Iterator[None]:
-        ends = ends_of(task)
+        ends = task.ranks
         for rank in ends:
             self.gathered[rank, task.weight_buffer] = NOTHING
         weight = self.weights.get((task.rank, task.unit), NOTHING)
@@ -249,7 +249,7 @@ class Machine:
             self.gathered[rank, task.weight_buffer] = weight
 
     def reduce(self, task: Task) -> Iterator[None]:
-        ends = ends_of(task)
+        ends = task.ranks
         taken = sum(self.added[rank, task.gradient_buffer] for rank in ends)
         yield
         for rank in ends:
@@ -291,11 +291,6 @@ DOES: dict[Operation, Callable[[Machine, Task], Iterator[None]]] = {
     Operation.OPTIMIZER: Machine.optimizer,
     Operation.NORM: Machine.norm,
 }
-
-
-def ends_of(task: Task) -> list[int]:
-    """The ranks of a gather or a reduction: those of all copies."""
-    return [task.rank] if task.peer == NONE else [task.rank, task.peer]
 
 
 def unchanged(before: float, after: float) -> float:

@@ -12,7 +12,6 @@ from bfpp.executor.lanes import Device
 from bfpp.executor.plan import Plan
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Task
-from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import collectives, transfers
 
 
@@ -35,8 +34,7 @@ class LocalBackend:
         if task.operation in transfers():
             return [[replica[task.rank], replica[task.peer]] for replica in self.replicas]
         if task.operation in collectives(self.plan.graph.communication):
-            ranks = sorted({task.rank, task.peer} - {NONE})
-            return [[replica[rank] for rank in ranks for replica in self.replicas]]
+            return [[replica[rank] for rank in sorted(task.ranks) for replica in self.replicas]]
         return [[replica[task.rank]] for replica in self.replicas]
 
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
