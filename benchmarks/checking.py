@@ -47,7 +47,7 @@ def run() -> Results:
         [
             "The plain rules are those that ask for the order of tasks, the checker's are all.",
             "Medians of 3, in turn; one check of the large graph, in processor seconds.",
-            "Memory is what a check holds at most beside the graph.",
+            "Memory is the peak of a check, without the graph.",
         ],
     )
 

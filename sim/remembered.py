@@ -18,10 +18,12 @@ def once_for_stages(answer: Callable[[Model, Layout], Answer]) -> Callable[[Mode
     The model must be frozen, and nobody may change the answer.
     """
 
+    name = f"{answer.__module__}.{answer.__qualname__}"
+
     @wraps(answer)
     def remembered(model: Model, layout: Layout) -> Answer:
         answers = vars(model).setdefault("_answers", {})
-        question = answer.__qualname__, layout.stages_on_ranks
+        question = name, layout.stages_on_ranks
         if question not in answers:
             answers[question] = answer(model, layout)
         found: Answer = answers[question]
