@@ -82,6 +82,8 @@ class Trainer:
         self.under_way: deque[Step] = deque()
         self.columns: deque[tuple[float, Columns]] = deque(maxlen=REMEMBERED)
         self.skipped_in_a_row = 0
+        ranks = range(plan.graph.layout.pp)
+        self.groups = torch.tensor([plan.group_of(rank) for rank in ranks])
 
     def run(self, steps: range) -> Iterator[Report]:
         """Train, and tell of each step once it is done everywhere.
@@ -169,10 +171,9 @@ class Trainer:
         dist.all_gather_single(table, own)
         losses, starts, ends, shared, asked, are_bad = table.view(-1, len(own)).unbind(dim=1)
         self.stops |= bool(asked.any())
-        ranks = range(self.plan.graph.layout.pp)
-        group = torch.tensor([self.plan.group_of(rank) for rank in ranks])
-        together = shared[group[:, 0]] > 0
-        begun = torch.where(together, starts[group].amax(dim=1), starts[group].amin(dim=1))
+        together = shared[self.groups[:, 0]] > 0
+        starts = starts[self.groups]
+        begun = torch.where(together, starts.amax(dim=1), starts.amin(dim=1))
         worst = agreed(bad) if are_bad.any() else None
         return float(losses.sum()), float(ends.max() - begun.min()), worst
 

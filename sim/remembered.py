@@ -17,7 +17,6 @@ def once_for_stages(answer: Callable[[Model, Layout], Answer]) -> Callable[[Mode
 
     The model must be frozen, and nobody may change the answer.
     """
-
     name = f"{answer.__module__}.{answer.__qualname__}"
 
     @wraps(answer)

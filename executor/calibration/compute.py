@@ -22,7 +22,7 @@ from bfpp.executor.calibration.runs import (
 from bfpp.executor.plan import Plan
 from bfpp.schedules import Layout, Operation, build_graph
 from bfpp.schedules.breadth_first import BreadthFirst
-from bfpp.schedules.steps import Step, backward, backward_input, backward_weight, forward
+from bfpp.schedules.steps import Step, backward, backward_input, backward_weight
 
 PASSES = {
     "forward": Operation.FORWARD,
@@ -42,16 +42,14 @@ class AllPasses(BreadthFirst):
     """Every second backward pass in halves; the weight halves of a stage come last."""
 
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
-        """Stage by stage, all micro-batches each."""
-        stages = layout.stages_of(rank)
-        for stage in stages:
-            for microbatch in range(layout.microbatches):
-                yield forward(stage, microbatch)
-        for stage in reversed(stages):
-            for microbatch in range(layout.microbatches):
-                yield (backward, backward_input)[microbatch % 2](stage, microbatch)
-            for microbatch in range(1, layout.microbatches, 2):
-                yield backward_weight(stage, microbatch)
+        """Breadth-first's, with halves in the place of some."""
+        for step in super().steps(layout, rank):
+            _, stage, microbatch, _ = step
+            is_backward = step == backward(stage, microbatch)
+            yield backward_input(stage, microbatch) if is_backward and microbatch % 2 else step
+            if is_backward and microbatch == layout.microbatches - 1:
+                for each in range(1, layout.microbatches, 2):
+                    yield backward_weight(stage, each)
 
 
 def measure_compute(plan: Plan, bench: Bench) -> Profile:
