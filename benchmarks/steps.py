@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from bfpp.schedules import Communication, Layout, Sharding, TaskGraph, build_graph
-from bfpp.sim import compiled_engine
+from bfpp.sim import compiled_engine, compiling
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.costs import Costs
 
@@ -30,7 +30,7 @@ def crowded(graph: TaskGraph) -> Costs:
 
 def load_compiled_loops() -> None:
     """Load numba and both loops, so that what follows is not measured with it."""
-    compiled_engine.COMPILE_FROM = 0
+    compiling.COMPILE_FROM = 0
     graph = build_graph("breadth-first", Layout(4, 4, 2), Communication(Sharding.FULL))
     compiled_engine.times(graph, COSTS.costs(graph))
     compiled_engine.times(graph, crowded(graph))

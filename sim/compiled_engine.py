@@ -11,21 +11,16 @@ run compiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from importlib.machinery import SourceFileLoader
-from types import FunctionType, ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import Seconds
 from bfpp.sim import kernels
+from bfpp.sim.compiling import WORK
 from bfpp.sim.costs import Costs
 from bfpp.traces.timeline import Timeline
-
-COMPILE_FROM = 300_000
-"""Tasks of an uncompiled sweep that take as long as loading numba: about 0.3 s."""
 
 SMALL = 10_000
 """Tasks that are replayed, compiled, sooner than it is known whether flows meet."""
@@ -45,7 +40,7 @@ def simulate(
 
 def times(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
     """When each task starts and ends, in seconds."""
-    replayed_soon = _LOOPS.compiled and len(graph) <= SMALL and len(costs.bandwidth)
+    replayed_soon = WORK.pays and len(graph) <= SMALL and len(costs.bandwidth)
     if not replayed_soon:
         start, end = _sweep(graph, costs)
         if not flows_meet(costs, start, end):
@@ -61,7 +56,7 @@ def step_times(graph: TaskGraph, costs: Sequence[Costs]) -> Seconds:
 
 def _sweep(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
     start, end = np.empty((2, len(graph)))
-    _LOOPS.get("sweep", len(graph))(
+    _loop("sweep", graph)(
         graph.lane,
         graph.peer_lane,
         graph.dependencies.start,
@@ -113,7 +108,7 @@ def replay_with_slopes(
     followers = graph.followers
     start, end = np.empty((2, len(graph)))
     end_slope = np.empty_like(slopes.seconds)
-    _LOOPS.get("replay", len(graph))(
+    _loop("replay", graph)(
         np.bincount(followers.member, minlength=len(graph)).astype(np.int32),
         followers.start,
         followers.member,
@@ -126,40 +121,6 @@ def replay_with_slopes(
     return start, end, end_slope
 
 
-class _Loops:
-    """The loops of `bfpp.sim.kernels`, compiled once enough has been asked of them."""
-
-    def __init__(self) -> None:
-        self._asked = 0
-
-    @property
-    def compiled(self) -> bool:
-        """Whether so much has been asked of the loops that they are compiled."""
-        return self._asked >= COMPILE_FROM
-
-    def get(self, name: str, tasks: int) -> Callable[..., Any]:
-        """The loop of that name, to run over so many tasks."""
-        self._asked += tasks * UNCOMPILED[name]
-        loops = _compiled_kernels() if self.compiled else kernels
-        loop: Callable[..., Any] = getattr(loops, name)
-        return loop
-
-
-_LOOPS = _Loops()
-
-
-@cache
-def _compiled_kernels() -> ModuleType:
-    """A second copy of `bfpp.sim.kernels`, with its functions compiled (and kept on disk)."""
-    import numba
-
-    loader = SourceFileLoader(kernels.__name__, kernels.__file__)
-    module = ModuleType(kernels.__name__)
-    module.__file__ = kernels.__file__
-    loader.exec_module(module)
-    for name, function in list(vars(module).items()):
-        if isinstance(function, FunctionType) and function.__module__ == module.__name__:
-            # Helpers become part of the loops: a call would count each array that it is given.
-            inline: Literal["always", "never"] = "always" if name.startswith("_") else "never"
-            setattr(module, name, numba.njit(cache=True, inline=inline)(function))
-    return module
+def _loop(name: str, graph: TaskGraph) -> Callable[..., Any]:
+    """The loop of that name, to run over a graph."""
+    return WORK.loop(kernels, name, len(graph) * UNCOMPILED[name])

@@ -12,9 +12,9 @@ from functools import lru_cache
 from math import inf
 
 from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule, TaskGraph
-from bfpp.schedules.lowering import lower_steps, step_table
 from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import simulate
+from bfpp.sim.compiled_lowering import join, lower_steps
 from bfpp.sim.memory import GIGABYTE, Memory, least_memories
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
@@ -81,7 +81,7 @@ evaluation_of = lru_cache(1)(Evaluation)
 
 
 def _steps(schedule: Schedule, layout: Layout) -> Steps:
-    return step_table(schedule.orders(layout), layout)
+    return join(schedule.orders(layout), layout)
 
 
 def nothing_can_fit(problem: Problem, chosen: Iterable[Configuration]) -> bool:

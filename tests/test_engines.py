@@ -18,7 +18,7 @@ from bfpp.schedules import (
     build_graph,
     find_schedule,
 )
-from bfpp.sim import compiled_engine, kernels, simpy_engine
+from bfpp.sim import compiled_engine, compiling, kernels, simpy_engine
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.compiled_engine import flows_meet
@@ -87,7 +87,7 @@ def test_engines_agree_on_models_and_clusters(
 
 def test_compiled_loops_do_what_they_say(monkeypatch):
     """The same functions as machine code: forced for small graphs, with and without contention."""
-    monkeypatch.setattr(compiled_engine, "COMPILE_FROM", 0)
+    monkeypatch.setattr(compiling, "COMPILE_FROM", 0)
     graph = build_graph("depth-first", Layout(4, 8, 4), Communication(Sharding.FULL))
     random = np.random.default_rng(0)
     costs = AbstractCosts(transfer=0.25, gather=0.5, reduce=0.75).costs(graph)

@@ -1,0 +1,139 @@
+"""The lowering of many small graphs: by compiled loops, as soon as there are any.
+
+What `bfpp.schedules.lowering` makes, array by array: that one says the rules, in calls of
+numpy, which are fast for large graphs and the same few hundred for each small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from bfpp.schedules import Communication, Layout, Order, Sharding, TaskGraph
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers
+from bfpp.schedules.graph import Lane
+from bfpp.schedules.lowering import lower_steps as lower_by_columns
+from bfpp.schedules.lowering import require_communication
+from bfpp.schedules.lowering.posting import posted
+from bfpp.schedules.lowering.step_table import Steps, step_table
+from bfpp.schedules.operations import OPERATIONS, STREAMS
+from bfpp.sim import lowering_kernels, order_kernels
+from bfpp.sim.compiling import WORK, compiled
+
+PLACED = 4096
+"""How many sets of lanes are remembered."""
+
+NO_LENGTH = 0
+"""The length of runs that may have any."""
+
+
+def join(orders: Sequence[Order], layout: Layout) -> Steps:
+    """The table of all steps; raises `InvalidConfiguration` where they cannot run."""
+    steps = _join(orders, layout) if WORK.pays else None
+    return step_table(orders, layout) if steps is None else steps
+
+
+def lower_steps(steps: Steps, layout: Layout, communication: Communication, name: str) -> TaskGraph:
+    """The task graph of orders that have been joined."""
+    if not WORK.pays:
+        return lower_by_columns(steps, layout, communication, name)
+    require_communication(layout, communication)
+    return posted(_lower(steps, layout, communication, name))
+
+
+def _join(orders: Sequence[Order], layout: Layout) -> Steps | None:
+    """The table, or nothing where orders cannot run: `step_table` tells why."""
+    loops = compiled(order_kernels)
+    joined = np.concatenate(orders)
+    bounds = np.cumsum([0, *map(len, orders)])
+    order = tuple(joined[field] for field in ("operation", "stage", "microbatch", "fused"))
+    placements = np.array([layout.placement, *layout.copies], dtype=np.int32)
+    if not loops.can_run(*order, bounds, placements, layout.microbatches, layout.slices):
+        return None
+    units = np.array(layout.units_per_stage, dtype=np.int32)
+    columns = np.empty((5, int(units[order[1]].sum())), dtype=np.int32)
+    unit_bounds = np.empty_like(bounds)
+    loops.expand(order, bounds, units, np.cumsum(units) - units, columns, unit_bounds)
+    operation, rank, unit, microbatch, block = columns
+    before, rounds = np.empty((2, len(rank)), dtype=np.int32)
+    loops.find_inputs(operation, unit, microbatch, layout.units, layout.microbatches, before)
+    if not loops.find_rounds(before, block, unit_bounds, rounds):
+        return None
+    return Steps(operation, rank, unit, microbatch, before, block, unit_bounds, rounds)
+
+
+def _lower(steps: Steps, layout: Layout, communication: Communication, name: str) -> TaskGraph:
+    loops = compiled(lowering_kernels)
+    bounds = steps.first_of_rank
+    columns = *steps[:6], steps.round
+    rules = _rules(communication)
+    runs = loops.find_runs(columns, layout.units, layout.pp, layout.unit_on_rank, rules)
+    stages = layout.rank_of_unit, layout.peer_of_rank, len(layout.copies)
+    tasks, key, edges = loops.lower(columns, bounds, stages, rules, runs)
+    old, new = loops.number(key)
+    tasks, start, member = loops.finish(tasks, edges, old, new)
+    if (steps.block != NONE).any():  # two tasks of a block may wait for the same
+        start, member = loops.without_repeats(start, member)
+    operation, rank, peer, unit, microbatch, weight_buffer, gradient_buffer, block = tasks
+    codes, lane, peer_lane = loops.lanes(tasks, *_streams(communication), layout.pp)
+    return TaskGraph(
+        schedule=name,
+        layout=layout,
+        communication=communication,
+        lanes=_lanes(codes.tobytes(), layout.pp),
+        operation=operation.astype(np.int8),
+        rank=rank,
+        peer=peer,
+        unit=unit,
+        microbatch=microbatch,
+        lane=lane,
+        peer_lane=peer_lane,
+        weight_buffer=weight_buffer,
+        gradient_buffer=gradient_buffer,
+        piece=np.full(len(rank), NONE, dtype=np.int32),
+        block=block,
+        dependencies=Groups(start, member),
+    )
+
+
+@cache
+def _rules(communication: Communication) -> tuple[int, ...]:
+    """What of the communication decides over tasks and their order."""
+    return (
+        communication.sharding is not Sharding.NONE,
+        communication.gathers_runs,
+        communication.reduces_runs,
+        communication.run_length or NO_LENGTH,
+        communication.weight_buffers,
+        communication.prefetch,
+        not (communication.dp_overlap or communication.reduces_runs),
+        communication.clipping,
+    )
+
+
+def _streams(communication: Communication) -> tuple[Integers, Integers, Flags]:
+    """For each operation its stream, here and at its peer; and which streams are by peer."""
+    return _stream_table(communication, len(OPERATIONS))
+
+
+@cache
+def _stream_table(
+    communication: Communication, operations: int
+) -> tuple[Integers, Integers, Flags]:
+    streams = [each.streams(communication) for each in OPERATIONS[:operations]]
+    here, there = np.array([[*map(STREAMS.index, each)] for each in streams], dtype=np.int32).T
+    return here.copy(), there.copy(), np.array([bool(stream.toward) for stream in STREAMS])
+
+
+@lru_cache(PLACED)
+def _lanes(codes: bytes, ranks: int) -> tuple[Lane, ...]:
+    """The lanes of these codes."""
+    shape = ranks, len(STREAMS), ranks
+    found: npt.NDArray[np.int64] = np.array(np.unravel_index(np.frombuffer(codes, int), shape)).T
+    return tuple(
+        Lane(rank, STREAMS[stream], peer if STREAMS[stream].toward else NONE)
+        for rank, stream, peer in found.tolist()
+    )

@@ -1,0 +1,311 @@
+"""The lowering of `bfpp.schedules.lowering` as loops: what it makes of many orders, sooner.
+
+A twin: its rules are told there, pass by pass, and its arrays are the same, bit for bit. One
+configuration of a search has some thousand tasks, of which each call of numpy takes a few
+microseconds whatever it does; these loops take some fifty nanoseconds a task. Functions keep
+to what `bfpp.sim.kernels` keeps to.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bfpp.sim.order_kernels import BACKWARD_INPUT, FORWARD
+
+TRANSFER_ACTIVATIONS, TRANSFER_GRADIENTS, GATHER, REDUCE, OPTIMIZER, NORM = range(4, 10)
+"""Codes of operations, in the order of `bfpp.schedules.operations`."""
+
+PHASES = 6
+COMPUTE_PHASE, TRANSFER_PHASE, GATHER_PHASE, REDUCE_PHASE, NORM_PHASE, UPDATE_PHASE = range(PHASES)
+GRADIENT_BUFFERS = 2
+
+
+def find_runs(steps, units, ranks, unit_on_rank, rules):
+    """The columns of `Runs` of all steps."""
+    operation, rank, unit, _, _, block, _ = steps
+    gathers, gathers_runs, reduces_runs, run_length, buffers, _, _, _ = rules
+    of_step, first, last, length = np.empty((4, len(rank)), dtype=np.int32)
+    current = np.full((ranks, 2), -1)
+    overlap = np.zeros(ranks, dtype=np.bool_)
+    runs = 0
+    for step in range(len(rank)):
+        backward = 0 if operation[step] == FORWARD else 1
+        run = current[rank[step], backward]
+        if run < 0 or unit[first[run]] != unit[step] or length[run] == run_length:
+            run = current[rank[step], backward] = runs
+            first[run], length[run] = step, 0
+            runs += 1
+        last[run] = step
+        length[run] += 1
+        of_step[step] = run
+        if block[step] >= 0:
+            overlap[rank[step]] = True
+    first, last = first[:runs], last[:runs]
+    for run in range(runs - 1):
+        if first[run + 1] < last[run]:
+            overlap[rank[first[run]]] = True
+
+    does_gather, does_reduce = np.zeros((2, runs), dtype=np.bool_)
+    weight_buffer, gradient_buffer, weights_after, gradients_after = np.full(
+        (4, runs), -1, dtype=np.int32
+    )
+    if reduces_runs:
+        for step in range(len(rank)):
+            if operation[step] != FORWARD and operation[step] != BACKWARD_INPUT:
+                does_reduce[of_step[step]] = True
+    if gathers and not gathers_runs:
+        seen = np.zeros(ranks * units, dtype=np.bool_)
+        for run in range(runs):
+            copy = rank[first[run]] * units + unit[first[run]]
+            does_gather[run] = not seen[copy]
+            seen[copy] = True
+    if not reduces_runs:
+        seen = np.zeros(ranks * units, dtype=np.bool_)
+        for run in range(runs - 1, -1, -1):
+            copy = rank[first[run]] * units + unit[first[run]]
+            if operation[first[run]] != FORWARD:
+                does_reduce[run] = not seen[copy]
+                seen[copy] = True
+    turns = np.zeros((3, ranks), dtype=np.int64)
+    holders = np.full((3, ranks, max(buffers, GRADIENT_BUFFERS)), -1)
+    for run in range(runs):
+        here = rank[first[run]]
+        weight_buffer[run] = gradient_buffer[run] = unit_on_rank[unit[first[run]]]
+        if gathers_runs:
+            does_gather[run] = True
+            apart = 1 if operation[first[run]] != FORWARD and overlap[here] else 0
+            buffer = turns[apart, here] % buffers
+            weights_after[run] = holders[apart, here, buffer]
+            holders[apart, here, buffer] = run
+            turns[apart, here] += 1
+            weight_buffer[run] = buffer + buffers * apart
+        if reduces_runs:
+            gradient_buffer[run] = -1
+            if does_reduce[run]:
+                buffer = turns[2, here] % GRADIENT_BUFFERS
+                gradients_after[run] = holders[2, here, buffer]
+                holders[2, here, buffer] = run
+                turns[2, here] += 1
+                gradient_buffer[run] = buffer
+    return (
+        of_step, first, last, does_gather, does_reduce, weight_buffer, gradient_buffer,
+        weights_after, gradients_after,
+    )  # fmt: skip
+
+
+def lower(steps, bounds, layout, rules, runs):
+    """Tasks by provisional number, their keys, and what each waits for, pass by pass."""
+    operation, rank, unit, microbatch, before, block, round_of = steps
+    rank_of_unit, peer_of_rank, copies = layout
+    _, gathers_runs, _, _, _, prefetch, reduces_last, clipping = rules
+    (
+        of_step, first, last, does_gather, does_reduce, weight_buffer, gradient_buffer,
+        weights_after, gradients_after,
+    ) = runs  # fmt: skip
+    count, ranks, units = len(rank), len(bounds) - 1, len(rank_of_unit)
+    most = 2 * count + 2 * len(first) + 2 * ranks
+    # operation, rank, peer, unit, micro-batch, weight buffer, gradient buffer, block
+    columns = np.full((8, most), -1, dtype=np.int32)
+    key = np.empty(most, dtype=np.int64)
+    edges = np.empty((2, 2 * count + 4 * len(first) + ranks * (1 + ranks)), dtype=np.int32)
+    waits = 0
+    consumer = np.full(count, -1, dtype=np.int32)
+    for step in range(count):
+        columns[0, step], columns[1, step], columns[3, step] = (
+            operation[step], rank[step], unit[step],
+        )  # fmt: skip
+        columns[4, step], columns[7, step] = microbatch[step], block[step]
+        columns[5, step] = weight_buffer[of_step[step]]
+        if operation[step] != FORWARD and operation[step] != BACKWARD_INPUT:
+            columns[6, step] = gradient_buffer[of_step[step]]
+        key[step] = np.int64(round_of[step]) * PHASES + COMPUTE_PHASE
+        if before[step] >= 0:
+            if rank[before[step]] == rank[step]:
+                edges[0, waits], edges[1, waits] = step, before[step]
+                waits += 1
+            else:
+                consumer[before[step]] = step
+
+    size, sent = count, waits
+    for step in range(count):
+        if consumer[step] >= 0:
+            forward = operation[step] == FORWARD
+            columns[0, size] = TRANSFER_ACTIVATIONS if forward else TRANSFER_GRADIENTS
+            columns[1, size], columns[2, size] = rank[step], rank[consumer[step]]
+            columns[3, size], columns[4, size] = unit[step], microbatch[step]
+            key[size] = np.int64(round_of[step]) * PHASES + TRANSFER_PHASE
+            edges[0, waits], edges[1, waits] = size, step
+            size += 1
+            waits += 1
+    for at in range(sent, waits):
+        edges[0, waits + at - sent] = consumer[edges[1, at]]
+        edges[1, waits + at - sent] = edges[0, at]
+    waits += waits - sent
+
+    task_of_unit = np.full(units, -1)
+    task_of_run = np.full(len(first), -1)
+    lead = size
+    for run in range(len(first)):
+        here, own = rank[first[run]], unit[first[run]]
+        if not does_gather[run] or (copies and here != rank_of_unit[own]):
+            continue
+        when = np.int64(-1)
+        if gathers_runs:
+            ahead = run - prefetch
+            if ahead >= 0 and rank[first[ahead]] == here:
+                when = min(round_of[first[ahead]], round_of[first[run]] - 1)
+            if weights_after[run] >= 0:
+                when = max(when, round_of[last[weights_after[run]]])
+        columns[0, lead], columns[1, lead], columns[2, lead] = GATHER, here, peer_of_rank[here]
+        columns[3, lead], columns[5, lead] = own, weight_buffer[run]
+        key[lead] = when * PHASES + GATHER_PHASE
+        task_of_run[run] = task_of_unit[own] = lead
+        lead += 1
+    for run in range(len(first)):
+        if does_gather[run]:
+            task = task_of_unit[unit[first[run]]] if copies else task_of_run[run]
+            edges[0, waits], edges[1, waits] = first[run], task
+            waits += 1
+    for run in range(len(first)):
+        if task_of_run[run] >= 0 and weights_after[run] >= 0:
+            edges[0, waits], edges[1, waits] = task_of_run[run], last[weights_after[run]]
+            waits += 1
+
+    size = lead
+    task_of_run[:] = -1
+    for run in range(len(first)):
+        here, own = rank[first[run]], unit[first[run]]
+        if not does_reduce[run] or (copies and here != rank_of_unit[own]):
+            continue
+        columns[0, lead], columns[1, lead], columns[2, lead] = REDUCE, here, peer_of_rank[here]
+        columns[3, lead], columns[6, lead] = own, gradient_buffer[run]
+        key[lead] = -1
+        task_of_run[run] = task_of_unit[own] = lead
+        lead += 1
+    for run in range(len(first)):
+        if does_reduce[run]:
+            if copies:
+                task_of_run[run] = task_of_unit[unit[first[run]]]
+            task = task_of_run[run]
+            ends = bounds[rank[first[run]] + 1] - 1 if reduces_last else last[run]
+            key[task] = max(key[task], round_of[ends])
+            edges[0, waits], edges[1, waits] = task, last[run]
+            waits += 1
+    for run in range(len(first)):
+        if gradients_after[run] >= 0:
+            edges[0, waits] = first[run]
+            edges[1, waits] = task_of_run[gradients_after[run]]
+            waits += 1
+    last_reduction = np.full(ranks, -1)
+    for run in range(len(first)):
+        task, here = task_of_run[run], rank[first[run]]
+        if task >= 0:
+            so_far = last_reduction[here]
+            if so_far < 0 or (key[so_far], so_far) < (key[task], task):
+                last_reduction[here] = task
+
+    size = lead
+    latest = np.int64(-1)
+    for here in range(ranks):
+        when = max(round_of[bounds[here + 1] - 1], key[last_reduction[here]])
+        latest = max(latest, when)
+        columns[0, lead], columns[1, lead] = NORM if clipping else OPTIMIZER, here
+        key[lead] = when * PHASES + (NORM_PHASE if clipping else UPDATE_PHASE)
+        edges[0, waits], edges[1, waits] = lead, last_reduction[here]
+        waits += 1
+        lead += 1
+    if clipping:
+        for here in range(ranks):
+            columns[0, lead], columns[1, lead] = OPTIMIZER, here
+            key[lead] = latest * PHASES + UPDATE_PHASE
+            for other in range(ranks):
+                edges[0, waits], edges[1, waits] = lead, size + other
+                waits += 1
+            lead += 1
+    for task in range(size):
+        if columns[0, task] == REDUCE:
+            key[task] = key[task] * PHASES + REDUCE_PHASE
+    return columns[:, :lead], key[:lead], edges[:, :waits]
+
+
+def number(key):
+    """The tasks in the order of their keys, those of one key as they are, and each one's number."""
+    most = np.int64(0)
+    for task in range(len(key)):
+        most = max(most, key[task])
+    place = np.zeros(most + PHASES + 2, dtype=np.int64)  # keys begin at the round before the first
+    for task in range(len(key)):
+        place[key[task] + PHASES + 1] += 1
+    for at in range(1, len(place)):
+        place[at] += place[at - 1]
+    old, new = np.empty((2, len(key)), dtype=np.int32)
+    for task in range(len(key)):
+        at = key[task] + PHASES
+        old[place[at]] = task
+        new[task] = place[at]
+        place[at] += 1
+    return old, new
+
+
+def lanes(columns, here, there, by_peer, ranks):
+    """The codes of the lanes in use, and each task's lane and, for some, that of its peer."""
+    operation, rank, peer = columns[0], columns[1], columns[2]
+    streams = len(by_peer)
+    lane, peer_lane = np.full((2, len(rank)), -1, dtype=np.int32)
+    place = np.full(ranks * streams * ranks, -1, dtype=np.int32)
+    for task in range(len(rank)):
+        stream = here[operation[task]]
+        code = (rank[task] * streams + stream) * ranks
+        lane[task] = code + (peer[task] if by_peer[stream] else 0)
+        place[lane[task]] = 0
+        if peer[task] >= 0:
+            stream = there[operation[task]]
+            code = (peer[task] * streams + stream) * ranks
+            peer_lane[task] = code + (rank[task] if by_peer[stream] else 0)
+            place[peer_lane[task]] = 0
+    codes = np.flatnonzero(place == 0)
+    for at in range(len(codes)):
+        place[codes[at]] = at
+    for task in range(len(rank)):
+        lane[task] = place[lane[task]]
+        if peer_lane[task] >= 0:
+            peer_lane[task] = place[peer_lane[task]]
+    return codes, lane, peer_lane
+
+
+def finish(columns, edges, old, new):
+    """The columns by number, and what each task waits for, as the start and members of groups."""
+    block = columns[7]
+    numbered = np.empty_like(columns)
+    for at in range(len(columns)):
+        for task in range(len(old)):
+            numbered[at, task] = columns[at, old[task]]
+    for task in range(len(old)):
+        if numbered[7, task] >= 0:
+            numbered[7, task] = new[numbered[7, task]]
+    start = np.zeros(len(old) + 1, dtype=np.int64)
+    for at in range(edges.shape[1]):
+        task, on = edges[0, at], edges[1, at]
+        edges[0, at] = new[task if block[task] < 0 else block[task]]
+        edges[1, at] = new[on if block[on] < 0 else block[on] + 1]
+        start[edges[0, at] + 1] += 1
+    for task in range(len(old)):
+        start[task + 1] += start[task]
+    place, member = start[:-1].copy(), np.empty(edges.shape[1], dtype=np.int32)
+    for at in range(edges.shape[1]):
+        member[place[edges[0, at]]] = edges[1, at]
+        place[edges[0, at]] += 1
+    return numbered, start, member
+
+
+def without_repeats(start, member):
+    """Groups whose members are in order, each once."""
+    kept = 0
+    for group in range(len(start) - 1):
+        begin, start[group] = start[group], kept
+        for each in np.sort(member[begin : start[group + 1]]):
+            if kept == start[group] or member[kept - 1] != each:
+                member[kept] = each
+                kept += 1
+    start[len(start) - 1] = kept
+    return start, member[:kept]

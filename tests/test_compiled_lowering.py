@@ -1,0 +1,87 @@
+"""The compiled lowering makes what the other one does, array by array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bfpp.schedules import Communication, InvalidConfiguration, Layout, Order
+from bfpp.schedules.graph import COLUMNS
+from bfpp.schedules.lowering import lower_steps
+from bfpp.schedules.lowering.step_table import Steps, step_table
+from bfpp.sim import compiled_lowering
+from bfpp.sim.compiling import Work
+from tests.strategies import Configuration, communications, configurations, orders
+
+SOME = settings(derandomize=True, deadline=None, max_examples=25)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_already():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Work, "pays", True)
+        yield
+
+
+def require_same(found: list[Order], layout: Layout, communication: Communication) -> None:
+    by_columns = step_table(found, layout)
+    steps = compiled_lowering.join(found, layout)
+    for name in Steps._fields:
+        np.testing.assert_array_equal(getattr(steps, name), getattr(by_columns, name), name)
+    expected = lower_steps(by_columns, layout, communication, "one")
+    graph = compiled_lowering.lower_steps(steps, layout, communication, "one")
+    assert graph.lanes == expected.lanes
+    for name in COLUMNS:
+        np.testing.assert_array_equal(getattr(graph, name), getattr(expected, name), name)
+        assert getattr(graph, name).dtype == getattr(expected, name).dtype
+    assert graph.digest == expected.digest
+
+
+@SOME
+@given(configurations())
+def test_every_schedule(drawn: Configuration) -> None:
+    schedule, layout, communication = drawn
+    require_same(schedule.orders(layout), layout, communication)
+
+
+@SOME
+@given(st.data(), orders())
+def test_orders_that_no_schedule_would_think_of(
+    data: st.DataObject, drawn: tuple[Layout, list[Order]]
+) -> None:
+    layout, found = drawn
+    require_same(found, layout, data.draw(communications(layout)))
+
+
+@SOME
+@given(st.data(), orders())
+def test_what_cannot_run_is_refused_in_the_same_words(
+    data: st.DataObject, drawn: tuple[Layout, list[Order]]
+) -> None:
+    """One step in the place of another, or of another kind: sometimes it can run all the same."""
+    layout, found = drawn
+    order = data.draw(st.sampled_from(found))
+    to, of = (data.draw(st.integers(0, len(order) - 1)) for _ in range(2))
+    if data.draw(st.booleans()):
+        order[[to, of]] = order[[of, to]]
+    else:
+        field = data.draw(st.sampled_from(order.dtype.names))
+        order[field][to] = order[field][of] + data.draw(st.integers(-1, 1))
+    if (reason := refusal(step_table, found, layout)) is None:
+        require_same(found, layout, Communication())
+    else:
+        assert refusal(compiled_lowering.join, found, layout) == reason
+
+
+def refusal(
+    join: Callable[[list[Order], Layout], Steps], found: list[Order], layout: Layout
+) -> str | None:
+    try:
+        join(found, layout)
+    except InvalidConfiguration as error:
+        return str(error)
+    return None
