@@ -1,11 +1,8 @@
 """The fast engine: loops over the graph's columns, compiled once that pays.
 
-If no port carries two flows at once, one sweep in task order gives the times: it is
-tried first, but for small graphs once the loops are compiled, and its result kept if
-no two flows meet in a port. Otherwise the tasks are replayed, flows in the order of
-time. The same loops run uncompiled until a process has spent about as long in them as
-loading the compiler takes: one small graph never waits for it, and many small ones soon
-run compiled.
+If no port carries two flows at once, one sweep in task order gives the times: it is tried
+first, and left where a flow may meet another. Then the tasks are replayed, flows in the order of
+time.
 """
 
 from __future__ import annotations
@@ -16,17 +13,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import Seconds
+from bfpp.schedules.columns import Integers, Seconds
 from bfpp.sim import kernels
 from bfpp.sim.compiling import WORK
 from bfpp.sim.costs import Costs
 from bfpp.traces.timeline import Timeline
 
-SMALL = 10_000
-"""Tasks that are replayed, compiled, sooner than it is known whether flows meet."""
+SOURCE = "compiled"
+"""The source of this engine's timelines."""
 
 UNCOMPILED = {"sweep": 1, "replay": 14}
 """How long each loop takes for a task, uncompiled: in tasks of a sweep, a microsecond each."""
+
+
+class Times(NamedTuple):
+    """When each task starts and ends, in seconds."""
+
+    start: Seconds
+    end: Seconds
 
 
 def simulate(
@@ -34,40 +38,22 @@ def simulate(
 ) -> Timeline:
     """Predict the times of the graph's tasks; `progress` is not called, it is soon done."""
     del progress
-    start, end = times(graph, costs)
-    return Timeline(graph, start, end, source="compiled")
+    return Timeline(graph, *times(graph, costs), source=SOURCE)
 
 
-def times(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
-    """When each task starts and ends, in seconds."""
-    replayed_soon = WORK.pays and len(graph) <= SMALL and len(costs.bandwidth)
-    if not replayed_soon:
-        start, end = _sweep(graph, costs)
-        if not flows_meet(costs, start, end):
-            return start, end
-        del start, end
-    return _replay(graph, costs)
+def times(graph: TaskGraph, costs: Costs) -> Times:
+    """When each task starts and ends."""
+    start, end = np.empty((2, len(graph)))
+    may_meet = _loop("sweep", graph)(
+        graph.lane, graph.peer_lane, *graph.dependencies, _columns(costs), len(graph.lanes),
+        start, end,
+    )  # fmt: skip
+    return _replay(graph, costs) if may_meet else Times(start, end)
 
 
 def step_times(graph: TaskGraph, costs: Sequence[Costs]) -> Seconds:
     """The step time under each of several costs, on one graph, in seconds."""
-    return np.array([times(graph, each)[1].max() for each in costs])
-
-
-def _sweep(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
-    start, end = np.empty((2, len(graph)))
-    _loop("sweep", graph)(
-        graph.lane,
-        graph.peer_lane,
-        graph.dependencies.start,
-        graph.dependencies.member,
-        costs.seconds,
-        costs.seconds_moving(),
-        np.zeros(len(graph.lanes)),
-        start,
-        end,
-    )
-    return start, end
+    return np.array([times(graph, each).end.max() for each in costs])
 
 
 def flows_meet(costs: Costs, start: Seconds, end: Seconds) -> bool:
@@ -93,12 +79,12 @@ class Slopes(NamedTuple):
     bandwidth: Seconds
 
 
-def _replay(graph: TaskGraph, costs: Costs) -> tuple[Seconds, Seconds]:
+def _replay(graph: TaskGraph, costs: Costs) -> Times:
     nothing = Slopes(
         *(np.empty((size, 0)) for size in (len(graph), len(graph), len(costs.bandwidth)))
     )
     start, end, _ = replay_with_slopes(graph, costs, nothing)
-    return start, end
+    return Times(start, end)
 
 
 def replay_with_slopes(
@@ -112,13 +98,18 @@ def replay_with_slopes(
         np.bincount(followers.member, minlength=len(graph)).astype(np.int32),
         followers.start,
         followers.member,
-        (costs.seconds, costs.bytes, costs.port_out, costs.port_in, costs.bandwidth),
+        _columns(costs),
         (slopes.seconds, slopes.bytes.copy(), slopes.bandwidth),
         start,
         end,
         end_slope,
     )
     return start, end, end_slope
+
+
+def _columns(costs: Costs) -> tuple[Seconds | Integers, ...]:
+    """The costs as loops have them."""
+    return costs.seconds, costs.bytes, costs.port_out, costs.port_in, costs.bandwidth
 
 
 def _loop(name: str, graph: TaskGraph) -> Callable[..., Any]:

@@ -79,7 +79,7 @@ def _lower(steps: Steps, layout: Layout, communication: Communication, name: str
         start, member = loops.without_repeats(start, member)
     operation, rank, peer, unit, microbatch, weight_buffer, gradient_buffer, block = tasks
     codes, lane, peer_lane = loops.lanes(tasks, *_streams(communication), layout.pp)
-    return TaskGraph(
+    graph = TaskGraph(
         schedule=name,
         layout=layout,
         communication=communication,
@@ -97,6 +97,10 @@ def _lower(steps: Steps, layout: Layout, communication: Communication, name: str
         block=block,
         dependencies=Groups(start, member),
     )
+    # The engine asks for these next; a property that is known is not worked out.
+    of_task = loops.followers(lane, peer_lane, len(graph.lanes), start, member)
+    vars(graph)["followers"] = Groups(*of_task)
+    return graph
 
 
 @cache

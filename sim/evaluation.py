@@ -13,13 +13,14 @@ from math import inf
 
 from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule, TaskGraph
 from bfpp.schedules.lowering.step_table import Steps
-from bfpp.sim.compiled_engine import simulate
+from bfpp.sim.compiled_engine import SOURCE
 from bfpp.sim.compiled_lowering import join, lower_steps
 from bfpp.sim.memory import GIGABYTE, Memory, least_memories
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
 from bfpp.sim.search import Outcome, Problem, in_order
 from bfpp.traces.metrics import bubble
+from bfpp.traces.timeline import Timeline
 
 
 def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]:
@@ -52,7 +53,7 @@ class Evaluation:
     def outcome(self, configuration: Configuration) -> Outcome:
         """The prediction of a configuration."""
         physical, graph = self.physical(configuration), self.graph_of(configuration)
-        timeline = simulate(graph, physical.costs(graph))
+        timeline = Timeline(graph, *physical.times(graph), source=SOURCE)
         return Outcome(
             configuration,
             self._problem.implementation.name,

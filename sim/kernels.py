@@ -18,12 +18,14 @@ from __future__ import annotations
 import numpy as np
 
 
-def sweep(lane, peer_lane, dependency_start, dependency, seconds, moving, free, start, end):
-    """Start each task, in the order of the numbers, as soon as it may.
+def sweep(lane, peer_lane, dependency_start, dependency, costs, lanes, start, end):
+    """Start each task, in the order of the numbers, as soon as it may; whether flows may meet.
 
-    A task takes its `seconds`, and those of `moving` its bytes alone. `free` holds when each lane
-    is free; `start` and `end` are filled.
+    `costs` are the columns of `Costs`; `start` and `end` are filled, as if each flow had its ports
+    to itself: up to the first one that enters a port before those of smaller numbers have left it.
     """
+    seconds, size, port_out, port_in, bandwidth = costs
+    free, left = np.zeros(lanes), np.zeros(len(bandwidth))
     for task in range(len(lane)):
         time = free[lane[task]]
         peer = peer_lane[task]
@@ -32,11 +34,18 @@ def sweep(lane, peer_lane, dependency_start, dependency, seconds, moving, free, 
         for at in range(dependency_start[task], dependency_start[task + 1]):
             time = max(time, end[dependency[at]])
         start[task] = time
-        time = time + seconds[task] + moving[task]
+        time = time + seconds[task]
+        if size[task] > 0.0:
+            leaves, enters = port_out[task], port_in[task]
+            if time < left[leaves] or time < left[enters]:
+                return True
+            time = time + size[task] / min(bandwidth[leaves], bandwidth[enters])
+            left[leaves] = left[enters] = time
         end[task] = time
         free[lane[task]] = time
         if peer >= 0:
             free[peer] = time
+    return False
 
 
 def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope):

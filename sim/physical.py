@@ -25,6 +25,7 @@ from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
 from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
+from bfpp.sim.compiled_engine import Times, times
 from bfpp.sim.compute import UnitSeconds, parts, unit_seconds
 from bfpp.sim.costs import Costs, Load, inside_passes
 from bfpp.sim.divisible import require_divisible
@@ -33,7 +34,7 @@ from bfpp.sim.links import Links
 from bfpp.sim.model import Transformer, model_flops
 from bfpp.sim.operators import Execution, Routing
 from bfpp.sim.placement import DevicePlacement
-from bfpp.sim.power import TOLERANCE, least_seconds, within_power
+from bfpp.sim.power import TOLERANCE, WithinPower, least_seconds, within_power
 from bfpp.sim.prices import PRICES
 from bfpp.sim.remembered import once_for_stages
 from bfpp.sim.unit_layers import Layers, layers_of_units
@@ -236,6 +237,14 @@ class PhysicalCosts:
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The costs of each task of the graph."""
+        return self._within_power(graph).costs
+
+    def times(self, graph: TaskGraph) -> Times:
+        """When each task starts and ends, by the compiled engine: what its power tells is used."""
+        costs, known = self._within_power(graph)
+        return known or times(graph, costs)
+
+    def _within_power(self, graph: TaskGraph) -> WithinPower:
         step = PhysicalStep(self, graph)
         costs = step.links.beside_compute(graph, step.alone())
         return within_power(graph, costs, self._least_seconds(graph.layout))

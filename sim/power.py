@@ -8,12 +8,13 @@ step would be faster, clocks fall until it is not.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from bfpp.schedules import TaskGraph
 from bfpp.sim.cluster import Device
-from bfpp.sim.compiled_engine import times
+from bfpp.sim.compiled_engine import Times, times
 from bfpp.sim.costs import Costs
 
 TOLERANCE = 0.002
@@ -25,7 +26,14 @@ def least_seconds(device: Device, flops: float) -> float:
     return flops / (device.peak * device.sustained_efficiency)
 
 
-def within_power(graph: TaskGraph, costs: Costs, least: float) -> Costs:
+class WithinPower(NamedTuple):
+    """Costs at which the power limit is kept, and when tasks start and end at them, if known."""
+
+    costs: Costs
+    times: Times | None
+
+
+def within_power(graph: TaskGraph, costs: Costs, least: float) -> WithinPower:
     """The costs at clocks so low that the step takes `least` seconds, if it takes fewer.
 
     All compute is slower by one factor. It is approached from below: what is
@@ -39,8 +47,10 @@ def within_power(graph: TaskGraph, costs: Costs, least: float) -> Costs:
     factor = 1.0
     missing = least
     while busiest * factor < least and missing > TOLERANCE * least:
-        _, end = times(graph, costs)
-        missing = max(least - end.max(), 0.0)
+        found = times(graph, costs)
+        missing = max(least - found.end.max(), 0.0)
+        if not missing:
+            return WithinPower(costs, found)
         factor += missing / busiest
         costs = replace(costs, seconds=np.where(steps, fastest * factor, fastest))
-    return costs
+    return WithinPower(costs, None)

@@ -39,6 +39,8 @@ def require_same(found: list[Order], layout: Layout, communication: Communicatio
         np.testing.assert_array_equal(getattr(graph, name), getattr(expected, name), name)
         assert getattr(graph, name).dtype == getattr(expected, name).dtype
     assert graph.digest == expected.digest
+    for task in range(len(graph)):
+        assert sorted(graph.followers.of(task)) == sorted(expected.followers.of(task))
 
 
 @SOME

@@ -99,7 +99,6 @@ def test_compiled_loops_do_what_they_say(monkeypatch):
 
 
 def test_ports_that_nobody_shares_need_one_sweep_only(monkeypatch):
-    monkeypatch.setattr(compiled_engine, "SMALL", 0)
     graph = build_graph("breadth-first", Layout(4, 8, 2))
     costs = PhysicalCosts(load_model("bert-52b"), load_cluster("dgx1-v100"), Degrees(tp=8)).costs(
         graph
