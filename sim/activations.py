@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -97,15 +97,23 @@ def head_transient(shape: Shape) -> float:
     return size
 
 
-def workspace_bytes(shape: Shape, layout: Layout, layers: Layers, rank: int) -> float:
-    """Bytes that a rank has for good: of libraries, of communication, and of dummy gradients."""
+def workspace_bytes(shape: Shape, layout: Layout, layers: Layers) -> Numbers:
+    """Bytes that each rank has for good: of libraries, communication, and dummy gradients."""
+    of_ranks = layers.of_kind @ layout.holds.T > 0
+    size = np.zeros(layout.pp)
+    for present in np.unique(of_ranks, axis=1).T:
+        size[(present == of_ranks.T).all(axis=1)] = _workspace_bytes(shape, layout.pp, present)
+    return size
+
+
+def _workspace_bytes(shape: Shape, ranks: int, present: Sequence[bool]) -> float:
+    """Those of a rank that has layers of some kinds."""
     execution, implementation = shape.execution, shape.implementation
-    of_kind = layers.of_kind[:, layout.units_of(rank)]
-    kinds = [each for each, counts in zip(_kinds(shape), of_kind, strict=True) if counts.any()]
+    kinds = [each for each, there in zip(_kinds(shape), present, strict=True) if there]
     size = implementation.workspace_bytes
     if any(kind.model.experts for kind, _ in kinds):
         size += implementation.experts_workspace_bytes
-    if layout.pp > 1:
+    if ranks > 1:
         size += TRANSFER_BUFFERS * execution.own("hidden", execution.model.hidden).bytes
     if execution.sequence_parallel:
         size += execution.hidden_bytes

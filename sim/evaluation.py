@@ -15,7 +15,7 @@ from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedu
 from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import SOURCE
 from bfpp.sim.compiled_lowering import join, lower_steps
-from bfpp.sim.memory import GIGABYTE, Memory, least_memories
+from bfpp.sim.memory import GIGABYTE, Memory, least_memory
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
 from bfpp.sim.search import Outcome, Problem, in_order
@@ -65,8 +65,7 @@ class Evaluation:
     def least_memory(self, configuration: Configuration) -> Memory:
         """What the fullest rank needs at least, known without an order."""
         physical, sharding = self.physical(configuration), configuration.communication.sharding
-        memories = least_memories(physical, configuration.layout, sharding)
-        return max(memories, key=lambda memory: memory.total)
+        return least_memory(physical, configuration.layout, sharding)
 
     def most_tflops(self, configuration: Configuration) -> float:
         """The throughput of a step in which the busiest rank never waits."""

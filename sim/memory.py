@@ -11,17 +11,28 @@ would be 13.4 in powers of ten.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules import Layout, Sharding, TaskGraph
-from bfpp.schedules.columns import NONE, Integers, among
+from bfpp.schedules.columns import Flags, Integers, among
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.counts import gradient_buffers, weight_buffers
-from bfpp.schedules.operations import HALVED, SAVED, Datum, enders, writers
+from bfpp.schedules.operations import (
+    HALVED,
+    OPERATIONS,
+    SAVED,
+    Datum,
+    compute_steps,
+    enders,
+    writers,
+)
+from bfpp.sim import memory_kernels
 from bfpp.sim.activations import UnitActivations, unit_activations, workspace_bytes
+from bfpp.sim.compiling import WORK
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.remembered import once_for_stages
 from bfpp.traces.timeline import Timeline
@@ -113,11 +124,49 @@ def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memor
     return rank_memories(timeline.graph, physical)[rank]
 
 
+class Memories(NamedTuple):
+    """The memory of each pipeline rank's devices, as columns over ranks."""
+
+    state: Numbers
+    weights: Numbers
+    gradients: Numbers
+    saved: Numbers
+    transient: Numbers
+    update: Numbers
+    workspace: Numbers
+
+    def of(self, rank: int) -> Memory:
+        """That of one rank."""
+        return Memory(*(float(column[rank]) for column in self))
+
+    @property
+    def fullest(self) -> Memory:
+        """That of the rank that needs most."""
+        passing = np.maximum(self.saved + self.transient, self.update)
+        total = self.state + self.weights + self.gradients + passing + self.workspace
+        return self.of(int(total.argmax()))
+
+
 def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[Memory]:
     """The memory of each pipeline rank's devices."""
-    buffers = Buffers(weight_buffers(graph), gradient_buffers(graph))
-    sharding, passing = graph.communication.sharding, _peak_passing(graph, physical)
-    return _memories(physical, graph.layout, sharding, buffers, passing)
+    memories = memories_of(graph, physical)
+    return [memories.of(rank) for rank in range(graph.layout.pp)]
+
+
+def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
+    """The memory of all pipeline ranks."""
+    layout, sharding = graph.layout, graph.communication.sharding
+    known = _whatever_the_order(physical, layout, sharding)
+    if sharding is Sharding.FULL:
+        buffers = Buffers(weight_buffers(graph), gradient_buffers(graph))
+        known = _with_buffers(known, physical, layout, buffers)
+    return _with_passing(known, _peak_passing(graph, physical))
+
+
+@once_for_stages
+def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Memory:
+    """What the fullest rank needs at least, in whichever order it computes."""
+    return _least_memories(physical, layout, sharding).fullest
 
 
 def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> list[Memory]:
@@ -126,12 +175,19 @@ def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) 
     One buffer where units are gathered, and what one micro-batch takes in the unit that takes most:
     before any of its slices runs backward, all of them are saved.
     """
-    one = np.ones(layout.pp, dtype=np.int32)
+    memories = _least_memories(physical, layout, sharding)
+    return [memories.of(rank) for rank in range(layout.pp)]
+
+
+def _least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Memories:
+    known = _whatever_the_order(physical, layout, sharding)
+    if sharding is Sharding.FULL:
+        one = np.ones(layout.pp, dtype=np.int32)
+        known = _with_buffers(known, physical, layout, Buffers(one, one))
     units = _unit_activations(physical, layout)
     transient = units.transient / layout.slices
     unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
-    passing = Passing(units.saved[unit], transient[unit])
-    return _memories(physical, layout, sharding, Buffers(one, one), passing)
+    return _with_passing(known, Passing(units.saved[unit], transient[unit]))
 
 
 class Buffers(NamedTuple):
@@ -148,22 +204,44 @@ class Passing(NamedTuple):
     transient: Numbers
 
 
-def _memories(
-    physical: PhysicalCosts, layout: Layout, sharding: Sharding, buffers: Buffers, passing: Passing
-) -> list[Memory]:
+@once_for_stages
+def _whatever_the_order(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Memories:
+    """All but activations, and but buffers where they are fully sharded."""
+    each, nothing = physical.parameter_bytes(sharding), np.zeros(layout.pp)
+    known = Memories(
+        each.state * _state_parameters(physical, layout, sharding),
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        each.update * rank_parameters(physical, layout),
+        _workspaces(physical, layout),
+    )
+    if sharding is Sharding.FULL:
+        return known
+    buffers_stages = physical.implementation.buffers_stages
+    buffers = Buffers(
+        _resident_units(layout, buffers_stages and sharding is Sharding.NONE),
+        _resident_units(layout, buffers_stages),
+    )
+    return _with_buffers(known, physical, layout, buffers, sharding)
+
+
+def _with_buffers(
+    known: Memories,
+    physical: PhysicalCosts,
+    layout: Layout,
+    buffers: Buffers,
+    sharding: Sharding = Sharding.FULL,
+) -> Memories:
+    """With the weights and gradients of so many units; the embedding's are always there."""
     each = physical.parameter_bytes(sharding)
-    weights, gradients = _buffered_parameters(physical, layout, sharding, buffers)
-    columns = {
-        "state": each.state * _state_parameters(physical, layout, sharding),
-        "weights": each.weights * weights,
-        "gradients": each.gradients * gradients,
-        "saved": passing.saved,
-        "transient": passing.transient,
-        "update": each.update * rank_parameters(physical, layout),
-        "workspace": _workspaces(physical, layout),
-    }
-    ranks = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return [Memory(**dict(zip(columns, rank, strict=True))) for rank in ranks]
+    weights, gradients = (_in_buffers(physical, layout, count) for count in buffers)
+    return known._replace(weights=each.weights * weights, gradients=each.gradients * gradients)
+
+
+def _with_passing(known: Memories, passing: Passing) -> Memories:
+    return known._replace(saved=passing.saved, transient=passing.transient)
 
 
 def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
@@ -196,23 +274,24 @@ def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
     restored of its stage, from the first half to the end of the second. The passes of a block
     are under way at once.
     """
-    units = _unit_activations(physical, graph.layout)
-    start, tasks = graph.compute_tasks
-    unit, operation = graph.unit[tasks], graph.operation[tasks]
-    saved = _alive(operation, SAVED, units.saved[unit])
-    transient = units.transient[unit]
-    if among(operation, writers(HALVED)).any():
-        halves = _alive(operation, HALVED, units.restored[unit])
-        # What ends may leave a rest of rounding behind.
-        transient += np.maximum(halves - units.restored_layer[unit], 0.0)
-    second = np.flatnonzero((graph.block[tasks] != NONE) & (graph.block[tasks] != tasks))
-    transient[second] += transient[second - 1]
-    total = saved + transient
-    is_peak = total == np.repeat(np.maximum.reduceat(total, start[:-1]), np.diff(start))
-    peaks = np.flatnonzero(is_peak)
-    peak = peaks[np.searchsorted(peaks, start[:-1])]
-    slices = graph.layout.slices
-    return Passing(saved[peak] / slices, transient[peak] / slices)
+    units, slices = _unit_activations(physical, graph.layout), graph.layout.slices
+    saved, transient = np.empty((2, graph.layout.pp))
+    WORK.loop(memory_kernels, "find_peaks", len(graph))(
+        (graph.operation, graph.rank, graph.unit, graph.block),
+        _of_operations(len(OPERATIONS)),
+        (units.saved, units.restored, units.restored_layer, units.transient),
+        saved,
+        transient,
+    )
+    return Passing(saved / slices, transient / slices)
+
+
+@cache
+def _of_operations(number: int) -> Flags:
+    """For each operation, whether it is a step of the compute, and which data it begins or ends."""
+    codes = np.arange(number)
+    of_data = [named(data) for data in (SAVED, HALVED) for named in (writers, enders)]
+    return np.array([among(codes, chosen) for chosen in (compute_steps(), *of_data)])
 
 
 @once_for_stages
@@ -222,9 +301,7 @@ def _unit_activations(physical: PhysicalCosts, layout: Layout) -> UnitActivation
 
 @once_for_stages
 def _workspaces(physical: PhysicalCosts, layout: Layout) -> Numbers:
-    layers = physical.layers(layout)
-    ranks = range(layout.pp)
-    return np.array([workspace_bytes(physical, layout, layers, rank) for rank in ranks])
+    return workspace_bytes(physical, layout, physical.layers(layout))
 
 
 @once_for_stages
@@ -271,28 +348,11 @@ def _embedding_on_two_ranks(physical: PhysicalCosts, layout: Layout) -> bool:
     return physical.model.tied_embeddings and layout.pp > 1 and apart and not together
 
 
-def _buffered_parameters(
-    physical: PhysicalCosts, layout: Layout, sharding: Sharding, buffers: Buffers
-) -> tuple[Numbers, Numbers]:
-    """For each rank, how many parameters have half-precision weights, and gradients, at once.
-
-    The embedding always does; of the layers, those of the stages in buffers.
-    Weights that are gathered once a step stay for all of it.
-    """
-    if sharding is not Sharding.FULL:
-        buffers_stages = physical.implementation.buffers_stages
-        buffers = Buffers(
-            _resident_units(layout, buffers_stages and sharding is Sharding.NONE),
-            _resident_units(layout, buffers_stages),
-        )
-    weights, gradients = (_in_buffers(physical, layout, count) for count in buffers)
-    return weights, gradients
-
-
 def _in_buffers(physical: PhysicalCosts, layout: Layout, buffers: Integers) -> Numbers:
     """For each rank, the parameters of its ends, and of layers in so many buffers.
 
-    The largest are in buffers; there may be more buffers than units.
+    The largest are in buffers; there may be more buffers than units. Weights that are gathered
+    once a step stay for all of it.
     """
     largest, units = _largest_parameters(physical, layout), layout.holds.sum(axis=1)
     held = largest[np.arange(layout.pp), np.minimum(buffers, units)]

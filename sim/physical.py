@@ -142,21 +142,25 @@ class PhysicalCosts:
 
     def model_flops(self, layout: Layout) -> float:
         """Operations (flop) of a step on one device, without recomputation (for the MFU)."""
-        return model_flops(self.model, self.batch(layout)) / self.devices(layout)
+        return layout.whole_microbatches * self._flops(layout)[0]
 
     def hardware_flops(self, layout: Layout) -> float:
         """Operations (flop) of a step on one device, those of recomputation too (for the HFU).
 
         As in the paper's C_GPU, attention's are counted as if nothing were masked.
         """
-        samples = self.microbatch_size * layout.whole_microbatches
+        return layout.whole_microbatches * sum(self._flops(layout))
+
+    @once_for_stages
+    def _flops(self, layout: Layout) -> tuple[float, float]:
+        """Operations (flop) of a micro-batch on one device: the model's, and recomputation's."""
+        devices = self.tp * self.degrees.cp * layout.pp
         recomputed = self.layers(layout).recomputed_of_kind.sum(axis=1).tolist()
-        again = samples * sum(
+        again = self.microbatch_size * sum(
             count * recomputed_flops(kind, self.recomputation)
             for kind, count in zip(self.model.kinds, recomputed, strict=True)
         )
-        devices = self.tp * self.degrees.cp * layout.pp
-        return self.model_flops(layout) + float(again) / devices
+        return model_flops(self.model, self.microbatch_size) / devices, float(again) / devices
 
     @once_for_stages
     def layers(self, layout: Layout) -> Layers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from bfpp.sim.memory import GIGABYTE, rank_memories
+from bfpp.sim.memory import GIGABYTE, memories_of
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.traces.timeline import Timeline
 
@@ -41,8 +41,8 @@ def predict(timeline: Timeline, physical: PhysicalCosts) -> Prediction:
     samples, devices = physical.batch(layout), physical.devices(layout)
     peak = physical.cluster.device.peak_of(physical.execution.precision)
     of_hardware, of_model = physical.hardware_flops(layout), physical.model_flops(layout)
-    memories = rank_memories(timeline.graph, physical)
-    first, fullest = memories[0], max(memories, key=lambda memory: memory.total)
+    memories = memories_of(timeline.graph, physical)
+    first, fullest = memories.of(0), memories.fullest
     device_memory = physical.cluster.device.memory / GIGABYTE
     return {
         "tflops_per_gpu": of_hardware / timeline.step_time / 1e12,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from bfpp.schedules import Configuration
 from bfpp.sim.evaluation import Evaluation, evaluate, evaluation_of
-from bfpp.sim.memory import GIGABYTE, rank_memories
+from bfpp.sim.memory import GIGABYTE, memories_of
 from bfpp.sim.search import Outcome, Problem, pareto, ranked
 
 TOO_LARGE = "needs more memory than a device has"
@@ -103,8 +103,8 @@ def _excluded(
             return TOO_LARGE
         if best.exceeds(Bound(tflops, least.total_gb)):
             return TOO_SLOW
-        memories = rank_memories(known.graph_of(configuration), known.physical(configuration))
-        least = max(memories, key=lambda memory: memory.total)
+        graph, physical = known.graph_of(configuration), known.physical(configuration)
+        least = memories_of(graph, physical).fullest
     return None
 
 
