@@ -20,12 +20,13 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from html import escape
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules.columns import NONE, Flags, Groups, Integers, among, group_by
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, among, group_by
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.composite import Templates, expanded, require_templates
 from bfpp.schedules.layout import Layout, unit_name
@@ -121,11 +122,17 @@ class Kinds(NamedTuple):
     by_operation: list[tuple[Operation, npt.NDArray[np.intp]]]
 
 
-class Ends(NamedTuple):
-    """Transfers, and the compute step at one end of each."""
-
-    transfer: Integers
-    step: Integers
+def kinds_of(
+    codes: Offsets, operation: npt.NDArray[np.int8], first: Integers, of_task: Integers
+) -> Kinds:
+    """Kinds by their codes, in order; `operation` is that of each."""
+    present, begin = np.unique(operation, return_index=True)
+    bounds = pairwise([*begin.tolist(), len(operation)])
+    by_operation = [
+        (OPERATIONS[code], np.arange(*bound))
+        for code, bound in zip(present.tolist(), bounds, strict=True)
+    ]
+    return Kinds(codes.tobytes(), first, of_task, by_operation)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -211,13 +218,6 @@ class TaskGraph:
         return group_by(self.rank[steps], steps, self.layout.pp)
 
     @cached_property
-    def transfer_ends(self) -> tuple[Ends, Ends]:
-        """Each transfer with the step that sends it, and with the one that receives it."""
-        task, on = self.dependent, self.dependencies.member
-        sent, received = self.is_transfer[task], self.is_transfer[on]
-        return Ends(task[sent], on[sent]), Ends(on[received], task[received])
-
-    @cached_property
     def dependents(self) -> Groups:
         """For each task, the tasks that list it among their dependencies."""
         return group_by(self.dependencies.member, self.dependent, len(self))
@@ -262,13 +262,8 @@ class TaskGraph:
         sizes = MOST, self.layout.units + 1, self.layout.pp, self.layout.pp + 1
         code = np.ravel_multi_index([column.astype(np.int64) for column in columns], sizes)
         codes, first, of_task = np.unique(code, return_index=True, return_inverse=True)
-        operation = self.operation[first]
-        by_operation = [
-            (OPERATIONS[code], np.flatnonzero(operation == code))
-            for code in np.unique(operation).tolist()
-        ]
-        return Kinds(
-            codes.tobytes(), first.astype(np.int32), of_task.astype(np.int32), by_operation
+        return kinds_of(
+            codes, self.operation[first], first.astype(np.int32), of_task.astype(np.int32)
         )
 
     @cached_property

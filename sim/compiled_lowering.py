@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from bfpp.schedules import Communication, Layout, Order, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers
-from bfpp.schedules.graph import Lane
+from bfpp.schedules.graph import Lane, kinds_of
 from bfpp.schedules.lowering import lower_steps as lower_by_columns
 from bfpp.schedules.lowering import require_communication
 from bfpp.schedules.lowering.posting import posted
 from bfpp.schedules.lowering.step_table import Steps, step_table
 from bfpp.schedules.operations import OPERATIONS, STREAMS
-from bfpp.sim import lowering_kernels, order_kernels
+from bfpp.sim import graph_kernels, lowering_kernels, order_kernels
 from bfpp.sim.compiling import WORK, compiled
 
 PLACED = 4096
@@ -97,10 +97,18 @@ def _lower(steps: Steps, layout: Layout, communication: Communication, name: str
         block=block,
         dependencies=Groups(start, member),
     )
-    # The engine asks for these next; a property that is known is not worked out.
-    of_task = loops.followers(lane, peer_lane, len(graph.lanes), start, member)
-    vars(graph)["followers"] = Groups(*of_task)
+    _work_out(graph)
     return graph
+
+
+def _work_out(graph: TaskGraph) -> None:
+    """Give the graph the properties that pricing and replaying it ask for."""
+    loops, known = compiled(graph_kernels), vars(graph)
+    groups = loops.followers(graph.lane, graph.peer_lane, len(graph.lanes), *graph.dependencies)
+    known["followers"] = Groups(*groups)
+    layout, tasks = graph.layout, (graph.operation, graph.unit, graph.rank, graph.peer)
+    codes, first, of_task = loops.kinds(*tasks, len(OPERATIONS), layout.units, layout.pp)
+    known["kinds"] = kinds_of(codes, graph.operation[first], first, of_task)
 
 
 @cache

@@ -71,6 +71,18 @@ class Ring(NamedTuple):
         return np.where(self.limited, (self.group.nodes - 1) / self.group.nodes, whole)
 
 
+class Beside(NamedTuple):
+    """What kinds of tasks cost with others beside them.
+
+    `received` and `sent` are the seconds by which one lengthens the step that receives it, and
+    the one that sends it.
+    """
+
+    costs: Costs
+    received: Seconds
+    sent: Seconds
+
+
 @dataclass(frozen=True, eq=False)
 class Links:
     """The links that the groups of a configuration cross.
@@ -124,20 +136,22 @@ class Links:
             PORTS * peer + np.where(uses_network[rank], NETWORK_IN, NVLINK_IN),
         )
 
-    def beside_compute(self, graph: TaskGraph, alone: Costs) -> Costs:
-        """The costs of all tasks, with what communication costs the compute beside it."""
-        taken = alone.seconds_alone()
-        compute = self._collecting(graph)
-        if self.implementation.blocking_transfers and graph.communication.pp_overlap:
-            compute = compute + _of_transfers(graph, taken)
-            alone = replace(
+    def beside_compute(self, graph: TaskGraph, alone: Costs) -> Beside:
+        """What kinds of tasks cost that cost so much alone, and what transfers cost their steps."""
+        taken, communication = alone.seconds_alone(), graph.communication
+        is_transfer = graph.is_transfer[graph.kinds.first]
+        collecting = self._collecting(graph.layout.slices)
+        if self.implementation.blocking_transfers and communication.pp_overlap:
+            moving = replace(
                 alone,
-                seconds=np.where(graph.is_transfer, 0.0, alone.seconds),
-                bytes=np.where(graph.is_transfer, 0.0, alone.bytes),
+                seconds=np.where(is_transfer, 0.0, alone.seconds),
+                bytes=np.where(is_transfer, 0.0, alone.bytes),
             )
-        else:
-            compute = compute + self._slowdown(graph, taken)
-        return replace(alone, seconds=alone.seconds + compute)
+            received = np.where(is_transfer, taken + collecting, 0.0)
+            return Beside(moving, received, np.zeros(len(taken)))
+        slowdown = self.implementation.overlap_slowdown if communication.pp_overlap else 0.0
+        sent = np.where(is_transfer, slowdown * taken, 0.0)
+        return Beside(alone, sent + np.where(is_transfer, collecting, 0.0), sent)
 
     @cached_property
     def _transfer_bandwidths(self) -> tuple[float, float]:
@@ -174,32 +188,13 @@ class Links:
         within, between = self._transfer_bandwidths
         return np.tile([within, within, between, between], self.placement.degrees.pp)
 
-    def _collecting(self, graph: TaskGraph) -> Seconds:
-        """Seconds for which steps that receive gather the shares of their group.
+    def _collecting(self, slices: int) -> float:
+        """Seconds for which a step that receives gathers the shares of its group.
 
         With sequence parallelism the shares are what is computed with.
         """
         if self.execution.sequence_parallel:
-            return np.zeros(len(graph))
+            return 0.0
         ranks = self.placement.degrees.tp
         link: Link = self.cluster.group_link(ranks)
-        size = self.execution.hidden_bytes / graph.layout.slices
-        gathering = all_reduce_seconds(size, ranks, link) / 2
-        return _of_transfers(graph, np.full(len(graph), gathering))
-
-    def _slowdown(self, graph: TaskGraph, taken: Seconds) -> Seconds:
-        """Seconds by which overlapped transfers lengthen the steps that send and receive them."""
-        if not graph.communication.pp_overlap:
-            return np.zeros(len(graph))
-        ends = _of_transfers(graph, taken) + _of_transfers(graph, taken, sent=True)
-        return self.implementation.overlap_slowdown * ends
-
-
-def _of_transfers(graph: TaskGraph, seconds: Seconds, *, sent: bool = False) -> Seconds:
-    """For each task, the seconds of the transfers that it receives, or of those `sent` from it."""
-    sending, receiving = graph.transfer_ends
-    ends = sending if sent else receiving
-    total: Seconds = np.bincount(  # type: ignore[assignment]
-        ends.step, seconds[ends.transfer], len(graph)
-    )
-    return total
+        return all_reduce_seconds(self.execution.hidden_bytes / slices, ranks, link) / 2

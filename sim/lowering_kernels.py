@@ -309,34 +309,3 @@ def without_repeats(start, member):
                 kept += 1
     start[len(start) - 1] = kept
     return start, member[:kept]
-
-
-def followers(lane, peer_lane, lanes, start, member):
-    """For each task those that wait for it: its dependents, and then the next on its lanes."""
-    follows, last = np.full((len(lane), 2), -1), np.full(lanes, -1)
-    first = np.zeros(len(lane) + 1, dtype=np.int64)
-    for task in range(len(lane)):
-        for side in range(2):
-            queue = peer_lane[task] if side else lane[task]
-            if queue >= 0:
-                ahead = last[queue]
-                last[queue] = task
-                if ahead >= 0:
-                    follows[task, side] = ahead
-                    first[ahead + 1] += 1
-        for at in range(start[task], start[task + 1]):
-            first[member[at] + 1] += 1
-    for task in range(len(lane)):
-        first[task + 1] += first[task]
-    place, follower = first[:-1].copy(), np.empty(first[len(lane)], dtype=np.int32)
-    for task in range(len(lane)):
-        for at in range(start[task], start[task + 1]):
-            follower[place[member[at]]] = task
-            place[member[at]] += 1
-    for task in range(len(lane)):
-        for side in range(2):
-            ahead = follows[task, side]
-            if ahead >= 0:
-                follower[place[ahead]] = task
-                place[ahead] += 1
-    return first, follower

@@ -23,14 +23,16 @@ from bfpp.schedules.composite import shares
 from bfpp.schedules.operations import Operation
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
+from bfpp.sim import cost_kernels
 from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compiled_engine import Times, times
+from bfpp.sim.compiling import WORK
 from bfpp.sim.compute import UnitSeconds, parts, unit_seconds
 from bfpp.sim.costs import Costs, Load, inside_passes
 from bfpp.sim.divisible import require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
-from bfpp.sim.links import Links
+from bfpp.sim.links import Beside, Links
 from bfpp.sim.model import Transformer, model_flops
 from bfpp.sim.operators import Execution, Routing
 from bfpp.sim.placement import DevicePlacement
@@ -85,7 +87,7 @@ class PhysicalCosts:
                 raise InvalidConfiguration("recompute", f"{self.model.name} has no {module}")
 
     @cached_property
-    def loads(self) -> dict[object, Costs]:
+    def loads(self) -> dict[object, Beside]:
         """What tasks cost by their kind, by what that depends on besides: filled as graphs come."""
         return {}
 
@@ -249,8 +251,7 @@ class PhysicalCosts:
         return known or times(graph, costs)
 
     def _within_power(self, graph: TaskGraph) -> WithinPower:
-        step = PhysicalStep(self, graph)
-        costs = step.links.beside_compute(graph, step.alone())
+        costs = PhysicalStep(self, graph).costs()
         return within_power(graph, costs, self._least_seconds(graph.layout))
 
     def _least_seconds(self, layout: Layout) -> float:
@@ -286,21 +287,25 @@ class PhysicalStep:
         """What is kept of each parameter."""
         return self.physical.parameter_bytes(self.graph.communication.sharding)
 
-    def alone(self) -> Costs:
-        """The costs of each task if nothing else were under way."""
+    def costs(self) -> Costs:
+        """The costs of each task, at full clocks."""
         graph = self.graph
         key = graph.layout.stages_on_ranks, graph.communication, graph.kinds.codes
         loads = self.physical.loads
         if key not in loads:
-            loads[key] = self._of_kinds()
-        costs = loads[key].of(graph.kinds.of_task)
-        if not graph.templates:
-            return costs
-        inside = inside_passes(graph, self._seconds_alone)
-        return replace(costs, seconds=costs.seconds * shares(graph) + inside)
+            loads[key] = self.links.beside_compute(graph, self.of_kinds())
+        of_kinds, received, sent = loads[key]
+        costs = of_kinds.of(graph.kinds.of_task)
+        if graph.templates:
+            inside = inside_passes(graph, self._seconds_alone)
+            costs = replace(costs, seconds=costs.seconds * shares(graph) + inside)
+        WORK.loop(cost_kernels, "lengthen", len(graph))(
+            graph.kinds.of_task, *graph.dependencies, received, sent, costs.seconds
+        )
+        return costs
 
-    def _of_kinds(self) -> Costs:
-        """The costs of each kind of task."""
+    def of_kinds(self) -> Costs:
+        """The costs of each kind of task if nothing else were under way."""
         kinds = self.graph.kinds
         seconds, moved = np.zeros((2, len(kinds.first)))
         port_out, port_in = np.full((2, len(kinds.first)), NONE, dtype=np.int32)

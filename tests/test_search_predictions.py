@@ -61,7 +61,7 @@ def test_tasks_of_one_kind_cost_alike(problem):
     for each in configurations(problem)[::7]:
         graph = build_graph(each.schedule, each.layout, each.communication)
         step = PhysicalStep(problem.physical_of(each), graph)
-        alone = step.alone()
+        alone = step.of_kinds().of(graph.kinds.of_task)
         for operation, tasks in graph.by_operation():
             load = PRICES[operation].physical_load(step, tasks)
             np.testing.assert_array_equal(alone.seconds[tasks], load.seconds)
