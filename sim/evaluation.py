@@ -41,9 +41,13 @@ class Evaluation:
 
     def physical(self, configuration: Configuration) -> PhysicalCosts:
         """The cost model of a configuration; the number of pipeline ranks is the graph's."""
-        key = replace(configuration.degrees, pp=1), configuration.microbatch_size
+        return self._physical_of(configuration.degrees, configuration.microbatch_size)
+
+    def _physical_of(self, degrees: Degrees, microbatch_size: int) -> PhysicalCosts:
+        key = replace(degrees, pp=1), microbatch_size
         if key not in self._physical:
-            self._physical[key] = self._problem.physical_of(configuration)
+            found = self._physical[key] = self._problem.physical(degrees, microbatch_size)
+            vars(found)["one_sample"] = self._physical_of(degrees, 1)
         return self._physical[key]
 
     def graph_of(self, configuration: Configuration) -> TaskGraph:

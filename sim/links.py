@@ -33,11 +33,10 @@ import numpy as np
 
 from bfpp.schedules import Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
-from bfpp.sim.cluster import Cluster, Link
+from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
 from bfpp.sim.costs import Costs, Load
 from bfpp.sim.implementation import Implementation
-from bfpp.sim.operators import Execution
 from bfpp.sim.placement import DataGroup, DevicePlacement
 
 NVLINK_OUT, NVLINK_IN, NETWORK_OUT, NETWORK_IN = range(4)
@@ -51,7 +50,7 @@ PAIR = 2
 class Ring(NamedTuple):
     """A ring of a data-parallel group, for each pipeline rank, and the parameters that it passes.
 
-    A step takes its `latency`; `limited` says that the network limits its `bandwidth`.
+    A pass takes its `latency`; `limited` says that the network limits its `bandwidth`.
     """
 
     group: DataGroup
@@ -94,10 +93,9 @@ class Links:
     implementation: Implementation
     placement: DevicePlacement
     parameters: Mapping[int, Seconds]
-    execution: Execution
 
-    def transfers(self, graph: TaskGraph, tasks: Integers) -> Load:
-        """The load of transfers."""
+    def transfers(self, graph: TaskGraph, tasks: Integers, size: float) -> Load:
+        """The load of transfers of hidden states of so many bytes, over all devices of a group."""
         rank, peer = graph.rank[tasks], graph.peer[tasks]
         crosses = self.placement.crosses_nodes()[rank, peer]
         inside, between = self.cluster.intra_node, self.cluster.inter_node
@@ -105,7 +103,7 @@ class Links:
         latency = np.where(crosses, between.latency + between.transfer_latency, inside.latency)
         return Load(
             latency + (meeting if self.implementation.blocking_transfers else 0.0),
-            self.execution.hidden_bytes / (self.placement.degrees.tp * graph.layout.slices),
+            size / self.placement.degrees.tp,
             PORTS * rank + np.where(crosses, NETWORK_OUT, NVLINK_OUT),
             PORTS * peer + np.where(crosses, NETWORK_IN, NVLINK_IN),
         )
@@ -118,29 +116,32 @@ class Links:
         """
         rank, unit = graph.rank[tasks], graph.unit[tasks]
         peer = np.where(graph.peer[tasks] == NONE, rank, graph.peer[tasks])
-        rings = [ring for ring in self._rings if ring.group.members > 1]
-        if not rings:
+        if not self._rings:
             return Load(0.0)
-        uses_network = np.any([ring.limited for ring in rings], axis=0)
-        port = np.where(uses_network, self._transfer_bandwidths[1], self._transfer_bandwidths[0])
         latency, moved = np.zeros((2, len(tasks)))
-        for ring in rings:
-            present = ring.parameters[unit] > 0
-            latency += present * (passes * ring_steps(ring.group.members) * ring.latency[rank])
-            share = ring.shares(graph.communication.sharding) * (port / ring.bandwidth)
-            moved += ring.parameters[unit] * (size * passes) * share[rank]
+        for ring, share in zip(
+            self._rings, self._shares[graph.communication.sharding], strict=True
+        ):
+            parameters = ring.parameters[unit]
+            latency += (parameters > 0) * (passes * ring.latency[rank])
+            moved += parameters * (size * passes) * share[rank]
+        uses_network = self._use_network[rank]
         return Load(
             latency,
             moved,
-            PORTS * rank + np.where(uses_network[rank], NETWORK_OUT, NVLINK_OUT),
-            PORTS * peer + np.where(uses_network[rank], NETWORK_IN, NVLINK_IN),
+            PORTS * rank + np.where(uses_network, NETWORK_OUT, NVLINK_OUT),
+            PORTS * peer + np.where(uses_network, NETWORK_IN, NVLINK_IN),
         )
 
-    def beside_compute(self, graph: TaskGraph, alone: Costs) -> Beside:
-        """What kinds of tasks cost that cost so much alone, and what transfers cost their steps."""
+    def beside_compute(self, graph: TaskGraph, alone: Costs, gathered: float) -> Beside:
+        """What kinds of tasks cost that cost so much alone, and what transfers cost their steps.
+
+        A step that receives gathers so many bytes, the shares of its group.
+        """
         taken, communication = alone.seconds_alone(), graph.communication
         is_transfer = graph.is_transfer[graph.kinds.first]
-        collecting = self._collecting(graph.layout.slices)
+        ranks = self.placement.degrees.tp
+        collecting = all_reduce_seconds(gathered, ranks, self.cluster.group_link(ranks)) / 2
         if self.implementation.blocking_transfers and communication.pp_overlap:
             moving = replace(
                 alone,
@@ -162,8 +163,25 @@ class Links:
 
     @cached_property
     def _rings(self) -> list[Ring]:
-        """The rings of data-parallel groups."""
-        return [self._ring(stride, each) for stride, each in self.parameters.items()]
+        """The rings of data-parallel groups of more than one device."""
+        rings = [self._ring(stride, each) for stride, each in self.parameters.items()]
+        return [ring for ring in rings if ring.group.members > 1]
+
+    @cached_property
+    def _use_network(self) -> Flags:
+        """Which ranks' collectives use the network's ports."""
+        limited: Flags = np.any([ring.limited for ring in self._rings], axis=0)
+        return limited
+
+    @cached_property
+    def _shares(self) -> dict[Sharding, list[Seconds]]:
+        """For each ring and rank, bytes that a port has for each byte that one pass is of."""
+        within, between = self._transfer_bandwidths
+        port = np.where(self._use_network, between, within)
+        return {
+            sharding: [ring.shares(sharding) * (port / ring.bandwidth) for ring in self._rings]
+            for sharding in Sharding
+        }
 
     def _ring(self, stride: int, parameters: Seconds) -> Ring:
         group = self.placement.data_group(stride)
@@ -177,7 +195,7 @@ class Links:
         return Ring(
             group,
             parameters,
-            np.where(spans, network.latency, inside.latency),
+            ring_steps(group.members) * np.where(spans, network.latency, inside.latency),
             np.where(limited, between, within),
             limited,
         )
@@ -187,14 +205,3 @@ class Links:
         """Bytes/s of each port of each rank."""
         within, between = self._transfer_bandwidths
         return np.tile([within, within, between, between], self.placement.degrees.pp)
-
-    def _collecting(self, slices: int) -> float:
-        """Seconds for which a step that receives gathers the shares of its group.
-
-        With sequence parallelism the shares are what is computed with.
-        """
-        if self.execution.sequence_parallel:
-            return 0.0
-        ranks = self.placement.degrees.tp
-        link: Link = self.cluster.group_link(ranks)
-        return all_reduce_seconds(self.execution.hidden_bytes / slices, ranks, link) / 2

@@ -34,7 +34,7 @@ from bfpp.sim import memory_kernels
 from bfpp.sim.activations import UnitActivations, unit_activations, workspace_bytes
 from bfpp.sim.compiling import WORK
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
-from bfpp.sim.remembered import once_for_stages
+from bfpp.sim.remembered import of_any_size, once_for_stages
 from bfpp.traces.timeline import Timeline
 
 Codes = npt.NDArray[np.integer]
@@ -156,11 +156,12 @@ def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[Memory]:
 def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
     """The memory of all pipeline ranks."""
     layout, sharding = graph.layout, graph.communication.sharding
-    known = _whatever_the_order(physical, layout, sharding)
+    known = _parameters(physical, layout, sharding)
     if sharding is Sharding.FULL:
         buffers = Buffers(weight_buffers(graph), gradient_buffers(graph))
         known = _with_buffers(known, physical, layout, buffers)
-    return _with_passing(known, _peak_passing(graph, physical))
+    passing = _peak_passing(graph, physical)
+    return known._replace(workspace=_workspaces(physical, layout), **passing._asdict())
 
 
 @once_for_stages
@@ -180,14 +181,16 @@ def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) 
 
 
 def _least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Memories:
-    known = _whatever_the_order(physical, layout, sharding)
+    known = _parameters(physical, layout, sharding)
     if sharding is Sharding.FULL:
         one = np.ones(layout.pp, dtype=np.int32)
         known = _with_buffers(known, physical, layout, Buffers(one, one))
     units = _unit_activations(physical, layout)
     transient = units.transient / layout.slices
     unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
-    return _with_passing(known, Passing(units.saved[unit], transient[unit]))
+    return known._replace(
+        saved=units.saved[unit], transient=transient[unit], workspace=_workspaces(physical, layout)
+    )
 
 
 class Buffers(NamedTuple):
@@ -204,9 +207,10 @@ class Passing(NamedTuple):
     transient: Numbers
 
 
+@of_any_size
 @once_for_stages
-def _whatever_the_order(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Memories:
-    """All but activations, and but buffers where they are fully sharded."""
+def _parameters(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Memories:
+    """What parameters need: all of it, but for buffers where they are fully sharded."""
     each, nothing = physical.parameter_bytes(sharding), np.zeros(layout.pp)
     known = Memories(
         each.state * _state_parameters(physical, layout, sharding),
@@ -215,7 +219,7 @@ def _whatever_the_order(physical: PhysicalCosts, layout: Layout, sharding: Shard
         nothing,
         nothing,
         each.update * rank_parameters(physical, layout),
-        _workspaces(physical, layout),
+        nothing,
     )
     if sharding is Sharding.FULL:
         return known
@@ -238,10 +242,6 @@ def _with_buffers(
     each = physical.parameter_bytes(sharding)
     weights, gradients = (_in_buffers(physical, layout, count) for count in buffers)
     return known._replace(weights=each.weights * weights, gradients=each.gradients * gradients)
-
-
-def _with_passing(known: Memories, passing: Passing) -> Memories:
-    return known._replace(saved=passing.saved, transient=passing.transient)
 
 
 def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
@@ -304,6 +304,7 @@ def _workspaces(physical: PhysicalCosts, layout: Layout) -> Numbers:
     return workspace_bytes(physical, layout, physical.layers(layout))
 
 
+@of_any_size
 @once_for_stages
 def _ends(physical: PhysicalCosts, layout: Layout) -> Numbers:
     """For each unit, the parameters of embeddings and of the output layer."""
@@ -328,6 +329,7 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
     return state
 
 
+@of_any_size
 @once_for_stages
 def _largest_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
     """For each rank and number of units, the parameters of the layers of so many, the largest."""
@@ -336,6 +338,7 @@ def _largest_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
     return np.cumsum(np.pad(sizes, ((0, 0), (1, 0))), axis=1)
 
 
+@of_any_size
 @once_for_stages
 def _embedding_on_two_ranks(physical: PhysicalCosts, layout: Layout) -> bool:
     """Whether the output layer is tied to the embedding, and on another rank.

@@ -38,7 +38,7 @@ from bfpp.sim.operators import Execution, Routing
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import TOLERANCE, WithinPower, least_seconds, within_power
 from bfpp.sim.prices import PRICES
-from bfpp.sim.remembered import once_for_stages
+from bfpp.sim.remembered import of_any_size, once_for_stages
 from bfpp.sim.unit_layers import Layers, layers_of_units
 
 ROUNDING = 1e-9
@@ -91,6 +91,11 @@ class PhysicalCosts:
         """What tasks cost by their kind, by what that depends on besides: filled as graphs come."""
         return {}
 
+    @cached_property
+    def one_sample(self) -> PhysicalCosts:
+        """The same with micro-batches of one sample, which remembers what holds of any size."""
+        return self if self.microbatch_size == 1 else replace(self, microbatch_size=1)
+
     @property
     def recomputation(self) -> Recomputation:
         """What the backward pass computes again."""
@@ -127,6 +132,7 @@ class PhysicalCosts:
         """Devices that share a layer (N_TP)."""
         return self.degrees.tp
 
+    @of_any_size
     @once_for_stages
     def placement(self, layout: Layout) -> DevicePlacement:
         """Where the devices are, and which ranks' share their stages."""
@@ -164,6 +170,7 @@ class PhysicalCosts:
         )
         return model_flops(self.model, self.microbatch_size) / devices, float(again) / devices
 
+    @of_any_size
     @once_for_stages
     def layers(self, layout: Layout) -> Layers:
         """The layers of each unit, by kind; raises `InvalidConfiguration` if there are too few."""
@@ -199,6 +206,7 @@ class PhysicalCosts:
         total: Seconds = np.array(of_kind) @ self.layers(layout).of_kind
         return total
 
+    @of_any_size
     @once_for_stages
     def by_stride(self, layout: Layout) -> dict[int, Seconds]:
         """The parameters of each unit, by how far apart the devices are that keep the same."""
@@ -225,6 +233,7 @@ class PhysicalCosts:
             parameters += self.state_share(layout, sharding, stride) * layout.sums(each)
         return parameters
 
+    @of_any_size
     @once_for_stages
     def links(self, layout: Layout) -> Links:
         """The links that communication crosses."""
@@ -233,7 +242,6 @@ class PhysicalCosts:
             self.implementation,
             self.placement(layout),
             self.by_stride(layout),
-            self.execution,
         )
 
     @once_for_stages
@@ -293,7 +301,7 @@ class PhysicalStep:
         key = graph.layout.stages_on_ranks, graph.communication, graph.kinds.codes
         loads = self.physical.loads
         if key not in loads:
-            loads[key] = self.links.beside_compute(graph, self.of_kinds())
+            loads[key] = self.links.beside_compute(graph, self.of_kinds(), self._gathered)
         of_kinds, received, sent = loads[key]
         costs = of_kinds.of(graph.kinds.of_task)
         if graph.templates:
@@ -303,6 +311,16 @@ class PhysicalStep:
             graph.kinds.of_task, *graph.dependencies, received, sent, costs.seconds
         )
         return costs
+
+    @property
+    def hidden_bytes(self) -> float:
+        """Bytes of the hidden state of a micro-batch, or of a slice of it."""
+        return self.physical.execution.hidden_bytes / self.graph.layout.slices
+
+    @property
+    def _gathered(self) -> float:
+        """Bytes that a step gathers when it receives: none where it computes with its share."""
+        return 0.0 if self.physical.execution.sequence_parallel else self.hidden_bytes
 
     def of_kinds(self) -> Costs:
         """The costs of each kind of task if nothing else were under way."""
@@ -339,6 +357,7 @@ class PhysicalStep:
         return Load((parameters * traffic / bandwidth)[self.graph.rank[tasks]])
 
 
+@of_any_size
 @once_for_stages
 def rank_parameters(physical: PhysicalCosts, layout: Layout) -> Seconds:
     """For each pipeline rank, its parameters on one device."""

@@ -53,7 +53,7 @@ class Price:
 
 
 def _transfer(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.links.transfers(step.graph, tasks)
+    return step.links.transfers(step.graph, tasks, step.hidden_bytes)
 
 
 def _gather(step: PhysicalStep, tasks: Integers) -> Load:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import Protocol, Self, TypeVar, TypeVarTuple, Unpack
 
 from bfpp.schedules import Layout
 
 Model = TypeVar("Model")
+Sized = TypeVar("Sized", bound="OneSample")
 Further = TypeVarTuple("Further")
 Answer = TypeVar("Answer")
+
+
+class OneSample(Protocol):
+    """A model of micro-batches of some size."""
+
+    @property
+    def one_sample(self) -> Self:
+        """The same with micro-batches of one sample."""
+        ...
 
 
 def once_for_stages(
@@ -32,3 +42,15 @@ def once_for_stages(
         return found
 
     return remembered
+
+
+def of_any_size(
+    answer: Callable[[Sized, Layout, Unpack[Further]], Answer],
+) -> Callable[[Sized, Layout, Unpack[Further]], Answer]:
+    """Ask the model of one sample: micro-batches of any size have the same answer."""
+
+    @wraps(answer)
+    def asked(model: Sized, layout: Layout, *further: *Further) -> Answer:
+        return answer(model.one_sample, layout, *further)
+
+    return asked
