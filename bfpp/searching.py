@@ -7,6 +7,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
+from functools import lru_cache
+from itertools import accumulate, groupby
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,6 +18,7 @@ from bfpp.model_options import add_model_argument, model_of
 from bfpp.schedules import Configuration, InvalidInput
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.cluster import load_cluster
+from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.evaluation import nearest_first, nothing_can_fit
 from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
@@ -24,8 +27,11 @@ from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
 from bfpp.sim.pruning import TOO_LARGE, Found, evaluate_best, most_promising_first
 from bfpp.sim.search import Problem, configurations
 
-AT_ONCE = 64
-"""Configurations that one piece of work simulates."""
+PASSES_AT_ONCE = 2**15
+"""Passes of micro-batches that one piece of work simulates, in many configurations or in one."""
+
+TASKS = 4
+"""Tasks of a pass forward: it, the one backward, and their transfers."""
 
 
 def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +107,7 @@ def problem_of(options: argparse.Namespace) -> Problem:
     )
 
 
-def chosen_configurations(problem: Problem) -> list[Configuration]:
+def chosen_configurations(problem: Problem) -> tuple[Configuration, ...]:
     """All valid configurations that are not too large; raises `InvalidInput` if there is none."""
     chosen, _ = _divided(problem)
     if not chosen:
@@ -113,10 +119,11 @@ def chosen_configurations(problem: Problem) -> list[Configuration]:
     return chosen
 
 
-def _divided(problem: Problem) -> tuple[list[Configuration], int]:
+@lru_cache(1)
+def _divided(problem: Problem) -> tuple[tuple[Configuration, ...], int]:
     """All valid configurations that can be simulated, and how many are too large for it."""
     every = configurations(problem)
-    chosen = [each for each in every if each.passes <= MOST_PASSES]
+    chosen = tuple(each for each in every if each.passes <= MOST_PASSES)
     return chosen, len(every) - len(chosen)
 
 
@@ -158,7 +165,10 @@ def evaluated(
     top: int | None = None,
 ) -> Iterator[Found]:
     """The outcomes of some configurations, as workers have them: all, or what the best need."""
-    if top is not None:
+    WORK.expect(TASKS * sum(each.passes for each in chosen))
+    if top is None:
+        chosen = sorted(chosen, key=lambda each: (each.degrees.pp, each.loops))
+    else:
         chosen = most_promising_first(problem, chosen)
     with executor(where, workers) as pool:
         work = [pool.submit(evaluate_best, problem, part, top) for part in parts(chosen)]
@@ -177,6 +187,8 @@ def _result(promise: Promise) -> Found:
     return found
 
 
-def parts(chosen: Sequence[Configuration]) -> list[Sequence[Configuration]]:
-    """The pieces of work."""
-    return [chosen[at : at + AT_ONCE] for at in range(0, len(chosen), AT_ONCE)]
+def parts(chosen: Sequence[Configuration]) -> list[list[Configuration]]:
+    """The pieces of work: neighbours, which share costs and graphs."""
+    passes = accumulate(each.passes for each in chosen)
+    pieces = groupby(zip(chosen, passes, strict=True), lambda each: each[1] // PASSES_AT_ONCE)
+    return [[configuration for configuration, _ in piece] for _, piece in pieces]

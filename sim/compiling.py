@@ -28,9 +28,13 @@ class Work:
         """Whether so much has been asked of the loops that they are compiled."""
         return self._asked >= COMPILE_FROM
 
+    def expect(self, tasks: int) -> None:
+        """So much will be asked."""
+        self._asked += tasks
+
     def loop(self, module: ModuleType, name: str, tasks: int) -> Callable[..., Any]:
         """A loop of a module, which will take as long as so many tasks of a sweep."""
-        self._asked += tasks
+        self.expect(tasks)
         loop: Callable[..., Any] = getattr(compiled(module) if self.pays else module, name)
         return loop
 

@@ -13,14 +13,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from typing import Any, Protocol
 
 from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.compiling import WORK
 
 POLL_SECONDS = 0.02
+
+SERVER = "forkserver"
+"""How processes are started, where a system has it."""
 
 
 class Promise(Protocol):
@@ -45,14 +50,23 @@ class Executor(Protocol):
 
 @contextmanager
 def _cores(workers: int | None) -> Iterator[Executor]:
-    """Processes of this machine; an interruption is for the one that they work for."""
-    pool = ProcessPoolExecutor(
-        workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    )
+    """Processes of this machine; an interruption is for the one that they work for.
+
+    They are forked off a server, where a system has that: what all of them import, it has once.
+    """
+    context = get_context(SERVER if SERVER in get_all_start_methods() else None)
+    module = "bfpp.sim.loaded" if WORK.pays else "bfpp.sim.evaluation"
+    context.set_forkserver_preload(["__main__", module])
+    pool = ProcessPoolExecutor(workers, context, _begin, (module,))
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _begin(module: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import_module(module)
 
 
 @contextmanager

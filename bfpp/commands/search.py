@@ -20,7 +20,7 @@ from bfpp.results import print_json, print_table
 from bfpp.schedules import Configuration
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from bfpp.sim.experiment import OPTIONS, Experiment, experiment_of
-from bfpp.sim.search import Outcome, Problem, nearest, pareto, ranked
+from bfpp.sim.search import Outcome, Problem, in_order, nearest, pareto, ranked
 
 SHOWN = 15
 INTERRUPTED = 130
@@ -81,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         interrupted = True
     found = [outcome for outcome in journal.outcomes if outcome.configuration in chosen]
+    found.sort(key=lambda outcome: in_order(outcome.configuration))  # whoever was ready first
     tried = Tried(len(chosen), excluded, time.monotonic() - begun)
     _report(problem, found, tried, options, assumed)
     if journal.failure:
