@@ -49,6 +49,33 @@ def in_fresh_process(module: str, *arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
+def command_seconds(root: Path, *words: str) -> tuple[float, float]:
+    """Seconds that `bfpp WORDS` of a checkout takes, and those of CPU of all its processes (Linux).
+
+    A process in between adopts those that outlive the command, so that they count too.
+    """
+    command = [sys.executable, "-c", _ADOPT, sys.executable, "-m", "bfpp.command_line", *words]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    wall, cpu = json.loads(done.stdout)
+    return wall, cpu
+
+
+_ADOPT = """
+import ctypes, json, os, resource, subprocess, sys, time
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+begun = time.perf_counter()
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+wall = time.perf_counter() - begun
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([wall, used.ru_utime + used.ru_stime]))
+"""
+
+
 def forget_peak_memory() -> None:
     """Let the peak of this process's memory begin anew at what it has now (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")

@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import median
-from time import perf_counter, process_time
+from time import process_time
 
-from benchmarks.measure import ROOT, Results
+from benchmarks.measure import ROOT, Results, command_seconds
 
 SCHEDULES = ("gpipe", "1f1b", "depth-first", "breadth-first")
 MODEL, CLUSTER, GPUS, BATCH, TOP = "bert-52b", "dgx1-v100", 64, 64, 15
@@ -54,16 +54,12 @@ def run() -> Results:
         for name, root in checkouts.items():
             tried, seconds = json.loads(_output(root, "-c", EVALUATE))
             taken.setdefault((name, "predictions, one core (CPU)"), []).append(seconds)
-            command = "-m", "bfpp.command_line", *COMMAND
-            taken.setdefault((name, "whole command"), []).append(_seconds(root, *command))
-        pruned = "-m", "bfpp.command_line", *COMMAND, "--top", str(TOP)
-        taken.setdefault(("this", f"whole command, --top {TOP}"), []).append(
-            _seconds(ROOT, *pruned)
-        )
+            _command(taken, name, root, "whole command")
+        _command(taken, "this", ROOT, f"whole command, --top {TOP}", "--top", str(TOP))
         taken.setdefault(("this", f"pruned to {TOP}, one core (CPU)"), []).append(_pruned())
     rows = []
     for (name, what), seconds in taken.items():
-        before = taken.get(("former", what.partition(", --top")[0]), [])
+        before = taken.get(("former", what.replace(f", --top {TOP}", "")), [])
         rows.append(
             {
                 "checkout": name,
@@ -88,10 +84,13 @@ def _output(root: Path, *words: str) -> str:
     return done.stdout
 
 
-def _seconds(root: Path, *words: str) -> float:
-    begun = perf_counter()
-    _output(root, *words)
-    return perf_counter() - begun
+def _command(
+    taken: dict[tuple[str, str], list[float]], name: str, root: Path, what: str, *further: str
+) -> None:
+    """Run the command, and keep what it took."""
+    wall, cpu = command_seconds(root, *COMMAND, *further)
+    taken.setdefault((name, what), []).append(wall)
+    taken.setdefault((name, f"{what} (CPU of all processes)"), []).append(cpu)
 
 
 def _pruned() -> float:

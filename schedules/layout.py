@@ -137,10 +137,10 @@ class Layout:
                 )
 
     @cached_property
-    def stages_on_ranks(self) -> tuple[object, ...]:
-        """All but how many micro-batches there are."""
+    def stages_on_ranks(self) -> str:
+        """All but how many micro-batches there are: a text, since each knows its hash."""
         names = [each.name for each in fields(self) if each.name != "microbatches"]
-        return tuple(getattr(self, name) for name in names)
+        return repr([getattr(self, name) for name in names])
 
     @property
     def whole_microbatches(self) -> int:

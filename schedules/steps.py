@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -85,7 +84,9 @@ def in_turn(times: int, *passes: Iterator[Step]) -> Iterator[Step]:
     """One step of each, so many times; those that have run out are passed over."""
     for _ in range(times):
         for each in passes:
-            yield from islice(each, 1)
+            for step in each:
+                yield step
+                break
 
 
 def in_units(order: Order, layout: Layout) -> Order:
