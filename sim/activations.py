@@ -99,11 +99,9 @@ def head_transient(shape: Shape) -> float:
 
 def workspace_bytes(shape: Shape, layout: Layout, layers: Layers) -> Numbers:
     """Bytes that each rank has for good: of libraries, communication, and dummy gradients."""
-    of_ranks = layers.of_kind @ layout.holds.T > 0
-    size = np.zeros(layout.pp)
-    for present in np.unique(of_ranks, axis=1).T:
-        size[(present == of_ranks.T).all(axis=1)] = _workspace_bytes(shape, layout.pp, present)
-    return size
+    present = [tuple(rank) for rank in (layout.holds @ layers.of_kind.T > 0).tolist()]
+    size = {each: _workspace_bytes(shape, layout.pp, each) for each in {*present}}
+    return np.array([size[each] for each in present])
 
 
 def _workspace_bytes(shape: Shape, ranks: int, present: Sequence[bool]) -> float:

@@ -140,8 +140,7 @@ class Links:
         """
         taken, communication = alone.seconds_alone(), graph.communication
         is_transfer = graph.is_transfer[graph.kinds.first]
-        ranks = self.placement.degrees.tp
-        collecting = all_reduce_seconds(gathered, ranks, self.cluster.group_link(ranks)) / 2
+        collecting = self._collecting(gathered) if gathered else 0.0
         if self.implementation.blocking_transfers and communication.pp_overlap:
             moving = replace(
                 alone,
@@ -205,3 +204,8 @@ class Links:
         """Bytes/s of each port of each rank."""
         within, between = self._transfer_bandwidths
         return np.tile([within, within, between, between], self.placement.degrees.pp)
+
+    def _collecting(self, size: float) -> float:
+        """Seconds in which a tensor-parallel group gathers so many bytes."""
+        ranks = self.placement.degrees.tp
+        return all_reduce_seconds(size, ranks, self.cluster.group_link(ranks)) / 2

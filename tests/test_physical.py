@@ -34,6 +34,7 @@ from bfpp.sim.model import Transformer, hardware_flops, load_model
 from bfpp.sim.operators import Collective, Way
 from bfpp.sim.physical import (
     PhysicalCosts,
+    PhysicalStep,
     rank_parameters,
 )
 from bfpp.sim.placement import DevicePlacement
@@ -516,3 +517,12 @@ def test_at_a_larger_batch_four_loops_are_best():
     """The paper's figure of the number of loops, at a batch of 64."""
     by_loops = {loops: throughput("breadth-first", 64, loops) for loops in (1, 2, 4, 8)}
     assert max(by_loops, key=by_loops.__getitem__) == 4
+
+
+def test_a_step_that_computes_with_its_share_gathers_nothing_when_it_receives():
+    graph = build_graph("1f1b", Layout(2, 2))
+    costing = PhysicalCosts(load_model("bert-52b"), load_cluster("dgx1-v100"), Degrees(tp=8))
+    step = PhysicalStep(costing, graph)
+    shares, whole = (step.links.beside_compute(graph, step.of_kinds(), size) for size in (0.0, 1.0))
+    np.testing.assert_array_equal(shares.received, shares.sent)
+    assert whole.received.max() > whole.sent.max()
