@@ -150,25 +150,25 @@ class PhysicalCosts:
 
     def model_flops(self, layout: Layout) -> float:
         """Operations (flop) of a step on one device, without recomputation (for the MFU)."""
-        return layout.whole_microbatches * self._flops(layout)[0]
+        return self.batch(layout) * self._flops(layout)[0] / self.devices(layout)
 
     def hardware_flops(self, layout: Layout) -> float:
         """Operations (flop) of a step on one device, those of recomputation too (for the HFU).
 
         As in the paper's C_GPU, attention's are counted as if nothing were masked.
         """
-        return layout.whole_microbatches * sum(self._flops(layout))
+        return self.batch(layout) * sum(self._flops(layout)) / self.devices(layout)
 
+    @of_any_size
     @once_for_stages
     def _flops(self, layout: Layout) -> tuple[float, float]:
-        """Operations (flop) of a micro-batch on one device: the model's, and recomputation's."""
-        devices = self.tp * self.degrees.cp * layout.pp
+        """Operations (flop) of a sample, over all devices: the model's, and recomputation's."""
         recomputed = self.layers(layout).recomputed_of_kind.sum(axis=1).tolist()
-        again = self.microbatch_size * sum(
+        again = sum(
             count * recomputed_flops(kind, self.recomputation)
             for kind, count in zip(self.model.kinds, recomputed, strict=True)
         )
-        return model_flops(self.model, self.microbatch_size) / devices, float(again) / devices
+        return model_flops(self.model, 1), float(again)
 
     @of_any_size
     @once_for_stages
