@@ -24,6 +24,7 @@ SPEEDS = (
     "checking",
     "small",
     "search",
+    "synthesis",
     "startup",
     "batch",
     "prediction",

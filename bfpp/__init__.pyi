@@ -36,6 +36,7 @@ from .sweeping import sweep as sweep
 from .traces.difference import Difference as Difference
 from .traces.difference import difference as difference
 from .traces.html import write_html as write_html
+from .sim.synthesis.synthesis import synthesize as synthesize
 from .traces.metrics import bubble as bubble
 from .traces.metrics import rank_metrics as rank_metrics
 from .traces.panel import Panel as Panel
@@ -90,6 +91,7 @@ __all__ = [
     "search",
     "simulate",
     "sweep",
+    "synthesize",
     "text",
     "train",
     "violations",

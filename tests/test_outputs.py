@@ -40,6 +40,7 @@ WRITING = {
     ("import", "--out"): "import trace.json --out PLACE.json",
     ("diff", "--html"): "diff step.json step.json --html PLACE.html",
     ("diff", "--svg"): "diff step.json step.json --svg PLACE.svg",
+    ("schedule", "--out"): f"schedule {STEP} --seconds 0.1 --out PLACE.csv",
     ("search", "--journal"): f"search {SEARCH} --journal PLACE",
     ("search", "--best"): f"search {SEARCH} --best PLACE.toml",
     ("search", "--out"): f"search {SEARCH} --out PLACE.csv",
