@@ -31,6 +31,15 @@ class Precision(StrEnum):
         return self.bytes < FULL_PRECISION
 
 
+class Format(StrEnum):
+    """What the operands of products are quantised to: by the tensor, or by blocks of their own."""
+
+    FP8 = "fp8"
+    FP8_BLOCK = "fp8-block"
+    MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
+
+
 _BYTES = {Precision.BF16: 2, Precision.FP16: 2, Precision.FP32: 4, Precision.FP64: 8}
 
 ALIASES = {
