@@ -42,7 +42,8 @@ class Device:
     whole waves of them take the time, and is left out where libraries choose
     tiles, and split sums, so that none is wasted. `peaks` has the peak of
     other precisions and formats, `format_efficiencies` the share of `matmul_efficiency` that
-    large products of operands of a format reach of its peak.
+    large products of operands of a format reach of its peak. One that `reads_columns` of operands
+    in 8 bits needs no transposed copies of them.
     """
 
     peak: float
@@ -58,6 +59,7 @@ class Device:
     attention: AttentionSpeed = AttentionSpeed()
     peaks: tuple[tuple[str, float], ...] = ()
     format_efficiencies: tuple[tuple[str, float], ...] = ()
+    reads_columns: bool = False
 
     def peak_of(self, precision: Precision | Format) -> float:
         """The peak in flop/s; raises `InvalidConfiguration` if nobody says it."""
@@ -152,6 +154,7 @@ _DEVICE_KEYS: dict[str, type] = {
     **dict.fromkeys(("peak", "memory_bandwidth", "memory"), float),
     **dict.fromkeys(("multiprocessors", "tile"), int),
     **dict.fromkeys(("launch_seconds", "host_seconds"), float),
+    "reads_columns": bool,
     **dict.fromkeys(("attention", "peaks", "format_efficiencies"), dict),
     **dict.fromkeys(_EFFICIENCIES, float),
 }
@@ -163,6 +166,7 @@ _DEVICE_DEFAULTS: Table = {
     "attention": {},
     "peaks": {},
     "format_efficiencies": {},
+    "reads_columns": False,
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
 }

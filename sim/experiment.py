@@ -254,7 +254,26 @@ class Experiment:
         choices=tuple(IMPLEMENTATIONS),
     )
     precision: Precision | str | None = _option(
-        None, PHYSICAL, "name", "fp16, bf16, fp32 or fp64 (default: the implementation's)", "NAME"
+        None,
+        PHYSICAL,
+        "name",
+        "fp16, bf16, fp32 or fp64; or bf16 with products of narrower operands: fp8-delayed, "
+        "fp8-current, fp8-block, mxfp8 or nvfp4 (default: the implementation's)",
+        "NAME",
+    )
+    quantised_weights: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "weights that products take quantised are kept and gathered so (Megatron's "
+        "--fp8-param-gather)",
+    )
+    quantised_dispatch: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "tokens are on their way to experts as products take them, and gradients of what those "
+        "make (DeepEP, DeepSeek-V3)",
     )
     recompute: Recomputation | str | None = _option(
         None,
@@ -484,7 +503,9 @@ class Experiment:
                 self.expert_imbalance,
                 self.dispatch == "deduplicated",
                 self.shared_overlap,
+                quantised=self.quantised_dispatch,
             ),
+            quantised_weights=self.quantised_weights,
         )
 
     @property
