@@ -46,6 +46,7 @@ from bfpp.sim.numbers import (
     real,
     whole,
 )
+from bfpp.sim.optimizer_states import STATES, OptimizerStates
 
 if TYPE_CHECKING:
     # Loaded where a model is simulated, so that abstract costs are there soon.
@@ -268,6 +269,27 @@ class Experiment:
         "weights that products take quantised are kept and gathered so (Megatron's "
         "--fp8-param-gather)",
     )
+    moments: str | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "what Adam's two moments are kept in (default: fp32)",
+        choices=STATES["moments"],
+    )
+    master_weights: str | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "what the optimizer's copy of the weights is kept in (default: fp32)",
+        choices=STATES["master_weights"],
+    )
+    main_gradients: str | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "what gradients are added up and reduced in (default: the implementation's)",
+        choices=STATES["main_gradients"],
+    )
     quantised_dispatch: bool = _option(
         False,
         PHYSICAL,
@@ -457,9 +479,15 @@ class Experiment:
 
     @property
     def _implementation(self) -> Implementation:
-        if isinstance(self.implementation, Implementation):
-            return self.implementation
-        return find_implementation(self.implementation or "paper", self._constants.implementations)
+        usual = self.implementation
+        if not isinstance(usual, Implementation):
+            usual = find_implementation(usual or "paper", self._constants.implementations)
+        states = OptimizerStates(self.moments, self.master_weights, self.main_gradients)
+        return states.of(usual, self._precision or usual.precision)
+
+    @property
+    def _precision(self) -> Precision | None:
+        return _parsed(parse_precision, self.precision)
 
     @cached_property
     def costs(self) -> CostModel:
@@ -495,7 +523,7 @@ class Experiment:
             recompute=_parsed(parse_recomputation, self.recompute),
             attention=_parsed(parse_attention, self.attention),
             sequence_parallel=self.sequence_parallel,
-            precision=_parsed(parse_precision, self.precision),
+            precision=self._precision,
             cut=self._cut,
             exchange=parse_exchange(self.cp_comm),
             routing=Routing(
