@@ -423,6 +423,8 @@ class Experiment:
             loops,
             units,
             self._communication(),
+            self._precision,
+            _parsed(parse_recomputation, self.recompute),
         )
 
     def _division(self) -> tuple[int, int | tuple[int, ...]]:
@@ -520,10 +522,10 @@ class Experiment:
             degrees=self.configuration.degrees,
             microbatch_size=self.microbatch_size,
             implementation=self._implementation,
-            recompute=_parsed(parse_recomputation, self.recompute),
+            recompute=self.configuration.recompute,
             attention=_parsed(parse_attention, self.attention),
             sequence_parallel=self.sequence_parallel,
-            precision=self._precision,
+            precision=self.configuration.precision,
             cut=self._cut,
             exchange=parse_exchange(self.cp_comm),
             routing=Routing(
