@@ -243,6 +243,9 @@ class Experiment:
         "count",
         "tokens of a sequence (default: the model's; a config.json has only the longest)",
     )
+    prediction: bool = _option(
+        True, PHYSICAL, "flag", "without: the model's prediction modules (MTP) are left out"
+    )
     cluster: Cluster | str | None = _option(
         None, PHYSICAL, "name", "a preset, or a TOML file", "NAME|FILE"
     )
@@ -352,6 +355,15 @@ class Experiment:
     )
     shared_overlap: bool = _option(
         False, PHYSICAL, "flag", "tokens are on their way to experts while the shared ones compute"
+    )
+    fused_router: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "routing to experts is a few kernels (Megatron's --moe-router-fusion)",
+    )
+    cuda_graphs: bool = _option(
+        False, PHYSICAL, "flag", "kernels are launched as CUDA graphs, which the host does faster"
     )
     cut: str | None = _option(
         None,
@@ -471,6 +483,7 @@ class Experiment:
             model,
             layers=self.layers or model.layers,
             sequence=self.seq_length or model.sequence,
+            prediction_modules=model.prediction_modules if self.prediction else 0,
         )
 
     @cached_property
@@ -484,6 +497,7 @@ class Experiment:
         usual = self.implementation
         if not isinstance(usual, Implementation):
             usual = find_implementation(usual or "paper", self._constants.implementations)
+        usual = replace(usual, cuda_graphs=self.cuda_graphs or usual.cuda_graphs)
         states = OptimizerStates(self.moments, self.master_weights, self.main_gradients)
         return states.of(usual, self._precision or usual.precision)
 
@@ -534,6 +548,7 @@ class Experiment:
                 self.dispatch == "deduplicated",
                 self.shared_overlap,
                 quantised=self.quantised_dispatch,
+                fused=self.fused_router,
             ),
             quantised_weights=self.quantised_weights,
         )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
+from typing import NamedTuple
 
 from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import EXPERT_ACTIVATION, EXPERTS, SHARED
@@ -34,12 +35,20 @@ from bfpp.sim.operators import (
     weighted,
 )
 
-ROUTING_PASSES = 20
-"""How often each score of a token for an expert goes through memory. Counted in Megatron-LM's
-router: softmax, top-k, masks, the auxiliary loss, maps of rows."""
 
-ROUTING_KERNELS = 60
-"""Kernels of a router that is not fused, in each direction. Counted there, 50 to 60."""
+class RouterCounts(NamedTuple):
+    """How often each score goes through memory, and the kernels of routing, in each direction."""
+
+    passes: int
+    kernels: int
+
+
+ROUTER = RouterCounts(passes=20, kernels=60)
+"""Counted in Megatron-LM's router: softmax, top-k, masks, the auxiliary loss, maps of rows."""
+
+FUSED_ROUTER = RouterCounts(passes=6, kernels=8)
+"""Counted with Transformer Engine's kernels (--moe-router-fusion): top-k with its scores, those for
+the auxiliary loss, that loss, and five for the maps of rows."""
 
 ROUTING_MAPS = 6
 """Numbers that routing keeps for each token and expert: probabilities, masks and maps of rows."""
@@ -125,11 +134,12 @@ def _exchange(
 def _routing(execution: Execution, scores: Tensor) -> Operator:
     """Which experts a token goes to, and with which probabilities; in full precision."""
     full = execution.statistic * scores.bytes / execution.number
-    maps, moved = Tensor("routing maps", ROUTING_MAPS * full), ROUTING_PASSES * full
+    counts = FUSED_ROUTER if execution.routing.fused else ROUTER
+    maps, moved = Tensor("routing maps", ROUTING_MAPS * full), counts.passes * full
     dropping = 0.0
     if execution.routing.capacity is not None:
         dropping = execution.routing.dropping_seconds * scores.bytes / execution.number
-    work = Work(bytes=moved, kernels=ROUTING_KERNELS)
+    work = Work(bytes=moved, kernels=counts.kernels)
     return Operator(
         "routing",
         EXPERTS,

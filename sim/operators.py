@@ -127,7 +127,8 @@ class Routing:
     `deduplicated`: a token crosses the network once for all its experts on a node. `beside_shared`:
     rows are on their way while the shared experts compute. To drop rows takes `dropping_seconds`
     for each token and expert. `quantised`: rows on their way to experts, and the gradients of what
-    those make, are as products take them.
+    those make, are as products take them. `fused`: scores, top-k and the auxiliary loss are a
+    kernel each.
     """
 
     capacity: float | None = None
@@ -136,6 +137,7 @@ class Routing:
     beside_shared: bool = False
     dropping_seconds: float = 0.0
     quantised: bool = False
+    fused: bool = False
 
 
 @dataclass(frozen=True)
