@@ -303,7 +303,7 @@ def weighted(
     quantising: list[Operator] = []
     reads, form = ends[0], None
     if quantisation is not None:
-        quantising.append(_quantising(execution, name, module, ends, quantisation))
+        quantising.append(_quantising(execution, name, module, ends, quantisation, kernels))
         (reads,) = quantising[0].writes
         operand, form = quantisation.element, quantisation.format
 
@@ -334,13 +334,17 @@ def _quantising(
     module: str,
     ends: tuple[Tensor, Tensor],
     quantisation: Quantisation,
+    batch: int,
 ) -> Operator:
-    """The input of a product is quantised, and backward the gradient of its output."""
+    """The input of a product is quantised, and backward the gradient of its output.
+
+    Of a batch of experts, the rows of each by themselves.
+    """
     inputs, outputs = (each.bytes / execution.number for each in ends)
     forward, backward = (
         Work(
             bytes=numbers * quantisation.traffic(execution.number),
-            kernels=quantisation.kernels,
+            kernels=quantisation.kernels * batch,
         )
         for numbers in (inputs, outputs)
     )

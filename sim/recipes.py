@@ -18,13 +18,21 @@ from bfpp.sim.experiment import Experiment, experiment_of
 from bfpp.sim.preset_files import preset_names, read_toml
 from bfpp.sim.published import FOLDER
 
+RECIPES = FOLDER / "recipes"
+
+MACHINES = RECIPES / "machines.toml"
+"""Constants of the machines that they ran on."""
+
+BESIDE_EXAMPLES = "../../sim/measurements/recipes/machines.toml"
+"""The same, from where experiment files of recipes are."""
+
 WITHOUT_PREDICTION = "w/o MTP"
 DROPPING = "tokendrop"
 
 
 @cache
 def _assumed() -> Mapping[str, Any]:
-    return read_toml("table", FOLDER / "recipes" / "assumed.toml")
+    return read_toml("table", RECIPES / "assumed.toml")
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ class Recipe:
         of_model = dict(known["models"][self.family])
         of_system = of_model.pop("systems", {}).get(self.system, {})
         of_model.pop("model")
-        values = {**known["all"]}
+        values = {**known["all"], "constants": str(MACHINES)}
         if self.precision != "BF16":
             values |= known["narrow"]
         if self.ep > 1:
@@ -123,7 +131,7 @@ class Recipe:
         """It as an experiment file, which tells what is published from what is assumed."""
         published, assumed = (
             "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
-            for values in (self.published, self.assumed)
+            for values in (self.published, {**self.assumed, "constants": BESIDE_EXAMPLES})
         )
         return (
             f"# {self.model} on {self.gpus} GPUs of {self.system}, {self.precision}, batch "
@@ -137,7 +145,7 @@ class Recipe:
 
 def recipes() -> Iterator[Recipe]:
     """The published recipes, the newest first."""
-    with (FOLDER / "recipes" / "nvidia-2026.csv").open(encoding="utf-8", newline="") as file:
+    with (RECIPES / "nvidia-2026.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             kinds = {each.name: str(each.type) for each in fields(Recipe)}
             yield Recipe(**{name: _READ[kind](row[name]) for name, kind in kinds.items()})

@@ -13,7 +13,7 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.model import load_model
 from bfpp.sim.prediction import predict
-from bfpp.sim.recipes import recipes
+from bfpp.sim.recipes import MACHINES, recipes
 
 FOLDER = Path(__file__).parents[1] / "examples" / "recipes"
 EVERY = list(recipes())
@@ -44,7 +44,8 @@ def test_files_are_what_the_facts_say():
 @pytest.mark.parametrize("recipe", SAID, ids=lambda recipe: recipe.name)
 def test_a_file_is_the_experiment_on_as_many_devices_with_as_large_a_batch(recipe):
     experiment = read_experiment(str(FOLDER / f"{recipe.name}.toml"))
-    assert experiment.record == recipe.experiment.record
+    assert Path(experiment.constants).samefile(MACHINES)
+    assert experiment.changed(constants=str(MACHINES)).record == recipe.experiment.record
     configuration = experiment.configuration
     assert configuration.degrees.devices == recipe.gpus
     assert configuration.batch == recipe.batch
