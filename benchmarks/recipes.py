@@ -40,7 +40,10 @@ def run() -> list[Results]:
         "Published recipes",
         "at most 12 %",
         [row for title, key in KEYS.items() for row in _means(title, key, runs)],
-        [f"{count} not predicted: {reason}" for reason, count in refused.items()],
+        [
+            "What is assumed stands in `sim/measurements/recipes/assumed.toml`.",
+            *(f"{count} not predicted: {reason}." for reason, count in refused.items()),
+        ],
     )
     return [summary, Results("Each recipe", "none", [_row(each) for each in runs])]
 

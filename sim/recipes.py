@@ -105,7 +105,9 @@ class Recipe:
         known = _assumed()
         of_model = dict(known["models"][self.family])
         of_system = of_model.pop("systems", {}).get(self.system, {})
-        of_model.pop("model")
+        del of_model["model"]
+        if self.release < of_model.pop("graphs_since", ""):
+            of_model["cuda_graphs"] = False
         values = {**known["all"], "constants": str(MACHINES)}
         if self.precision != "BF16":
             values |= known["narrow"]

@@ -60,10 +60,12 @@ def test_what_is_assumed_is_never_what_is_published():
 
 
 def test_llama_405b_in_8_bits_takes_as_long_as_published():
-    """On H100; nothing was fitted to these runs."""
-    runs = [each for each in SAID if each.family == "LLAMA3.1_405B" and each.system == "DGX-H100"]
-    assert len(runs) == 5
+    """On H100 and B200; nothing was fitted to these runs."""
+    systems = ("DGX-H100", "DGX-B200")
+    runs = [each for each in SAID if each.family == "LLAMA3.1_405B" and each.system in systems]
+    assert len(runs) == 7
     for each in runs:
+        assert each.precision.startswith("FP8")
         physical = each.experiment.require_physical()
         timeline = simulate(each.experiment.graph(), physical)
         predicted = predict(timeline, physical)["tokens_per_second_per_gpu"]
