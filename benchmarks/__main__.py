@@ -32,7 +32,7 @@ SPEEDS = (
     "zero_bubble",
     "runtimes",
 )
-NAMES = (*SPEEDS, "faults", "accuracy")
+NAMES = (*SPEEDS, "faults", "accuracy", "recipes")
 
 
 def show(console: Console, results: Results) -> None:

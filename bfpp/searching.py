@@ -14,6 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bfpp import options as shared
 from bfpp.model_options import add_model_argument, model_of
 from bfpp.schedules import Configuration, InvalidInput
+from bfpp.schedules.precision import parse_precision
+from bfpp.schedules.recomputation import parse_recomputation
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants, load_constants
@@ -51,6 +53,13 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
             default=[1],
             metavar="N",
             help=f"{title} devices; several are searched together (default: 1)",
+        )
+    for name, title in (("--precision", "precisions"), ("--recompute", "recomputations")):
+        parser.add_argument(
+            name,
+            nargs="+",
+            metavar="NAME",
+            help=f"{title}; several are searched together (default: the implementation's)",
         )
     parser.add_argument(
         "--schedule",
@@ -98,6 +107,8 @@ def problem_of(options: argparse.Namespace) -> Problem:
         find_implementation(options.implementation, constants.implementations),
         tuple(options.cp),
         tuple(options.ep),
+        tuple(map(parse_precision, options.precision or ())) or (None,),
+        tuple(map(parse_recomputation, options.recompute or ())) or (None,),
     )
 
 

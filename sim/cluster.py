@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bfpp.schedules import InvalidConfiguration
-from bfpp.schedules.precision import Precision
+from bfpp.schedules.precision import Format, Precision
 from bfpp.sim.kinds import CLUSTER, require_kind
 from bfpp.sim.numbers import is_count, whole
 from bfpp.sim.preset_files import Table, fitted_settings, read_settings, require_keys
@@ -41,7 +41,9 @@ class Device:
     run in a second. `tile` has the rows and columns of a product's tiles where
     whole waves of them take the time, and is left out where libraries choose
     tiles, and split sums, so that none is wasted. `peaks` has the peak of
-    other precisions.
+    other precisions and formats, `format_efficiencies` the share of `matmul_efficiency` that
+    large products of operands of a format reach of its peak. One that `reads_columns` of operands
+    in 8 bits needs no transposed copies of them.
     """
 
     peak: float
@@ -56,10 +58,12 @@ class Device:
     tile: int | None = None
     attention: AttentionSpeed = AttentionSpeed()
     peaks: tuple[tuple[str, float], ...] = ()
+    format_efficiencies: tuple[tuple[str, float], ...] = ()
+    reads_columns: bool = False
 
-    def peak_of(self, precision: Precision) -> float:
+    def peak_of(self, precision: Precision | Format) -> float:
         """The peak in flop/s; raises `InvalidConfiguration` if nobody says it."""
-        if precision.is_mixed:
+        if isinstance(precision, Precision) and precision.is_mixed:
             return self.peak
         peaks = dict(self.peaks)
         if precision not in peaks:
@@ -67,6 +71,11 @@ class Device:
                 "precision", f"the cluster's file has no peak for {precision} (device: peaks)"
             )
         return peaks[precision]
+
+    def product_rate(self, precision: Precision | Format) -> float:
+        """The flop/s of a large matrix product whose operands have that precision."""
+        share = dict(self.format_efficiencies).get(precision, 1.0)
+        return self.peak_of(precision) * self.matmul_efficiency * share
 
 
 @dataclass(frozen=True)
@@ -145,7 +154,8 @@ _DEVICE_KEYS: dict[str, type] = {
     **dict.fromkeys(("peak", "memory_bandwidth", "memory"), float),
     **dict.fromkeys(("multiprocessors", "tile"), int),
     **dict.fromkeys(("launch_seconds", "host_seconds"), float),
-    **dict.fromkeys(("attention", "peaks"), dict),
+    "reads_columns": bool,
+    **dict.fromkeys(("attention", "peaks", "format_efficiencies"), dict),
     **dict.fromkeys(_EFFICIENCIES, float),
 }
 _DEVICE_DEFAULTS: Table = {
@@ -155,6 +165,8 @@ _DEVICE_DEFAULTS: Table = {
     "tile": None,
     "attention": {},
     "peaks": {},
+    "format_efficiencies": {},
+    "reads_columns": False,
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
 }
@@ -202,7 +214,11 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
     _require_shares(f"{name}: device", device, _EFFICIENCIES)
     device = {**_DEVICE_DEFAULTS, **device}
     device["attention"] = _attention(name, device["attention"])
-    device["peaks"] = _peaks(name, device["peaks"])
+    for key, precisions in _BY_PRECISION.items():
+        device[key] = _by_precision(name, key, device[key], precisions)
+    _require_shares(
+        f"{name}: device: format_efficiencies", dict(device["format_efficiencies"]), tuple(Format)
+    )
     _require_shares(f"{name}: intra_node", inside, ("exchange_efficiency",))
     _require_shares(f"{name}: inter_node", between, _SHARES)
     more = {key: value for key, value in between.items() if key != "bandwidth_per_node"}
@@ -244,10 +260,18 @@ def _attention(name: str, table: Table) -> AttentionSpeed:
     return AttentionSpeed(**table)
 
 
-def _peaks(name: str, table: Table) -> tuple[tuple[str, float], ...]:
-    """The peaks of other precisions than half."""
-    known = {str(each): float for each in Precision if not each.is_mixed}
-    require_keys("cluster", f"{name}: device: peaks", table, known, tuple(known))
+_BY_PRECISION: dict[str, list[str]] = {
+    "peaks": [*(each for each in Precision if not each.is_mixed), *Format],
+    "format_efficiencies": [*Format],
+}
+"""The precisions and formats that a device may have a number for."""
+
+
+def _by_precision(
+    name: str, key: str, table: Table, known: list[str]
+) -> tuple[tuple[str, float], ...]:
+    where = f"{name}: device: {key}"
+    require_keys("cluster", where, table, dict.fromkeys(map(str, known), float), tuple(known))
     return tuple(sorted(table.items()))
 
 

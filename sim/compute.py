@@ -215,9 +215,10 @@ def _device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
 def _kernel_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     """Seconds of the kernels of some work."""
     device, precision = shape.cluster.device, shape.execution.precision
+    operands = work.format or precision
     moving = traffic_seconds if work.kind is Kernel.ELEMENTWISE else streaming_seconds
     seconds = work.seconds + moving(device, work.bytes) + work.kernels * device.launch_seconds
-    seconds += sum(product_seconds(device, each, precision) for each in work.products)
+    seconds += sum(product_seconds(device, each, operands) for each in work.products)
     if work.attention:
         speed = shape.implementation.attention_speed or device.attention
         share = speed.uneven_heads if work.kind is Kernel.UNEVEN_ATTENTION else 1.0

@@ -46,6 +46,7 @@ from bfpp.sim.numbers import (
     real,
     whole,
 )
+from bfpp.sim.optimizer_states import STATES, OptimizerStates
 
 if TYPE_CHECKING:
     # Loaded where a model is simulated, so that abstract costs are there soon.
@@ -242,6 +243,9 @@ class Experiment:
         "count",
         "tokens of a sequence (default: the model's; a config.json has only the longest)",
     )
+    prediction: bool = _option(
+        True, PHYSICAL, "flag", "without: the model's prediction modules (MTP) are left out"
+    )
     cluster: Cluster | str | None = _option(
         None, PHYSICAL, "name", "a preset, or a TOML file", "NAME|FILE"
     )
@@ -254,7 +258,47 @@ class Experiment:
         choices=tuple(IMPLEMENTATIONS),
     )
     precision: Precision | str | None = _option(
-        None, PHYSICAL, "name", "fp16, bf16, fp32 or fp64 (default: the implementation's)", "NAME"
+        None,
+        PHYSICAL,
+        "name",
+        "fp16, bf16, fp32 or fp64; or bf16 with products of narrower operands: fp8-delayed, "
+        "fp8-current, fp8-block, mxfp8 or nvfp4 (default: the implementation's)",
+        "NAME",
+    )
+    quantised_weights: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "weights that products take quantised are kept and gathered so (Megatron's "
+        "--fp8-param-gather)",
+    )
+    moments: str | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "what Adam's two moments are kept in (default: fp32)",
+        choices=STATES["moments"],
+    )
+    master_weights: str | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "what the optimizer's copy of the weights is kept in (default: fp32)",
+        choices=STATES["master_weights"],
+    )
+    main_gradients: str | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "what gradients are added up and reduced in (default: the implementation's)",
+        choices=STATES["main_gradients"],
+    )
+    quantised_dispatch: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "tokens are on their way to experts as products take them, and gradients of what those "
+        "make (DeepEP, DeepSeek-V3)",
     )
     recompute: Recomputation | str | None = _option(
         None,
@@ -311,6 +355,15 @@ class Experiment:
     )
     shared_overlap: bool = _option(
         False, PHYSICAL, "flag", "tokens are on their way to experts while the shared ones compute"
+    )
+    fused_router: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "routing to experts is a few kernels (Megatron's --moe-router-fusion)",
+    )
+    cuda_graphs: bool = _option(
+        False, PHYSICAL, "flag", "kernels are launched as CUDA graphs, which the host does faster"
     )
     cut: str | None = _option(
         None,
@@ -382,6 +435,8 @@ class Experiment:
             loops,
             units,
             self._communication(),
+            self._precision,
+            _parsed(parse_recomputation, self.recompute),
         )
 
     def _division(self) -> tuple[int, int | tuple[int, ...]]:
@@ -428,6 +483,7 @@ class Experiment:
             model,
             layers=self.layers or model.layers,
             sequence=self.seq_length or model.sequence,
+            prediction_modules=model.prediction_modules if self.prediction else 0,
         )
 
     @cached_property
@@ -438,9 +494,16 @@ class Experiment:
 
     @property
     def _implementation(self) -> Implementation:
-        if isinstance(self.implementation, Implementation):
-            return self.implementation
-        return find_implementation(self.implementation or "paper", self._constants.implementations)
+        usual = self.implementation
+        if not isinstance(usual, Implementation):
+            usual = find_implementation(usual or "paper", self._constants.implementations)
+        usual = replace(usual, cuda_graphs=self.cuda_graphs or usual.cuda_graphs)
+        states = OptimizerStates(self.moments, self.master_weights, self.main_gradients)
+        return states.of(usual, self._precision or usual.precision)
+
+    @property
+    def _precision(self) -> Precision | None:
+        return _parsed(parse_precision, self.precision)
 
     @cached_property
     def costs(self) -> CostModel:
@@ -473,10 +536,10 @@ class Experiment:
             degrees=self.configuration.degrees,
             microbatch_size=self.microbatch_size,
             implementation=self._implementation,
-            recompute=_parsed(parse_recomputation, self.recompute),
+            recompute=self.configuration.recompute,
             attention=_parsed(parse_attention, self.attention),
             sequence_parallel=self.sequence_parallel,
-            precision=_parsed(parse_precision, self.precision),
+            precision=self.configuration.precision,
             cut=self._cut,
             exchange=parse_exchange(self.cp_comm),
             routing=Routing(
@@ -484,7 +547,10 @@ class Experiment:
                 self.expert_imbalance,
                 self.dispatch == "deduplicated",
                 self.shared_overlap,
+                quantised=self.quantised_dispatch,
+                fused=self.fused_router,
             ),
+            quantised_weights=self.quantised_weights,
         )
 
     @property

@@ -43,8 +43,8 @@ def _mlp(execution: Execution, normed: Tensor) -> tuple[tuple[Operator, ...], Te
     up = Linear("mlp up", MLP, normed, expanded, model.hidden, wide, Division.COLUMNS)
     down = Linear("mlp down", MLP, active, out, width, model.hidden, Division.ROWS)
     operators = (
-        up.operator(execution),
+        *up.operators(execution),
         *activation(execution, "", MLP, expanded, active),
-        down.operator(execution),
+        *down.operators(execution),
     )
     return operators, out

@@ -98,7 +98,9 @@ class Links:
             PORTS * peer + np.where(crosses, NETWORK_IN, NVLINK_IN),
         )
 
-    def collectives(self, graph: TaskGraph, tasks: Integers, size: float, passes: float) -> Load:
+    def collectives(
+        self, graph: TaskGraph, tasks: Integers, size: float | Seconds, passes: float
+    ) -> Load:
         """The load of collectives of data-parallel groups.
 
         They pass `size` bytes for each of a unit's parameters around the ring, so often.

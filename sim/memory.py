@@ -152,10 +152,10 @@ def _memories(
     physical: PhysicalCosts, layout: Layout, sharding: Sharding, buffers: Buffers, passing: Passing
 ) -> list[Memory]:
     each = physical.parameter_bytes(sharding)
-    weights, gradients = _buffered_parameters(physical, layout, sharding, buffers)
+    weights, quantised, gradients = _buffered_parameters(physical, layout, sharding, buffers)
     columns = {
         "state": each.state * _state_parameters(physical, layout, sharding),
-        "weights": each.weights * weights,
+        "weights": each.weights * weights + physical.quantised_bytes * quantised,
         "gradients": each.gradients * gradients,
         "saved": passing.saved,
         "transient": passing.transient,
@@ -255,7 +255,18 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
 def _largest_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
     """For each rank and number of units, the parameters of the layers of so many, the largest."""
     whole: Numbers = sum(physical.by_stride(layout).values(), np.zeros(()))
-    sizes = np.sort(layout.holds * (whole - _ends(physical, layout)), axis=1)[:, ::-1]
+    return _largest(layout, whole - _ends(physical, layout))
+
+
+@once_for_stages
+def _largest_quantised(physical: PhysicalCosts, layout: Layout) -> Matrix:
+    """The same of parameters that products take quantised."""
+    return _largest(layout, physical.quantised_parameters(layout))
+
+
+def _largest(layout: Layout, of_unit: Numbers) -> Matrix:
+    """For each rank and number of its units, the sum over the largest."""
+    sizes = np.sort(layout.holds * of_unit, axis=1)[:, ::-1]
     return np.cumsum(np.pad(sizes, ((0, 0), (1, 0))), axis=1)
 
 
@@ -273,8 +284,8 @@ def _embedding_on_two_ranks(physical: PhysicalCosts, layout: Layout) -> bool:
 
 def _buffered_parameters(
     physical: PhysicalCosts, layout: Layout, sharding: Sharding, buffers: Buffers
-) -> tuple[Numbers, Numbers]:
-    """For each rank, how many parameters have half-precision weights, and gradients, at once.
+) -> tuple[Numbers, Numbers, Numbers]:
+    """For each rank, how many parameters have weights, quantised ones, and gradients, at once.
 
     The embedding always does; of the layers, those of the stages in buffers.
     Weights that are gathered once a step stay for all of it.
@@ -285,20 +296,22 @@ def _buffered_parameters(
             _resident_units(layout, buffers_stages and sharding is Sharding.NONE),
             _resident_units(layout, buffers_stages),
         )
-    weights, gradients = (_in_buffers(physical, layout, count) for count in buffers)
-    return weights, gradients
+    largest = _largest_parameters(physical, layout)
+    weights, gradients = (_in_buffers(layout, largest, count) for count in buffers)
+    quantised = _in_buffers(layout, _largest_quantised(physical, layout), buffers.weights)
+    ends = layout.sums(_ends(physical, layout))
+    return ends + weights, quantised, ends + gradients
 
 
-def _in_buffers(physical: PhysicalCosts, layout: Layout, buffers: Integers) -> Numbers:
-    """For each rank, the parameters of its ends, and of layers in so many buffers.
+def _in_buffers(layout: Layout, largest: Matrix, buffers: Integers) -> Numbers:
+    """For each rank, the parameters in so many buffers.
 
     The largest are in buffers; there may be more buffers than units.
     """
-    largest, units = _largest_parameters(physical, layout), layout.holds.sum(axis=1)
-    held = largest[np.arange(layout.pp), np.minimum(buffers, units)]
+    units = layout.holds.sum(axis=1)
+    held: Numbers = largest[np.arange(layout.pp), np.minimum(buffers, units)]
     held += np.maximum(buffers - units, 0) * largest[:, 1]
-    parameters: Numbers = layout.sums(_ends(physical, layout)) + held
-    return parameters
+    return held
 
 
 def _resident_units(layout: Layout, buffers_stages: bool) -> Integers:

@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.operations import Group
-from bfpp.schedules.precision import Precision
+from bfpp.schedules.precision import Format, Precision
 from bfpp.sim.efficiency import Product
 from bfpp.sim.model import Transformer
+from bfpp.sim.quantisation import Quantisation
 
 
 class Tensor(NamedTuple):
@@ -75,8 +76,9 @@ class Collective(NamedTuple):
 class Work(NamedTuple):
     """What an operator does in one pass.
 
-    `products` are its matrix products, `attention` the operations (flop) of each fused kernel;
-    `bytes` go through memory, in so many kernels. It takes `seconds` besides.
+    `products` are its matrix products, of operands that have a `format` if they are quantised,
+    `attention` the operations (flop) of each fused kernel; `bytes` go through memory, in so many
+    kernels. It takes `seconds` besides.
     """
 
     kind: Kernel = Kernel.ELEMENTWISE
@@ -86,6 +88,7 @@ class Work(NamedTuple):
     attention: tuple[float, ...] = ()
     collectives: tuple[Collective, ...] = ()
     seconds: float = 0.0
+    format: Format | None = None
 
     @property
     def flops(self) -> float:
@@ -100,7 +103,8 @@ NO_WORK = Work()
 class Operator:
     """One operator: its work in each pass, and the tensors it reads, writes and keeps.
 
-    `module` is what is recomputed together, by the names of `schedules.recomputation`.
+    `module` is what is recomputed together, by the names of `schedules.recomputation`. One that
+    `quantises` is also run again with what makes its input, if that is.
     """
 
     name: str
@@ -111,6 +115,7 @@ class Operator:
     reads: tuple[Tensor, ...] = ()
     writes: tuple[Tensor, ...] = ()
     saves: tuple[Tensor, ...] = ()
+    quantises: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,9 @@ class Routing:
     default it takes all that come, on the busiest device `imbalance` times the mean load.
     `deduplicated`: a token crosses the network once for all its experts on a node. `beside_shared`:
     rows are on their way while the shared experts compute. To drop rows takes `dropping_seconds`
-    for each token and expert.
+    for each token and expert. `quantised`: rows on their way to experts, and the gradients of what
+    those make, are as products take them. `fused`: scores, top-k and the auxiliary loss are a
+    kernel each.
     """
 
     capacity: float | None = None
@@ -129,6 +136,8 @@ class Routing:
     deduplicated: bool = False
     beside_shared: bool = False
     dropping_seconds: float = 0.0
+    quantised: bool = False
+    fused: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,7 +148,8 @@ class Execution:
     `sequence_parallel` divides norms, residuals and what they keep over the tensor-parallel group.
     `fused` kernels take a gated activation or the loss as one; otherwise each operation of them is
     a kernel that keeps its own. `accumulation` is what the gradient of the weights takes of memory
-    traffic for each weight, when it is added to those of micro-batches before.
+    traffic for each weight, when it is added to those of micro-batches before. `quantisation` is
+    what becomes of the operands of a layer's products with weights, but for the router's.
     """
 
     model: Transformer
@@ -154,6 +164,7 @@ class Execution:
     ep: int = 1
     exchange: ContextExchange = ContextExchange.RING
     routing: Routing = Routing()
+    quantisation: Quantisation | None = None
 
     @cached_property
     def number(self) -> int:
@@ -216,15 +227,17 @@ class Linear(NamedTuple):
     width_in: int
     width_out: int
     division: Division
+    quantised: bool = True
 
-    def operator(self, execution: Execution) -> Operator:
-        """Its operator, with the group's communication.
+    def operators(self, execution: Execution) -> tuple[Operator, ...]:
+        """Its operators, with the group's communication.
 
         With sequence parallelism the input of a product divided by columns is gathered, in the
         backward pass once more instead of being kept, and its gradient is reduce-scattered; the
         sum of one divided by rows is reduce-scattered, and its gradient gathered. Without, the
         outputs are all-reduced (rows), and the gradients of the inputs (columns). Communication
-        is hideable where one of the two products of the backward pass does not wait for it.
+        is hideable where one of the two products of the backward pass does not wait for it. What
+        is gathered for a product is quantised before.
         """
         ranks = execution.tp
         columns, depth = self.width_out, self.width_in
@@ -235,15 +248,19 @@ class Linear(NamedTuple):
             depth //= ranks
         else:
             rows = ceil(execution.own_tokens)
-        forward, backward = self._collectives(execution)
-        product = Product(rows, columns, depth)
-        ends = (self.inputs, self.outputs)
+        quantisation = execution.quantisation if self.quantised else None
         return weighted(
-            execution, self.name, self.module, product, ends, collectives=(forward, backward)
+            execution,
+            self.name,
+            self.module,
+            Product(rows, columns, depth),
+            (self.inputs, self.outputs),
+            quantisation,
+            collectives=self._collectives(execution, quantisation),
         )
 
     def _collectives(
-        self, execution: Execution
+        self, execution: Execution, quantisation: Quantisation | None
     ) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
         if execution.tp == 1 or self.division is Division.WHOLE:
             return (), ()
@@ -252,11 +269,15 @@ class Linear(NamedTuple):
         if not execution.sequence_parallel:
             summed = Collective(Way.ALL_REDUCE, size, hideable=columns)
             return ((), (summed,)) if columns else ((summed,), ())
+        share, copies = 1.0, 1
+        if quantisation is not None:
+            share, copies = quantisation.element / execution.number, quantisation.gathered
         if columns:
-            again = Collective(Way.ALL_GATHER, size, hideable=True)
+            again = Collective(Way.ALL_GATHER, share * size, hideable=True)
             summed = Collective(Way.REDUCE_SCATTER, size, hideable=True)
-            return (Collective(Way.ALL_GATHER, size),), (again, summed)
-        return (Collective(Way.REDUCE_SCATTER, size),), (Collective(Way.ALL_GATHER, size),)
+            return (Collective(Way.ALL_GATHER, share * size),), (again, summed)
+        gathered = Collective(Way.ALL_GATHER, copies * share * size)
+        return (Collective(Way.REDUCE_SCATTER, size),), (gathered,)
 
 
 def weighted(
@@ -265,31 +286,74 @@ def weighted(
     module: str,
     product: Product,
     ends: tuple[Tensor, Tensor],
+    quantisation: Quantisation | None,
     *,
     collectives: tuple[tuple[Collective, ...], tuple[Collective, ...]] = ((), ()),
-) -> Operator:
+) -> tuple[Operator, ...]:
     """A product with weights, or one of each of a batch of experts, a kernel each.
 
-    `ends` are its input, which it keeps, and its output.
+    `ends` are its input, which it keeps, and its output. If they are to be, the input and the
+    gradient of the output are quantised before, and the copy is kept.
     """
-    number = execution.number
-    weights = product.columns * product.depth * product.batch
-    moved = number * product.numbers
-    operands = number * (product.numbers - weights)
+    rows, columns, depth, kernels = product
+    inputs, weights, outputs = (
+        kernels * size for size in (rows * depth, depth * columns, rows * columns)
+    )
+    number = operand = float(execution.number)
+    quantising: list[Operator] = []
+    reads, form = ends[0], None
+    if quantisation is not None:
+        quantising.append(_quantising(execution, name, module, ends, quantisation, kernels))
+        (reads,) = quantising[0].writes
+        operand, form = quantisation.element, quantisation.format
+
+    def work(moved: float, of: Product, sent: tuple[Collective, ...] = ()) -> Work:
+        return Work(Kernel.PRODUCT, moved, kernels, (of,), collectives=sent, format=form)
+
     forward, backward = collectives
-    kernels = product.batch
-    return Operator(
-        name,
-        module,
-        Work(Kernel.PRODUCT, moved, kernels, (product,), collectives=forward),
-        Work(Kernel.PRODUCT, moved, kernels, (product.of_input,), collectives=backward),
-        Work(
-            Kernel.PRODUCT,
-            operands + execution.accumulation * weights,
-            kernels,
-            (product.of_weight,),
+    return (
+        *quantising,
+        Operator(
+            name,
+            module,
+            work(operand * (inputs + weights) + number * outputs, product, forward),
+            work(operand * (outputs + weights) + number * inputs, product.of_input, backward),
+            work(
+                operand * (inputs + outputs) + execution.accumulation * weights, product.of_weight
+            ),
+            reads=(reads,),
+            writes=ends[1:],
+            saves=(reads,),
         ),
+    )
+
+
+def _quantising(
+    execution: Execution,
+    name: str,
+    module: str,
+    ends: tuple[Tensor, Tensor],
+    quantisation: Quantisation,
+    batch: int,
+) -> Operator:
+    """The input of a product is quantised, and backward the gradient of its output.
+
+    Of a batch of experts, the rows of each by themselves.
+    """
+    inputs, outputs = (each.bytes / execution.number for each in ends)
+    forward, backward = (
+        Work(
+            bytes=numbers * quantisation.traffic(execution.number),
+            kernels=quantisation.kernels * batch,
+        )
+        for numbers in (inputs, outputs)
+    )
+    return Operator(
+        f"{name} operands",
+        module,
+        forward,
+        backward,
         reads=ends[:1],
-        writes=ends[1:],
-        saves=ends[:1],
+        writes=(Tensor(f"{name} operand", quantisation.element * inputs),),
+        quantises=True,
     )

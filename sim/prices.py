@@ -57,7 +57,8 @@ def _transfer(step: PhysicalStep, tasks: Integers) -> Load:
 
 
 def _gather(step: PhysicalStep, tasks: Integers) -> Load:
-    size = step.parameter_bytes.weights
+    layout, sharding = step.graph.layout, step.graph.communication.sharding
+    size = step.physical.gathered_bytes(layout, sharding)[step.graph.unit[tasks]]
     return step.links.collectives(step.graph, tasks, size, passes=1.0)
 
 
@@ -70,7 +71,8 @@ def _reduce(step: PhysicalStep, tasks: Integers) -> Load:
 def _optimizer(step: PhysicalStep, tasks: Integers) -> Load:
     implementation = step.physical.implementation
     load = step.state_traffic(tasks, implementation.optimizer_traffic)
-    return load._replace(seconds=load.seconds + implementation.step_seconds)
+    quantising = step.quantising_weights(tasks)
+    return load._replace(seconds=load.seconds + implementation.step_seconds + quantising)
 
 
 def _norm(step: PhysicalStep, tasks: Integers) -> Load:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import isqrt
 from typing import Any
@@ -24,6 +24,8 @@ from bfpp.schedules import (
     find_schedule,
 )
 from bfpp.schedules.cut import default_division
+from bfpp.schedules.precision import Precision
+from bfpp.schedules.recomputation import Recomputation, parse_recomputation
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.implementation import PAPER, Implementation, find_implementation
 from bfpp.sim.model import Transformer
@@ -43,8 +45,10 @@ WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 class Problem:
     """What is searched: a model on so many of a cluster's GPUs, at some batch sizes.
 
-    Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow. Raises
-    `InvalidConfiguration` for schedules that there are not.
+    Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow; `precisions` and
+    `recomputations` are tried with each other (None: as the software has it). Raises
+    `InvalidConfiguration` for schedules that there are not, for what the cluster cannot compute,
+    and modules that the model has not.
     """
 
     model: Transformer
@@ -55,12 +59,27 @@ class Problem:
     implementation: Implementation = PAPER
     cp: tuple[int, ...] = (1,)
     ep: tuple[int, ...] = (1,)
+    precisions: tuple[Precision | None, ...] = (None,)
+    recomputations: tuple[Recomputation | None, ...] = (None,)
 
     def __post_init__(self) -> None:
         for name in self.schedules:
             find_schedule(name)
+        for precision, recompute in self.computed:
+            self.physical(Degrees(), 1, precision, recompute)
 
-    def physical(self, degrees: Degrees, microbatch_size: int) -> PhysicalCosts:
+    @property
+    def computed(self) -> list[tuple[Precision | None, Recomputation | None]]:
+        """In which precisions, with what recomputed."""
+        return list(product(self.precisions, self.recomputations))
+
+    def physical(
+        self,
+        degrees: Degrees,
+        microbatch_size: int,
+        precision: Precision | None = None,
+        recompute: Recomputation | None = None,
+    ) -> PhysicalCosts:
         """The cost model of some configurations; raises `InvalidConfiguration`."""
         return PhysicalCosts(
             model=self.model,
@@ -68,11 +87,18 @@ class Problem:
             degrees=degrees,
             microbatch_size=microbatch_size,
             implementation=self.implementation,
+            precision=precision,
+            recompute=recompute,
         )
 
     def physical_of(self, configuration: Configuration) -> PhysicalCosts:
         """The cost model of a configuration."""
-        return self.physical(configuration.degrees, configuration.microbatch_size)
+        return self.physical(
+            configuration.degrees,
+            configuration.microbatch_size,
+            configuration.precision,
+            configuration.recompute,
+        )
 
 
 @dataclass(frozen=True)
@@ -121,6 +147,8 @@ class Outcome:
             "sequence": configuration.schedule.parameters.get("sequence"),
             "sharding": str(configuration.communication.sharding),
             "implementation": self.implementation,
+            "precision": _named(configuration.precision),
+            "recompute": _named(configuration.recompute),
             "tp": degrees.tp,
             "dp": degrees.dp,
             "cp": degrees.cp,
@@ -149,8 +177,18 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
         Sharding(record["sharding"]),
         find_implementation(record["implementation"]),
     )
+    precision, recompute = record["precision"], record["recompute"]
+    configuration = replace(
+        configuration,
+        precision=precision and Precision(precision),
+        recompute=recompute and parse_recomputation(recompute),
+    )
     results = {name: record[name] for name in RESULTS}
     return Outcome(configuration, record["implementation"], **results)
+
+
+def _named(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _configuration(
@@ -177,7 +215,12 @@ def configurations(problem: Problem) -> list[Configuration]:
         for batch in problem.batches:
             if batch % degrees.dp == 0:
                 found.update(_of_degrees(problem, degrees, batch // degrees.dp))
-    return sorted(found, key=in_order)
+    computed = [
+        replace(each, precision=precision, recompute=recompute)
+        for each in found
+        for precision, recompute in problem.computed
+    ]
+    return sorted(computed, key=in_order)
 
 
 def _degrees(problem: Problem) -> Iterator[Degrees]:
@@ -206,6 +249,8 @@ def in_order(configuration: Configuration) -> tuple[Any, ...]:
         configuration.communication.sharding,
         degrees,
         configuration.microbatch_size,
+        str(configuration.precision),
+        str(configuration.recompute),
     )
 
 

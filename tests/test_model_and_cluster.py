@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.attention import Attention
+from bfpp.schedules.precision import Format, Precision
 from bfpp.sim.cluster import Link, load_cluster
 from bfpp.sim.collectives import ring_bytes
 from bfpp.sim.implementation import PAPER
 from bfpp.sim.layer import layer_operators
 from bfpp.sim.model import Transformer, hardware_flops, load_model
 from bfpp.sim.operators import Execution
-from bfpp.sim.preset_files import preset_names
+from bfpp.sim.preset_files import PRESETS, preset_names
 
 MEBIBYTE = 2**20
 
@@ -248,3 +249,25 @@ def test_a_malformed_cluster_is_refused_with_its_key(tmp_path, old, new, reason)
     with pytest.raises(InvalidConfiguration, match=r"^cluster: ") as refusal:
         load_cluster(str(path))
     assert reason in str(refusal.value)
+
+
+def test_products_of_narrow_operands_have_a_rate_of_their_own():
+    device = load_cluster("dgx-b200").device
+    assert device.product_rate(Precision.BF16) == device.peak * device.matmul_efficiency
+    rates = [device.product_rate(each) for each in (Precision.BF16, Format.MXFP8, Format.FP8)]
+    assert rates == sorted(rates)
+    assert device.product_rate(Format.NVFP4) > device.product_rate(Format.MXFP8)
+    with pytest.raises(InvalidConfiguration, match="has no peak for mxfp8"):
+        load_cluster("dgx-h100").device.product_rate(Format.MXFP8)
+
+
+@pytest.mark.parametrize("line", ["{ fp8 = 2 }", "{ bf16 = 0.5 }", "{ fp8 = 'fast' }", "0.5"])
+def test_efficiencies_of_formats_are_shares(tmp_path, line):
+    preset = (PRESETS / "clusters" / "dgx-h100.toml").read_text(encoding="utf-8")
+    old = "format_efficiencies = { fp8 = 0.883, fp8-block = 0.883 }"
+    assert old in preset
+    path = tmp_path / "own.toml"
+    path.write_text(preset.replace(old, f"format_efficiencies = {line}"), encoding="utf-8")
+    with pytest.raises(InvalidConfiguration, match="format_efficiencies") as refusal:
+        load_cluster(str(path))
+    assert refusal.value.field == "cluster"

@@ -12,6 +12,12 @@ import pytest
 from bfpp.command_line import main
 from bfpp.found import Journal
 from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
+from bfpp.schedules.precision import Precision
+from bfpp.schedules.recomputation import (
+    FULL_RECOMPUTATION,
+    NO_RECOMPUTATION,
+    parse_recomputation,
+)
 from bfpp.sim import evaluation, pruning
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.evaluation import evaluate
@@ -304,3 +310,38 @@ def test_search_prints_groups_of_experts(bfpp, monkeypatch):
     code, out, _ = bfpp("search", *given.split(), *options.split())
     assert code == 1  # 236 B parameters do not fit
     assert ", EP 8" in out
+
+
+def test_precisions_and_recomputations_are_searched_with_each_other():
+    model, cluster = replace(SMALL, gated=True, dropout=False), load_cluster("dgx-h100")
+    precisions = (Precision.BF16, Precision.FP8_CURRENT)
+    recomputations = (NO_RECOMPUTATION, FULL_RECOMPUTATION)
+    problem = Problem(
+        model, cluster, 8, (8,), ("1f1b",), CURRENT, (1,), (1,), precisions, recomputations
+    )
+    every = configurations(problem)
+    plain = configurations(replace(problem, precisions=(None,), recomputations=(None,)))
+    assert len(every) == len(set(every)) == 4 * len(plain)
+    outcomes = evaluate(problem, every[:8])
+    for outcome, configuration in zip(outcomes, every, strict=False):
+        assert outcome_of(outcome.record).configuration == configuration
+        alone = replace(
+            problem,
+            precisions=(configuration.precision,),
+            recomputations=(configuration.recompute,),
+        )
+        assert evaluate(alone, [configuration]) == [outcome]
+    assert len({outcome.step_time for outcome in outcomes[:4]}) == 4
+
+
+@pytest.mark.parametrize(
+    ("others", "field"),
+    [
+        ({"precisions": (Precision.MXFP8,)}, "precision"),
+        ({"recomputations": (parse_recomputation("moe"),)}, "recompute"),
+    ],
+)
+def test_what_cannot_be_computed_is_not_searched(others, field):
+    with pytest.raises(InvalidConfiguration) as refusal:
+        Problem(SMALL, load_cluster("dgx-h100"), 8, (8,), ("1f1b",), CURRENT, **others)
+    assert refusal.value.field == field

@@ -169,7 +169,7 @@ def _row(outcome: Outcome, front: set[Configuration]) -> tuple[str, ...]:
         _groups(row),
         str(row["loops"]),
         f"{row['microbatches']} of {row['microbatch_size']}",
-        row["sharding"],
+        ", ".join(row[name] for name in ("sharding", "precision", "recompute") if row[name]),
         f"{row['tflops_per_gpu']:.2f}",
         f"{row['memory_largest_gb']:.1f}",
         "*" if outcome.configuration in front else "",
