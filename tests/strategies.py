@@ -96,6 +96,8 @@ def layouts(
     if "sequence" in schedule.parameters:
         sequence = draw(st.none() | st.integers(pp, pp + 2))
         schedule, multiple = replace(schedule, sequence=sequence), sequence or pp
+    if "lead" in schedule.parameters:
+        schedule = replace(schedule, lead=draw(st.integers(1, 3)))
     layout = schedule.layout(pp, microbatches, loops, units)
     rounded_up = [
         replace(layout, microbatches=-(-microbatches // each) * each)
