@@ -10,7 +10,7 @@ from bfpp.schedules.degrees import Degrees
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.lowering import build_graph, require_communication
+from bfpp.schedules.lowering import build_graph
 from bfpp.schedules.steps import Schedule
 
 
@@ -56,7 +56,7 @@ class Configuration:
     def require(self) -> None:
         """Raise `InvalidConfiguration` where the schedule cannot run."""
         self.schedule.require(self.layout)
-        require_communication(self.layout, self.communication)
+        self.communication.require()
 
     def graph(self) -> TaskGraph:
         """The task graph; raises `InvalidConfiguration` where the schedule cannot run."""
