@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bfpp.schedules.communication import Communication
+from bfpp.schedules.communication import Communication, Sharding
 from bfpp.schedules.degrees import Degrees
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration
@@ -57,6 +57,8 @@ class Configuration:
         """Raise `InvalidConfiguration` where the schedule cannot run."""
         self.schedule.require(self.layout)
         self.communication.require()
+        if self.layout.copies and self.communication.sharding is Sharding.FULL:
+            self.graph()  # only this tells whether copies meet for each run
 
     def graph(self) -> TaskGraph:
         """The task graph; raises `InvalidConfiguration` where the schedule cannot run."""

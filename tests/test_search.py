@@ -297,6 +297,43 @@ def test_groups_of_contexts_and_experts_are_tried_where_they_are_allowed():
     assert configurations(none) == []
 
 
+def test_full_sharding_is_tried_in_all_ways_that_are_asked_for():
+    """Each once: what a choice does not change is not tried again."""
+    asked = {
+        "gather_per": ("run", "step"),
+        "reduce_per": ("run", "step"),
+        "run_length": (None, 2),
+        "weight_buffers": (2, 4),
+        "prefetch": (1, 2),
+    }
+    problem = replace(PROBLEM, schedules=("breadth-first",), **asked)
+    found = configurations(problem)
+    alike = {}
+    for each in found:
+        kind = replace(each, communication=each.communication.sharding)
+        alike.setdefault(kind, []).append(each.communication)
+    assert {len(ways) for kind, ways in alike.items() if kind.communication != "full"} == {1}
+    full = {kind: ways for kind, ways in alike.items() if kind.communication == "full"}
+    # Where runs are gathered, where they are reduced alone, and where neither.
+    assert {len(ways) for kind, ways in full.items() if kind.microbatches > 2} == {16 + 2 + 1}
+    assert {len(ways) for kind, ways in full.items() if kind.microbatches <= 2} == {8 + 1 + 1}
+    alone = configurations(replace(PROBLEM, schedules=("breadth-first",)))
+    assert set(alone) < set(found)
+    assert len(alone) == len(alike)
+    for outcome in evaluate(problem, found[-20:]):
+        assert outcome_of(outcome.record) == outcome
+
+
+def test_the_command_takes_choices_of_full_sharding(command, capsys):
+    ways = ["--gather-per", "run", "step", "--run-length", "all", "4", "--json"]
+    words = [*command, "--batch", "32", "--workers", "1", "--schedule", "breadth-first", *ways]
+    assert main(words) == 0
+    rows = json.loads(capsys.readouterr().out)["configurations"]
+    assert {row["gather_per"] for row in rows if row["sharding"] == "full"} == {"run", "step"}
+    assert {row["run_length"] for row in rows} == {None, 4}
+    assert {row["gather_per"] for row in rows if row["sharding"] != "full"} == {"run"}
+
+
 def test_search_prints_groups_of_experts(bfpp, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     given = "--model deepseek-v2 --seq-length 64 --cluster dgx-b200 --implementation current"
