@@ -118,9 +118,7 @@ def on_a_v(name: str) -> list[dict[str, float]]:
 
 
 def run() -> Results:
-    rows = [
-        row(f"even, {share:g} of 1F1B's activations", even(share)) for share in (0.5, 1.0, 2.0)
-    ]
+    rows = [row(f"even, {share:g} of 1F1B's activations", even(share)) for share in (0.5, 1.0, 2.0)]
     rows.append(row("drawn", uneven()))
     rows += [row(f"a V, within {name}", on_a_v(name)) for name in ("zb-v", "v-half", "v-min")]
     return Results(

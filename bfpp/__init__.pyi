@@ -31,12 +31,12 @@ from .sim.experiment import experiment_of as experiment_of
 from .sim.model import Transformer as Transformer
 from .sim.model import load_model as load_model
 from .sim.physical import PhysicalCosts as PhysicalCosts
+from .sim.synthesis.synthesis import synthesize as synthesize
 from .sweeping import search as search
 from .sweeping import sweep as sweep
 from .traces.difference import Difference as Difference
 from .traces.difference import difference as difference
 from .traces.html import write_html as write_html
-from .sim.synthesis.synthesis import synthesize as synthesize
 from .traces.metrics import bubble as bubble
 from .traces.metrics import rank_metrics as rank_metrics
 from .traces.panel import Panel as Panel

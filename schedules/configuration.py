@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bfpp.schedules.communication import Communication
+from bfpp.schedules.communication import Communication, Sharding
 from bfpp.schedules.degrees import Degrees
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.lowering import build_graph, require_communication
+from bfpp.schedules.lowering import build_graph
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import Recomputation
 from bfpp.schedules.steps import Schedule
@@ -61,7 +61,9 @@ class Configuration:
     def require(self) -> None:
         """Raise `InvalidConfiguration` where the schedule cannot run."""
         self.schedule.require(self.layout)
-        require_communication(self.layout, self.communication)
+        self.communication.require()
+        if self.layout.copies and self.communication.sharding is Sharding.FULL:
+            self.graph()  # only this tells whether copies meet for each run
 
     def graph(self) -> TaskGraph:
         """The task graph; raises `InvalidConfiguration` where the schedule cannot run."""

@@ -60,8 +60,9 @@ ALIASES = {
     "float16": Precision.FP16,
     "float32": Precision.FP32,
     "float64": Precision.FP64,
+    "fp8": Precision.FP8_DELAYED,
 }
-"""PyTorch's names."""
+"""PyTorch's names, and what Megatron-LM takes `--fp8-format` alone for."""
 
 
 def parse_precision(text: str) -> Precision:

@@ -16,15 +16,19 @@ from math import isqrt
 from typing import Any
 
 from bfpp.schedules import (
+    Communication,
     Configuration,
     Degrees,
     InvalidConfiguration,
+    Per,
     Schedule,
     Sharding,
     find_schedule,
 )
+from bfpp.schedules.communication import CHOICES, FULLY_SHARDED
 from bfpp.schedules.cut import default_division
-from bfpp.schedules.precision import Precision
+from bfpp.schedules.invalid import chosen
+from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.implementation import PAPER, Implementation, find_implementation
@@ -45,10 +49,10 @@ WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 class Problem:
     """What is searched: a model on so many of a cluster's GPUs, at some batch sizes.
 
-    Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow; `precisions` and
-    `recomputations` are tried with each other (None: as the software has it). Raises
-    `InvalidConfiguration` for schedules that there are not, for what the cluster cannot compute,
-    and modules that the model has not.
+    Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow; every `precision`
+    is tried with every policy to `recompute` (none named: as the software has it), and full
+    sharding in every way that the fields of `FULLY_SHARDED` allow. Raises `InvalidConfiguration`
+    for what there is not, what the cluster cannot compute, and modules that the model has not.
     """
 
     model: Transformer
@@ -59,8 +63,13 @@ class Problem:
     implementation: Implementation = PAPER
     cp: tuple[int, ...] = (1,)
     ep: tuple[int, ...] = (1,)
-    precisions: tuple[Precision | None, ...] = (None,)
-    recomputations: tuple[Recomputation | None, ...] = (None,)
+    precision: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+    gather_per: tuple[Per, ...] = (Per.RUN,)
+    reduce_per: tuple[Per, ...] = (Per.RUN,)
+    run_length: tuple[int | None, ...] = (None,)
+    weight_buffers: tuple[int, ...] = (2,)
+    prefetch: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         for name in self.schedules:
@@ -71,7 +80,19 @@ class Problem:
     @property
     def computed(self) -> list[tuple[Precision | None, Recomputation | None]]:
         """In which precisions, with what recomputed."""
-        return list(product(self.precisions, self.recomputations))
+        precisions = tuple(map(parse_precision, self.precision)) or (None,)
+        return list(product(precisions, tuple(map(parse_recomputation, self.recompute)) or (None,)))
+
+    def communications(self, replicas: int) -> list[Communication]:
+        """Every level of sharding over replicas, full sharding in all ways that differ."""
+        supported = SHARDING_OF.get(self.implementation.name, tuple(Sharding))
+        levels = supported if replicas > 1 else (Sharding.NONE,)
+        ways = product(*(getattr(self, name) for name in FULLY_SHARDED))
+        every = [
+            _chosen(self.implementation.communication(level), zip(FULLY_SHARDED, way, strict=True))
+            for level, way in product(levels, ways)
+        ]
+        return list(dict.fromkeys(each.without_idle_choices for each in every))
 
     def physical(
         self,
@@ -136,7 +157,7 @@ class Outcome:
     def record(self) -> dict[str, Any]:
         """The outcome as one flat row: the options of `bfpp simulate`, and its results."""
         configuration = self.configuration
-        degrees = configuration.degrees
+        degrees, communication = configuration.degrees, configuration.communication
         results = {name: getattr(self, name) for name in RESULTS}
         return {
             "schedule": configuration.schedule.name,
@@ -145,7 +166,8 @@ class Outcome:
             "units_per_stage": configuration.units_per_stage,
             "microbatches": configuration.microbatches,
             "sequence": configuration.schedule.parameters.get("sequence"),
-            "sharding": str(configuration.communication.sharding),
+            "sharding": str(communication.sharding),
+            **{name: getattr(communication, name) for name in FULLY_SHARDED},
             "implementation": self.implementation,
             "precision": _named(configuration.precision),
             "recompute": _named(configuration.recompute),
@@ -169,13 +191,14 @@ RESULTS = tuple(
 def outcome_of(record: dict[str, Any]) -> Outcome:
     """The outcome whose `record` this is."""
     parameters = {} if record["sequence"] is None else {"sequence": record["sequence"]}
-    configuration = _configuration(
+    configuration = Configuration(
         find_schedule(record["schedule"], **parameters),
         Degrees(*(record[name] for name in ("pp", "dp", "tp", "cp", "ep"))),
-        (record["loops"], record["units_per_stage"]),
-        (record["microbatches"], record["microbatch_size"]),
-        Sharding(record["sharding"]),
-        find_implementation(record["implementation"]),
+        record["microbatches"],
+        record["microbatch_size"],
+        record["loops"],
+        record["units_per_stage"],
+        _communication_of(record),
     )
     precision, recompute = record["precision"], record["recompute"]
     configuration = replace(
@@ -191,21 +214,18 @@ def _named(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _configuration(
-    schedule: Schedule,
-    degrees: Degrees,
-    division: Division,
-    batch: tuple[int, int],
-    sharding: Sharding,
-    implementation: Implementation,
-) -> Configuration:
-    return Configuration(
-        schedule,
-        degrees,
-        *batch,
-        *division,
-        implementation.communication(sharding),
-    )
+def _communication_of(record: dict[str, Any]) -> Communication:
+    implementation = find_implementation(record["implementation"])
+    communication = implementation.communication(Sharding(record["sharding"]))
+    return _chosen(communication, ((name, record[name]) for name in FULLY_SHARDED))
+
+
+def _chosen(communication: Communication, choices: Iterable[tuple[str, Any]]) -> Communication:
+    values: dict[str, Any] = {
+        name: chosen(CHOICES[name], name, value) if name in CHOICES else value
+        for name, value in choices
+    }
+    return replace(communication, **values)
 
 
 def configurations(problem: Problem) -> list[Configuration]:
@@ -247,6 +267,7 @@ def in_order(configuration: Configuration) -> tuple[Any, ...]:
         configuration.microbatches,
         tuple(schedule.parameters.values()),
         configuration.communication.sharding,
+        tuple(getattr(configuration.communication, name) or 0 for name in FULLY_SHARDED),
         degrees,
         configuration.microbatch_size,
         str(configuration.precision),
@@ -260,22 +281,18 @@ def _replicas(degrees: Degrees) -> int:
 
 
 def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Configuration]:
-    levels = SHARDING_OF.get(problem.implementation.name, tuple(Sharding))
-    for name, microbatch_size, sharding in product(
+    for name, microbatch_size, communication in product(
         problem.schedules,
         _divisors(samples),
-        levels if _replicas(degrees) > 1 else (Sharding.NONE,),
+        problem.communications(_replicas(degrees)),
     ):
         microbatches = samples // microbatch_size
+        if communication.run_length and communication.run_length >= microbatches:
+            communication = replace(communication, run_length=None)
         for schedule in _with_parameters(name, degrees.pp, microbatches):
             for division in _divisions(problem, schedule, degrees):
-                found = _configuration(
-                    schedule,
-                    degrees,
-                    division,
-                    (microbatches, microbatch_size),
-                    sharding,
-                    problem.implementation,
+                found = Configuration(
+                    schedule, degrees, microbatches, microbatch_size, *division, communication
                 )
                 with suppress(InvalidConfiguration):
                     found.require()

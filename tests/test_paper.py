@@ -18,6 +18,7 @@ from bfpp.paper.methods import METHODS
 FIGURES = ("figure-2", "figure-3", "figure-4", "figure-5", "figure-6", "figure-9")
 TABLES = ("table-models", "table-e1", "table-e2", "table-e3")
 COMPARISON = "table-method-comparison"
+OTHERS = ("hybrid", "zero-bubble", "measurements")
 
 DIFFERENT = {("1F1B (fully sharded)", "DP network"), ("1F1B (fully sharded)", "DP overlap")}
 DIFFERENT |= {("Chimera", column) for column in ("bubble", "DP overlap")}
@@ -37,7 +38,7 @@ def paper(tmp_path, capsys):
     return make
 
 
-@pytest.mark.parametrize("item", [*FIGURES, *TABLES, COMPARISON, "hybrid", "measurements"])
+@pytest.mark.parametrize("item", [*FIGURES, *TABLES, COMPARISON, *OTHERS])
 def test_an_item_writes_its_files(paper, tmp_path, item):
     record, err = paper(item)
     files = [Path(name) for name in record[item]["files"]]
@@ -58,7 +59,7 @@ def test_an_item_writes_its_files(paper, tmp_path, item):
 
 def test_the_items_of_the_paper_are_known():
     searched = {"figure-1", "figure-7", "figure-8"}
-    assert {*FIGURES, *TABLES, COMPARISON, "hybrid", "measurements"} | searched == ITEMS.keys()
+    assert {*FIGURES, *TABLES, COMPARISON, *OTHERS} | searched == ITEMS.keys()
 
 
 def test_an_item_asked_for_twice_is_made_once(paper):

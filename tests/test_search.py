@@ -12,12 +12,6 @@ import pytest
 from bfpp.command_line import main
 from bfpp.found import Journal
 from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
-from bfpp.schedules.precision import Precision
-from bfpp.schedules.recomputation import (
-    FULL_RECOMPUTATION,
-    NO_RECOMPUTATION,
-    parse_recomputation,
-)
 from bfpp.sim import evaluation, pruning
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.evaluation import evaluate
@@ -303,6 +297,43 @@ def test_groups_of_contexts_and_experts_are_tried_where_they_are_allowed():
     assert configurations(none) == []
 
 
+def test_full_sharding_is_tried_in_all_ways_that_are_asked_for():
+    """Each once: what a choice does not change is not tried again."""
+    asked = {
+        "gather_per": ("run", "step"),
+        "reduce_per": ("run", "step"),
+        "run_length": (None, 2),
+        "weight_buffers": (2, 4),
+        "prefetch": (1, 2),
+    }
+    problem = replace(PROBLEM, schedules=("breadth-first",), **asked)
+    found = configurations(problem)
+    alike = {}
+    for each in found:
+        kind = replace(each, communication=each.communication.sharding)
+        alike.setdefault(kind, []).append(each.communication)
+    assert {len(ways) for kind, ways in alike.items() if kind.communication != "full"} == {1}
+    full = {kind: ways for kind, ways in alike.items() if kind.communication == "full"}
+    # Where runs are gathered, where they are reduced alone, and where neither.
+    assert {len(ways) for kind, ways in full.items() if kind.microbatches > 2} == {16 + 2 + 1}
+    assert {len(ways) for kind, ways in full.items() if kind.microbatches <= 2} == {8 + 1 + 1}
+    alone = configurations(replace(PROBLEM, schedules=("breadth-first",)))
+    assert set(alone) < set(found)
+    assert len(alone) == len(alike)
+    for outcome in evaluate(problem, found[-20:]):
+        assert outcome_of(outcome.record) == outcome
+
+
+def test_the_command_takes_choices_of_full_sharding(command, capsys):
+    ways = ["--gather-per", "run", "step", "--run-length", "all", "4", "--json"]
+    words = [*command, "--batch", "32", "--workers", "1", "--schedule", "breadth-first", *ways]
+    assert main(words) == 0
+    rows = json.loads(capsys.readouterr().out)["configurations"]
+    assert {row["gather_per"] for row in rows if row["sharding"] == "full"} == {"run", "step"}
+    assert {row["run_length"] for row in rows} == {None, 4}
+    assert {row["gather_per"] for row in rows if row["sharding"] != "full"} == {"run"}
+
+
 def test_search_prints_groups_of_experts(bfpp, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     given = "--model deepseek-v2 --seq-length 64 --cluster dgx-b200 --implementation current"
@@ -314,21 +345,18 @@ def test_search_prints_groups_of_experts(bfpp, monkeypatch):
 
 def test_precisions_and_recomputations_are_searched_with_each_other():
     model, cluster = replace(SMALL, gated=True, dropout=False), load_cluster("dgx-h100")
-    precisions = (Precision.BF16, Precision.FP8_CURRENT)
-    recomputations = (NO_RECOMPUTATION, FULL_RECOMPUTATION)
-    problem = Problem(
-        model, cluster, 8, (8,), ("1f1b",), CURRENT, (1,), (1,), precisions, recomputations
-    )
+    computed = {"precision": ("bf16", "fp8-current"), "recompute": ("none", "full")}
+    problem = Problem(model, cluster, 8, (8,), ("1f1b",), CURRENT, **computed)
     every = configurations(problem)
-    plain = configurations(replace(problem, precisions=(None,), recomputations=(None,)))
+    plain = configurations(replace(problem, precision=(), recompute=()))
     assert len(every) == len(set(every)) == 4 * len(plain)
     outcomes = evaluate(problem, every[:8])
     for outcome, configuration in zip(outcomes, every, strict=False):
         assert outcome_of(outcome.record).configuration == configuration
         alone = replace(
             problem,
-            precisions=(configuration.precision,),
-            recomputations=(configuration.recompute,),
+            precision=(str(configuration.precision),),
+            recompute=(str(configuration.recompute),),
         )
         assert evaluate(alone, [configuration]) == [outcome]
     assert len({outcome.step_time for outcome in outcomes[:4]}) == 4
@@ -337,8 +365,8 @@ def test_precisions_and_recomputations_are_searched_with_each_other():
 @pytest.mark.parametrize(
     ("others", "field"),
     [
-        ({"precisions": (Precision.MXFP8,)}, "precision"),
-        ({"recomputations": (parse_recomputation("moe"),)}, "recompute"),
+        ({"precision": ("mxfp8",)}, "precision"),
+        ({"recompute": ("moe",)}, "recompute"),
     ],
 )
 def test_what_cannot_be_computed_is_not_searched(others, field):

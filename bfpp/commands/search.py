@@ -17,7 +17,8 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.predictions import shortage
 from bfpp.results import print_json, print_table
-from bfpp.schedules import Configuration
+from bfpp.schedules import Communication, Configuration
+from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from bfpp.sim.experiment import OPTIONS, Experiment, experiment_of
 from bfpp.sim.search import Outcome, Problem, nearest, pareto, ranked
@@ -159,6 +160,17 @@ def _groups(row: Mapping[str, Any]) -> str:
     return f"{row['pp']} x {row['tp']} x {row['dp']}{further}"
 
 
+def _choices(row: Mapping[str, Any]) -> list[str]:
+    """The sharding, and what is not the default of it or of the software."""
+    default = Communication()
+    named = [row[name] for name in ("sharding", "precision", "recompute") if row[name]]
+    return named + [
+        f"{name.replace('_', ' ')} {row[name]}"
+        for name in FULLY_SHARDED
+        if row[name] != getattr(default, name)
+    ]
+
+
 def _row(outcome: Outcome, front: set[Configuration]) -> tuple[str, ...]:
     row = outcome.record
     sequence = row["sequence"]
@@ -169,7 +181,7 @@ def _row(outcome: Outcome, front: set[Configuration]) -> tuple[str, ...]:
         _groups(row),
         str(row["loops"]),
         f"{row['microbatches']} of {row['microbatch_size']}",
-        ", ".join(row[name] for name in ("sharding", "precision", "recompute") if row[name]),
+        ", ".join(_choices(row)),
         f"{row['tflops_per_gpu']:.2f}",
         f"{row['memory_largest_gb']:.1f}",
         "*" if outcome.configuration in front else "",

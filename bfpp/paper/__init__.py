@@ -25,6 +25,7 @@ from bfpp.paper import (
     method_comparison,
     table_configurations,
     table_models,
+    zero_bubble,
 )
 from bfpp.paper.item import Made
 
@@ -44,6 +45,7 @@ ITEMS: dict[str, Callable[[Path], Made]] = {
     "table-e2": partial(table_configurations.make, "E.2"),
     "table-e3": partial(table_configurations.make, "E.3"),
     "hybrid": hybrid.make,
+    "zero-bubble": zero_bubble.make,
     "measurements": measurements.make,
 }
 """Every item by the name that `bfpp paper` knows it by."""

@@ -92,9 +92,8 @@ class Reserved:
     def excess(self, experiment: Experiment) -> Numbers:
         """As it is predicted."""
         memories = rank_memories(experiment.graph(), experiment.require_physical())
-        more = np.array([each.reserved for each in memories], dtype=float) - self.device
-        more = more / RESERVED
-        return more
+        reserved: Numbers = np.array([each.reserved for each in memories])
+        return (reserved - self.device) / RESERVED
 
 
 def memory_of(experiment: Experiment, limit: Limits, gigabytes: Limits) -> Memory:
