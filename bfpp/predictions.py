@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from bfpp.experiment_file import stages_for_others
 from bfpp.results import Result, output
 from bfpp.schedules import InvalidInput
 from bfpp.sim.costs import CostModel
@@ -59,6 +60,7 @@ class Prediction(Result):
         return {
             **engine,
             **found,
+            **stages_for_others(self.experiment),
             "step_time_low": expected.low,
             "step_time_high": expected.high,
             "not_modelled": not_modelled(self.timeline, physical, found["memory_reserved_gb"]),

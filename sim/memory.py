@@ -228,7 +228,7 @@ def _workspaces(physical: PhysicalCosts, layout: Layout) -> Numbers:
 
 
 @once_for_stages
-def _ends(physical: PhysicalCosts, layout: Layout) -> Numbers:
+def end_parameters(physical: PhysicalCosts, layout: Layout) -> Numbers:
     """For each unit, the parameters of embeddings and of the output layer."""
     model, ranks = physical.model, physical.tp
     words = model.word_parameters(ranks)
@@ -247,7 +247,7 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
     )
     if whole:
         unsharded = 1 - physical.state_share(layout, sharding)
-        state += unsharded * layout.sums(_ends(physical, layout))
+        state += unsharded * layout.sums(end_parameters(physical, layout))
     return state
 
 
@@ -255,7 +255,7 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
 def _largest_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
     """For each rank and number of units, the parameters of the layers of so many, the largest."""
     whole: Numbers = sum(physical.by_stride(layout).values(), np.zeros(()))
-    sizes = np.sort(layout.holds * (whole - _ends(physical, layout)), axis=1)[:, ::-1]
+    sizes = np.sort(layout.holds * (whole - end_parameters(physical, layout)), axis=1)[:, ::-1]
     return np.cumsum(np.pad(sizes, ((0, 0), (1, 0))), axis=1)
 
 
@@ -297,7 +297,7 @@ def _in_buffers(physical: PhysicalCosts, layout: Layout, buffers: Integers) -> N
     largest, units = _largest_parameters(physical, layout), layout.holds.sum(axis=1)
     held = largest[np.arange(layout.pp), np.minimum(buffers, units)]
     held += np.maximum(buffers - units, 0) * largest[:, 1]
-    parameters: Numbers = layout.sums(_ends(physical, layout)) + held
+    parameters: Numbers = layout.sums(end_parameters(physical, layout)) + held
     return parameters
 
 
