@@ -97,6 +97,8 @@ class Outcome:
     memory_min_gb: float
     memory_largest_gb: float
     memory_reserved_gb: float
+    memory_reserved_low_gb: float
+    memory_reserved_high_gb: float
     memory_parts_gb: dict[str, float]
     device_memory_gb: float
     missing_gb: float
