@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bfpp import options as shared
 from bfpp.model_options import add_model_argument, model_of
 from bfpp.schedules import Configuration, InvalidInput
+from bfpp.schedules.cut import CUTS
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants, load_constants
@@ -52,6 +53,21 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"{title} devices; several are searched together (default: 1)",
         )
+    parser.add_argument(
+        "--recompute",
+        nargs="+",
+        default=[],
+        metavar="POLICY",
+        help="none, selective, full, a number of layers, or modules; several are searched together "
+        "(default: the implementation's)",
+    )
+    parser.add_argument(
+        "--cut",
+        nargs="+",
+        default=[],
+        choices=list(CUTS),
+        help="rules for uneven stages; several are searched together (default: equal stages alone)",
+    )
     parser.add_argument(
         "--schedule",
         action="append",
@@ -98,6 +114,8 @@ def problem_of(options: argparse.Namespace) -> Problem:
         find_implementation(options.implementation, constants.implementations),
         tuple(options.cp),
         tuple(options.ep),
+        tuple(options.recompute),
+        tuple(options.cut),
     )
 
 

@@ -11,6 +11,7 @@ from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering import build_graph, require_communication
+from bfpp.schedules.recomputation import Recomputation
 from bfpp.schedules.steps import Schedule
 
 
@@ -19,7 +20,9 @@ class Configuration:
     """A schedule on a grid of devices, and the batch that it divides.
 
     `loops` stages on each rank (virtual pipeline stages), of `units_per_stage` units each;
-    `microbatches` of `microbatch_size` samples on each replica.
+    `microbatches` of `microbatch_size` samples on each replica. `recompute` is what backward
+    passes compute again, by default what is usual with the software; `cut` the layers of each
+    stage, by default as equal as can be.
     """
 
     schedule: Schedule
@@ -29,6 +32,8 @@ class Configuration:
     loops: int = 1
     units_per_stage: int | tuple[int, ...] = 1
     communication: Communication = field(default_factory=Communication)
+    recompute: Recomputation | None = None
+    cut: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.microbatch_size < 1:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import inf
 
-from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule, TaskGraph
+from bfpp.schedules import Communication, Configuration, Layout, Schedule, TaskGraph
 from bfpp.schedules.lowering import lower_steps, step_table
 from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import simulate
@@ -33,14 +33,19 @@ class Evaluation:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._physical: dict[tuple[Degrees, int], PhysicalCosts] = {}
+        self._physical: dict[tuple[object, ...], PhysicalCosts] = {}
         # Of neighbours alone: their order puts those with the same one beside each other.
         self.steps = lru_cache(1)(_steps)
         self.graph = lru_cache(1)(self._graph)
 
     def physical(self, configuration: Configuration) -> PhysicalCosts:
         """The cost model of a configuration; the number of pipeline ranks is the graph's."""
-        key = replace(configuration.degrees, pp=1), configuration.microbatch_size
+        key = (
+            replace(configuration.degrees, pp=1),
+            configuration.microbatch_size,
+            configuration.recompute,
+            configuration.cut,
+        )
         if key not in self._physical:
             self._physical[key] = self._problem.physical_of(configuration)
         return self._physical[key]
@@ -67,10 +72,11 @@ class Evaluation:
         memories = least_memories(physical, configuration.layout, sharding)
         return max(memories, key=lambda memory: memory.total)
 
-    def most_tflops(self, configuration: Configuration) -> float:
-        """The throughput of a step in which the busiest rank never waits."""
+    def most_mfu(self, configuration: Configuration) -> float:
+        """The share of the peak in a step in which the busiest rank never waits."""
         physical, layout = self.physical(configuration), configuration.layout
-        return physical.hardware_flops(layout) / physical.shortest_step(layout) / 1e12
+        peak = physical.cluster.device.peak_of(physical.execution.precision)
+        return physical.model_flops(layout) / physical.shortest_step(layout) / peak
 
     def _graph(self, schedule: Schedule, layout: Layout, communication: Communication) -> TaskGraph:
         return lower_steps(self.steps(schedule, layout), layout, communication, schedule.name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import isqrt
 from typing import Any
@@ -23,7 +23,8 @@ from bfpp.schedules import (
     Sharding,
     find_schedule,
 )
-from bfpp.schedules.cut import default_division
+from bfpp.schedules.cut import CUTS, default_division, given_cut
+from bfpp.schedules.recomputation import Recomputation, parse_recomputation
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.implementation import PAPER, Implementation, find_implementation
 from bfpp.sim.model import Transformer
@@ -43,8 +44,9 @@ WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 class Problem:
     """What is searched: a model on so many of a cluster's GPUs, at some batch sizes.
 
-    Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow. Raises
-    `InvalidConfiguration` for schedules that there are not.
+    Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow. Where `recompute`
+    names no policies, it is the implementation's; where `cut` names no rules, all stages have as
+    many layers. Raises `InvalidConfiguration` for schedules, policies and rules that there are not.
     """
 
     model: Transformer
@@ -55,12 +57,29 @@ class Problem:
     implementation: Implementation = PAPER
     cp: tuple[int, ...] = (1,)
     ep: tuple[int, ...] = (1,)
+    recompute: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.schedules:
             find_schedule(name)
+        for rule in self.cut:
+            if rule not in CUTS:
+                raise InvalidConfiguration("cut", f"{rule!r} is not one of {', '.join(CUTS)}")
+        _ = self.policies
 
-    def physical(self, degrees: Degrees, microbatch_size: int) -> PhysicalCosts:
+    @property
+    def policies(self) -> tuple[Recomputation | None, ...]:
+        """What may be recomputed."""
+        return tuple(map(parse_recomputation, self.recompute)) or (None,)
+
+    def physical(
+        self,
+        degrees: Degrees,
+        microbatch_size: int,
+        recompute: Recomputation | None = None,
+        cut: tuple[int, ...] | None = None,
+    ) -> PhysicalCosts:
         """The cost model of some configurations; raises `InvalidConfiguration`."""
         return PhysicalCosts(
             model=self.model,
@@ -68,11 +87,18 @@ class Problem:
             degrees=degrees,
             microbatch_size=microbatch_size,
             implementation=self.implementation,
+            recompute=recompute,
+            cut=cut,
         )
 
     def physical_of(self, configuration: Configuration) -> PhysicalCosts:
         """The cost model of a configuration."""
-        return self.physical(configuration.degrees, configuration.microbatch_size)
+        return self.physical(
+            configuration.degrees,
+            configuration.microbatch_size,
+            configuration.recompute,
+            configuration.cut,
+        )
 
 
 @dataclass(frozen=True)
@@ -129,6 +155,8 @@ class Outcome:
             "ep": degrees.ep,
             "microbatch_size": configuration.microbatch_size,
             "batch": configuration.batch,
+            "recompute": configuration.recompute and str(configuration.recompute),
+            "cut": configuration.cut and ",".join(map(str, configuration.cut)),
             "fits": self.fits,
             **results,
         }
@@ -150,6 +178,11 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
         (record["microbatches"], record["microbatch_size"]),
         Sharding(record["sharding"]),
         find_implementation(record["implementation"]),
+    )
+    configuration = replace(
+        configuration,
+        recompute=record["recompute"] and parse_recomputation(record["recompute"]),
+        cut=record["cut"] and given_cut(record["cut"]),
     )
     results = {name: record[name] for name in RESULTS}
     return Outcome(configuration, record["implementation"], **results)
@@ -188,7 +221,8 @@ def _degrees(problem: Problem) -> Iterator[Degrees]:
     for tp, pp, cp, ep in product(sizes, sizes, problem.cp, problem.ep):
         dp, rest = divmod(problem.gpus, tp * pp * cp)
         within_node = problem.cluster.gpus_per_node % tp == 0
-        if rest or not within_node or problem.model.layers % pp:
+        uneven = problem.model.layers % pp and not problem.cut
+        if rest or not within_node or uneven or problem.model.layers < pp:
             continue
         with suppress(InvalidConfiguration):
             degrees = Degrees(pp, dp, tp, cp, ep)
@@ -208,6 +242,8 @@ def in_order(configuration: Configuration) -> tuple[Any, ...]:
         configuration.communication.sharding,
         degrees,
         configuration.microbatch_size,
+        str(configuration.recompute),
+        configuration.cut or (),
     )
 
 
@@ -225,7 +261,7 @@ def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Co
     ):
         microbatches = samples // microbatch_size
         for schedule in _with_parameters(name, degrees.pp, microbatches):
-            for division in _divisions(problem, schedule, degrees):
+            for division, cut in _divisions(problem, schedule, degrees):
                 found = _configuration(
                     schedule,
                     degrees,
@@ -236,22 +272,34 @@ def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Co
                 )
                 with suppress(InvalidConfiguration):
                     found.require()
-                    yield found
+                    for policy in problem.policies:
+                        yield replace(found, recompute=policy, cut=cut)
 
 
 def _divisions(
     problem: Problem, schedule: Schedule, degrees: Degrees
-) -> Iterable[tuple[int, int | tuple[int, ...]]]:
-    """Loops, and units of a stage: every number of loops, or one choice where there are none."""
-    pp, model = degrees.pp, problem.model
+) -> Iterator[tuple[Division, tuple[int, ...] | None]]:
+    """Loops, and units of a stage, and the cut, if it is not equal, by each of the rules.
+
+    Every number of loops, or one choice where there are none. Without a pipeline nothing is cut.
+    """
+    pp, layers = degrees.pp, problem.model.layers
     if pp == 1 and schedule.name not in WITHOUT_PIPELINE:
-        return []
-    if pp > 1 and schedule.looped:
-        return [(loops, 1) for loops in _divisors(model.layers // pp) if loops > 1]
-    if len(schedule.placement(pp, schedule.loops)) > model.layers:
-        return []
-    divided = default_division(schedule, model.layers, pp) if _replicas(degrees) > 1 else None
-    return [divided or (schedule.loops, 1)]
+        return
+    looped = pp > 1 and schedule.looped
+    every = [each for each in _divisors(-(-layers // pp)) if each > 1]
+    rules = problem.cut if pp > 1 else ()
+    for loops, rule in product(every if looped else [schedule.loops], rules or (None,)):
+        stages = len(schedule.placement(pp, loops))
+        cut = CUTS[rule](layers, stages) if rule else None
+        if min(cut) < 0 if cut else stages > layers:
+            continue
+        if looped:
+            yield (loops, 1), cut
+        elif _replicas(degrees) > 1:
+            yield default_division(schedule, layers, pp, cut=cut), cut
+        else:
+            yield (loops, 1), cut
 
 
 def _with_parameters(name: str, pp: int, microbatches: int) -> Iterable[Schedule]:
@@ -271,9 +319,12 @@ def _divisors(number: int) -> list[int]:
 
 
 def ranked(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Those that fit, highest throughput first; of equal ones, least memory first."""
+    """Those that fit, highest throughput first; of equal ones, least memory first.
+
+    By the MFU: what is recomputed is no throughput.
+    """
     fitting = (outcome for outcome in outcomes if outcome.fits)
-    return sorted(fitting, key=lambda each: (-each.tflops_per_gpu, each.memory_largest_gb))
+    return sorted(fitting, key=lambda each: (-each.mfu, each.memory_largest_gb))
 
 
 def nearest(outcomes: Iterable[Outcome]) -> Outcome:

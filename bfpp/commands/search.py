@@ -150,13 +150,21 @@ def _print(
 
 
 COLUMNS = (
-    "schedule", "batch", "pp x tp x dp", "loops", "micro-batches", "sharding", "Tflop/s", "GB", "",
+    "schedule", "batch", "pp x tp x dp", "loops", "micro-batches", "sharding", "recompute", "MFU",
+    "Tflop/s", "GB", "",
 )  # fmt: skip
 
 
 def _groups(row: Mapping[str, Any]) -> str:
     further = "".join(f", {name.upper()} {row[name]}" for name in ("cp", "ep") if row[name] > 1)
     return f"{row['pp']} x {row['tp']} x {row['dp']}{further}"
+
+
+def _recomputed(row: Mapping[str, Any]) -> str:
+    """What is recomputed, if that is searched, and of uneven stages the fewest and most layers."""
+    layers = [int(each) for each in row["cut"].split(",")] if row["cut"] else []
+    uneven = f"{min(layers)} to {max(layers)} layers" if layers else ""
+    return ", ".join(each for each in (row["recompute"], uneven) if each)
 
 
 def _row(outcome: Outcome, front: set[Configuration]) -> tuple[str, ...]:
@@ -170,6 +178,8 @@ def _row(outcome: Outcome, front: set[Configuration]) -> tuple[str, ...]:
         str(row["loops"]),
         f"{row['microbatches']} of {row['microbatch_size']}",
         row["sharding"],
+        _recomputed(row),
+        f"{row['mfu']:.1%}",
         f"{row['tflops_per_gpu']:.2f}",
         f"{row['memory_largest_gb']:.1f}",
         "*" if outcome.configuration in front else "",
