@@ -15,6 +15,7 @@ from bfpp import options as shared
 from bfpp.model_options import add_model_argument, model_of
 from bfpp.schedules import Configuration, InvalidInput
 from bfpp.schedules.communication import FULLY_SHARDED
+from bfpp.schedules.cut import CUTS
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants, load_constants
@@ -67,6 +68,13 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         )
     for name in FULLY_SHARDED:
         _add_choices(parser, name)
+    parser.add_argument(
+        "--cut",
+        nargs="+",
+        default=[],
+        choices=list(CUTS),
+        help="rules for uneven stages; several are searched together (default: equal stages alone)",
+    )
     parser.add_argument(
         "--schedule",
         action="append",
@@ -135,6 +143,7 @@ def problem_of(options: argparse.Namespace) -> Problem:
         tuple(options.ep),
         tuple(options.precision),
         tuple(options.recompute),
+        tuple(options.cut),
         **{name: tuple(getattr(options, name)) for name in FULLY_SHARDED},
     )
 

@@ -22,7 +22,8 @@ class Configuration:
 
     `loops` stages on each rank (virtual pipeline stages), of `units_per_stage` units each;
     `microbatches` of `microbatch_size` samples on each replica. `precision` and `recompute` are the
-    software's own if they are not given.
+    software's own if they are not given; `cut` is the layers of each stage, by default as equal as
+    can be.
     """
 
     schedule: Schedule
@@ -34,6 +35,7 @@ class Configuration:
     communication: Communication = field(default_factory=Communication)
     precision: Precision | None = None
     recompute: Recomputation | None = None
+    cut: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.microbatch_size < 1:

@@ -45,6 +45,7 @@ class Evaluation:
             configuration.microbatch_size,
             configuration.precision,
             configuration.recompute,
+            configuration.cut,
         )
         if key not in self._physical:
             self._physical[key] = self._problem.physical_of(configuration)
@@ -72,10 +73,10 @@ class Evaluation:
         memories = least_memories(physical, configuration.layout, sharding)
         return max(memories, key=lambda memory: memory.total)
 
-    def most_tflops(self, configuration: Configuration) -> float:
+    def most_samples_per_second(self, configuration: Configuration) -> float:
         """The throughput of a step in which the busiest rank never waits."""
         physical, layout = self.physical(configuration), configuration.layout
-        return physical.hardware_flops(layout) / physical.shortest_step(layout) / 1e12
+        return physical.batch(layout) / physical.shortest_step(layout)
 
     def _graph(self, schedule: Schedule, layout: Layout, communication: Communication) -> TaskGraph:
         return lower_steps(self.steps(schedule, layout), layout, communication, schedule.name)

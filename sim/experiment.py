@@ -27,7 +27,7 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.attention import Attention, ContextExchange, parse_attention, parse_exchange
 from bfpp.schedules.communication import CHOICES
-from bfpp.schedules.cut import cut_of, default_division
+from bfpp.schedules.cut import Balance, cut_of, default_division, even_cut, given_cut
 from bfpp.schedules.invalid import chosen, did_you_mean
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
@@ -368,9 +368,19 @@ class Experiment:
     cut: str | None = _option(
         None,
         PHYSICAL,
-        "name",
-        "layers of each stage: even, fewer-at-ends, or a list such as 7,8,8,7 (default: even)",
+        "text",
+        "layers of each stage: even, fewer-at-ends, a list such as 7,8,8,7, Megatron-LM's layout "
+        "(Et*7|(t*8|)*2t*7L), or torchtitan's lists of names; these say --loops too "
+        "(default: even)",
         "CUT",
+    )
+    balance: Balance | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "layers of each stage such that the largest takes as little as can be: time, or memory at "
+        "its peak",
+        choices=tuple(Balance),
     )
     constants: Constants | str | None = _option(
         None,
@@ -391,6 +401,8 @@ class Experiment:
         object.__setattr__(self, "schedule", self.rule)
         for name, kind in CHOICES.items():
             object.__setattr__(self, name, chosen(kind, name, getattr(self, name)))
+        if self.balance is not None:
+            object.__setattr__(self, "balance", chosen(Balance, "balance", self.balance))
 
     @cached_property
     def rule(self) -> Schedule:
@@ -412,8 +424,22 @@ class Experiment:
     def configuration(self) -> Configuration:
         """How the step is divided, ordered and communicated."""
         loops, units = self._division()
-        degrees = Degrees(self.pp, self.dp, self.tp, self.cp, self.ep, self.dp_replicate)
-        parts = sum(units) if isinstance(units, tuple) else self.pp * loops * units
+        self._require_size(sum(units) if isinstance(units, tuple) else self.pp * loops * units)
+        return Configuration(
+            self.rule,
+            self._degrees,
+            self.microbatches,
+            self.microbatch_size,
+            loops,
+            units,
+            self._communication(),
+            self._precision,
+            self._recomputation,
+            self._cut,
+        )
+
+    def _require_size(self, parts: int) -> None:
+        """Raise `InvalidInput` for a step that is too large to simulate, of so many units."""
         if (passes := parts * self.microbatches * self.rule.slices) > MOST_PASSES:
             raise InvalidInput(
                 f"--pp, --microbatches: {self.microbatches:,} micro-batches through "
@@ -422,22 +448,14 @@ class Experiment:
             )
         if self.pp > MOST_RANKS:
             raise InvalidInput(f"--pp: {self.pp:,} ranks; at most {MOST_RANKS:,} can be simulated")
-        if degrees.devices > MOST_DEVICES:
+        if (devices := self._degrees.devices) > MOST_DEVICES:
             raise InvalidInput(
-                f"--pp, --tp, --dp: {degrees.devices:,} devices; at most {MOST_DEVICES:,} can be "
-                "simulated"
+                f"--pp, --tp, --dp: {devices:,} devices; at most {MOST_DEVICES:,} can be simulated"
             )
-        return Configuration(
-            self.rule,
-            degrees,
-            self.microbatches,
-            self.microbatch_size,
-            loops,
-            units,
-            self._communication(),
-            self._precision,
-            _parsed(parse_recomputation, self.recompute),
-        )
+
+    @property
+    def _degrees(self) -> Degrees:
+        return Degrees(self.pp, self.dp, self.tp, self.cp, self.ep, self.dp_replicate)
 
     def _division(self) -> tuple[int, int | tuple[int, ...]]:
         """Loops, and units of a stage."""
@@ -446,7 +464,7 @@ class Experiment:
                 raise InvalidConfiguration(
                     "units_per_stage", f"{self.rule.name} is looped: its --loops divide a rank"
                 )
-            return self.loops or 1, 1
+            return self._stages // self.pp, 1
         if self.loops not in (None, self.rule.loops):
             held = f" but holds {self.rule.loops} stages a rank" if self.rule.loops > 1 else ""
             raise InvalidConfiguration(
@@ -458,12 +476,42 @@ class Experiment:
         return self.rule.loops, self.units_per_stage or 1
 
     @property
+    def _stages(self) -> int:
+        """How many stages there are: a looped schedule's, as a cut says unless loops are given."""
+        loops = self.loops or self.rule.loops
+        if self.rule.looped and self.loops is None and self.cut is not None:
+            given = given_cut(self.cut, self.transformer.prediction_modules)
+            if given is not None and len(given) % self.pp == 0:
+                return len(given)
+        return len(self.rule.placement(self.pp, loops))
+
+    @cached_property
     def _cut(self) -> tuple[int, ...] | None:
         """The layers of each stage, if they are given."""
+        if self.balance is not None:
+            return self._balanced(self.balance)
         if self.cut is None:
             return None
-        stages = len(self.rule.placement(self.pp, self.loops or self.rule.loops))
-        return cut_of(self.cut, self.transformer.layers, stages)
+        model = self.transformer
+        return cut_of(self.cut, model.layers, self._stages, model.prediction_modules)
+
+    @property
+    def layers_of_stages(self) -> tuple[int, ...]:
+        """The number of layers of each stage of the model."""
+        return self._cut or even_cut(self.transformer.layers, self._stages)
+
+    def _balanced(self, balance: Balance) -> tuple[int, ...]:
+        """The layers of each stage that balance time or memory."""
+        if self.cut is not None:
+            raise InvalidConfiguration("balance", "does not go with --cut")
+        from bfpp.sim.balance import balanced
+
+        self._require_size(self._stages)
+        loops = self._stages // self.pp
+        layout = self.rule.layout(self.pp, self.microbatches, loops)
+        communication = self._communication()
+        physical = self._physical(None)
+        return balanced(balance, physical, self.rule, layout, communication)
 
     def _communication(self) -> Communication:
         """What is communicated, and what of it a cluster's software overlaps."""
@@ -502,6 +550,10 @@ class Experiment:
         return states.of(usual, self._precision or usual.precision)
 
     @property
+    def _recomputation(self) -> Recomputation | None:
+        return _parsed(parse_recomputation, self.recompute)
+
+    @property
     def _precision(self) -> Precision | None:
         return _parsed(parse_precision, self.precision)
 
@@ -521,6 +573,10 @@ class Experiment:
             raise InvalidConfiguration(
                 name, "abstract seconds do not go with --model and --cluster"
             )
+        return self._physical(self._cut)
+
+    def _physical(self, cut: tuple[int, ...] | None) -> PhysicalCosts:
+        """The costs of the model on the cluster, with so many layers in each stage."""
         from bfpp.sim.operators import Routing
         from bfpp.sim.physical import PhysicalCosts
 
@@ -533,14 +589,14 @@ class Experiment:
         return PhysicalCosts(
             model=model,
             cluster=cluster,
-            degrees=self.configuration.degrees,
+            degrees=self._degrees,
             microbatch_size=self.microbatch_size,
             implementation=self._implementation,
-            recompute=self.configuration.recompute,
+            recompute=self._recomputation,
             attention=_parsed(parse_attention, self.attention),
             sequence_parallel=self.sequence_parallel,
-            precision=self.configuration.precision,
-            cut=self._cut,
+            precision=self._precision,
+            cut=cut,
             exchange=parse_exchange(self.cp_comm),
             routing=Routing(
                 self.capacity_factor,
@@ -695,6 +751,7 @@ _KINDS = {
     "number": (_number, "a number of at least 0"),
     "flag": (_flag, "true or false"),
     "name": (_name, "a name or a path"),
+    "text": (_name, "a text"),
     "choice": (_name, "a name"),
 }
 """How a value of each kind is read, and what it must be."""

@@ -42,11 +42,11 @@ PARTS = {
 }
 """What the parts of a device's memory are called."""
 
-RESERVED = 1.05
-"""What the allocator reserves, over what is allocated. Published runs on B200: 1.03 to 1.08."""
+RESERVED, RESERVED_RANGE = 1.05, (1.03, 1.08)
+"""What the allocator reserves, over what is allocated, and the range of published runs on B200."""
 
-CONTEXT = 0.75 * GIGABYTE
-"""Bytes of a CUDA context and its modules, beside the allocator. Assumed: 0.5 to 1 GiB."""
+CONTEXT, CONTEXT_RANGE = 0.75 * GIGABYTE, (0.5 * GIGABYTE, 1.0 * GIGABYTE)
+"""Bytes of a CUDA context and its modules, beside the allocator, and what is assumed of them."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,15 @@ class Memory:
         return self.reserved / GIGABYTE
 
     @property
+    def reserved_range_gb(self) -> tuple[float, float]:
+        """The least and the most that this may reserve, by the ranges of what is added to it."""
+        least, most = (
+            (share * self.total + context) / GIGABYTE
+            for share, context in zip(RESERVED_RANGE, CONTEXT_RANGE, strict=True)
+        )
+        return least, most
+
+    @property
     def minimum(self) -> Memory:
         """The same over infinitely many data-parallel ranks, as the paper counts it.
 
@@ -127,7 +136,7 @@ def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) 
     before any of its slices runs backward, all of them are saved.
     """
     one = np.ones(layout.pp, dtype=np.int32)
-    units = _unit_activations(physical, layout)
+    units = activations_of_units(physical, layout)
     transient = units.transient / layout.slices
     unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
     passing = Passing(units.saved[unit], transient[unit])
@@ -189,15 +198,15 @@ def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
     return alive
 
 
-def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
-    """What is alive at the peak of each rank.
+def passing_of_steps(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
+    """The same while each compute step runs, in the order of the graph's, rank by rank.
 
     A backward pass restores one layer at a time; one in two halves holds all that it has
     restored of its stage, from the first half to the end of the second. The passes of a block
     are under way at once.
     """
-    units = _unit_activations(physical, graph.layout)
-    start, tasks = graph.compute_tasks
+    units = activations_of_units(physical, graph.layout)
+    _, tasks = graph.compute_tasks
     unit, operation = graph.unit[tasks], graph.operation[tasks]
     saved = _alive(operation, SAVED, units.saved[unit])
     transient = units.transient[unit]
@@ -207,16 +216,23 @@ def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
         transient += np.maximum(halves - units.restored_layer[unit], 0.0)
     second = np.flatnonzero((graph.block[tasks] != NONE) & (graph.block[tasks] != tasks))
     transient[second] += transient[second - 1]
+    return Passing(saved / graph.layout.slices, transient / graph.layout.slices)
+
+
+def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
+    """What is alive at the peak of each rank."""
+    start, _ = graph.compute_tasks
+    saved, transient = passing_of_steps(graph, physical)
     total = saved + transient
     is_peak = total == np.repeat(np.maximum.reduceat(total, start[:-1]), np.diff(start))
     peaks = np.flatnonzero(is_peak)
     peak = peaks[np.searchsorted(peaks, start[:-1])]
-    slices = graph.layout.slices
-    return Passing(saved[peak] / slices, transient[peak] / slices)
+    return Passing(saved[peak], transient[peak])
 
 
 @once_for_stages
-def _unit_activations(physical: PhysicalCosts, layout: Layout) -> UnitActivations:
+def activations_of_units(physical: PhysicalCosts, layout: Layout) -> UnitActivations:
+    """The activations of each unit of a micro-batch."""
     return unit_activations(physical, physical.layers(layout))
 
 
@@ -228,7 +244,7 @@ def _workspaces(physical: PhysicalCosts, layout: Layout) -> Numbers:
 
 
 @once_for_stages
-def _ends(physical: PhysicalCosts, layout: Layout) -> Numbers:
+def end_parameters(physical: PhysicalCosts, layout: Layout) -> Numbers:
     """For each unit, the parameters of embeddings and of the output layer."""
     model, ranks = physical.model, physical.tp
     words = model.word_parameters(ranks)
@@ -247,7 +263,7 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
     )
     if whole:
         unsharded = 1 - physical.state_share(layout, sharding)
-        state += unsharded * layout.sums(_ends(physical, layout))
+        state += unsharded * layout.sums(end_parameters(physical, layout))
     return state
 
 
@@ -255,7 +271,7 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
 def _largest_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
     """For each rank and number of units, the parameters of the layers of so many, the largest."""
     whole: Numbers = sum(physical.by_stride(layout).values(), np.zeros(()))
-    return _largest(layout, whole - _ends(physical, layout))
+    return _largest(layout, whole - end_parameters(physical, layout))
 
 
 @once_for_stages
@@ -299,7 +315,7 @@ def _buffered_parameters(
     largest = _largest_parameters(physical, layout)
     weights, gradients = (_in_buffers(layout, largest, count) for count in buffers)
     quantised = _in_buffers(layout, _largest_quantised(physical, layout), buffers.weights)
-    ends = layout.sums(_ends(physical, layout))
+    ends = layout.sums(end_parameters(physical, layout))
     return ends + weights, quantised, ends + gradients
 
 

@@ -26,7 +26,7 @@ from bfpp.schedules import (
     find_schedule,
 )
 from bfpp.schedules.communication import CHOICES, FULLY_SHARDED
-from bfpp.schedules.cut import default_division
+from bfpp.schedules.cut import CUTS, default_division, given_cut
 from bfpp.schedules.invalid import chosen
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
@@ -50,9 +50,10 @@ class Problem:
     """What is searched: a model on so many of a cluster's GPUs, at some batch sizes.
 
     Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow; every `precision`
-    is tried with every policy to `recompute` (none named: as the software has it), and full
-    sharding in every way that the fields of `FULLY_SHARDED` allow. Raises `InvalidConfiguration`
-    for what there is not, what the cluster cannot compute, and modules that the model has not.
+    is tried with every policy to `recompute` (none named: as the software has it) and every rule to
+    `cut` stages by (none named: all of them have as many layers), and full sharding in every way
+    that the fields of `FULLY_SHARDED` allow. Raises `InvalidConfiguration` for what there is not,
+    what the cluster cannot compute, and modules that the model has not.
     """
 
     model: Transformer
@@ -65,6 +66,7 @@ class Problem:
     ep: tuple[int, ...] = (1,)
     precision: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
     gather_per: tuple[Per, ...] = (Per.RUN,)
     reduce_per: tuple[Per, ...] = (Per.RUN,)
     run_length: tuple[int | None, ...] = (None,)
@@ -74,6 +76,9 @@ class Problem:
     def __post_init__(self) -> None:
         for name in self.schedules:
             find_schedule(name)
+        for rule in self.cut:
+            if rule not in CUTS:
+                raise InvalidConfiguration("cut", f"{rule!r} is not one of {', '.join(CUTS)}")
         for precision, recompute in self.computed:
             self.physical(Degrees(), 1, precision, recompute)
 
@@ -100,6 +105,7 @@ class Problem:
         microbatch_size: int,
         precision: Precision | None = None,
         recompute: Recomputation | None = None,
+        cut: tuple[int, ...] | None = None,
     ) -> PhysicalCosts:
         """The cost model of some configurations; raises `InvalidConfiguration`."""
         return PhysicalCosts(
@@ -110,6 +116,7 @@ class Problem:
             implementation=self.implementation,
             precision=precision,
             recompute=recompute,
+            cut=cut,
         )
 
     def physical_of(self, configuration: Configuration) -> PhysicalCosts:
@@ -119,6 +126,7 @@ class Problem:
             configuration.microbatch_size,
             configuration.precision,
             configuration.recompute,
+            configuration.cut,
         )
 
 
@@ -144,6 +152,8 @@ class Outcome:
     memory_min_gb: float
     memory_largest_gb: float
     memory_reserved_gb: float
+    memory_reserved_low_gb: float
+    memory_reserved_high_gb: float
     memory_parts_gb: dict[str, float]
     device_memory_gb: float
     missing_gb: float
@@ -177,6 +187,7 @@ class Outcome:
             "ep": degrees.ep,
             "microbatch_size": configuration.microbatch_size,
             "batch": configuration.batch,
+            "cut": configuration.cut and ",".join(map(str, configuration.cut)),
             "fits": self.fits,
             **results,
         }
@@ -205,6 +216,7 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
         configuration,
         precision=precision and Precision(precision),
         recompute=recompute and parse_recomputation(recompute),
+        cut=record["cut"] and given_cut(record["cut"]),
     )
     results = {name: record[name] for name in RESULTS}
     return Outcome(configuration, record["implementation"], **results)
@@ -235,12 +247,7 @@ def configurations(problem: Problem) -> list[Configuration]:
         for batch in problem.batches:
             if batch % degrees.dp == 0:
                 found.update(_of_degrees(problem, degrees, batch // degrees.dp))
-    computed = [
-        replace(each, precision=precision, recompute=recompute)
-        for each in found
-        for precision, recompute in problem.computed
-    ]
-    return sorted(computed, key=in_order)
+    return sorted(found, key=in_order)
 
 
 def _degrees(problem: Problem) -> Iterator[Degrees]:
@@ -249,7 +256,8 @@ def _degrees(problem: Problem) -> Iterator[Degrees]:
     for tp, pp, cp, ep in product(sizes, sizes, problem.cp, problem.ep):
         dp, rest = divmod(problem.gpus, tp * pp * cp)
         within_node = problem.cluster.gpus_per_node % tp == 0
-        if rest or not within_node or problem.model.layers % pp:
+        uneven = problem.model.layers % pp and not problem.cut
+        if rest or not within_node or uneven or problem.model.layers < pp:
             continue
         with suppress(InvalidConfiguration):
             degrees = Degrees(pp, dp, tp, cp, ep)
@@ -272,6 +280,7 @@ def in_order(configuration: Configuration) -> tuple[Any, ...]:
         configuration.microbatch_size,
         str(configuration.precision),
         str(configuration.recompute),
+        configuration.cut or (),
     )
 
 
@@ -290,28 +299,42 @@ def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Co
         if communication.run_length and communication.run_length >= microbatches:
             communication = replace(communication, run_length=None)
         for schedule in _with_parameters(name, degrees.pp, microbatches):
-            for division in _divisions(problem, schedule, degrees):
+            for division, cut in _divisions(problem, schedule, degrees):
                 found = Configuration(
                     schedule, degrees, microbatches, microbatch_size, *division, communication
                 )
                 with suppress(InvalidConfiguration):
                     found.require()
-                    yield found
+                    yield from (
+                        replace(found, precision=precision, recompute=recompute, cut=cut)
+                        for precision, recompute in problem.computed
+                    )
 
 
 def _divisions(
     problem: Problem, schedule: Schedule, degrees: Degrees
-) -> Iterable[tuple[int, int | tuple[int, ...]]]:
-    """Loops, and units of a stage: every number of loops, or one choice where there are none."""
-    pp, model = degrees.pp, problem.model
+) -> Iterator[tuple[Division, tuple[int, ...] | None]]:
+    """Loops, and units of a stage, and the cut, if it is not equal, by each of the rules.
+
+    Every number of loops, or one choice where there are none. Without a pipeline nothing is cut.
+    """
+    pp, layers = degrees.pp, problem.model.layers
     if pp == 1 and schedule.name not in WITHOUT_PIPELINE:
-        return []
-    if pp > 1 and schedule.looped:
-        return [(loops, 1) for loops in _divisors(model.layers // pp) if loops > 1]
-    if len(schedule.placement(pp, schedule.loops)) > model.layers:
-        return []
-    divided = default_division(schedule, model.layers, pp) if _replicas(degrees) > 1 else None
-    return [divided or (schedule.loops, 1)]
+        return
+    looped = pp > 1 and schedule.looped
+    every = [each for each in _divisors(-(-layers // pp)) if each > 1]
+    rules = problem.cut if pp > 1 else ()
+    for loops, rule in product(every if looped else [schedule.loops], rules or (None,)):
+        stages = len(schedule.placement(pp, loops))
+        cut = CUTS[rule](layers, stages) if rule else None
+        if min(cut) < 0 if cut else stages > layers:
+            continue
+        if looped:
+            yield (loops, 1), cut
+        elif _replicas(degrees) > 1:
+            yield default_division(schedule, layers, pp, cut=cut), cut
+        else:
+            yield (loops, 1), cut
 
 
 def _with_parameters(name: str, pp: int, microbatches: int) -> Iterable[Schedule]:
@@ -331,9 +354,12 @@ def _divisors(number: int) -> list[int]:
 
 
 def ranked(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Those that fit, highest throughput first; of equal ones, least memory first."""
+    """Those that fit, highest throughput first; of equal ones, least memory first.
+
+    By samples: what is recomputed is no throughput, and the peak depends on the precision.
+    """
     fitting = (outcome for outcome in outcomes if outcome.fits)
-    return sorted(fitting, key=lambda each: (-each.tflops_per_gpu, each.memory_largest_gb))
+    return sorted(fitting, key=lambda each: (-each.samples_per_second, each.memory_largest_gb))
 
 
 def nearest(outcomes: Iterable[Outcome]) -> Outcome:

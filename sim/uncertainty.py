@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules import Layout
+from bfpp.schedules.columns import Seconds
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import simulate
@@ -99,6 +100,16 @@ def constants_deviation(
 
     Not `fitted`: as if none had been fitted on this cluster.
     """
+    return float(np.linalg.norm(constants_changes(timeline, physical, fitted=fitted)))
+
+
+def constants_changes(
+    timeline: Timeline, physical: PhysicalCosts, *, fitted: bool = True
+) -> Seconds:
+    """What each constant, one deviation worse, adds to the logarithm of the step time.
+
+    Those of two runs on a cluster, with the same software, are of the same constants.
+    """
     tables = _deviations()
     known = tables[USUAL] | (tables.get(physical.cluster.name, {}) if fitted else {})
     changes = [
@@ -106,7 +117,7 @@ def constants_deviation(
         for path, value in numbers(physical)
         if path in known and value
     ]
-    return float(np.linalg.norm(np.array(changes) - log(timeline.step_time)))
+    return np.array(changes) - log(timeline.step_time)
 
 
 def _worse(physical: PhysicalCosts, path: tuple[str, ...], deviation: float) -> CostModel:

@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from bfpp.command_line import main
+from bfpp.experiment_file import read_experiment
 from bfpp.found import Journal
 from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
 from bfpp.sim import evaluation, pruning
@@ -71,13 +72,13 @@ def test_neighbours_share_a_graph_and_any_communication_the_order(monkeypatch, o
 def test_the_ranking_is_of_those_that_fit(outcomes):
     best_first = ranked(outcomes)
     assert all(each.fits for each in best_first)
-    speeds = [each.tflops_per_gpu for each in best_first]
+    speeds = [each.samples_per_second for each in best_first]
     assert speeds == sorted(speeds, reverse=True)
     front = pareto(best_first)
     assert front[0] == best_first[0]
     for each in best_first:
         assert any(
-            other.tflops_per_gpu >= each.tflops_per_gpu
+            other.samples_per_second >= each.samples_per_second
             and other.memory_largest_gb <= each.memory_largest_gb
             for other in front
         )
@@ -111,7 +112,7 @@ def test_the_best_are_found_without_the_others(top, memory):
 def test_no_schedule_passes_the_bounds(outcomes):
     known = evaluation.Evaluation(PROBLEM)
     for each in outcomes:
-        assert each.tflops_per_gpu <= known.most_tflops(each.configuration)
+        assert each.samples_per_second <= known.most_samples_per_second(each.configuration)
         assert each.memory_largest_gb >= known.least_memory(each.configuration).total_gb
 
 
@@ -373,3 +374,42 @@ def test_what_cannot_be_computed_is_not_searched(others, field):
     with pytest.raises(InvalidConfiguration) as refusal:
         Problem(SMALL, load_cluster("dgx-h100"), 8, (8,), ("1f1b",), CURRENT, **others)
     assert refusal.value.field == field
+
+
+def test_uneven_cuts_and_recomputation_are_searched_where_they_are_named(bfpp, tmp_path):
+    model = replace(load_model("llama3-8b"), layers=6, sequence=512)
+    cluster = load_cluster("dgx-h100")
+    problem = Problem(
+        model, cluster, 8, (8,), ("1f1b", "breadth-first"), CURRENT,
+        recompute=("none", "full"), cut=("even", "fewer-at-ends"),
+    )  # fmt: skip
+    found = configurations(problem)
+    assert {str(each.recompute) for each in found} == {"none", "full"}
+    assert all((each.cut is None) == (each.degrees.pp == 1) for each in found)
+    of_four = {each.cut for each in found if each.degrees.pp == 4 and each.layout.stages == 4}
+    assert of_four == {(2, 2, 1, 1), (1, 2, 2, 1)}
+    # Two stages on each of four ranks: the embedding and the head alone.
+    assert (0, 1, 1, 1, 1, 1, 1, 0) in {each.cut for each in found}
+    plain = Problem(model, cluster, 8, (8,), ("1f1b", "breadth-first"), CURRENT)
+    assert {each.degrees.pp for each in configurations(plain)} == {1, 2}
+    outcomes = evaluate(problem, found[::7])
+    for outcome in outcomes:
+        assert outcome_of(outcome.record) == outcome
+        assert problem.physical_of(outcome.configuration).cut == outcome.configuration.cut
+    best = ranked(outcomes)
+    assert [each.samples_per_second for each in best] == sorted(
+        (each.samples_per_second for each in best), reverse=True
+    )
+    with pytest.raises(InvalidConfiguration, match="cut: 'odd' is not one of even"):
+        Problem(model, cluster, 8, (8,), ("1f1b",), CURRENT, cut=("odd",))
+    with pytest.raises(InvalidConfiguration, match="recompute: 'all' is not one of none"):
+        Problem(model, cluster, 8, (8,), ("1f1b",), CURRENT, recompute=("all",))
+    path = tmp_path / "best.toml"
+    words = (
+        "search --model gpt-345m --cluster dgx-h100 --gpus 4 --batch 4 --schedule 1f1b --workers 1 "
+        f"--implementation current --recompute full none --cut fewer-at-ends --best {path}"
+    )
+    code, out, _ = bfpp(*words.split())
+    assert code == 0
+    assert "none" in out
+    assert read_experiment(str(path)).recompute == "none"

@@ -151,7 +151,8 @@ def _print(
 
 
 COLUMNS = (
-    "schedule", "batch", "pp x tp x dp", "loops", "micro-batches", "sharding", "Tflop/s", "GB", "",
+    "schedule", "batch", "pp x tp x dp", "loops", "micro-batches", "sharding", "recompute", "MFU",
+    "Tflop/s", "GB", "",
 )  # fmt: skip
 
 
@@ -161,13 +162,22 @@ def _groups(row: Mapping[str, Any]) -> str:
 
 
 def _choices(row: Mapping[str, Any]) -> list[str]:
-    """The sharding, and what is not the default of it or of the software."""
+    """The sharding, and what is not the default of it or of the software.
+
+    Of uneven stages the fewest and most layers.
+    """
     default = Communication()
+    layers = [int(each) for each in row["cut"].split(",")] if row["cut"] else []
     named = [row[name] for name in ("sharding", "precision", "recompute") if row[name]]
-    return named + [
-        f"{name.replace('_', ' ')} {row[name]}"
-        for name in FULLY_SHARDED
-        if row[name] != getattr(default, name)
+    uneven = [f"{min(layers)} to {max(layers)} layers"] if layers else []
+    return [
+        *named,
+        *uneven,
+        *(
+            f"{name.replace('_', ' ')} {row[name]}"
+            for name in FULLY_SHARDED
+            if row[name] != getattr(default, name)
+        ),
     ]
 
 
@@ -182,6 +192,7 @@ def _row(outcome: Outcome, front: set[Configuration]) -> tuple[str, ...]:
         str(row["loops"]),
         f"{row['microbatches']} of {row['microbatch_size']}",
         ", ".join(_choices(row)),
+        f"{row['mfu']:.1%}",
         f"{row['tflops_per_gpu']:.2f}",
         f"{row['memory_largest_gb']:.1f}",
         "*" if outcome.configuration in front else "",

@@ -23,6 +23,7 @@ from bfpp.paper import (
     hybrid,
     measurements,
     method_comparison,
+    next_step,
     table_configurations,
     table_models,
     zero_bubble,
@@ -46,6 +47,7 @@ ITEMS: dict[str, Callable[[Path], Made]] = {
     "table-e3": partial(table_configurations.make, "E.3"),
     "hybrid": hybrid.make,
     "zero-bubble": zero_bubble.make,
+    "next-step": next_step.make,
     "measurements": measurements.make,
 }
 """Every item by the name that `bfpp paper` knows it by."""
