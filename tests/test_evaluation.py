@@ -132,7 +132,7 @@ def test_no_order_passes_the_bounds(searched: tuple[Problem, list[Configuration]
     problem, chosen = searched
     known = Evaluation(problem)
     for each in chosen:
-        assert known.outcome(each).mfu <= known.most_mfu(each)
+        assert known.outcome(each).samples_per_second <= known.most_samples_per_second(each)
         physical, sharding = known.physical(each), each.communication.sharding
         least = least_memories(physical, each.layout, sharding)
         needed = rank_memories(known.graph_of(each), physical)

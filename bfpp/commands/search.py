@@ -151,7 +151,7 @@ def _print(
 
 
 COLUMNS = (
-    "schedule", "batch", "pp x tp x dp", "loops", "micro-batches", "sharding", "recompute", "MFU",
+    "schedule", "batch", "pp x tp x dp", "loops", "micro-batches", "choices", "MFU",
     "Tflop/s", "GB", "",
 )  # fmt: skip
 
