@@ -26,12 +26,12 @@ from bfpp.schedules.recomputation import LAYER, Recomputation
 from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compute import UnitSeconds, part_counts, parts, unit_seconds
-from bfpp.sim.costs import Costs, Load, inside_passes
+from bfpp.sim.costs import Costs, Load, inside_passes, narrowest
 from bfpp.sim.divisible import NARROW, require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
 from bfpp.sim.links import Links
 from bfpp.sim.model import Transformer, model_flops
-from bfpp.sim.operators import Execution, Routing
+from bfpp.sim.operators import Execution, Routing, Way
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import TOLERANCE, least_seconds, within_power
 from bfpp.sim.prices import PRICES
@@ -80,7 +80,7 @@ class PhysicalCosts:
         if self.quantised_weights and self.execution.quantisation is None:
             raise InvalidConfiguration("quantised_weights", NARROW)
         self._require_modules()
-        DevicePlacement(self.degrees, self.cluster.gpus_per_node)
+        DevicePlacement.on(self.cluster, self.degrees)
 
     def _require_modules(self) -> None:
         """Raise `InvalidConfiguration` where a module is recomputed that no layer has."""
@@ -136,7 +136,7 @@ class PhysicalCosts:
         """Where the devices are, and which ranks' share their stages."""
         sharing = tuple(tuple(layout.sharing(rank)) for rank in range(layout.pp))
         degrees = replace(self.degrees, pp=layout.pp)
-        return DevicePlacement(degrees, self.cluster.gpus_per_node, sharing)
+        return DevicePlacement.on(self.cluster, degrees, sharing)
 
     def devices(self, layout: Layout) -> int:
         """Devices that take part."""
@@ -324,20 +324,32 @@ class PhysicalStep:
         """The costs of each kind of task."""
         kinds = self.graph.kinds
         seconds, moved = np.zeros((2, len(kinds.first)))
-        port_out, port_in = np.full((2, len(kinds.first)), NONE, dtype=np.int32)
+        ports = np.full((len(kinds.first), self.links.width), NONE, dtype=np.int32)
         for operation, chosen in kinds.by_operation:
             load = PRICES[operation].physical_load(self, kinds.first[chosen])
             seconds[chosen], moved[chosen] = load.seconds, load.bytes
-            port_out[chosen], port_in[chosen] = load.port_out, load.port_in
-        return Costs(seconds, moved, port_out, port_in, self.links.port_bandwidth)
+            ports[chosen] = load.ports
+        return Costs(seconds, moved, ports, self.links.port_bandwidth)
 
     def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
         """Seconds of tasks that have their ports to themselves."""
         load = PRICES[operation].physical_load(self, tasks)
-        bandwidth = self.links.port_bandwidth
-        rate = np.minimum(bandwidth[load.port_out], bandwidth[load.port_in])
+        ports = np.broadcast_to(load.ports, (len(tasks), self.links.width))
+        rate = narrowest(self.links.port_bandwidth, ports)
         seconds: Seconds = np.broadcast_to(load.seconds + load.bytes / rate, len(tasks))
         return seconds
+
+    def gathered(self, tasks: Integers) -> tuple[Seconds, Way]:
+        """What gathers do, and the bytes for each parameter."""
+        layout, sharding = self.graph.layout, self.graph.communication.sharding
+        sizes = self.physical.gathered_bytes(layout, sharding)
+        return sizes[self.graph.unit[tasks]], Way.ALL_GATHER
+
+    def reduced(self, tasks: Integers) -> tuple[Seconds, Way]:
+        """What reductions do, and the bytes for each parameter."""
+        unsharded = self.graph.communication.sharding is Sharding.NONE
+        sizes = np.full(len(tasks), self.parameter_bytes.gradients)
+        return sizes, Way.ALL_REDUCE if unsharded else Way.REDUCE_SCATTER
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
         """Passes of micro-batches through units, by their parts; of slices, an equal share."""
