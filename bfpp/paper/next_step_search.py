@@ -80,9 +80,10 @@ class Scenario:
     def on(self, network: str) -> Cluster:
         """The cluster, with a network of so much."""
         cluster = load_cluster(self.cluster)
-        between = cluster.inter_node
+        within, *between = cluster.levels
         share = NETWORKS[network]
-        return replace(cluster, inter_node=replace(between, bandwidth=share * between.bandwidth))
+        slower = (replace(level, bandwidth=share * level.bandwidth) for level in between)
+        return replace(cluster, levels=(within, *slower))
 
 
 class Key(NamedTuple):
