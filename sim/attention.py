@@ -21,18 +21,9 @@ from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import CORE_ATTENTION, LATENT_UP
 from bfpp.sim.efficiency import Product
 from bfpp.sim.elementwise import MASK, OTHER, elementwise, norm, residual
+from bfpp.sim.linear import Division, Linear
 from bfpp.sim.matrices import LatentAttention
-from bfpp.sim.operators import (
-    Collective,
-    Division,
-    Execution,
-    Kernel,
-    Linear,
-    Operator,
-    Tensor,
-    Way,
-    Work,
-)
+from bfpp.sim.operators import Collective, Execution, Kernel, Operator, Tensor, Way, Work
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values."""

@@ -6,16 +6,8 @@ from dataclasses import replace
 from functools import cache
 
 from bfpp.sim.elementwise import OTHER, elementwise, norm
-from bfpp.sim.operators import (
-    Collective,
-    Division,
-    Execution,
-    Linear,
-    Operator,
-    Tensor,
-    Way,
-    Work,
-)
+from bfpp.sim.linear import Division, Linear
+from bfpp.sim.operators import Collective, Execution, Operator, Tensor, Way, Work
 
 TOKEN_SCALARS = 3
 """What a loss over a divided vocabulary sums up for each token: maximum, exponentials, target."""

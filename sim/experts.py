@@ -21,19 +21,9 @@ from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import EXPERT_ACTIVATION, EXPERTS, SHARED
 from bfpp.sim.efficiency import Product
 from bfpp.sim.elementwise import activation, elementwise
+from bfpp.sim.linear import Division, Linear, weighted
 from bfpp.sim.matrices import Experts
-from bfpp.sim.operators import (
-    Collective,
-    Copies,
-    Division,
-    Execution,
-    Linear,
-    Operator,
-    Tensor,
-    Way,
-    Work,
-    weighted,
-)
+from bfpp.sim.operators import Collective, Copies, Execution, Operator, Tensor, Way, Work
 
 
 class RouterCounts(NamedTuple):

@@ -15,7 +15,8 @@ from bfpp.schedules.recomputation import MLP
 from bfpp.sim.attention import attention_operators
 from bfpp.sim.elementwise import activation, norm, residual
 from bfpp.sim.experts import expert_operators
-from bfpp.sim.operators import Division, Execution, Linear, Operator, Tensor
+from bfpp.sim.linear import Division, Linear
+from bfpp.sim.operators import Execution, Operator, Tensor
 
 
 @cache

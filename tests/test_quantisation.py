@@ -19,9 +19,10 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import CURRENT
 from bfpp.sim.layer import layer_operators
+from bfpp.sim.linear import weighted
 from bfpp.sim.memory import rank_memories
 from bfpp.sim.model import load_model
-from bfpp.sim.operators import Execution, Routing, Tensor, Way, weighted
+from bfpp.sim.operators import Execution, Routing, Tensor, Way
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.quantisation import quantisation_of
 
