@@ -1,8 +1,9 @@
 """Schedules with backward passes in halves, against their closed forms and public schedulers.
 
 Closed forms: Qi et al., "Zero Bubble Pipeline Parallelism" (ICLR 2024). `published_schedules.csv`
-holds step times, in seconds per stage, of the orders that the authors' scheduler of "Pipeline
-Parallelism with Controllable Memory" (NeurIPS 2024) makes: zbv_greedy.py of
+holds step times, in seconds per stage, of the orders that the authors' schedulers make, of that
+paper and of "Pipeline Parallelism with Controllable Memory" (NeurIPS 2024): zb.py (zb-h1 with
+memory of p micro-batches, zb-h2 of 2 p), zbv.py and zbv_greedy.py (v-half, v-min), all of
 sail-sg/zero-bubble-pipeline-parallelism, replayed by a longest path.
 """
 
@@ -155,7 +156,7 @@ def test_zb_v_where_all_passes_are_equal(ranks: int, more: int, each: int) -> No
     assert most_activations(timeline) == ranks
 
 
-@EXACT
+@FEW
 @given(st.integers(2, 16), st.integers(0, 8))
 def test_activations_of_the_controllable_memory_schedules(ranks: int, more: int) -> None:
     microbatches = 2 * ranks + more
@@ -163,8 +164,12 @@ def test_activations_of_the_controllable_memory_schedules(ranks: int, more: int)
     assert most_activations(timeline_of("v-min", ranks, microbatches)) <= (ranks + 4) // 3
 
 
-def test_controllable_memory_schedules_are_as_fast_as_their_authors() -> None:
-    """With the same activations, exactly or, where slots are filled otherwise, within 0.3 %."""
+SLOWER = {"zb-h1": 0.0, "zb-h2": 8e-3, "zb-v": 3e-3, "v-half": 0.0, "v-min": 0.0}
+"""By how much of their step our orders may be slower; those that are made for the costs may."""
+
+
+def test_schedules_are_as_fast_as_their_authors() -> None:
+    """With no more activations, and as many on a V."""
     with PUBLISHED.open() as file:
         for row in csv.DictReader(file):
             name, ranks, microbatches = row["schedule"], int(row["ranks"]), int(row["microbatches"])
@@ -177,10 +182,9 @@ def test_controllable_memory_schedules_are_as_fast_as_their_authors() -> None:
                 backward_weight=float(row["weight"]),
                 transfer=float(row["transfer"]),
             )
-            expected = float(row["step_time"])
-            assert most_activations(timeline) == float(row["peak_microbatches"])
-            assert timeline.step_time == pytest.approx(expected, rel=3e-3)
-            assert name == "v-half" or timeline.step_time == expected
+            live, expected = most_activations(timeline), float(row["peak_microbatches"])
+            assert live == expected or (name == "zb-h2" and live < expected)
+            assert timeline.step_time <= float(row["step_time"]) * (1 + SLOWER[name])
 
 
 @EXACT
