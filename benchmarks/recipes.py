@@ -1,6 +1,6 @@
 """How far the step times of NVIDIA's published recipes are predicted, nothing fitted to them.
 
-`python -m benchmarks.recipes` writes those without Mamba layers to `examples/recipes`.
+`python -m benchmarks.recipes` writes those that can be said to `examples/recipes`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _row(run: Run) -> dict[str, Any]:
 def write() -> None:
     FOLDER.mkdir(exist_ok=True)
     for each in recipes():
-        if not each.mamba:
+        if each.refusal is None:
             (FOLDER / f"{each.name}.toml").write_text(each.text, encoding="utf-8")
 
 

@@ -20,8 +20,11 @@ from bfpp.sim.published import FOLDER
 
 RECIPES = FOLDER / "recipes"
 
-MACHINES = "../../sim/measurements/recipes/machines"
-"""Constants of the machines that they ran on, from where experiment files of recipes are."""
+MACHINES = RECIPES / "machines.toml"
+"""Constants of the machines that they ran on."""
+
+BESIDE_EXAMPLES = "../../sim/measurements/recipes/machines.toml"
+"""The same, from where experiment files of recipes are."""
 
 WITHOUT_PREDICTION = "w/o MTP"
 DROPPING = "tokendrop"
@@ -63,19 +66,8 @@ class Recipe:
         """Why it cannot be said, if so."""
         if self.mamba:
             return f"{self.model} has Mamba layers"
-        if self.cluster not in preset_names("cluster"):
-            return f"there is no cluster {self.cluster}"
-        return None
-
-    @property
-    def cluster(self) -> str:
-        """The system, as a cluster."""
-        name: str = _assumed()["systems"][self.system]
-        return name
-
-    @property
-    def _machine(self) -> str:
-        return f"{self.cluster}.toml"
+        cluster = _assumed()["systems"][self.system]
+        return None if cluster in preset_names("cluster") else f"there is no cluster {cluster}"
 
     @property
     def name(self) -> str:
@@ -94,7 +86,7 @@ class Recipe:
             "schedule": "interleaved" if self.loops > 1 else "1f1b",
             "model": assumed["models"][self.family]["model"],
             "seq_length": self.seq_length,
-            "cluster": self.cluster,
+            "cluster": assumed["systems"][self.system],
             "precision": assumed["precisions"][self.precision],
             "pp": self.pp,
             "dp": dp,
@@ -116,9 +108,7 @@ class Recipe:
         del of_model["model"]
         if self.release < of_model.pop("graphs_since", ""):
             of_model["cuda_graphs"] = False
-        values = {**known["all"]}
-        if (RECIPES / "machines" / self._machine).exists():
-            values["constants"] = f"{MACHINES}/{self._machine}"
+        values = {**known["all"], "constants": str(MACHINES)}
         if self.precision != "BF16":
             values |= known["narrow"]
         if self.ep > 1:
@@ -136,17 +126,14 @@ class Recipe:
         """Its training step; raises `InvalidConfiguration` for what cannot be said."""
         if self.refusal is not None:
             raise InvalidConfiguration("recipe", self.refusal)
-        values = {**self.published, **self.assumed}
-        if "constants" in values:
-            values["constants"] = str(RECIPES / "machines" / self._machine)
-        return experiment_of(values)
+        return experiment_of({**self.published, **self.assumed})
 
     @property
     def text(self) -> str:
         """It as an experiment file, which tells what is published from what is assumed."""
         published, assumed = (
             "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
-            for values in (self.published, self.assumed)
+            for values in (self.published, {**self.assumed, "constants": BESIDE_EXAMPLES})
         )
         return (
             f"# {self.model} on {self.gpus} GPUs of {self.system}, {self.precision}, batch "
