@@ -128,13 +128,6 @@ def _usual_path(physical: PhysicalCosts, path: tuple[str, ...]) -> tuple[str, ..
     return tuple(kinds[links[name]] if name in links else name for name in path)
 
 
-def _usual_path(physical: PhysicalCosts, path: tuple[str, ...]) -> tuple[str, ...]:
-    """Where the deviation of a number stands: levels are of NVLink, or of a network."""
-    links = {level.name: level.link for level in physical.cluster.levels}
-    kinds = {NVLINK: INTRA_NODE, PCIE: INTRA_NODE, NETWORK: INTER_NODE}
-    return tuple(kinds[links[name]] if name in links else name for name in path)
-
-
 def _worse(physical: PhysicalCosts, path: tuple[str, ...], deviation: float) -> CostModel:
     """The costs where one constant is one deviation worse: a time longer, a share smaller."""
     grows = not path[-1].endswith(("efficiency", "bandwidth"))
