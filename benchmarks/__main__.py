@@ -24,6 +24,7 @@ SPEEDS = (
     "checking",
     "small",
     "search",
+    "synthesis",
     "startup",
     "batch",
     "prediction",
@@ -31,7 +32,7 @@ SPEEDS = (
     "zero_bubble",
     "runtimes",
 )
-NAMES = (*SPEEDS, "faults", "accuracy")
+NAMES = (*SPEEDS, "faults", "accuracy", "recipes")
 
 
 def show(console: Console, results: Results) -> None:

@@ -8,6 +8,7 @@ name says what the columns gain.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
@@ -45,6 +46,7 @@ class ObjectTask:
     lane: int = NOTHING
     peer_lane: int = NOTHING
     piece: int = NOTHING
+    order: tuple[int, int] = (NOTHING, NOTHING)
     pair: list[ObjectTask] = field(default_factory=list)
     block: int = NOTHING
 
@@ -56,8 +58,13 @@ class ObjectTask:
 
 @dataclass(slots=True, eq=False)
 class ObjectRun:
-    """Compute steps of one stage and pass, with no other of that pass between them."""
+    """Compute steps of one stage and pass, with no other of that pass between them.
 
+    `soonest` is when its weights may be gathered, if a buffer is free.
+    """
+
+    order: tuple[int, int]
+    soonest: int = NOTHING
     steps: list[ObjectTask] = field(default_factory=list)
 
     @property
@@ -99,11 +106,10 @@ def lower_to_objects(
     tasks += _transfers(compute, inputs)
     data = [
         task
-        for rank, steps in enumerate(compute)
-        for task in _data_tasks(rank, steps, layout, communication)
+        for ranks in sorted({tuple(layout.sharing(rank)) for rank in range(layout.pp)})
+        for task in _data_tasks([compute[rank] for rank in ranks], layout, communication)
     ]
-    for copies in layout.copies:
-        data = _met(data, copies, layout.stage_of_unit.tolist(), tasks)
+    data.sort(key=attrgetter("order"))
     reductions = [task for task in data if task.operation is Operation.REDUCE]
     tasks += [*data, *_updates(compute, reductions, communication.clipping)]
     tasks.sort(key=attrgetter("turn", "phase"))
@@ -217,48 +223,64 @@ def _transfers(
 
 
 def _data_tasks(
-    rank: int, steps: list[ObjectTask], layout: Layout, communication: Communication
+    compute: list[list[ObjectTask]], layout: Layout, communication: Communication
 ) -> list[ObjectTask]:
-    """A rank's gathers, reductions and optimizer step; gives its steps their buffers."""
-    runs = _runs(steps, communication.run_length or len(steps))
-    own = {unit: number for number, unit in enumerate(layout.units_of(rank))}
+    """The gathers and reductions of a rank, or of two that hold the same stages.
+
+    Gives their steps their buffers.
+    """
+    ranks = [_runs(steps, communication) for steps in compute]
+    own = {unit: number for number, unit in enumerate(layout.units_of(compute[0][0].rank))}
     if communication.gathers_runs:
-        gathers = _gathers_of_runs(runs, communication)
+        gathers = _gathers_of_runs(ranks, layout, communication)
     else:
-        gathers = _gathers_of_units(runs, own, communication.sharding)
+        gathers = _gathers_of_units(ranks, own, layout, communication.sharding)
     if communication.reduces_runs:
-        return [*gathers, *_reductions_of_runs(runs)]
-    reductions = _reductions_of_units(runs, own)
+        return [*gathers, *_reductions_of_runs(ranks, layout)]
+    reductions = _reductions_of_units(ranks, own, layout)
     if not communication.dp_overlap:
         for reduction in reductions:
-            reduction.turn = steps[-1].turn
+            reduction.turn = max(steps[-1].turn for steps in compute)
     return [*gathers, *reductions]
 
 
-def _met(
-    data: list[ObjectTask],
-    second: Sequence[int],
-    stage_of_unit: Sequence[int],
-    steps: list[ObjectTask],
-) -> list[ObjectTask]:
-    """One gather and one reduction for both copies of a unit, in place of one of each."""
-    of_second: dict[tuple[int, int], ObjectTask] = {}
-    met = []
-    for task in data:
-        if task.rank == second[stage_of_unit[task.unit]]:
-            of_second[task.operation, task.unit] = task
-        else:
-            met.append(task)
-    lead = {}
-    for task in met:
-        other = of_second[task.operation, task.unit]
-        lead[other] = task
-        task.peer = other.rank
-        task.turn = max(task.turn, other.turn)
-        task.dependencies += other.dependencies
-    for step in steps:
-        step.dependencies = [lead.get(each, each) for each in step.dependencies]
-    return met
+@dataclass(slots=True, eq=False)
+class ObjectMeeting:
+    """The n-th run of a unit and pass, at each of its copies that has so many."""
+
+    runs: list[ObjectRun]
+    layout: Layout
+
+    @property
+    def unit(self) -> int:
+        return self.runs[0].first.unit
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Of the first copy's run, or of the only one."""
+        lead = int(self.layout.rank_of_unit[self.unit])
+        return max(self.runs, key=lambda run: run.first.rank == lead).order
+
+    @property
+    def begins(self) -> int:
+        return min(run.first.turn for run in self.runs)
+
+    def task(self, operation: int, turn: int, phase: int) -> ObjectTask:
+        rank = int(self.layout.rank_of_unit[self.unit])
+        peer = int(self.layout.peer_of_rank[rank])
+        return ObjectTask(operation, rank, self.unit, turn, phase, peer=peer, order=self.order)
+
+
+def _meetings(ranks: list[list[ObjectRun]], layout: Layout) -> list[ObjectMeeting]:
+    found: dict[tuple[int, bool, int], ObjectMeeting] = {}
+    for runs in ranks:
+        count: Counter[tuple[int, bool]] = Counter()
+        for run in runs:
+            kind = run.first.unit, run.is_forward
+            number = count[kind]
+            count[kind] += 1
+            found.setdefault((*kind, number), ObjectMeeting([], layout)).runs.append(run)
+    return sorted(found.values(), key=attrgetter("begins", "order"))
 
 
 def _updates(
@@ -288,33 +310,36 @@ def _updates(
     return [*norms, *updates]
 
 
-def _runs(steps: list[ObjectTask], length: int) -> list[ObjectRun]:
+def _runs(steps: list[ObjectTask], communication: Communication) -> list[ObjectRun]:
     """A rank's runs, in the order of their first steps."""
     runs: list[ObjectRun] = []
     under_way: dict[bool, ObjectRun] = {}
+    length = communication.run_length or len(steps)
     for step in steps:
         forward = step.operation == FORWARD
         run = under_way.get(forward)
         if run is None or run.first.unit != step.unit or len(run.steps) == length:
-            run = under_way[forward] = ObjectRun()
+            run = under_way[forward] = ObjectRun((step.rank, len(runs)))
             runs.append(run)
         run.steps.append(step)
+    for ahead, run in zip(runs, runs[communication.prefetch :], strict=False):
+        run.soonest = ahead.first.turn
     return runs
 
 
-def _gather(run: ObjectRun, turn: int, buffer: int) -> ObjectTask:
-    first = run.first
-    gather = ObjectTask(Operation.GATHER, first.rank, first.unit, turn, 2, weight_buffer=buffer)
-    first.dependencies.append(gather)
+def _gather(meeting: ObjectMeeting, turn: int, buffer: int) -> ObjectTask:
+    gather = meeting.task(Operation.GATHER, turn, 2)
+    gather.weight_buffer = buffer
+    for run in meeting.runs:
+        run.first.dependencies.append(gather)
     return gather
 
 
-def _reduction(run: ObjectRun, buffer: int) -> ObjectTask:
-    last = run.last
-    reduction = ObjectTask(
-        Operation.REDUCE, last.rank, last.unit, last.turn, 3, gradient_buffer=buffer
-    )
-    reduction.dependencies.append(last)
+def _reduction(meeting: ObjectMeeting, buffer: int) -> ObjectTask:
+    lasts = [run.last for run in meeting.runs]
+    reduction = meeting.task(Operation.REDUCE, max(last.turn for last in lasts), 3)
+    reduction.gradient_buffer = buffer
+    reduction.dependencies += lasts
     return reduction
 
 
@@ -330,63 +355,68 @@ def _use_gradients(run: ObjectRun, buffer: int) -> None:
 
 
 def _gathers_of_units(
-    runs: list[ObjectRun], own: dict[int, int], sharding: Sharding
+    ranks: list[list[ObjectRun]], own: dict[int, int], layout: Layout, sharding: Sharding
 ) -> list[ObjectTask]:
     """Buffers of each unit's own; if weights are sharded, a gather before its first run."""
-    gathers, seen = [], set()
-    for run in runs:
-        unit = run.first.unit
-        _use_weights(run, own[unit])
-        if sharding is not Sharding.NONE and unit not in seen:
-            gathers.append(_gather(run, NOTHING, own[unit]))
-        seen.add(unit)
-    return gathers
+    firsts = []
+    for runs in ranks:
+        for run in runs:
+            _use_weights(run, own[run.first.unit])
+        firsts.append(list({run.first.unit: run for run in reversed(runs)}.values()))
+    if sharding is Sharding.NONE:
+        return []
+    return [_gather(each, NOTHING, own[each.unit]) for each in _meetings(firsts, layout)]
 
 
-def _reductions_of_units(runs: list[ObjectRun], own: dict[int, int]) -> list[ObjectTask]:
+def _reductions_of_units(
+    ranks: list[list[ObjectRun]], own: dict[int, int], layout: Layout
+) -> list[ObjectTask]:
     """Buffers of each unit's own; a reduction after its last backward run."""
-    last_backward = {run.first.unit: run for run in runs if not run.is_forward}
-    for run in runs:
-        _use_gradients(run, own[run.first.unit])
-    return [
-        _reduction(run, own[run.first.unit]) for run in runs if run is last_backward[run.first.unit]
-    ]
+    lasts = []
+    for runs in ranks:
+        for run in runs:
+            _use_gradients(run, own[run.first.unit])
+        lasts.append(list({run.first.unit: run for run in runs if not run.is_forward}.values()))
+    return [_reduction(each, own[each.unit]) for each in _meetings(lasts, layout)]
 
 
-def _gathers_of_runs(runs: list[ObjectRun], communication: Communication) -> list[ObjectTask]:
+def _gathers_of_runs(
+    ranks: list[list[ObjectRun]], layout: Layout, communication: Communication
+) -> list[ObjectTask]:
     """A gather before every run, once a buffer is free and the run ahead has begun."""
-    overlap = any(later.first.turn < run.last.turn for run, later in pairwise(runs))
-    overlap |= any(step.pair for run in runs for step in run.steps)
-    users: dict[bool, list[ObjectRun]] = {True: [], False: []}
-    buffers, prefetch = communication.weight_buffers, communication.prefetch
+    overlap = False
+    for runs in ranks:
+        overlap |= any(later.first.turn < run.last.turn for run, later in pairwise(runs))
+        overlap |= any(step.pair for run in runs for step in run.steps)
+    users: dict[bool, list[ObjectMeeting]] = {True: [], False: []}
+    buffers = communication.weight_buffers
     gathers = []
-    for number, run in enumerate(runs):
-        apart = overlap and not run.is_forward
+    for meeting in _meetings(ranks, layout):
+        apart = overlap and not meeting.runs[0].is_forward
         before = users[apart]
         weights = len(before) % buffers + buffers * apart
-        turn = NOTHING
-        if number >= prefetch:
-            turn = min(runs[number - prefetch].first.turn, run.first.turn - 1)
-        freed = before[-buffers].last if len(before) >= buffers else None
-        gather = _gather(run, max(turn, freed.turn) if freed else turn, weights)
-        if freed:
-            gather.dependencies.append(freed)
-        gathers.append(gather)
-        before.append(run)
-        _use_weights(run, weights)
+        freed = [run.last for run in before[-buffers].runs] if len(before) >= buffers else []
+        soonest = max(run.soonest for run in meeting.runs)
+        turn = max([min(soonest, meeting.begins - 1), *(last.turn for last in freed)])
+        gathers.append(gather := _gather(meeting, turn, weights))
+        gather.dependencies += freed
+        before.append(meeting)
+        for run in meeting.runs:
+            _use_weights(run, weights)
     return gathers
 
 
-def _reductions_of_runs(runs: list[ObjectRun]) -> list[ObjectTask]:
+def _reductions_of_runs(ranks: list[list[ObjectRun]], layout: Layout) -> list[ObjectTask]:
     """A reduction after every run that adds gradients; a buffer's next run waits for it."""
+    adding = [[run for run in runs if run.adds_gradients] for runs in ranks]
     reduced: list[ObjectTask] = []
-    for run in runs:
-        if run.adds_gradients:
-            gradients = len(reduced) % AT_ONCE
+    for meeting in _meetings(adding, layout):
+        gradients = len(reduced) % AT_ONCE
+        for run in meeting.runs:
             if len(reduced) >= AT_ONCE:
                 run.first.dependencies.append(reduced[-AT_ONCE])
-            reduced.append(_reduction(run, gradients))
             _use_gradients(run, gradients)
+        reduced.append(_reduction(meeting, gradients))
     return reduced
 
 

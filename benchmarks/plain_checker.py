@@ -285,19 +285,20 @@ def _runs(graph: TaskGraph) -> dict[int, str]:
 def _one_each(
     graph: TaskGraph, operations: Collection[Operation], used: dict[int, int], *, per_run: bool
 ) -> Iterator[Finding]:
-    """Every use has one task of these operations, and every such task is of one use."""
+    """Every use has one task of these operations, and every such task one use at each copy."""
     use_of = _runs(graph) if per_run else _own_of_each_unit(graph)
-    uses: dict[int, set[str]] = {task: set() for task in having(graph, operations).tolist()}
+    uses: dict[int, dict[int, set[str]]] = {task: {} for task in having(graph, operations).tolist()}
     tasks: dict[str, set[int]] = {}
     for step, task in used.items():
         if task != NONE:
-            uses[task].add(use_of[step])
+            uses[task].setdefault(int(graph.rank[step]), set()).add(use_of[step])
             tasks.setdefault(use_of[step], set()).add(task)
-    for task, sharing in uses.items():
-        if not sharing:
+    for task, by_copy in uses.items():
+        if not by_copy:
             yield f"{graph.task(task)} is of no use", (task,)
-        elif len(sharing) > 1:
-            yield f"{graph.task(task)} is shared by {' and '.join(sorted(sharing))}", (task,)
+        for sharing in by_copy.values():
+            if len(sharing) > 1:
+                yield f"{graph.task(task)} is shared by {' and '.join(sorted(sharing))}", (task,)
     for use, several in tasks.items():
         if len(several) > 1:
             names = " and ".join(str(graph.task(task)) for task in sorted(several))

@@ -31,6 +31,7 @@ from .sim.experiment import experiment_of as experiment_of
 from .sim.model import Transformer as Transformer
 from .sim.model import load_model as load_model
 from .sim.physical import PhysicalCosts as PhysicalCosts
+from .sim.synthesis.synthesis import synthesize as synthesize
 from .sweeping import search as search
 from .sweeping import sweep as sweep
 from .traces.difference import Difference as Difference
@@ -90,6 +91,7 @@ __all__ = [
     "search",
     "simulate",
     "sweep",
+    "synthesize",
     "text",
     "train",
     "violations",

@@ -40,6 +40,7 @@ COMMANDS = {
     "calibrate": "measure on this machine what the simulator needs",
     "run": "train a model with the schedule",
     "search": "the best ways to train a model on N GPUs",
+    "schedule": "find an order of passes, within a memory limit, and how good it is",
     "tradeoff": "training time against cost, over sizes of the cluster",
     "validate": "predict measured configurations, and compare",
     "fit": "fit the constants of clusters and implementations to measurements",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.cut_formats import layout_text, module_names
 from bfpp.sim.experiment import OPTIONS, Experiment, experiment_of
 from bfpp.sim.kinds import EXPERIMENT, require_kind
 from bfpp.sim.preset_files import read_toml
@@ -49,3 +51,29 @@ def experiment_text(experiment: Experiment) -> str:
     """The experiment as TOML; `read_experiment` gives it back."""
     values = {"format": EXPERIMENT.format, **experiment.record}
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+
+
+def stages_for_others(experiment: Experiment) -> dict[str, Any]:
+    """The layers of each stage, and their cut as Megatron-LM and torchtitan take it.
+
+    Megatron-LM loops around the ranks: it has no layout for stages that are placed otherwise.
+    """
+    layers, layout = experiment.layers_of_stages, experiment.configuration.layout
+    loops = layout.placement == tuple(range(layout.pp)) * layout.loops and not layout.copies
+    predictions = experiment.transformer.prediction_modules
+    return {
+        "layers_of_stages": list(layers),
+        "megatron_layout": layout_text(layers, predictions) if loops else None,
+        "torchtitan_modules": None if predictions else module_names(layers),
+    }
+
+
+def comments_for_others(experiment: Experiment) -> str:
+    """The same as comments of an experiment file."""
+    stages = stages_for_others(experiment)
+    options = {
+        "Megatron-LM: --pipeline-model-parallel-layout": stages["megatron_layout"],
+        "torchtitan: module_fqns_per_model_part =": stages["torchtitan_modules"],
+    }
+    told = (f"# {name} {json.dumps(value)}\n" for name, value in options.items() if value)
+    return "".join(told)

@@ -33,7 +33,7 @@ class Journal:
         self._path = path
         subject = json.dumps(
             {
-                "format": "bfpp search journal 3",
+                "format": "bfpp search journal 4",
                 "model": asdict(problem.model),
                 "cluster": asdict(problem.cluster),
                 "implementation": {

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 
 from bfpp import formats
 from bfpp.outputs import Output, add_output
+from bfpp.predictions import Prediction
 from bfpp.results import Result, output
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.experiment import Experiment
 from bfpp.sim.gains import waits_with_gains
 from bfpp.traces.causes import Causes
+from bfpp.traces.memory import svg_memory
 
 if TYPE_CHECKING:
     from bfpp.traces.panel import Panel
@@ -21,12 +25,36 @@ EXPLAINED_UP_TO = 100_000
 """Tasks up to which a page holds what each idle stretch waits for."""
 
 
-def add_picture_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where to draw the timelines."""
+def add_picture_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Where to draw the timelines; the group of options, for more of them."""
     group = parser.add_argument_group("pictures")
     add_output(group, "--html", [formats.HTML], "interactive timeline")
     add_output(group, "--svg", [formats.SVG], "timeline for print")
     group.add_argument("--text", action="store_true", help="timeline on the terminal")
+    return group
+
+
+def add_memory_argument(group: argparse._ArgumentGroup) -> None:
+    """Where to draw the memory of a model's ranks."""
+    add_output(
+        group, "--memory-svg", [formats.SVG], "what each rank's memory holds over the step, by part"
+    )
+
+
+def require_memory(options: argparse.Namespace, experiment: Experiment) -> None:
+    """Raise `InvalidConfiguration` where memory shall be drawn, and there is no model."""
+    if options.memory_svg and experiment.physical is None:
+        raise InvalidConfiguration("memory_svg", "needs --model and --cluster")
+
+
+def write_memory(options: argparse.Namespace, result: Prediction) -> None:
+    """The figure of each rank's memory, if it is asked for."""
+    if not options.memory_svg:
+        return
+    timeline, device = result.timeline, result.record["device_memory_gb"]
+    figure = svg_memory(result.memory_curves, result.title, timeline.step_time, device)
+    with options.memory_svg.written() as path:
+        path.write_text(figure, encoding="utf-8")
 
 
 def write_pictures(options: argparse.Namespace, results: Sequence[Result], title: str) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,17 +15,26 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from bfpp.experiment_file import stages_for_others
 from bfpp.results import Result, output
 from bfpp.schedules import InvalidInput
+from bfpp.schedules.columns import NONE
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import DEFAULT, simulate
 from bfpp.sim.experiment import Experiment
+from bfpp.traces.memory import MemoryCurve, fullest
 from bfpp.traces.time_axis import in_words
 from bfpp.traces.timeline import About
 
 if TYPE_CHECKING:
     # Loaded where a model is simulated, so that abstract costs are there soon.
     from bfpp.sim.physical import PhysicalCosts
+
+MOMENTS = 200
+"""Moments of a rank's memory that JSON has at most."""
+
+SHOWN_GB = 0.05
+"""Parts of the memory from which on they are told."""
 
 SHOW_PROGRESS_FROM = 50_000
 """Tasks from which on a replay takes long enough to show its progress."""
@@ -54,14 +64,39 @@ class Prediction(Result):
         from bfpp.sim.prediction import predict as physical_prediction
         from bfpp.sim.uncertainty import interval, not_modelled
 
+        peak = self._peak()
         found = physical_prediction(self.timeline, physical)
         expected = interval(self.timeline, physical)
         return {
             **engine,
             **found,
+            "memory_peak": peak,
+            **stages_for_others(self.experiment),
             "step_time_low": expected.low,
             "step_time_high": expected.high,
             "not_modelled": not_modelled(self.timeline, physical, found["memory_reserved_gb"]),
+        }
+
+    @cached_property
+    def memory_curves(self) -> list[MemoryCurve]:
+        """What each rank's devices hold over the step, of a model on a cluster."""
+        if not self.physical:
+            return []
+        from bfpp.sim.memory_over_time import memory_over_time
+
+        return memory_over_time(self.timeline, self.physical)
+
+    def _peak(self) -> dict[str, Any]:
+        """When most is held, where, during which task."""
+        curve = fullest(self.memory_curves)
+        at = curve.peak
+        task = self.timeline.graph.task(int(curve.task[at]))
+        return {
+            "rank": curve.rank,
+            "time": float(curve.time[at]),
+            "operation": task.operation.title,
+            "stage": None if task.stage == NONE else task.stage,
+            "microbatch": None if task.microbatch == NONE else task.microbatch,
         }
 
     def further_highlights(self) -> list[tuple[str, str]]:
@@ -139,6 +174,43 @@ def print_cautions(results: Sequence[Prediction]) -> None:
     lines = [f"{result.name} {each}\n" for result in results for each in _cautions(result)]
     if lines:
         output().print(Text("".join(lines)))
+
+
+def memory_record(result: Prediction) -> dict[str, Any]:
+    """What each rank's devices hold over the step, thinned to its highest moments."""
+    if not result.physical:
+        return {}
+    curves = (curve.thinned(MOMENTS) for curve in result.memory_curves)
+    return {
+        "memory_over_time": [
+            {
+                "rank": curve.rank,
+                "time": [float(f"{time:.6g}") for time in curve.time.tolist()],
+                "gb": [float(f"{total:.6g}") for total in curve.total.tolist()],
+            }
+            for curve in curves
+        ]
+    }
+
+
+def print_peak(result: Prediction) -> None:
+    """Two lines on standard output: where and when most memory is taken, and of what."""
+    if not result.physical:
+        return
+    record = result.record
+    peak, parts = record["memory_peak"], record["memory_parts_gb"]
+    largest_first = sorted(parts.items(), key=lambda part: -part[1])
+    made_of = ", ".join(f"{name} {size:.1f}" for name, size in largest_first if size >= SHOWN_GB)
+    during = peak["operation"]
+    if peak["stage"] is not None:
+        during += f" of micro-batch {peak['microbatch']} through stage {peak['stage']}"
+    low, high = record["memory_reserved_low_gb"], record["memory_reserved_high_gb"]
+    output().print(
+        Text(
+            f"most memory on rank {peak['rank']}, {in_words(peak['time'])} after the start, in "
+            f"{during}\nin GB: {made_of}; {low:.1f} to {high:.1f} reserved\n"
+        )
+    )
 
 
 def print_not_modelled(result: Prediction) -> None:

@@ -16,16 +16,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bfpp import options as shared
 from bfpp.model_options import add_model_argument, model_of
 from bfpp.schedules import Configuration, InvalidInput
+from bfpp.schedules.communication import FULLY_SHARDED
+from bfpp.schedules.cut import CUTS
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.evaluation import nearest_first, nothing_can_fit
 from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
+from bfpp.sim.experiment import OPTIONS
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
 from bfpp.sim.pruning import TOO_LARGE, Found, evaluate_best, most_promising_first
 from bfpp.sim.search import Problem, configurations
+
+ALL = "all"
+"""For a run of micro-batches of any length."""
 
 PASSES_AT_ONCE = 2**15
 """Passes of micro-batches that one piece of work simulates, in many configurations or in one."""
@@ -58,6 +64,23 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"{title} devices; several are searched together (default: 1)",
         )
+    for name, title in (("--precision", "precisions"), ("--recompute", "recomputations")):
+        parser.add_argument(
+            name,
+            nargs="+",
+            default=[],
+            metavar="NAME",
+            help=f"{title}; several are searched together (default: the implementation's)",
+        )
+    for name in FULLY_SHARDED:
+        _add_choices(parser, name)
+    parser.add_argument(
+        "--cut",
+        nargs="+",
+        default=[],
+        choices=list(CUTS),
+        help="rules for uneven stages; several are searched together (default: equal stages alone)",
+    )
     parser.add_argument(
         "--schedule",
         action="append",
@@ -87,6 +110,26 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_choices(parser: argparse.ArgumentParser, name: str) -> None:
+    """A choice of full sharding: one or several values."""
+    option, (default,) = OPTIONS[name], getattr(Problem, name)
+    purpose = option.help.partition(" (default")[0]
+    parser.add_argument(
+        f"--{name.replace('_', '-')}",
+        nargs="+",
+        type=str if option.choices else shared.whole_number if default else _number_or_all,
+        choices=option.choices or None,
+        default=[default],
+        metavar=None if option.choices else "N",
+        help=f"{purpose}; several are searched together (default: {default or ALL})",
+    )
+
+
+def _number_or_all(text: str) -> int | None:
+    """So many, or as many as there are."""
+    return None if text == ALL else shared.whole_number(text)
+
+
 def problem_of(options: argparse.Namespace) -> Problem:
     """What the options ask to be searched; raises `InvalidInput` for what is too large."""
     limits = {"--gpus": (options.gpus, MOST_DEVICES)}
@@ -104,6 +147,10 @@ def problem_of(options: argparse.Namespace) -> Problem:
         find_implementation(options.implementation, constants.implementations),
         tuple(options.cp),
         tuple(options.ep),
+        tuple(options.precision),
+        tuple(options.recompute),
+        tuple(options.cut),
+        **{name: tuple(getattr(options, name)) for name in FULLY_SHARDED},
     )
 
 

@@ -48,12 +48,17 @@ def search(
     implementation: str = PAPER.name,
     cp: Sequence[int] = (1,),
     ep: Sequence[int] = (1,),
+    precision: Sequence[str] = (),
+    recompute: Sequence[str] = (),
     workers: int = 1,
+    **full_sharding: Sequence[Any],
 ) -> list[dict[str, Any]]:
     """Every way to train a model on some GPUs that fits, highest throughput first.
 
     A record holds the values of the experiment and its prediction; `batch` is in samples,
-    and several are searched together, as are sizes of context- and expert-parallel groups.
+    and several are searched together, as are sizes of context- and expert-parallel groups,
+    precisions, what is recomputed, and choices of full sharding: `gather_per=("run", "step")`,
+    `reduce_per`, `run_length`, `weight_buffers`, `prefetch`.
     With more than one of `workers`, they are processes, and a script needs
     `if __name__ == "__main__"`.
     """
@@ -66,6 +71,9 @@ def search(
         find_implementation(implementation),
         tuple(cp),
         tuple(ep),
+        tuple(precision),
+        tuple(recompute),
+        **{name: tuple(values) for name, values in full_sharding.items()},
     )
     chosen = configurations(problem)
     if workers == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from bfpp.schedules.invalid import InvalidConfiguration
@@ -107,6 +107,17 @@ class Communication:
     def reduces_runs(self) -> bool:
         """Whether gradients are reduced after each run that adds any."""
         return self.sharding is Sharding.FULL and self.reduce_per is Per.RUN
+
+    @property
+    def without_idle_choices(self) -> Communication:
+        """The same, with the default of each choice of full sharding that changes nothing."""
+        full, of_runs = self.sharding is Sharding.FULL, self.gathers_runs or self.reduces_runs
+        counts = dict(
+            zip(FULLY_SHARDED, (full, full, of_runs, *[self.gathers_runs] * 2), strict=True)
+        )
+        default = Communication()
+        idle = {name: getattr(default, name) for name in FULLY_SHARDED if not counts[name]}
+        return replace(self, **idle)
 
     def require(self) -> None:
         """Raise `InvalidConfiguration` for what leaves no meaning to something else."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bfpp.schedules.communication import Communication
+from bfpp.schedules.communication import Communication, Sharding
 from bfpp.schedules.degrees import Degrees
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.lowering import build_graph, require_communication
+from bfpp.schedules.lowering import build_graph
+from bfpp.schedules.precision import Precision
+from bfpp.schedules.recomputation import Recomputation
 from bfpp.schedules.steps import Schedule
 
 
@@ -19,7 +21,9 @@ class Configuration:
     """A schedule on a grid of devices, and the batch that it divides.
 
     `loops` stages on each rank (virtual pipeline stages), of `units_per_stage` units each;
-    `microbatches` of `microbatch_size` samples on each replica.
+    `microbatches` of `microbatch_size` samples on each replica. `precision` and `recompute` are the
+    software's own if they are not given; `cut` is the layers of each stage, by default as equal as
+    can be.
     """
 
     schedule: Schedule
@@ -29,6 +33,9 @@ class Configuration:
     loops: int = 1
     units_per_stage: int | tuple[int, ...] = 1
     communication: Communication = field(default_factory=Communication)
+    precision: Precision | None = None
+    recompute: Recomputation | None = None
+    cut: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.microbatch_size < 1:
@@ -56,7 +63,9 @@ class Configuration:
     def require(self) -> None:
         """Raise `InvalidConfiguration` where the schedule cannot run."""
         self.schedule.require(self.layout)
-        require_communication(self.layout, self.communication)
+        self.communication.require()
+        if self.layout.copies and self.communication.sharding is Sharding.FULL:
+            self.graph()  # only this tells whether copies meet for each run
 
     def graph(self) -> TaskGraph:
         """The task graph; raises `InvalidConfiguration` where the schedule cannot run."""

@@ -7,55 +7,62 @@ weight halves of backward passes take what slots are left. How far the legs are 
 many micro-batches are alive.
 
 The block repeats while the pipeline is full. Before and after that (rank 0 has not yet run its
-first input half of stage 0, or has run its last forward pass of it) a pass moves to the earliest
-free slot after those that it waits for in which its rank's activations do not exceed the block's.
+first input half of stage 0, or has run its last forward pass of it) a pass or a weight half moves
+to the earliest free slot after those that it waits for in which its rank's activations do not
+exceed the block's. Slots in which nothing can run are dropped then, and passes move once more, also
+to slots of weight halves, which run later instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.steps import OnVee, Step, backward_input, backward_weight, forward
 
 PERIOD = 6
 """Slots from one micro-batch to the next: the passes of two stages, forward and in two halves."""
 
-FORWARD_DOWN, FORWARD_UP, INPUT_DOWN, INPUT_UP = range(4)
-"""The legs of a micro-batch. Forward passes end where they began, so backward ones go as they."""
+FORWARD_DOWN, FORWARD_UP, INPUT_DOWN, INPUT_UP, WEIGHT = range(5)
+"""The legs of a micro-batch, and its weight halves.
 
-Slots = tuple[int, int, int, int]
+Forward passes end where they began, so backward ones go as they.
+"""
+
+FORWARDS, INPUTS = (FORWARD_DOWN, FORWARD_UP), (INPUT_DOWN, INPUT_UP)
+
+Legs = tuple[int, int, int, int]
 """In which slot a rank runs each leg of the first micro-batch."""
 
-Pass = tuple[int, int, int]
-"""(rank, leg, micro-batch)"""
+Slots = dict[tuple[int, int], int]
+"""In which slot a rank runs each (leg, micro-batch); its weight halves are numbered in turn."""
 
 
 class _ControllableMemory(OnVee):
     """A building block, repeated."""
 
-    def block(self, ranks: int, rank: int) -> Slots:
+    def block(self, ranks: int, rank: int) -> Legs:
         """The slots of a rank's legs."""
         raise NotImplementedError
 
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
-        """The passes in the order of their slots, and weight halves in the slots between them."""
+        """All in the order of their slots; weight halves in the order of the input halves."""
         block = tuple(self.block(layout.pp, each) for each in range(layout.pp))
+        slots = _slots(block, layout.microbatches)[rank]
         down, up = layout.stages_of(rank)
-        stage_of = {FORWARD_DOWN: down, FORWARD_UP: up, INPUT_DOWN: up, INPUT_UP: down}
-        waiting: list[Step] = []
-        free = 0
-        for slot, leg, microbatch in _slots(block, layout.microbatches)[rank]:
-            yield from waiting[: slot - free]
-            waiting = waiting[slot - free :]
-            free = slot + 1
-            if leg in (FORWARD_DOWN, FORWARD_UP):
-                yield forward(stage_of[leg], microbatch)
+        weights: deque[Step] = deque()
+        for leg, microbatch in sorted(slots, key=slots.__getitem__):
+            stage = down if leg in (FORWARD_DOWN, INPUT_UP) else up
+            if leg == WEIGHT:
+                yield weights.popleft()
+            elif leg in FORWARDS:
+                yield forward(stage, microbatch)
             else:
-                yield backward_input(stage_of[leg], microbatch)
-                waiting.append(backward_weight(stage_of[leg], microbatch))
-        yield from waiting
+                yield backward_input(stage, microbatch)
+                weights.append(backward_weight(stage, microbatch))
 
 
 class VHalf(_ControllableMemory):
@@ -64,7 +71,7 @@ class VHalf(_ControllableMemory):
     name = "v-half"
     summary = "on a V, 2 stages a rank; backward passes in halves, half the memory of 1F1B"
 
-    def block(self, ranks: int, rank: int) -> Slots:
+    def block(self, ranks: int, rank: int) -> Legs:
         """Legs down are half as fast as legs up."""
         apart = 0 if ranks % 2 else 3  # else two legs would meet in a slot
         back = 3 * ranks + apart
@@ -77,7 +84,7 @@ class VMin(_ControllableMemory):
     name = "v-min"
     summary = "on a V, 2 stages a rank; backward passes in halves, a third of the memory of 1F1B"
 
-    def block(self, ranks: int, rank: int) -> Slots:
+    def block(self, ranks: int, rank: int) -> Legs:
         """All legs without a pause, and each next one at once."""
         apart = 0 if ranks % 3 else 2  # else two legs would meet in a slot
         back = 2 * ranks + apart
@@ -85,64 +92,97 @@ class VMin(_ControllableMemory):
 
 
 @lru_cache(maxsize=8)
-def _slots(block: tuple[Slots, ...], microbatches: int) -> list[list[tuple[int, int, int]]]:
-    """For each rank, its (slot, leg, micro-batch) in turn."""
-    slot = {
-        (rank, leg, microbatch): first + PERIOD * microbatch
-        for rank, legs in enumerate(block)
-        for leg, first in enumerate(legs)
-        for microbatch in range(microbatches)
-    }
-    passes: list[dict[int, int]] = [{} for _ in block]
-    for (rank, leg, _), at in slot.items():
-        passes[rank][at] = leg
-    most = max(map(_peak, passes))
-    full, drains = slot[0, INPUT_UP, 0], slot[0, FORWARD_DOWN, microbatches - 1]
-    for each, at in sorted(slot.items(), key=lambda item: (item[1], item[0])):
+def _slots(block: tuple[Legs, ...], microbatches: int) -> list[Slots]:
+    """The slots of each rank."""
+    repeated: list[Slots] = [
+        {
+            (leg, microbatch): first + PERIOD * microbatch
+            for leg, first in enumerate(legs)
+            for microbatch in range(microbatches)
+        }
+        for legs in block
+    ]
+    slots = [_with_weights(each) for each in repeated]
+    most = max(map(_peak, slots))
+    squeezed = _squeezed(_moved(slots, most))
+    passes = [{each: at for each, at in of.items() if each[0] != WEIGHT} for of in squeezed]
+    return [_with_weights(each) for each in _moved(passes, most)]
+
+
+def _with_weights(slots: Slots) -> Slots:
+    """With weight halves in the first free slots after their input halves, if there are none."""
+    if (WEIGHT, 0) in slots:
+        return slots
+    found, taken, free = dict(slots), set(slots.values()), 0
+    for number, at in enumerate(_inputs(slots)):
+        free = max(free, at) + 1
+        while free in taken:
+            free += 1
+        found[WEIGHT, number] = free
+    return found
+
+
+def _inputs(slots: Slots) -> list[int]:
+    return sorted(at for (leg, _), at in slots.items() if leg in INPUTS)
+
+
+def _peak(slots: Slots) -> int:
+    """The most activations alive on a rank."""
+    alive = most = 0
+    filled = _with_weights(slots)
+    for leg, _ in sorted(filled, key=filled.__getitem__):
+        alive += (leg in FORWARDS) - (leg == WEIGHT)
+        most = max(most, alive)
+    return most
+
+
+def _in_order(ranks: Sequence[Slots]) -> list[tuple[int, int, tuple[int, int]]]:
+    """(slot, rank, what runs there) of all, in time."""
+    return sorted((at, rank, each) for rank, of in enumerate(ranks) for each, at in of.items())
+
+
+def _ready(ranks: Sequence[Slots], rank: int, leg: int, number: int) -> int:
+    """The first slot after the same leg on the rank before, the leg before, and the last one."""
+    slots = ranks[rank]
+    waits = [slots[leg, number - 1]] if number else [NONE]
+    if leg == WEIGHT:
+        waits.append(_inputs(slots)[number])
+    else:
+        before = rank - 1 if leg in (FORWARD_DOWN, INPUT_DOWN) else rank + 1
+        waits += [ranks[before][leg, number]] if 0 <= before < len(ranks) else []
+        waits += [slots[leg - 1, number]] if leg else []
+    return max(waits) + 1
+
+
+def _moved(ranks: list[Slots], most: int) -> list[Slots]:
+    """All to earlier slots, but for what runs while the pipeline is full."""
+    full = ranks[0][INPUT_UP, 0]
+    drains = max(at for (leg, _), at in ranks[0].items() if leg == FORWARD_DOWN)
+    taken = [set(slots.values()) for slots in ranks]
+    for at, rank, each in _in_order(ranks):
         if full <= at <= drains:
             continue
-        rank, leg, _ = each
-        ready = max((slot[other] + 1 for other in _waits_for(each, len(block))), default=0)
-        for earlier in range(ready, at):
-            if earlier in passes[rank]:
+        for earlier in range(_ready(ranks, rank, *each), at):
+            if earlier in taken[rank]:
                 continue
-            moved = {**passes[rank], earlier: leg}
-            del moved[at]
+            moved = {**ranks[rank], each: earlier}
             if _peak(moved) <= most:
-                passes[rank], slot[each] = moved, earlier
+                ranks[rank] = moved
+                taken[rank] ^= {at, earlier}
                 break
-    return [
-        sorted((at, leg, number) for (of, leg, number), at in slot.items() if of == rank)
-        for rank in range(len(block))
-    ]
+    return ranks
 
 
-def _waits_for(each: Pass, ranks: int) -> Iterable[Pass]:
-    """The same leg on the rank before, the leg before, and the micro-batch before."""
-    rank, leg, microbatch = each
-    before = rank - 1 if leg in (FORWARD_DOWN, INPUT_DOWN) else rank + 1
-    if 0 <= before < ranks:
-        yield before, leg, microbatch
-    if leg:
-        yield rank, leg - 1, microbatch
-    if microbatch:
-        yield rank, leg, microbatch - 1
-
-
-def _peak(passes: Mapping[int, int]) -> int:
-    """The most activations alive on a rank whose weight halves take the slots between passes."""
-    alive = waiting = most = 0
-    for slot in range(max(passes) + 1):
-        leg = passes.get(slot)
-        if leg is None:
-            alive -= waiting > 0
-            waiting -= waiting > 0
-        elif leg in (FORWARD_DOWN, FORWARD_UP):
-            alive += 1
-            most = max(most, alive)
-        else:
-            waiting += 1
-    return most
+def _squeezed(ranks: list[Slots]) -> list[Slots]:
+    """The same orders, without the slots in which nothing can run."""
+    found: list[Slots] = [{} for _ in ranks]
+    free = [0] * len(ranks)
+    for _, rank, each in _in_order(ranks):
+        leg, _ = each
+        ready = 0 if leg == WEIGHT else _ready(found, rank, *each)
+        found[rank][each] = max(free[rank], ready)
+        free[rank] = found[rank][each] + 1
+    return found
 
 
 V_HALF = VHalf()

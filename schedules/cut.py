@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from itertools import pairwise
 
+from bfpp.schedules.cut_formats import is_layout, is_modules, layers_of, read_layout, read_modules
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.steps import Schedule
+
+
+class Balance(StrEnum):
+    """What the largest stage shall take as little of as can be."""
+
+    TIME = "time"
+    MEMORY = "memory"
 
 
 def cut_layers(
@@ -63,18 +72,34 @@ CUTS: dict[str, Callable[[int, int], tuple[int, ...]]] = {
 """Rules that say how many layers each stage has."""
 
 
-def cut_of(cut: str, layers: int, stages: int) -> tuple[int, ...]:
-    """The layers of each stage that a rule's name or a list such as `7,8,8,7` means.
+def given_cut(cut: str, predictions: int = 0) -> tuple[int, ...] | None:
+    """The layers of each stage that a text says itself; None of a rule's name.
 
-    Raises `InvalidConfiguration` for a list of other stages or layers.
+    A list such as `7,8,8,7`, a layout of Megatron-LM's with as many `predictions`, or
+    torchtitan's names of modules.
     """
     if cut in CUTS:
-        return CUTS[cut](layers, stages)
+        return None
+    if is_layout(cut):
+        return layers_of(read_layout(cut), predictions)
+    if is_modules(cut):
+        return layers_of(read_modules(cut))
     if not _LIST.fullmatch(cut):
         raise InvalidConfiguration(
-            "cut", f"{cut!r} is neither one of {', '.join(CUTS)} nor numbers of layers: 7,8,8,7"
+            "cut",
+            f"{cut!r} is neither one of {', '.join(CUTS)}, nor numbers of layers (7,8,8,7), nor "
+            "Megatron-LM's layout (Et*7|(t*8|)*2t*7L), nor torchtitan's lists of names",
         )
-    found = tuple(int(count) for count in cut.split(","))
+    return tuple(int(count) for count in cut.split(","))
+
+
+def cut_of(cut: str, layers: int, stages: int, predictions: int = 0) -> tuple[int, ...]:
+    """The layers of each stage that a rule's name or a text means.
+
+    Raises `InvalidConfiguration` for a text of other stages or layers.
+    """
+    if (found := given_cut(cut, predictions)) is None:
+        return CUTS[cut](layers, stages)
     if len(found) != stages or sum(found) != layers:
         raise InvalidConfiguration(
             "cut",

@@ -8,22 +8,35 @@ from bfpp.schedules.invalid import InvalidConfiguration, did_you_mean
 
 FIELD = "precision"
 
+HALF_PRECISION = 2
+"""Bytes of a half-precision number."""
+
 FULL_PRECISION = 4
 """Bytes of a full-precision number."""
 
 
 class Precision(StrEnum):
-    """The precision of weights and activations; the optimizer's is at least full."""
+    """The precision of weights and activations; the optimizer's is at least full.
+
+    The last five are bfloat16 with narrow operands of products, by the recipes of Transformer
+    Engine: FP8 with one scale a tensor, of the steps before (`delayed`) or its own (`current`), or
+    one a block; MXFP8 and NVFP4.
+    """
 
     BF16 = "bf16"
     FP16 = "fp16"
     FP32 = "fp32"
     FP64 = "fp64"
+    FP8_DELAYED = "fp8-delayed"
+    FP8_CURRENT = "fp8-current"
+    FP8_BLOCK = "fp8-block"
+    MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
 
     @property
     def bytes(self) -> int:
-        """Bytes of a number."""
-        return _BYTES[self]
+        """Bytes of a number, but of operands that are quantised."""
+        return _BYTES.get(self, HALF_PRECISION)
 
     @property
     def is_mixed(self) -> bool:
@@ -31,15 +44,25 @@ class Precision(StrEnum):
         return self.bytes < FULL_PRECISION
 
 
-_BYTES = {Precision.BF16: 2, Precision.FP16: 2, Precision.FP32: 4, Precision.FP64: 8}
+class Format(StrEnum):
+    """What the operands of products are quantised to: by the tensor, or by blocks of their own."""
+
+    FP8 = "fp8"
+    FP8_BLOCK = "fp8-block"
+    MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
+
+
+_BYTES = {Precision.FP32: 4, Precision.FP64: 8}
 
 ALIASES = {
     "bfloat16": Precision.BF16,
     "float16": Precision.FP16,
     "float32": Precision.FP32,
     "float64": Precision.FP64,
+    "fp8": Precision.FP8_DELAYED,
 }
-"""PyTorch's names."""
+"""PyTorch's names, and what Megatron-LM takes `--fp8-format` alone for."""
 
 
 def parse_precision(text: str) -> Precision:

@@ -21,6 +21,7 @@ from bfpp.schedules import (
     one_forward_one_backward,
     sequence_slices,
     zero_bubble,
+    zero_bubble_breadth_first,
     zero_bubble_vee,
 )
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidInput, did_you_mean
@@ -40,6 +41,8 @@ BUILT_IN = (
     zero_bubble.ZB_H1,
     zero_bubble.ZB_H2,
     zero_bubble.ZB_1P,
+    zero_bubble_breadth_first.BF_SPLIT,
+    zero_bubble_breadth_first.ZB_BF,
     zero_bubble_vee.SCHEDULE,
     controllable_memory.V_HALF,
     controllable_memory.V_MIN,

@@ -21,18 +21,9 @@ from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import CORE_ATTENTION, LATENT_UP
 from bfpp.sim.efficiency import Product
 from bfpp.sim.elementwise import MASK, OTHER, elementwise, norm, residual
+from bfpp.sim.linear import Division, Linear
 from bfpp.sim.matrices import LatentAttention
-from bfpp.sim.operators import (
-    Collective,
-    Division,
-    Execution,
-    Kernel,
-    Linear,
-    Operator,
-    Tensor,
-    Way,
-    Work,
-)
+from bfpp.sim.operators import Collective, Execution, Kernel, Operator, Tensor, Way, Work
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values."""
@@ -61,7 +52,7 @@ def attention_operators(execution: Execution) -> tuple[Operator, ...]:
         norm(execution, "attention norm", layer_input, normed),
         *of_heads,
         *_exchanged(execution, heads, mixed),
-        projection.operator(execution),
+        *projection.operators(execution),
         residual(
             execution, "attention residual", [layer_input, out], own("mlp input", model.hidden)
         ),
@@ -82,7 +73,7 @@ def _projected(execution: Execution, normed: Tensor, heads: Heads) -> tuple[Oper
         moved = (2 * projected.bytes, 2 * projected.bytes)
         kernels = (3, 3)
     copies = elementwise("heads", OTHER, moved, kernels, [projected], heads)
-    return qkv.operator(execution), copies
+    return *qkv.operators(execution), copies
 
 
 def _latent(
@@ -100,7 +91,9 @@ def _latent(
         name: str, reads: Tensor, writes: Tensor, widths: tuple[int, int], division: Division
     ) -> None:
         module = OTHER if division is Division.WHOLE else LATENT_UP
-        operators.append(Linear(name, module, reads, writes, *widths, division).operator(execution))
+        operators.extend(
+            Linear(name, module, reads, writes, *widths, division).operators(execution)
+        )
 
     def down(name: str, rank: int, beside: int = 0) -> Tensor:
         made, scaled = own(f"{name} latent", rank + beside), own(f"{name} normed", rank)

@@ -33,8 +33,8 @@ class Checkpointed:
         """The operators that run forward again."""
         if LAYER in self.modules:
             return self.operators
-        again = frozenset().union(*map(_parts, self.modules))
-        return tuple(each for each in self.operators if each.module in again)
+        again = {each for module in self.modules for each in self.of(module)}
+        return tuple(each for each in self.operators if each in again)
 
     @cached_property
     def saved(self) -> frozenset[Tensor]:
@@ -60,6 +60,17 @@ class Checkpointed:
             self.saved_bytes
         )
 
+    @cached_property
+    def quantised_parameters(self) -> int:
+        """Weights that their products take quantised."""
+        products = [
+            product
+            for each in self.operators
+            if each.forward.format is not None
+            for product in each.forward.products
+        ]
+        return sum(product.columns * product.depth * product.batch for product in products)
+
     def _segments(self) -> list[Sequence[Operator]]:
         """The operators of each module that is recomputed, together."""
         if LAYER in self.modules:
@@ -67,8 +78,16 @@ class Checkpointed:
         return [self.of(module) for module in sorted(self.modules)]
 
     def of(self, module: str) -> list[Operator]:
-        """The operators of a module."""
-        return [each for each in self.operators if each.module in _parts(module)]
+        """The operators of a module; what quantises an output that is discarded is one too."""
+        own = [each for each in self.operators if each.module in _parts(module)]
+        if module not in DISCARDED:
+            return own
+        made = {tensor for each in own for tensor in each.writes}
+        return own + [
+            each
+            for each in self.operators
+            if each.quantises and made.issuperset(each.reads) and each not in own
+        ]
 
 
 @cache

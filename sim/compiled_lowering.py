@@ -16,7 +16,6 @@ from bfpp.schedules import Communication, Layout, Order, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers
 from bfpp.schedules.graph import Lane, kinds_of
 from bfpp.schedules.lowering import lower_steps as lower_by_columns
-from bfpp.schedules.lowering import require_communication
 from bfpp.schedules.lowering.posting import posted
 from bfpp.schedules.lowering.step_table import Steps, step_table
 from bfpp.schedules.operations import OPERATIONS, STREAMS
@@ -38,9 +37,10 @@ def join(orders: Sequence[Order], layout: Layout) -> Steps:
 
 def lower_steps(steps: Steps, layout: Layout, communication: Communication, name: str) -> TaskGraph:
     """The task graph of orders that have been joined."""
-    if not WORK.pays:
+    # Copies that gather and reduce run by run are told there alone: few are searched.
+    if not WORK.pays or (layout.copies and communication.sharding is Sharding.FULL):
         return lower_by_columns(steps, layout, communication, name)
-    require_communication(layout, communication)
+    communication.require()
     return posted(_lower(steps, layout, communication, name))
 
 

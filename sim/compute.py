@@ -22,7 +22,7 @@ from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import NO_RECOMPUTATION, Recomputation
 from bfpp.sim.checkpointing import Checkpointed
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.collectives import GroupPlace, collective_seconds
+from bfpp.sim.collectives import collective_seconds
 from bfpp.sim.efficiency import (
     attention_seconds,
     product_seconds,
@@ -33,6 +33,7 @@ from bfpp.sim.ends import embedding_operators, head_operators, prediction_operat
 from bfpp.sim.implementation import Implementation
 from bfpp.sim.layer import layer_operators
 from bfpp.sim.operators import Collective, Execution, Kernel, Work
+from bfpp.sim.place import GroupPlace
 from bfpp.sim.unit_layers import Layers
 
 GRAPH_LAUNCH = 1.5e-6
@@ -215,9 +216,10 @@ def _device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
 def _kernel_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     """Seconds of the kernels of some work."""
     device, precision = shape.cluster.device, shape.execution.precision
+    operands = work.format or precision
     moving = traffic_seconds if work.kind is Kernel.ELEMENTWISE else streaming_seconds
     seconds = work.seconds + moving(device, work.bytes) + work.kernels * device.launch_seconds
-    seconds += sum(product_seconds(device, each, precision) for each in work.products)
+    seconds += sum(product_seconds(device, each, operands) for each in work.products)
     if work.attention:
         speed = shape.implementation.attention_speed or device.attention
         share = speed.uneven_heads if work.kind is Kernel.UNEVEN_ATTENTION else 1.0
@@ -236,13 +238,13 @@ def blocked_seconds(shape: Shape, collective: Collective) -> float:
     """
     cluster, place = shape.cluster, group_place(shape, collective.group)
     moving = collective_seconds(collective, place, cluster)
-    waiting = log2(place.members) * cluster.intra_node.synchronisation
+    waiting = log2(place.members) * cluster.levels[0].synchronisation
     shown = 1 - shape.implementation.tensor_overlap if collective.hideable else 1.0
     return shown * (moving + waiting)
 
 
 def group_place(shape: Shape, group: Group) -> GroupPlace:
-    """How many devices a group has, and how many of them are on one node.
+    """Where the devices of a group are.
 
     Devices are numbered tensor-parallel first, then context-parallel; experts are divided over
     those that come one after the other.
@@ -253,4 +255,4 @@ def group_place(shape: Shape, group: Group) -> GroupPlace:
         Group.CP: (execution.cp, execution.tp),
         Group.EP: (execution.ep, 1),
     }[group]
-    return GroupPlace.of(members, stride, shape.cluster.gpus_per_node)
+    return GroupPlace.of(members, stride, shape.cluster.levels)

@@ -6,6 +6,8 @@ from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.sim.operators import Execution
 
+NARROW = "needs a precision of narrow products, such as fp8-block"
+
 
 def require_divisible(execution: Execution) -> None:
     """Raise `InvalidConfiguration` for what cannot be divided: heads, the sequence, experts."""
@@ -16,6 +18,8 @@ def require_divisible(execution: Execution) -> None:
 def _faults(execution: Execution) -> list[tuple[str, str]]:
     model, tp, cp, ep = execution.model, execution.tp, execution.cp, execution.ep
     found = []
+    if execution.routing.quantised and execution.quantisation is None:
+        found.append(("quantised_dispatch", NARROW))
     if model.heads % tp:
         found.append(("tp", f"{tp} does not divide {model.name}'s {model.heads} heads"))
     if cp > 1:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
-from bfpp.schedules.precision import Precision
+from bfpp.schedules.precision import Format, Precision
 from bfpp.sim.cluster import AttentionSpeed, Device
 
 RAMP_DEPTH = 128
@@ -53,9 +53,9 @@ class Product(NamedTuple):
         return Product(self.depth, self.columns, self.rows, self.batch)
 
 
-def product_seconds(device: Device, product: Product, precision: Precision) -> float:
+def product_seconds(device: Device, product: Product, precision: Precision | Format) -> float:
     """Seconds of the operations of one (batched) matrix product."""
-    return _padded_flops(device, product) / (device.peak_of(precision) * device.matmul_efficiency)
+    return _padded_flops(device, product) / device.product_rate(precision)
 
 
 def _padded_flops(device: Device, product: Product) -> float:

@@ -6,16 +6,8 @@ from dataclasses import replace
 from functools import cache
 
 from bfpp.sim.elementwise import OTHER, elementwise, norm
-from bfpp.sim.operators import (
-    Collective,
-    Division,
-    Execution,
-    Linear,
-    Operator,
-    Tensor,
-    Way,
-    Work,
-)
+from bfpp.sim.linear import Division, Linear
+from bfpp.sim.operators import Collective, Execution, Operator, Tensor, Way, Work
 
 TOKEN_SCALARS = 3
 """What a loss over a divided vocabulary sums up for each token: maximum, exponentials, target."""
@@ -76,11 +68,11 @@ def head_operators(execution: Execution) -> tuple[Operator, ...]:
     normed = execution.own("head normed", model.hidden)
     width = model.padded_vocabulary(ranks)
     logits = execution.divided("logits", width)
-    output = Linear("output", OTHER, normed, logits, model.hidden, width, Division.COLUMNS)
+    output = Linear("output", OTHER, normed, logits, model.hidden, width, Division.COLUMNS, False)
     return (
         *_head_layers(execution, last),
         norm(execution, "head norm", last, normed),
-        output.operator(execution),
+        *output.operators(execution),
         _loss(execution, logits),
     )
 
@@ -89,10 +81,8 @@ def _head_layers(execution: Execution, last: Tensor) -> list[Operator]:
     """Products of hidden size, whole on each device."""
     hidden = execution.model.hidden
     whole = replace(execution, sequence_parallel=False)
-    return [
-        Linear("head layer", OTHER, last, last, hidden, hidden, Division.WHOLE).operator(whole)
-        for _ in range(execution.model.head_layers)
-    ]
+    layer = Linear("head layer", OTHER, last, last, hidden, hidden, Division.WHOLE, False)
+    return [*layer.operators(whole)] * execution.model.head_layers
 
 
 @cache
@@ -113,7 +103,7 @@ def prediction_operators(execution: Execution) -> tuple[Operator, ...]:
         norm(execution, "state norm", state, parts[0]),
         norm(execution, "known norm", known, parts[1]),
         elementwise("prediction input", OTHER, (2 * both.bytes,) * 2, (1, 1), parts, both),
-        product.operator(execution),
+        *product.operators(execution),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import inf
 
-from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule, TaskGraph
+from bfpp.schedules import Communication, Configuration, Layout, Schedule, TaskGraph
 from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import SOURCE
 from bfpp.sim.compiled_lowering import join, lower_steps
@@ -34,20 +34,23 @@ class Evaluation:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._physical: dict[tuple[Degrees, int], PhysicalCosts] = {}
+        self._physical: dict[tuple[object, ...], PhysicalCosts] = {}
         # Of neighbours alone: their order puts those with the same one beside each other.
         self.steps = lru_cache(1)(_steps)
         self.graph = lru_cache(1)(self._graph)
 
     def physical(self, configuration: Configuration) -> PhysicalCosts:
         """The cost model of a configuration; the number of pipeline ranks is the graph's."""
-        return self._physical_of(configuration.degrees, configuration.microbatch_size)
-
-    def _physical_of(self, degrees: Degrees, microbatch_size: int) -> PhysicalCosts:
-        key = replace(degrees, pp=1), microbatch_size
+        key = (
+            replace(configuration.degrees, pp=1),
+            configuration.microbatch_size,
+            configuration.precision,
+            configuration.recompute,
+            configuration.cut,
+        )
         if key not in self._physical:
-            found = self._physical[key] = self._problem.physical(degrees, microbatch_size)
-            vars(found)["one_sample"] = self._physical_of(degrees, 1)
+            found = self._physical[key] = self._problem.physical_of(configuration)
+            vars(found)["one_sample"] = self.physical(replace(configuration, microbatch_size=1))
         return self._physical[key]
 
     def graph_of(self, configuration: Configuration) -> TaskGraph:
@@ -71,10 +74,10 @@ class Evaluation:
         physical, sharding = self.physical(configuration), configuration.communication.sharding
         return least_memory(physical, configuration.layout, sharding)
 
-    def most_tflops(self, configuration: Configuration) -> float:
+    def most_samples_per_second(self, configuration: Configuration) -> float:
         """The throughput of a step in which the busiest rank never waits."""
         physical, layout = self.physical(configuration), configuration.layout
-        return physical.hardware_flops(layout) / physical.shortest_step(layout) / 1e12
+        return physical.batch(layout) / physical.shortest_step(layout)
 
     def _graph(self, schedule: Schedule, layout: Layout, communication: Communication) -> TaskGraph:
         return lower_steps(self.steps(schedule, layout), layout, communication, schedule.name)

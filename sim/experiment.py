@@ -27,7 +27,7 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.attention import Attention, ContextExchange, parse_attention, parse_exchange
 from bfpp.schedules.communication import CHOICES
-from bfpp.schedules.cut import cut_of, default_division
+from bfpp.schedules.cut import Balance, cut_of, default_division, even_cut, given_cut
 from bfpp.schedules.invalid import chosen, did_you_mean
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
@@ -46,6 +46,7 @@ from bfpp.sim.numbers import (
     real,
     whole,
 )
+from bfpp.sim.optimizer_states import STATES, OptimizerStates
 
 if TYPE_CHECKING:
     # Loaded where a model is simulated, so that abstract costs are there soon.
@@ -242,6 +243,9 @@ class Experiment:
         "count",
         "tokens of a sequence (default: the model's; a config.json has only the longest)",
     )
+    prediction: bool = _option(
+        True, PHYSICAL, "flag", "without: the model's prediction modules (MTP) are left out"
+    )
     cluster: Cluster | str | None = _option(
         None, PHYSICAL, "name", "a preset, or a TOML file", "NAME|FILE"
     )
@@ -254,7 +258,47 @@ class Experiment:
         choices=tuple(IMPLEMENTATIONS),
     )
     precision: Precision | str | None = _option(
-        None, PHYSICAL, "name", "fp16, bf16, fp32 or fp64 (default: the implementation's)", "NAME"
+        None,
+        PHYSICAL,
+        "name",
+        "fp16, bf16, fp32 or fp64; or bf16 with products of narrower operands: fp8-delayed, "
+        "fp8-current, fp8-block, mxfp8 or nvfp4 (default: the implementation's)",
+        "NAME",
+    )
+    quantised_weights: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "weights that products take quantised are kept and gathered so (Megatron's "
+        "--fp8-param-gather)",
+    )
+    moments: str | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "what Adam's two moments are kept in (default: fp32)",
+        choices=STATES["moments"],
+    )
+    master_weights: str | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "what the optimizer's copy of the weights is kept in (default: fp32)",
+        choices=STATES["master_weights"],
+    )
+    main_gradients: str | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "what gradients are added up and reduced in (default: the implementation's)",
+        choices=STATES["main_gradients"],
+    )
+    quantised_dispatch: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "tokens are on their way to experts as products take them, and gradients of what those "
+        "make (DeepEP, DeepSeek-V3)",
     )
     recompute: Recomputation | str | None = _option(
         None,
@@ -312,12 +356,31 @@ class Experiment:
     shared_overlap: bool = _option(
         False, PHYSICAL, "flag", "tokens are on their way to experts while the shared ones compute"
     )
+    fused_router: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "routing to experts is a few kernels (Megatron's --moe-router-fusion)",
+    )
+    cuda_graphs: bool = _option(
+        False, PHYSICAL, "flag", "kernels are launched as CUDA graphs, which the host does faster"
+    )
     cut: str | None = _option(
         None,
         PHYSICAL,
-        "name",
-        "layers of each stage: even, fewer-at-ends, or a list such as 7,8,8,7 (default: even)",
+        "text",
+        "layers of each stage: even, fewer-at-ends, a list such as 7,8,8,7, Megatron-LM's layout "
+        "(Et*7|(t*8|)*2t*7L), or torchtitan's lists of names; these say --loops too "
+        "(default: even)",
         "CUT",
+    )
+    balance: Balance | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "layers of each stage such that the largest takes as little as can be: time, or memory at "
+        "its peak",
+        choices=tuple(Balance),
     )
     constants: Constants | str | None = _option(
         None,
@@ -338,6 +401,8 @@ class Experiment:
         object.__setattr__(self, "schedule", self.rule)
         for name, kind in CHOICES.items():
             object.__setattr__(self, name, chosen(kind, name, getattr(self, name)))
+        if self.balance is not None:
+            object.__setattr__(self, "balance", chosen(Balance, "balance", self.balance))
 
     @cached_property
     def rule(self) -> Schedule:
@@ -359,8 +424,22 @@ class Experiment:
     def configuration(self) -> Configuration:
         """How the step is divided, ordered and communicated."""
         loops, units = self._division()
-        degrees = Degrees(self.pp, self.dp, self.tp, self.cp, self.ep, self.dp_replicate)
-        parts = sum(units) if isinstance(units, tuple) else self.pp * loops * units
+        self._require_size(sum(units) if isinstance(units, tuple) else self.pp * loops * units)
+        return Configuration(
+            self.rule,
+            self._degrees,
+            self.microbatches,
+            self.microbatch_size,
+            loops,
+            units,
+            self._communication(),
+            self._precision,
+            self._recomputation,
+            self._cut,
+        )
+
+    def _require_size(self, parts: int) -> None:
+        """Raise `InvalidInput` for a step that is too large to simulate, of so many units."""
         if (passes := parts * self.microbatches * self.rule.slices) > MOST_PASSES:
             raise InvalidInput(
                 f"--pp, --microbatches: {self.microbatches:,} micro-batches through "
@@ -369,20 +448,14 @@ class Experiment:
             )
         if self.pp > MOST_RANKS:
             raise InvalidInput(f"--pp: {self.pp:,} ranks; at most {MOST_RANKS:,} can be simulated")
-        if degrees.devices > MOST_DEVICES:
+        if (devices := self._degrees.devices) > MOST_DEVICES:
             raise InvalidInput(
-                f"--pp, --tp, --dp: {degrees.devices:,} devices; at most {MOST_DEVICES:,} can be "
-                "simulated"
+                f"--pp, --tp, --dp: {devices:,} devices; at most {MOST_DEVICES:,} can be simulated"
             )
-        return Configuration(
-            self.rule,
-            degrees,
-            self.microbatches,
-            self.microbatch_size,
-            loops,
-            units,
-            self._communication(),
-        )
+
+    @property
+    def _degrees(self) -> Degrees:
+        return Degrees(self.pp, self.dp, self.tp, self.cp, self.ep, self.dp_replicate)
 
     def _division(self) -> tuple[int, int | tuple[int, ...]]:
         """Loops, and units of a stage."""
@@ -391,7 +464,7 @@ class Experiment:
                 raise InvalidConfiguration(
                     "units_per_stage", f"{self.rule.name} is looped: its --loops divide a rank"
                 )
-            return self.loops or 1, 1
+            return self._stages // self.pp, 1
         if self.loops not in (None, self.rule.loops):
             held = f" but holds {self.rule.loops} stages a rank" if self.rule.loops > 1 else ""
             raise InvalidConfiguration(
@@ -403,12 +476,42 @@ class Experiment:
         return self.rule.loops, self.units_per_stage or 1
 
     @property
+    def _stages(self) -> int:
+        """How many stages there are: a looped schedule's, as a cut says unless loops are given."""
+        loops = self.loops or self.rule.loops
+        if self.rule.looped and self.loops is None and self.cut is not None:
+            given = given_cut(self.cut, self.transformer.prediction_modules)
+            if given is not None and len(given) % self.pp == 0:
+                return len(given)
+        return len(self.rule.placement(self.pp, loops))
+
+    @cached_property
     def _cut(self) -> tuple[int, ...] | None:
         """The layers of each stage, if they are given."""
+        if self.balance is not None:
+            return self._balanced(self.balance)
         if self.cut is None:
             return None
-        stages = len(self.rule.placement(self.pp, self.loops or self.rule.loops))
-        return cut_of(self.cut, self.transformer.layers, stages)
+        model = self.transformer
+        return cut_of(self.cut, model.layers, self._stages, model.prediction_modules)
+
+    @property
+    def layers_of_stages(self) -> tuple[int, ...]:
+        """The number of layers of each stage of the model."""
+        return self._cut or even_cut(self.transformer.layers, self._stages)
+
+    def _balanced(self, balance: Balance) -> tuple[int, ...]:
+        """The layers of each stage that balance time or memory."""
+        if self.cut is not None:
+            raise InvalidConfiguration("balance", "does not go with --cut")
+        from bfpp.sim.balance import balanced
+
+        self._require_size(self._stages)
+        loops = self._stages // self.pp
+        layout = self.rule.layout(self.pp, self.microbatches, loops)
+        communication = self._communication()
+        physical = self._physical(None)
+        return balanced(balance, physical, self.rule, layout, communication)
 
     def _communication(self) -> Communication:
         """What is communicated, and what of it a cluster's software overlaps."""
@@ -428,6 +531,7 @@ class Experiment:
             model,
             layers=self.layers or model.layers,
             sequence=self.seq_length or model.sequence,
+            prediction_modules=model.prediction_modules if self.prediction else 0,
         )
 
     @cached_property
@@ -438,9 +542,20 @@ class Experiment:
 
     @property
     def _implementation(self) -> Implementation:
-        if isinstance(self.implementation, Implementation):
-            return self.implementation
-        return find_implementation(self.implementation or "paper", self._constants.implementations)
+        usual = self.implementation
+        if not isinstance(usual, Implementation):
+            usual = find_implementation(usual or "paper", self._constants.implementations)
+        usual = replace(usual, cuda_graphs=self.cuda_graphs or usual.cuda_graphs)
+        states = OptimizerStates(self.moments, self.master_weights, self.main_gradients)
+        return states.of(usual, self._precision or usual.precision)
+
+    @property
+    def _recomputation(self) -> Recomputation | None:
+        return _parsed(parse_recomputation, self.recompute)
+
+    @property
+    def _precision(self) -> Precision | None:
+        return _parsed(parse_precision, self.precision)
 
     @cached_property
     def costs(self) -> CostModel:
@@ -458,6 +573,10 @@ class Experiment:
             raise InvalidConfiguration(
                 name, "abstract seconds do not go with --model and --cluster"
             )
+        return self._physical(self._cut)
+
+    def _physical(self, cut: tuple[int, ...] | None) -> PhysicalCosts:
+        """The costs of the model on the cluster, with so many layers in each stage."""
         from bfpp.sim.operators import Routing
         from bfpp.sim.physical import PhysicalCosts
 
@@ -470,21 +589,24 @@ class Experiment:
         return PhysicalCosts(
             model=model,
             cluster=cluster,
-            degrees=self.configuration.degrees,
+            degrees=self._degrees,
             microbatch_size=self.microbatch_size,
             implementation=self._implementation,
-            recompute=_parsed(parse_recomputation, self.recompute),
+            recompute=self._recomputation,
             attention=_parsed(parse_attention, self.attention),
             sequence_parallel=self.sequence_parallel,
-            precision=_parsed(parse_precision, self.precision),
-            cut=self._cut,
+            precision=self._precision,
+            cut=cut,
             exchange=parse_exchange(self.cp_comm),
             routing=Routing(
                 self.capacity_factor,
                 self.expert_imbalance,
                 self.dispatch == "deduplicated",
                 self.shared_overlap,
+                quantised=self.quantised_dispatch,
+                fused=self.fused_router,
             ),
+            quantised_weights=self.quantised_weights,
         )
 
     @property
@@ -629,6 +751,7 @@ _KINDS = {
     "number": (_number, "a number of at least 0"),
     "flag": (_flag, "true or false"),
     "name": (_name, "a name or a path"),
+    "text": (_name, "a text"),
     "choice": (_name, "a name"),
 }
 """How a value of each kind is read, and what it must be."""

@@ -15,31 +15,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
+from typing import NamedTuple
 
 from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import EXPERT_ACTIVATION, EXPERTS, SHARED
 from bfpp.sim.efficiency import Product
 from bfpp.sim.elementwise import activation, elementwise
+from bfpp.sim.linear import Division, Linear, weighted
 from bfpp.sim.matrices import Experts
-from bfpp.sim.operators import (
-    Collective,
-    Copies,
-    Division,
-    Execution,
-    Linear,
-    Operator,
-    Tensor,
-    Way,
-    Work,
-    weighted,
-)
+from bfpp.sim.operators import Collective, Copies, Execution, Operator, Tensor, Way, Work
 
-ROUTING_PASSES = 20
-"""How often each score of a token for an expert goes through memory. Counted in Megatron-LM's
-router: softmax, top-k, masks, the auxiliary loss, maps of rows."""
 
-ROUTING_KERNELS = 60
-"""Kernels of a router that is not fused, in each direction. Counted there, 50 to 60."""
+class RouterCounts(NamedTuple):
+    """How often each score goes through memory, and the kernels of routing, in each direction."""
+
+    passes: int
+    kernels: int
+
+
+ROUTER = RouterCounts(passes=20, kernels=60)
+"""Counted in Megatron-LM's router: softmax, top-k, masks, the auxiliary loss, maps of rows."""
+
+FUSED_ROUTER = RouterCounts(passes=6, kernels=8)
+"""Counted with Transformer Engine's kernels (--moe-router-fusion): top-k with its scores, those for
+the auxiliary loss, that loss, and five for the maps of rows."""
 
 ROUTING_MAPS = 6
 """Numbers that routing keeps for each token and expert: probabilities, masks and maps of rows."""
@@ -55,30 +54,36 @@ def expert_operators(
     def of_rows(name: str, width: float) -> Tensor:
         return Tensor(name, execution.number * rows * width)
 
-    def product(name: str, reads: Tensor, writes: Tensor, depth: int, columns: int) -> Operator:
+    def product(
+        name: str, reads: Tensor, writes: Tensor, depth: int, columns: int
+    ) -> tuple[Operator, ...]:
         each = ceil(rows * execution.ep / experts.routed)
         sizes = Product(each, columns, depth, experts.routed // execution.ep)
-        return weighted(execution, name, EXPERTS, sizes, (reads, writes))
+        return weighted(execution, name, EXPERTS, sizes, (reads, writes), execution.quantisation)
 
     scores = execution.own("router scores", experts.routed)
-    router = Linear("router", EXPERTS, normed, scores, model.hidden, experts.routed, Division.WHOLE)
+    widths = (model.hidden, experts.routed)
+    router = Linear("router", EXPERTS, normed, scores, *widths, Division.WHOLE, quantised=False)
     sent, received = of_rows("rows sent", model.hidden), of_rows("rows received", model.hidden)
     wide = model.expanded(experts.width)
     expanded, active = of_rows("experts expanded", wide), of_rows("experts active", experts.width)
     made, back = of_rows("rows made", model.hidden), of_rows("rows back", model.hidden)
     routed, out = execution.own("routed out", model.hidden), execution.own("mlp out", model.hidden)
-    exchange = _exchange(execution, experts, received)
-    alone, beside = ((), exchange) if execution.routing.beside_shared else (exchange, ())
+    sending = _exchange(execution, experts, received, execution.routing.quantised)
+    exchange = (sending, _exchange(execution, experts, received, quantised=False))
+    alone, beside = (
+        (exchange, NOTHING) if not execution.routing.beside_shared else (NOTHING, exchange)
+    )
     permuted = (out.bytes + sent.bytes,) * 2
     return (
-        router.operator(execution),
+        *router.operators(execution),
         _routing(execution, scores),
         elementwise("permute", EXPERTS, permuted, (2, 2), [normed], sent),
         _sent("dispatch", sent, received, alone),
-        product("experts up", received, expanded, model.hidden, wide),
+        *product("experts up", received, expanded, model.hidden, wide),
         *activation(execution, "experts ", EXPERT_ACTIVATION, expanded, active),
-        product("experts down", active, made, experts.width, model.hidden),
-        _sent("combine", made, back, alone),
+        *product("experts down", active, made, experts.width, model.hidden),
+        _sent("combine", made, back, alone[::-1]),
         elementwise("unpermute", EXPERTS, permuted, (2, 2), [back], routed),
         *_shared(execution, experts, normed, beside),
         _branches(execution, experts, routed, out),
@@ -94,25 +99,37 @@ def expert_rows(execution: Execution, experts: Experts) -> float:
     return experts.routed * ceil(routed * routing.capacity / experts.routed)
 
 
-def _exchange(execution: Execution, experts: Experts, rows: Tensor) -> tuple[Collective, ...]:
-    """The all-to-all of dispatch, and of combine, each way; copies for a node may cross once."""
+Exchange = tuple[tuple[Collective, ...], tuple[Collective, ...]]
+"""What is sent forward and backward."""
+
+NOTHING: Exchange = ((), ())
+
+
+def _exchange(
+    execution: Execution, experts: Experts, rows: Tensor, quantised: bool
+) -> tuple[Collective, ...]:
+    """The all-to-all of dispatch or combine, one way; copies for a node may cross once."""
     if execution.ep == 1:
         return ()
     routing, copies = execution.routing, None
     if routing.deduplicated:
         copies = Copies(experts.chosen, experts.share_of_nodes)
     beside = 1.0 if routing.beside_shared else 0.0
-    return (Collective(Way.ALL_TO_ALL, rows.bytes, group=Group.EP, beside=beside, copies=copies),)
+    size = rows.bytes
+    if quantised and execution.quantisation is not None:
+        size *= execution.quantisation.element / execution.number
+    return (Collective(Way.ALL_TO_ALL, size, group=Group.EP, beside=beside, copies=copies),)
 
 
 def _routing(execution: Execution, scores: Tensor) -> Operator:
     """Which experts a token goes to, and with which probabilities; in full precision."""
     full = execution.statistic * scores.bytes / execution.number
-    maps, moved = Tensor("routing maps", ROUTING_MAPS * full), ROUTING_PASSES * full
+    counts = FUSED_ROUTER if execution.routing.fused else ROUTER
+    maps, moved = Tensor("routing maps", ROUTING_MAPS * full), counts.passes * full
     dropping = 0.0
     if execution.routing.capacity is not None:
         dropping = execution.routing.dropping_seconds * scores.bytes / execution.number
-    work = Work(bytes=moved, kernels=ROUTING_KERNELS)
+    work = Work(bytes=moved, kernels=counts.kernels)
     return Operator(
         "routing",
         EXPERTS,
@@ -124,14 +141,16 @@ def _routing(execution: Execution, scores: Tensor) -> Operator:
     )
 
 
-def _sent(name: str, reads: Tensor, writes: Tensor, exchange: tuple[Collective, ...]) -> Operator:
+def _sent(name: str, reads: Tensor, writes: Tensor, exchange: Exchange) -> Operator:
     """Rows that are sent, and sorted by expert where they come or before they go back."""
-    work = Work(bytes=2 * reads.bytes, kernels=2, collectives=exchange)
-    return Operator(name, EXPERTS, work, work, reads=(reads,), writes=(writes,))
+    forward, backward = (
+        Work(bytes=2 * reads.bytes, kernels=2, collectives=each) for each in exchange
+    )
+    return Operator(name, EXPERTS, forward, backward, reads=(reads,), writes=(writes,))
 
 
 def _shared(
-    execution: Execution, experts: Experts, normed: Tensor, beside: tuple[Collective, ...]
+    execution: Execution, experts: Experts, normed: Tensor, beside: Exchange
 ) -> tuple[Operator, ...]:
     """The shared experts, with dispatch beside their first product and combine beside the last."""
     model, divided = execution.model, execution.divided
@@ -143,19 +162,20 @@ def _shared(
     up = Linear("shared up", SHARED, normed, expanded, model.hidden, wide, Division.COLUMNS)
     down = Linear("shared down", SHARED, active, out, width, model.hidden, Division.ROWS)
     return (
-        _with(up.operator(execution), beside),
+        *_with(up.operators(execution), beside),
         *activation(execution, "shared ", SHARED, expanded, active),
-        _with(down.operator(execution), beside),
+        *_with(down.operators(execution), beside[::-1]),
     )
 
 
-def _with(operator: Operator, beside: tuple[Collective, ...]) -> Operator:
-    """The operator with what else is sent meanwhile, in both directions."""
+def _with(operators: tuple[Operator, ...], beside: Exchange) -> tuple[Operator, ...]:
+    """The operators with what else is sent during the last, in both directions."""
+    *before, last = operators
     forward, backward = (
-        work._replace(collectives=(*work.collectives, *beside))
-        for work in (operator.forward, operator.backward_input)
+        work._replace(collectives=(*work.collectives, *sent))
+        for work, sent in zip((last.forward, last.backward_input), beside, strict=True)
     )
-    return replace(operator, forward=forward, backward_input=backward)
+    return *before, replace(last, forward=forward, backward_input=backward)
 
 
 def _branches(execution: Execution, experts: Experts, routed: Tensor, out: Tensor) -> Operator:

@@ -62,7 +62,8 @@ class Implementation:
     `workspace_bytes` is what libraries allocate for good, `experts_workspace_bytes` what they do
     besides for products of experts; with `dummy_gradients`, also a weight's gradient of each
     shape. To drop the rows that are beyond an expert's capacity takes `dropping_seconds` for each
-    token and expert.
+    token and expert. `narrower_state` is by how much `state_bytes`, or those of fully sharded
+    training, are less where states are not in full precision.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Implementation:
     attention_speed: AttentionSpeed | None = None
     experts_workspace_bytes: float = 0
     dropping_seconds: float = 0.0
+    narrower_state: float = 0
 
     def communication(self, sharding: Sharding) -> Communication:
         """Which operations have lanes of their own, with this sharding."""
@@ -109,9 +111,10 @@ class Implementation:
             self.state_bytes, self.weight_bytes, self.gradient_bytes, self.update_bytes
         )
         kept = kept if precision.is_mixed else of_full
-        if sharding is not Sharding.FULL:
-            return kept
-        return kept._replace(state=FULL_STATE * max(size, FULL_PRECISION))
+        state = kept.state
+        if sharding is Sharding.FULL:
+            state = FULL_STATE * max(size, FULL_PRECISION)
+        return kept._replace(state=state - self.narrower_state)
 
 
 YEAR_2022: dict[str, Any] = {

@@ -15,7 +15,8 @@ from bfpp.schedules.recomputation import MLP
 from bfpp.sim.attention import attention_operators
 from bfpp.sim.elementwise import activation, norm, residual
 from bfpp.sim.experts import expert_operators
-from bfpp.sim.operators import Division, Execution, Linear, Operator, Tensor
+from bfpp.sim.linear import Division, Linear
+from bfpp.sim.operators import Execution, Operator, Tensor
 
 
 @cache
@@ -43,8 +44,8 @@ def _mlp(execution: Execution, normed: Tensor) -> tuple[tuple[Operator, ...], Te
     up = Linear("mlp up", MLP, normed, expanded, model.hidden, wide, Division.COLUMNS)
     down = Linear("mlp down", MLP, active, out, width, model.hidden, Division.ROWS)
     operators = (
-        up.operator(execution),
+        *up.operators(execution),
         *activation(execution, "", MLP, expanded, active),
-        down.operator(execution),
+        *down.operators(execution),
     )
     return operators, out

@@ -2,15 +2,15 @@
 
 Rules:
 
-- Each pipeline rank has four ports: its GPU's NVLink out and in, and its share
-  of its node's network out and in. A transfer leaves by the sender's port of
-  the link that it crosses and enters by the receiver's. A port's bandwidth is
+- Each pipeline rank has two ports for each level of the network, out and in: its GPU's, or its
+  share of those that several have. A transfer passes the sender's ports out and the receiver's in,
+  of the outermost level that it crosses and of those on the way there. A port's bandwidth is
   what transfers reach; a ring moves as many more bytes as it is slower.
 - A gather or reduction is a collective over the rank's data-parallel group as
-  it is placed on nodes, and one over that of its experts after it. It uses its own
-  rank's out and in ports of the narrowest link: where g members share a node, it
-  crosses to the next node once for all of them, with g shares of the network. That of
-  a stage with two copies spans both; it leaves by the port of the first one's rank and
+  it is placed on the network, and one over that of its experts after it. It uses its own
+  rank's ports of the level that limits it: where g members share a node, it crosses to the next
+  node once for all of them, with g shares of the network. That of
+  a stage with two copies spans both; it leaves by the ports of the first one's rank and
   enters by the second's.
 - A step that receives from another rank also collects what each tensor-parallel
   device received its share of.
@@ -23,7 +23,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log2
@@ -31,43 +31,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules import Sharding, TaskGraph
-from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
+from bfpp.schedules import TaskGraph
+from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
-from bfpp.sim.costs import Costs, Load
+from bfpp.sim.collectives import collective_seconds, moving
+from bfpp.sim.costs import Costs, Load, narrowest
 from bfpp.sim.implementation import Implementation
-from bfpp.sim.placement import DataGroup, DevicePlacement
-
-NVLINK_OUT, NVLINK_IN, NETWORK_OUT, NETWORK_IN = range(4)
-PORTS = 4
-"""The ports of a pipeline rank; port p of rank r has the number PORTS r + p."""
+from bfpp.sim.operators import Collective, Way
+from bfpp.sim.place import GroupPlace
+from bfpp.sim.placement import DevicePlacement
 
 PAIR = 2
 """Devices at the two ends of a transfer."""
 
 
-class Ring(NamedTuple):
-    """A ring of a data-parallel group, for each pipeline rank, and the parameters that it passes.
+class Shared(NamedTuple):
+    """The parameters of each unit on one device, and for each pipeline rank who keeps them too."""
 
-    A pass takes its `latency`; `limited` says that the network limits its `bandwidth`.
-    """
-
-    group: DataGroup
     parameters: Seconds
-    latency: Seconds
-    bandwidth: Seconds
-    limited: Flags
-
-    def shares(self, sharding: Sharding) -> Seconds:
-        """The share of its data that one pass sends over the narrowest link.
-
-        An all-reduce across nodes is hierarchical: the members there are nodes.
-        """
-        whole = np.full(len(self.limited), ring_bytes(1.0, self.group.members))
-        if sharding is not Sharding.NONE:
-            return whole
-        return np.where(self.limited, (self.group.nodes - 1) / self.group.nodes, whole)
+    places: tuple[GroupPlace, ...]
 
 
 class Beside(NamedTuple):
@@ -94,44 +76,46 @@ class Links:
     placement: DevicePlacement
     parameters: Mapping[int, Seconds]
 
+    @property
+    def width(self) -> int:
+        """Ports that a flow passes at most: out and in, of each level."""
+        return 2 * int(self._passed.shape[1])
+
     def transfers(self, graph: TaskGraph, tasks: Integers, size: float) -> Load:
         """The load of transfers of hidden states of so many bytes, over all devices of a group."""
         rank, peer = graph.rank[tasks], graph.peer[tasks]
-        crosses = self.placement.crosses_nodes()[rank, peer]
-        inside, between = self.cluster.intra_node, self.cluster.inter_node
-        meeting = log2(PAIR * self.placement.degrees.tp) * between.rendezvous
-        latency = np.where(crosses, between.latency + between.transfer_latency, inside.latency)
+        level = self.placement.levels_between()[rank, peer]
+        meeting = log2(PAIR * self.placement.degrees.tp) * self.cluster.levels[-1].rendezvous
+        latency = np.array([each.latency + each.transfer_latency for each in self.cluster.levels])
         return Load(
-            latency + (meeting if self.implementation.blocking_transfers else 0.0),
+            latency[level] + (meeting if self.implementation.blocking_transfers else 0.0),
             size / self.placement.degrees.tp,
-            PORTS * rank + np.where(crosses, NETWORK_OUT, NVLINK_OUT),
-            PORTS * peer + np.where(crosses, NETWORK_IN, NVLINK_IN),
+            self._ports(rank, peer, level),
         )
 
-    def collectives(self, graph: TaskGraph, tasks: Integers, size: float, passes: float) -> Load:
-        """The load of collectives of data-parallel groups.
+    def collectives(
+        self, graph: TaskGraph, tasks: Integers, size: float | Seconds, way: Way
+    ) -> Load:
+        """The load of collectives of data-parallel groups, of `size` bytes for each parameter.
 
-        They pass `size` bytes for each of a unit's parameters around the ring, so often.
-        A group of one has nobody to communicate with.
+        A group of one has nobody to communicate with. Those of one task follow each other, on the
+        ports of the outermost level that limits one of them.
         """
         rank, unit = graph.rank[tasks], graph.unit[tasks]
         peer = np.where(graph.peer[tasks] == NONE, rank, graph.peer[tasks])
-        if not self._rings:
-            return Load(0.0)
-        latency, moved = np.zeros((2, len(tasks)))
-        for ring, share in zip(
-            self._rings, self._shares[graph.communication.sharding], strict=True
-        ):
-            parameters = ring.parameters[unit]
-            latency += (parameters > 0) * (passes * ring.latency[rank])
-            moved += parameters * (size * passes) * share[rank]
-        uses_network = self._use_network[rank]
-        return Load(
-            latency,
-            moved,
-            PORTS * rank + np.where(uses_network, NETWORK_OUT, NVLINK_OUT),
-            PORTS * peer + np.where(uses_network, NETWORK_IN, NVLINK_IN),
-        )
+        latency, seconds = np.zeros((2, len(tasks)))
+        level = np.full(len(tasks), NONE)
+        for shared in self.shared.values():
+            sizes = size * shared.parameters[unit]
+            for place, ranks in _by_place(shared.places):
+                here = np.flatnonzero(np.isin(rank, ranks) & (sizes > 0))
+                found = moving(way, sizes[here], place, self.cluster)
+                latency[here] += found.latency
+                seconds[here] += found.seconds
+                level[here] = np.maximum(level[here], found.level)
+        ports = self._ports(rank, peer, level)
+        moved = np.where(level == NONE, 0.0, narrowest(self.port_bandwidth, ports)) * seconds
+        return Load(latency, moved, ports)
 
     def beside_compute(self, graph: TaskGraph, alone: Costs, gathered: float) -> Beside:
         """What kinds of tasks cost that cost so much alone, and what transfers cost their steps.
@@ -154,58 +138,54 @@ class Links:
         return Beside(alone, sent + np.where(is_transfer, collecting, 0.0), sent)
 
     @cached_property
-    def _transfer_bandwidths(self) -> tuple[float, float]:
-        """Bytes/s of a transfer in a node, and between nodes."""
-        network = self.cluster.inter_node
-        within = self.cluster.group_link(PAIR).bandwidth
-        return within, network.bandwidth * network.transfer_efficiency
-
-    @cached_property
-    def _rings(self) -> list[Ring]:
-        """The rings of data-parallel groups of more than one device."""
-        rings = [self._ring(stride, each) for stride, each in self.parameters.items()]
-        return [ring for ring in rings if ring.group.members > 1]
-
-    @cached_property
-    def _use_network(self) -> Flags:
-        """Which ranks' collectives use the network's ports."""
-        limited: Flags = np.any([ring.limited for ring in self._rings], axis=0)
-        return limited
-
-    @cached_property
-    def _shares(self) -> dict[Sharding, list[Seconds]]:
-        """For each ring and rank, bytes that a port has for each byte that one pass is of."""
-        within, between = self._transfer_bandwidths
-        port = np.where(self._use_network, between, within)
-        return {
-            sharding: [ring.shares(sharding) * (port / ring.bandwidth) for ring in self._rings]
-            for sharding in Sharding
+    def shared(self) -> dict[int, Shared]:
+        """What several devices keep, by how far apart they are."""
+        groups = {
+            stride: Shared(parameters, self.placement.data_groups(stride))
+            for stride, parameters in self.parameters.items()
         }
+        return {stride: each for stride, each in groups.items() if each.places[0].members > 1}
 
-    def _ring(self, stride: int, parameters: Seconds) -> Ring:
-        group = self.placement.data_group(stride)
-        inside, network = self.cluster.intra_node, self.cluster.inter_node
-        within = np.array(
-            [self.cluster.group_link(int(count)).bandwidth for count in group.per_node]
-        )
-        between = group.per_node * network.bandwidth * network.ring_efficiency
-        spans = group.nodes > 1
-        limited = spans & (between < within)
-        return Ring(
-            group,
-            parameters,
-            ring_steps(group.members) * np.where(spans, network.latency, inside.latency),
-            np.where(limited, between, within),
-            limited,
-        )
-
-    @property
+    @cached_property
     def port_bandwidth(self) -> Seconds:
         """Bytes/s of each port of each rank."""
-        within, between = self._transfer_bandwidths
-        return np.tile([within, within, between, between], self.placement.degrees.pp)
+        reached = [level.transfer_bandwidth for level in self.cluster.levels]
+        return np.tile(np.repeat(reached, 2), self.placement.degrees.pp)
+
+    @cached_property
+    def _passed(self) -> Integers:
+        """The levels whose ports a flow passes, by the outermost that it crosses (-1: no more)."""
+        levels = self.cluster.levels
+        passed = [
+            [number for number in range(last) if levels[number].is_passed] + [last]
+            for last in range(len(levels))
+        ]
+        columns = max(map(len, passed))
+        return np.array([each + [NONE] * (columns - len(each)) for each in passed], dtype=np.int32)
+
+    def _ports(self, rank: Integers, peer: Integers, level: Integers) -> Integers:
+        """The ports of flows from ranks to their peers; none for a level of -1.
+
+        A rank's port out of its n-th level is its 2 n-th, the one in the next.
+        """
+        passed = np.where((level == NONE)[:, None], NONE, self._passed[level])
+        each = 2 * len(self.cluster.levels)
+        ends = [
+            np.where(passed == NONE, NONE, each * at[:, None] + 2 * passed + way)
+            for way, at in enumerate((rank, peer))
+        ]
+        ports: Integers = np.concatenate(ends, axis=1)
+        return ports
 
     def _collecting(self, size: float) -> float:
         """Seconds in which a tensor-parallel group gathers so many bytes."""
-        ranks = self.placement.degrees.tp
-        return all_reduce_seconds(size, ranks, self.cluster.group_link(ranks)) / 2
+        place = GroupPlace.of(self.placement.degrees.tp, 1, self.cluster.levels)
+        return collective_seconds(Collective(Way.ALL_GATHER, size), place, self.cluster)
+
+
+def _by_place(places: Sequence[GroupPlace]) -> list[tuple[GroupPlace, list[int]]]:
+    """The places of ranks' groups, each with the ranks whose groups are placed so."""
+    return [
+        (place, [rank for rank, each in enumerate(places) if each == place])
+        for place in dict.fromkeys(places)
+    ]

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules import Layout, Sharding, TaskGraph
-from bfpp.schedules.columns import Flags, Integers, among
+from bfpp.schedules.columns import NONE, Flags, Integers, among
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.counts import gradient_buffers, weight_buffers
 from bfpp.schedules.operations import (
@@ -53,11 +53,11 @@ PARTS = {
 }
 """What the parts of a device's memory are called."""
 
-RESERVED = 1.05
-"""What the allocator reserves, over what is allocated. Published runs on B200: 1.03 to 1.08."""
+RESERVED, RESERVED_RANGE = 1.05, (1.03, 1.08)
+"""What the allocator reserves, over what is allocated, and the range of published runs on B200."""
 
-CONTEXT = 0.75 * GIGABYTE
-"""Bytes of a CUDA context and its modules, beside the allocator. Assumed: 0.5 to 1 GiB."""
+CONTEXT, CONTEXT_RANGE = 0.75 * GIGABYTE, (0.5 * GIGABYTE, 1.0 * GIGABYTE)
+"""Bytes of a CUDA context and its modules, beside the allocator, and what is assumed of them."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,15 @@ class Memory:
     def reserved_gb(self) -> float:
         """What is reserved, in units of 2^30 bytes."""
         return self.reserved / GIGABYTE
+
+    @property
+    def reserved_range_gb(self) -> tuple[float, float]:
+        """The least and the most that this may reserve, by the ranges of what is added to it."""
+        least, most = (
+            (share * self.total + context) / GIGABYTE
+            for share, context in zip(RESERVED_RANGE, CONTEXT_RANGE, strict=True)
+        )
+        return least, most
 
     @property
     def minimum(self) -> Memory:
@@ -185,7 +194,7 @@ def _least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding)
     if sharding is Sharding.FULL:
         one = np.ones(layout.pp, dtype=np.int32)
         known = _with_buffers(known, physical, layout, Buffers(one, one))
-    units = _unit_activations(physical, layout)
+    units = activations_of_units(physical, layout)
     transient = units.transient / layout.slices
     unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
     return known._replace(
@@ -240,8 +249,11 @@ def _with_buffers(
 ) -> Memories:
     """With the weights and gradients of so many units; the embedding's are always there."""
     each = physical.parameter_bytes(sharding)
-    weights, gradients = (_in_buffers(physical, layout, count) for count in buffers)
-    return known._replace(weights=each.weights * weights, gradients=each.gradients * gradients)
+    weights, quantised, gradients = _in_buffers_of_all(physical, layout, buffers)
+    return known._replace(
+        weights=each.weights * weights + physical.quantised_bytes * quantised,
+        gradients=each.gradients * gradients,
+    )
 
 
 def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
@@ -267,14 +279,30 @@ def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
     return alive
 
 
-def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
-    """What is alive at the peak of each rank.
+def passing_of_steps(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
+    """The same while each compute step runs, in the order of the graph's, rank by rank.
 
     A backward pass restores one layer at a time; one in two halves holds all that it has
     restored of its stage, from the first half to the end of the second. The passes of a block
     are under way at once.
     """
-    units, slices = _unit_activations(physical, graph.layout), graph.layout.slices
+    units = activations_of_units(physical, graph.layout)
+    _, tasks = graph.compute_tasks
+    unit, operation = graph.unit[tasks], graph.operation[tasks]
+    saved = _alive(operation, SAVED, units.saved[unit])
+    transient = units.transient[unit]
+    if among(operation, writers(HALVED)).any():
+        halves = _alive(operation, HALVED, units.restored[unit])
+        # What ends may leave a rest of rounding behind.
+        transient += np.maximum(halves - units.restored_layer[unit], 0.0)
+    second = np.flatnonzero((graph.block[tasks] != NONE) & (graph.block[tasks] != tasks))
+    transient[second] += transient[second - 1]
+    return Passing(saved / graph.layout.slices, transient / graph.layout.slices)
+
+
+def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
+    """What is alive at the peak of each rank."""
+    units, slices = activations_of_units(physical, graph.layout), graph.layout.slices
     saved, transient = np.empty((2, graph.layout.pp))
     WORK.loop(memory_kernels, "find_peaks", len(graph))(
         (graph.operation, graph.rank, graph.unit, graph.block),
@@ -295,7 +323,8 @@ def _of_operations(number: int) -> Flags:
 
 
 @once_for_stages
-def _unit_activations(physical: PhysicalCosts, layout: Layout) -> UnitActivations:
+def activations_of_units(physical: PhysicalCosts, layout: Layout) -> UnitActivations:
+    """The activations of each unit of a micro-batch."""
     return unit_activations(physical, physical.layers(layout))
 
 
@@ -306,7 +335,7 @@ def _workspaces(physical: PhysicalCosts, layout: Layout) -> Numbers:
 
 @of_any_size
 @once_for_stages
-def _ends(physical: PhysicalCosts, layout: Layout) -> Numbers:
+def end_parameters(physical: PhysicalCosts, layout: Layout) -> Numbers:
     """For each unit, the parameters of embeddings and of the output layer."""
     model, ranks = physical.model, physical.tp
     words = model.word_parameters(ranks)
@@ -325,7 +354,7 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
     )
     if whole:
         unsharded = 1 - physical.state_share(layout, sharding)
-        state += unsharded * layout.sums(_ends(physical, layout))
+        state += unsharded * layout.sums(end_parameters(physical, layout))
     return state
 
 
@@ -334,7 +363,18 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
 def _largest_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
     """For each rank and number of units, the parameters of the layers of so many, the largest."""
     whole: Numbers = sum(physical.by_stride(layout).values(), np.zeros(()))
-    sizes = np.sort(layout.holds * (whole - _ends(physical, layout)), axis=1)[:, ::-1]
+    return _largest(layout, whole - end_parameters(physical, layout))
+
+
+@once_for_stages
+def _largest_quantised(physical: PhysicalCosts, layout: Layout) -> Matrix:
+    """The same of parameters that products take quantised."""
+    return _largest(layout, physical.quantised_parameters(layout))
+
+
+def _largest(layout: Layout, of_unit: Numbers) -> Matrix:
+    """For each rank and number of its units, the sum over the largest."""
+    sizes = np.sort(layout.holds * of_unit, axis=1)[:, ::-1]
     return np.cumsum(np.pad(sizes, ((0, 0), (1, 0))), axis=1)
 
 
@@ -351,17 +391,27 @@ def _embedding_on_two_ranks(physical: PhysicalCosts, layout: Layout) -> bool:
     return physical.model.tied_embeddings and layout.pp > 1 and apart and not together
 
 
-def _in_buffers(physical: PhysicalCosts, layout: Layout, buffers: Integers) -> Numbers:
-    """For each rank, the parameters of its ends, and of layers in so many buffers.
+def _in_buffers_of_all(
+    physical: PhysicalCosts, layout: Layout, buffers: Buffers
+) -> tuple[Numbers, Numbers, Numbers]:
+    """For each rank, how many parameters have weights, quantised ones, and gradients, at once."""
+    largest = _largest_parameters(physical, layout)
+    weights, gradients = (_in_buffers(layout, largest, count) for count in buffers)
+    quantised = _in_buffers(layout, _largest_quantised(physical, layout), buffers.weights)
+    ends = layout.sums(end_parameters(physical, layout))
+    return ends + weights, quantised, ends + gradients
+
+
+def _in_buffers(layout: Layout, largest: Matrix, buffers: Integers) -> Numbers:
+    """For each rank, the parameters in so many buffers.
 
     The largest are in buffers; there may be more buffers than units. Weights that are gathered
     once a step stay for all of it.
     """
-    largest, units = _largest_parameters(physical, layout), layout.holds.sum(axis=1)
-    held = largest[np.arange(layout.pp), np.minimum(buffers, units)]
+    units = layout.holds.sum(axis=1)
+    held: Numbers = largest[np.arange(layout.pp), np.minimum(buffers, units)]
     held += np.maximum(buffers - units, 0) * largest[:, 1]
-    parameters: Numbers = layout.sums(_ends(physical, layout)) + held
-    return parameters
+    return held
 
 
 def _resident_units(layout: Layout, buffers_stages: bool) -> Integers:

@@ -12,16 +12,16 @@ recomputation policy (`sim.checkpointing`), and operations.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from functools import cached_property
-from math import ceil
 from typing import NamedTuple
 
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.operations import Group
-from bfpp.schedules.precision import Precision
+from bfpp.schedules.precision import Format, Precision
 from bfpp.sim.efficiency import Product
 from bfpp.sim.model import Transformer
+from bfpp.sim.quantisation import Quantisation
 
 
 class Tensor(NamedTuple):
@@ -40,13 +40,13 @@ class Kernel(Enum):
     ELEMENTWISE = auto()
 
 
-class Way(Enum):
-    """A collective inside a pass."""
+class Way(StrEnum):
+    """What a collective does."""
 
-    ALL_REDUCE = auto()
-    ALL_GATHER = auto()
-    REDUCE_SCATTER = auto()
-    ALL_TO_ALL = auto()
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_TO_ALL = "all-to-all"
 
 
 class Copies(NamedTuple):
@@ -75,8 +75,9 @@ class Collective(NamedTuple):
 class Work(NamedTuple):
     """What an operator does in one pass.
 
-    `products` are its matrix products, `attention` the operations (flop) of each fused kernel;
-    `bytes` go through memory, in so many kernels. It takes `seconds` besides.
+    `products` are its matrix products, of operands that have a `format` if they are quantised,
+    `attention` the operations (flop) of each fused kernel; `bytes` go through memory, in so many
+    kernels. It takes `seconds` besides.
     """
 
     kind: Kernel = Kernel.ELEMENTWISE
@@ -86,6 +87,7 @@ class Work(NamedTuple):
     attention: tuple[float, ...] = ()
     collectives: tuple[Collective, ...] = ()
     seconds: float = 0.0
+    format: Format | None = None
 
     @property
     def flops(self) -> float:
@@ -100,7 +102,8 @@ NO_WORK = Work()
 class Operator:
     """One operator: its work in each pass, and the tensors it reads, writes and keeps.
 
-    `module` is what is recomputed together, by the names of `schedules.recomputation`.
+    `module` is what is recomputed together, by the names of `schedules.recomputation`. One that
+    `quantises` is also run again with what makes its input, if that is.
     """
 
     name: str
@@ -111,6 +114,7 @@ class Operator:
     reads: tuple[Tensor, ...] = ()
     writes: tuple[Tensor, ...] = ()
     saves: tuple[Tensor, ...] = ()
+    quantises: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,9 @@ class Routing:
     default it takes all that come, on the busiest device `imbalance` times the mean load.
     `deduplicated`: a token crosses the network once for all its experts on a node. `beside_shared`:
     rows are on their way while the shared experts compute. To drop rows takes `dropping_seconds`
-    for each token and expert.
+    for each token and expert. `quantised`: rows on their way to experts, and the gradients of what
+    those make, are as products take them. `fused`: scores, top-k and the auxiliary loss are a
+    kernel each.
     """
 
     capacity: float | None = None
@@ -129,6 +135,8 @@ class Routing:
     deduplicated: bool = False
     beside_shared: bool = False
     dropping_seconds: float = 0.0
+    quantised: bool = False
+    fused: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,8 @@ class Execution:
     `sequence_parallel` divides norms, residuals and what they keep over the tensor-parallel group.
     `fused` kernels take a gated activation or the loss as one; otherwise each operation of them is
     a kernel that keeps its own. `accumulation` is what the gradient of the weights takes of memory
-    traffic for each weight, when it is added to those of micro-batches before.
+    traffic for each weight, when it is added to those of micro-batches before. `quantisation` is
+    what becomes of the operands of a layer's products with weights, but for the router's.
     """
 
     model: Transformer
@@ -154,6 +163,7 @@ class Execution:
     ep: int = 1
     exchange: ContextExchange = ContextExchange.RING
     routing: Routing = Routing()
+    quantisation: Quantisation | None = None
 
     @cached_property
     def number(self) -> int:
@@ -191,105 +201,3 @@ class Execution:
     def divided(self, name: str, width: float) -> Tensor:
         """An activation of so many numbers a token, divided over the group by its width."""
         return Tensor(name, self.number * self.tokens * width / self.tp)
-
-
-class Division(Enum):
-    """How a product with weights is divided over the tensor-parallel group.
-
-    By `COLUMNS`, each device has a share of the output's width, and all of the input's; by `ROWS`
-    a share of the input's width, and its summand of the output. `WHOLE` weights are on each device,
-    for the tokens that are its own.
-    """
-
-    COLUMNS = auto()
-    ROWS = auto()
-    WHOLE = auto()
-
-
-class Linear(NamedTuple):
-    """A product with weights."""
-
-    name: str
-    module: str
-    inputs: Tensor
-    outputs: Tensor
-    width_in: int
-    width_out: int
-    division: Division
-
-    def operator(self, execution: Execution) -> Operator:
-        """Its operator, with the group's communication.
-
-        With sequence parallelism the input of a product divided by columns is gathered, in the
-        backward pass once more instead of being kept, and its gradient is reduce-scattered; the
-        sum of one divided by rows is reduce-scattered, and its gradient gathered. Without, the
-        outputs are all-reduced (rows), and the gradients of the inputs (columns). Communication
-        is hideable where one of the two products of the backward pass does not wait for it.
-        """
-        ranks = execution.tp
-        columns, depth = self.width_out, self.width_in
-        rows = execution.tokens
-        if self.division is Division.COLUMNS:
-            columns //= ranks
-        elif self.division is Division.ROWS:
-            depth //= ranks
-        else:
-            rows = ceil(execution.own_tokens)
-        forward, backward = self._collectives(execution)
-        product = Product(rows, columns, depth)
-        ends = (self.inputs, self.outputs)
-        return weighted(
-            execution, self.name, self.module, product, ends, collectives=(forward, backward)
-        )
-
-    def _collectives(
-        self, execution: Execution
-    ) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-        if execution.tp == 1 or self.division is Division.WHOLE:
-            return (), ()
-        columns = self.division is Division.COLUMNS
-        size = execution.whole_bytes(self.width_in if columns else self.width_out)
-        if not execution.sequence_parallel:
-            summed = Collective(Way.ALL_REDUCE, size, hideable=columns)
-            return ((), (summed,)) if columns else ((summed,), ())
-        if columns:
-            again = Collective(Way.ALL_GATHER, size, hideable=True)
-            summed = Collective(Way.REDUCE_SCATTER, size, hideable=True)
-            return (Collective(Way.ALL_GATHER, size),), (again, summed)
-        return (Collective(Way.REDUCE_SCATTER, size),), (Collective(Way.ALL_GATHER, size),)
-
-
-def weighted(
-    execution: Execution,
-    name: str,
-    module: str,
-    product: Product,
-    ends: tuple[Tensor, Tensor],
-    *,
-    collectives: tuple[tuple[Collective, ...], tuple[Collective, ...]] = ((), ()),
-) -> Operator:
-    """A product with weights, or one of each of a batch of experts, a kernel each.
-
-    `ends` are its input, which it keeps, and its output.
-    """
-    number = execution.number
-    weights = product.columns * product.depth * product.batch
-    moved = number * product.numbers
-    operands = number * (product.numbers - weights)
-    forward, backward = collectives
-    kernels = product.batch
-    return Operator(
-        name,
-        module,
-        Work(Kernel.PRODUCT, moved, kernels, (product,), collectives=forward),
-        Work(Kernel.PRODUCT, moved, kernels, (product.of_input,), collectives=backward),
-        Work(
-            Kernel.PRODUCT,
-            operands + execution.accumulation * weights,
-            kernels,
-            (product.of_weight,),
-        ),
-        reads=ends[:1],
-        writes=ends[1:],
-        saves=ends[:1],
-    )

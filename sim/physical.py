@@ -28,16 +28,17 @@ from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compiled_engine import Times, times
 from bfpp.sim.compiling import WORK
-from bfpp.sim.compute import UnitSeconds, parts, unit_seconds
-from bfpp.sim.costs import Costs, Load, inside_passes
-from bfpp.sim.divisible import require_divisible
+from bfpp.sim.compute import UnitSeconds, part_counts, parts, unit_seconds
+from bfpp.sim.costs import Costs, Load, inside_passes, narrowest
+from bfpp.sim.divisible import NARROW, require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
 from bfpp.sim.links import Beside, Links
 from bfpp.sim.model import Transformer, model_flops
-from bfpp.sim.operators import Execution, Routing
+from bfpp.sim.operators import Execution, Routing, Way
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import TOLERANCE, WithinPower, least_seconds, within_power
 from bfpp.sim.prices import PRICES
+from bfpp.sim.quantisation import quantisation_of
 from bfpp.sim.remembered import of_any_size, once_for_stages
 from bfpp.sim.unit_layers import Layers, layers_of_units
 
@@ -52,7 +53,8 @@ class PhysicalCosts:
     `microbatch_size` is S_mb in samples; N_PP is the graph's. `recompute`, `attention`,
     `sequence_parallel` and `precision` are the implementation's unless they are given. `cut`
     holds the layers of each stage: by default as equal as can be. `exchange` is what
-    context-parallel devices do, `routing` how tokens get to experts. Raises
+    context-parallel devices do, `routing` how tokens get to experts. With `quantised_weights` those
+    of products whose operands are quantised are kept and gathered so. Raises
     `InvalidConfiguration` for what cannot be divided so.
     """
 
@@ -68,6 +70,7 @@ class PhysicalCosts:
     cut: tuple[int, ...] | None = None
     exchange: ContextExchange = ContextExchange.RING
     routing: Routing = field(default_factory=Routing)
+    quantised_weights: bool = False
 
     def __post_init__(self) -> None:
         if self.degrees.dp_replicate > 1:
@@ -77,8 +80,10 @@ class PhysicalCosts:
                 "microbatch_size", f"must be at least 1, not {self.microbatch_size}"
             )
         require_divisible(self.execution)
+        if self.quantised_weights and self.execution.quantisation is None:
+            raise InvalidConfiguration("quantised_weights", NARROW)
         self._require_modules()
-        DevicePlacement(self.degrees, self.cluster.gpus_per_node)
+        DevicePlacement.on(self.cluster, self.degrees)
 
     def _require_modules(self) -> None:
         """Raise `InvalidConfiguration` where a module is recomputed that no layer has."""
@@ -105,6 +110,7 @@ class PhysicalCosts:
     def execution(self) -> Execution:
         """How a micro-batch goes through the model on one device."""
         usual = self.implementation
+        precision = self.precision or usual.precision
         divided = (
             usual.sequence_parallel if self.sequence_parallel is None else self.sequence_parallel
         )
@@ -114,13 +120,14 @@ class PhysicalCosts:
             self.tp,
             divided and self.tp > 1,
             self.attention or usual.attention,
-            self.precision or usual.precision,
+            precision,
             usual.fused_kernels,
             usual.accumulation_traffic,
             self.degrees.cp,
             self.degrees.ep,
             self.exchange,
             replace(self.routing, dropping_seconds=usual.dropping_seconds),
+            quantisation_of(precision, self.cluster.device),
         )
 
     def parameter_bytes(self, sharding: Sharding) -> ParameterBytes:
@@ -138,7 +145,7 @@ class PhysicalCosts:
         """Where the devices are, and which ranks' share their stages."""
         sharing = tuple(tuple(layout.sharing(rank)) for rank in range(layout.pp))
         degrees = replace(self.degrees, pp=layout.pp)
-        return DevicePlacement(degrees, self.cluster.gpus_per_node, sharing)
+        return DevicePlacement.on(self.cluster, degrees, sharing)
 
     def devices(self, layout: Layout) -> int:
         """Devices that take part."""
@@ -216,6 +223,32 @@ class PhysicalCosts:
             parameters[self.degrees.ep] = experts + parameters.get(self.degrees.ep, 0.0)
         return parameters
 
+    @once_for_stages
+    def quantised_parameters(self, layout: Layout) -> Seconds:
+        """For each unit, the parameters on a device that their products take quantised."""
+        counts = part_counts(self, self.layers(layout))
+        total = np.zeros(layout.units)
+        for part, count in counts:
+            total += part.quantised_parameters * count
+        return total
+
+    @property
+    def quantised_bytes(self) -> float:
+        """Bytes that quantisation adds for each such parameter: its copies, or those in place."""
+        if (quantisation := self.execution.quantisation) is None:
+            return 0.0
+        copies = quantisation.copies * quantisation.element
+        return copies - (self.execution.number if self.quantised_weights else 0)
+
+    def gathered_bytes(self, layout: Layout, sharding: Sharding) -> Seconds:
+        """For each unit, the bytes in which its parameters are gathered, on average."""
+        size = self.parameter_bytes(sharding).weights
+        parameters: Seconds = sum(self.by_stride(layout).values(), np.zeros(()))
+        if (quantisation := self.execution.quantisation) is None or not self.quantised_weights:
+            return np.full(len(parameters), size)
+        share = self.quantised_parameters(layout) / np.maximum(parameters, 1.0)
+        return size - share * (size - quantisation.gathered_weight)
+
     def state_share(self, layout: Layout, sharding: Sharding, stride: int | None = None) -> float:
         """The share of its parameters' state that a device keeps and updates.
 
@@ -264,7 +297,8 @@ class PhysicalCosts:
 
     def _least_seconds(self, layout: Layout) -> float:
         """Seconds that the power limit asks for, at least, for a step."""
-        return least_seconds(self.cluster.device, self.hardware_flops(layout))
+        narrow = None if (quantised := self.execution.quantisation) is None else quantised.format
+        return least_seconds(self.cluster.device, self.hardware_flops(layout), narrow)
 
     def shortest_step(self, layout: Layout) -> float:
         """Seconds that a step takes at least: those of the busiest rank, and of the power limit.
@@ -326,20 +360,32 @@ class PhysicalStep:
         """The costs of each kind of task if nothing else were under way."""
         kinds = self.graph.kinds
         seconds, moved = np.zeros((2, len(kinds.first)))
-        port_out, port_in = np.full((2, len(kinds.first)), NONE, dtype=np.int32)
+        ports = np.full((len(kinds.first), self.links.width), NONE, dtype=np.int32)
         for operation, chosen in kinds.by_operation:
             load = PRICES[operation].physical_load(self, kinds.first[chosen])
             seconds[chosen], moved[chosen] = load.seconds, load.bytes
-            port_out[chosen], port_in[chosen] = load.port_out, load.port_in
-        return Costs(seconds, moved, port_out, port_in, self.links.port_bandwidth)
+            ports[chosen] = load.ports
+        return Costs(seconds, moved, ports, self.links.port_bandwidth)
 
     def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
         """Seconds of tasks that have their ports to themselves."""
         load = PRICES[operation].physical_load(self, tasks)
-        bandwidth = self.links.port_bandwidth
-        rate = np.minimum(bandwidth[load.port_out], bandwidth[load.port_in])
+        ports = np.broadcast_to(load.ports, (len(tasks), self.links.width))
+        rate = narrowest(self.links.port_bandwidth, ports)
         seconds: Seconds = np.broadcast_to(load.seconds + load.bytes / rate, len(tasks))
         return seconds
+
+    def gathered(self, tasks: Integers) -> tuple[Seconds, Way]:
+        """What gathers do, and the bytes for each parameter."""
+        layout, sharding = self.graph.layout, self.graph.communication.sharding
+        sizes = self.physical.gathered_bytes(layout, sharding)
+        return sizes[self.graph.unit[tasks]], Way.ALL_GATHER
+
+    def reduced(self, tasks: Integers) -> tuple[Seconds, Way]:
+        """What reductions do, and the bytes for each parameter."""
+        unsharded = self.graph.communication.sharding is Sharding.NONE
+        sizes = np.full(len(tasks), self.parameter_bytes.gradients)
+        return sizes, Way.ALL_REDUCE if unsharded else Way.REDUCE_SCATTER
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
         """Passes of micro-batches through units, by their parts; of slices, an equal share."""
@@ -352,9 +398,22 @@ class PhysicalStep:
         """Tasks that move `traffic` bytes for each parameter of a rank's state."""
         layout, sharding = self.graph.layout, self.graph.communication.sharding
         parameters = self.physical.state_parameters(layout, sharding)
+        seconds = self._traffic_seconds(parameters * traffic)
+        return Load(seconds[self.graph.rank[tasks]])
+
+    def quantising_weights(self, tasks: Integers) -> Seconds:
+        """Seconds in which the weights of tasks' ranks are quantised, as they are once a step."""
+        physical = self.physical
+        if (quantisation := physical.execution.quantisation) is None:
+            return np.zeros(len(tasks))
+        layout = self.graph.layout
+        traffic = quantisation.traffic(physical.execution.number)
+        parameters = layout.sums(physical.quantised_parameters(layout))
+        return self._traffic_seconds(parameters * traffic)[self.graph.rank[tasks]]
+
+    def _traffic_seconds(self, size: Seconds) -> Seconds:
         device = self.physical.cluster.device
-        bandwidth = device.memory_bandwidth * device.memory_efficiency
-        return Load((parameters * traffic / bandwidth)[self.graph.rank[tasks]])
+        return size / (device.memory_bandwidth * device.memory_efficiency)
 
 
 @of_any_size

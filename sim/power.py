@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules import TaskGraph
+from bfpp.schedules.precision import Format
 from bfpp.sim.cluster import Device
 from bfpp.sim.compiled_engine import Times, times
 from bfpp.sim.costs import Costs
@@ -21,9 +22,13 @@ TOLERANCE = 0.002
 """Share of what the limit asks for from which on what is missing is added without a replay."""
 
 
-def least_seconds(device: Device, flops: float) -> float:
-    """Seconds that the power limit asks for, at least, for so many operations (flop)."""
-    return flops / (device.peak * device.sustained_efficiency)
+def least_seconds(device: Device, flops: float, narrow: Format | None = None) -> float:
+    """Seconds that the power limit asks for, at least, for so many operations (flop).
+
+    Those of narrow operands take the less power: as much as their peak is higher.
+    """
+    peak = device.peak if narrow is None else device.peak_of(narrow)
+    return flops / (peak * device.sustained_efficiency)
 
 
 class WithinPower(NamedTuple):

@@ -15,7 +15,8 @@ class Prediction(TypedDict):
     `tflops_per_gpu` is in 1e12 flop/s by the paper's C_GPU, with what is
     recomputed. `memory_gb` is the peak of global rank zero, `memory_largest_gb`
     that of the rank that needs most, by part in `memory_parts_gb`; with what
-    allocator, context and communicators take besides it is `memory_reserved_gb`, and
+    allocator, context and communicators take besides it is `memory_reserved_gb`, from
+    `memory_reserved_low_gb` to `memory_reserved_high_gb` by what is known of these, and
     `missing_gb` is by how much a device has less than that, if it has. `memory_min_gb`
     is the first over infinitely many data-parallel ranks. All in 2^30 bytes. `mfu` and
     `hfu` are shares of the device's peak, without and with what is recomputed.
@@ -28,6 +29,8 @@ class Prediction(TypedDict):
     memory_min_gb: float
     memory_largest_gb: float
     memory_reserved_gb: float
+    memory_reserved_low_gb: float
+    memory_reserved_high_gb: float
     memory_parts_gb: dict[str, float]
     device_memory_gb: float
     missing_gb: float
@@ -52,6 +55,8 @@ def predict(timeline: Timeline, physical: PhysicalCosts) -> Prediction:
         "memory_min_gb": first.minimum.total_gb,
         "memory_largest_gb": fullest.total_gb,
         "memory_reserved_gb": fullest.reserved_gb,
+        "memory_reserved_low_gb": fullest.reserved_range_gb[0],
+        "memory_reserved_high_gb": fullest.reserved_range_gb[1],
         "memory_parts_gb": fullest.parts_gb,
         "device_memory_gb": device_memory,
         "missing_gb": max(fullest.reserved_gb - device_memory, 0.0),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import Integers, Seconds
-from bfpp.schedules.communication import Sharding
 from bfpp.schedules.operations import Operation, Table
 from bfpp.sim.costs import Load
 
@@ -57,20 +56,18 @@ def _transfer(step: PhysicalStep, tasks: Integers) -> Load:
 
 
 def _gather(step: PhysicalStep, tasks: Integers) -> Load:
-    size = step.parameter_bytes.weights
-    return step.links.collectives(step.graph, tasks, size, passes=1.0)
+    return step.links.collectives(step.graph, tasks, *step.gathered(tasks))
 
 
 def _reduce(step: PhysicalStep, tasks: Integers) -> Load:
-    size = step.parameter_bytes.gradients
-    is_all_reduce = step.graph.communication.sharding is Sharding.NONE
-    return step.links.collectives(step.graph, tasks, size, passes=2.0 if is_all_reduce else 1.0)
+    return step.links.collectives(step.graph, tasks, *step.reduced(tasks))
 
 
 def _optimizer(step: PhysicalStep, tasks: Integers) -> Load:
     implementation = step.physical.implementation
     load = step.state_traffic(tasks, implementation.optimizer_traffic)
-    return load._replace(seconds=load.seconds + implementation.step_seconds)
+    quantising = step.quantising_weights(tasks)
+    return load._replace(seconds=load.seconds + implementation.step_seconds + quantising)
 
 
 def _norm(step: PhysicalStep, tasks: Integers) -> Load:

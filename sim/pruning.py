@@ -26,7 +26,7 @@ TOO_SLOW = "is slower than the best, and than another that needs no more memory"
 class Bound(NamedTuple):
     """The most throughput that a configuration may have, and the least memory that it may need."""
 
-    tflops_per_gpu: float
+    throughput: float
     memory_gb: float
 
 
@@ -54,12 +54,12 @@ class Best:
 
     def exceeds(self, bound: Bound) -> bool:
         """Whether a configuration with that bound is neither among the best nor on the front."""
-        fastest = nlargest(self._top, (each.tflops_per_gpu for each in self._fitting.values()))
+        fastest = nlargest(self._top, (each.samples_per_second for each in self._fitting.values()))
         return (
             len(fastest) == self._top
-            and fastest[-1] > bound.tflops_per_gpu
+            and fastest[-1] > bound.throughput
             and any(
-                each.tflops_per_gpu > bound.tflops_per_gpu
+                each.samples_per_second > bound.throughput
                 and each.memory_largest_gb <= bound.memory_gb
                 for each in self._fitting.values()
             )
@@ -96,12 +96,12 @@ def _excluded(
 ) -> str | None:
     """Why a configuration need not be simulated: by what is known without its order, or with it."""
     device = problem.cluster.device.memory / GIGABYTE
-    tflops = known.most_tflops(configuration)
+    throughput = known.most_samples_per_second(configuration)
     least = known.least_memory(configuration)
     for _ in range(2):
         if least.reserved_gb > device:
             return TOO_LARGE
-        if best.exceeds(Bound(tflops, least.total_gb)):
+        if best.exceeds(Bound(throughput, least.total_gb)):
             return TOO_SLOW
         graph, physical = known.graph_of(configuration), known.physical(configuration)
         least = memories_of(graph, physical).fullest
@@ -112,7 +112,7 @@ def most_promising_first(problem: Problem, chosen: Sequence[Configuration]) -> l
     """By the most throughput that configurations may have; those with one graph together."""
     known = evaluation_of(problem)
     groups = [list(group) for _, group in groupby(chosen, key=_graph_of)]
-    groups.sort(key=lambda group: -max(map(known.most_tflops, group)))
+    groups.sort(key=lambda group: -max(map(known.most_samples_per_second, group)))
     return [configuration for group in groups for configuration in group]
 
 

@@ -10,20 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import isqrt
 from typing import Any
 
 from bfpp.schedules import (
+    Communication,
     Configuration,
     Degrees,
     InvalidConfiguration,
+    Per,
     Schedule,
     Sharding,
     find_schedule,
 )
-from bfpp.schedules.cut import default_division
+from bfpp.schedules.communication import CHOICES, FULLY_SHARDED
+from bfpp.schedules.cut import CUTS, default_division, given_cut
+from bfpp.schedules.invalid import chosen
+from bfpp.schedules.precision import Precision, parse_precision
+from bfpp.schedules.recomputation import Recomputation, parse_recomputation
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.implementation import PAPER, Implementation, find_implementation
 from bfpp.sim.model import Transformer
@@ -43,8 +49,11 @@ WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 class Problem:
     """What is searched: a model on so many of a cluster's GPUs, at some batch sizes.
 
-    Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow. Raises
-    `InvalidConfiguration` for schedules that there are not.
+    Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow; every `precision`
+    is tried with every policy to `recompute` (none named: as the software has it) and every rule to
+    `cut` stages by (none named: all of them have as many layers), and full sharding in every way
+    that the fields of `FULLY_SHARDED` allow. Raises `InvalidConfiguration` for what there is not,
+    what the cluster cannot compute, and modules that the model has not.
     """
 
     model: Transformer
@@ -55,12 +64,49 @@ class Problem:
     implementation: Implementation = PAPER
     cp: tuple[int, ...] = (1,)
     ep: tuple[int, ...] = (1,)
+    precision: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
+    gather_per: tuple[Per, ...] = (Per.RUN,)
+    reduce_per: tuple[Per, ...] = (Per.RUN,)
+    run_length: tuple[int | None, ...] = (None,)
+    weight_buffers: tuple[int, ...] = (2,)
+    prefetch: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         for name in self.schedules:
             find_schedule(name)
+        for rule in self.cut:
+            if rule not in CUTS:
+                raise InvalidConfiguration("cut", f"{rule!r} is not one of {', '.join(CUTS)}")
+        for precision, recompute in self.computed:
+            self.physical(Degrees(), 1, precision, recompute)
 
-    def physical(self, degrees: Degrees, microbatch_size: int) -> PhysicalCosts:
+    @property
+    def computed(self) -> list[tuple[Precision | None, Recomputation | None]]:
+        """In which precisions, with what recomputed."""
+        precisions = tuple(map(parse_precision, self.precision)) or (None,)
+        return list(product(precisions, tuple(map(parse_recomputation, self.recompute)) or (None,)))
+
+    def communications(self, replicas: int) -> list[Communication]:
+        """Every level of sharding over replicas, full sharding in all ways that differ."""
+        supported = SHARDING_OF.get(self.implementation.name, tuple(Sharding))
+        levels = supported if replicas > 1 else (Sharding.NONE,)
+        ways = product(*(getattr(self, name) for name in FULLY_SHARDED))
+        every = [
+            _chosen(self.implementation.communication(level), zip(FULLY_SHARDED, way, strict=True))
+            for level, way in product(levels, ways)
+        ]
+        return list(dict.fromkeys(each.without_idle_choices for each in every))
+
+    def physical(
+        self,
+        degrees: Degrees,
+        microbatch_size: int,
+        precision: Precision | None = None,
+        recompute: Recomputation | None = None,
+        cut: tuple[int, ...] | None = None,
+    ) -> PhysicalCosts:
         """The cost model of some configurations; raises `InvalidConfiguration`."""
         return PhysicalCosts(
             model=self.model,
@@ -68,11 +114,20 @@ class Problem:
             degrees=degrees,
             microbatch_size=microbatch_size,
             implementation=self.implementation,
+            precision=precision,
+            recompute=recompute,
+            cut=cut,
         )
 
     def physical_of(self, configuration: Configuration) -> PhysicalCosts:
         """The cost model of a configuration."""
-        return self.physical(configuration.degrees, configuration.microbatch_size)
+        return self.physical(
+            configuration.degrees,
+            configuration.microbatch_size,
+            configuration.precision,
+            configuration.recompute,
+            configuration.cut,
+        )
 
 
 @dataclass(frozen=True)
@@ -97,6 +152,8 @@ class Outcome:
     memory_min_gb: float
     memory_largest_gb: float
     memory_reserved_gb: float
+    memory_reserved_low_gb: float
+    memory_reserved_high_gb: float
     memory_parts_gb: dict[str, float]
     device_memory_gb: float
     missing_gb: float
@@ -110,7 +167,7 @@ class Outcome:
     def record(self) -> dict[str, Any]:
         """The outcome as one flat row: the options of `bfpp simulate`, and its results."""
         configuration = self.configuration
-        degrees = configuration.degrees
+        degrees, communication = configuration.degrees, configuration.communication
         results = {name: getattr(self, name) for name in RESULTS}
         return {
             "schedule": configuration.schedule.name,
@@ -119,14 +176,18 @@ class Outcome:
             "units_per_stage": configuration.units_per_stage,
             "microbatches": configuration.microbatches,
             "sequence": configuration.schedule.parameters.get("sequence"),
-            "sharding": str(configuration.communication.sharding),
+            "sharding": str(communication.sharding),
+            **{name: getattr(communication, name) for name in FULLY_SHARDED},
             "implementation": self.implementation,
+            "precision": _named(configuration.precision),
+            "recompute": _named(configuration.recompute),
             "tp": degrees.tp,
             "dp": degrees.dp,
             "cp": degrees.cp,
             "ep": degrees.ep,
             "microbatch_size": configuration.microbatch_size,
             "batch": configuration.batch,
+            "cut": configuration.cut and ",".join(map(str, configuration.cut)),
             "fits": self.fits,
             **results,
         }
@@ -141,33 +202,42 @@ RESULTS = tuple(
 def outcome_of(record: dict[str, Any]) -> Outcome:
     """The outcome whose `record` this is."""
     parameters = {} if record["sequence"] is None else {"sequence": record["sequence"]}
-    configuration = _configuration(
+    configuration = Configuration(
         find_schedule(record["schedule"], **parameters),
         Degrees(*(record[name] for name in ("pp", "dp", "tp", "cp", "ep"))),
-        (record["loops"], record["units_per_stage"]),
-        (record["microbatches"], record["microbatch_size"]),
-        Sharding(record["sharding"]),
-        find_implementation(record["implementation"]),
+        record["microbatches"],
+        record["microbatch_size"],
+        record["loops"],
+        record["units_per_stage"],
+        _communication_of(record),
+    )
+    precision, recompute = record["precision"], record["recompute"]
+    configuration = replace(
+        configuration,
+        precision=precision and Precision(precision),
+        recompute=recompute and parse_recomputation(recompute),
+        cut=record["cut"] and given_cut(record["cut"]),
     )
     results = {name: record[name] for name in RESULTS}
     return Outcome(configuration, record["implementation"], **results)
 
 
-def _configuration(
-    schedule: Schedule,
-    degrees: Degrees,
-    division: Division,
-    batch: tuple[int, int],
-    sharding: Sharding,
-    implementation: Implementation,
-) -> Configuration:
-    return Configuration(
-        schedule,
-        degrees,
-        *batch,
-        *division,
-        implementation.communication(sharding),
-    )
+def _named(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _communication_of(record: dict[str, Any]) -> Communication:
+    implementation = find_implementation(record["implementation"])
+    communication = implementation.communication(Sharding(record["sharding"]))
+    return _chosen(communication, ((name, record[name]) for name in FULLY_SHARDED))
+
+
+def _chosen(communication: Communication, choices: Iterable[tuple[str, Any]]) -> Communication:
+    values: dict[str, Any] = {
+        name: chosen(CHOICES[name], name, value) if name in CHOICES else value
+        for name, value in choices
+    }
+    return replace(communication, **values)
 
 
 def configurations(problem: Problem) -> list[Configuration]:
@@ -185,8 +255,9 @@ def _degrees(problem: Problem) -> Iterator[Degrees]:
     sizes = _divisors(problem.gpus)
     for tp, pp, cp, ep in product(sizes, sizes, problem.cp, problem.ep):
         dp, rest = divmod(problem.gpus, tp * pp * cp)
-        within_node = problem.cluster.gpus_per_node % tp == 0
-        if rest or not within_node or problem.model.layers % pp:
+        within_node = problem.cluster.domain % tp == 0
+        uneven = problem.model.layers % pp and not problem.cut
+        if rest or not within_node or uneven or problem.model.layers < pp:
             continue
         with suppress(InvalidConfiguration):
             degrees = Degrees(pp, dp, tp, cp, ep)
@@ -204,8 +275,12 @@ def in_order(configuration: Configuration) -> tuple[Any, ...]:
         configuration.microbatches,
         tuple(schedule.parameters.values()),
         configuration.communication.sharding,
+        tuple(getattr(configuration.communication, name) or 0 for name in FULLY_SHARDED),
         degrees,
         configuration.microbatch_size,
+        str(configuration.precision),
+        str(configuration.recompute),
+        configuration.cut or (),
     )
 
 
@@ -215,41 +290,51 @@ def _replicas(degrees: Degrees) -> int:
 
 
 def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Configuration]:
-    levels = SHARDING_OF.get(problem.implementation.name, tuple(Sharding))
-    for name, microbatch_size, sharding in product(
+    for name, microbatch_size, communication in product(
         problem.schedules,
         _divisors(samples),
-        levels if _replicas(degrees) > 1 else (Sharding.NONE,),
+        problem.communications(_replicas(degrees)),
     ):
         microbatches = samples // microbatch_size
+        if communication.run_length and communication.run_length >= microbatches:
+            communication = replace(communication, run_length=None)
         for schedule in _with_parameters(name, degrees.pp, microbatches):
-            for division in _divisions(problem, schedule, degrees):
-                found = _configuration(
-                    schedule,
-                    degrees,
-                    division,
-                    (microbatches, microbatch_size),
-                    sharding,
-                    problem.implementation,
+            for division, cut in _divisions(problem, schedule, degrees):
+                found = Configuration(
+                    schedule, degrees, microbatches, microbatch_size, *division, communication
                 )
                 with suppress(InvalidConfiguration):
                     found.require()
-                    yield found
+                    yield from (
+                        replace(found, precision=precision, recompute=recompute, cut=cut)
+                        for precision, recompute in problem.computed
+                    )
 
 
 def _divisions(
     problem: Problem, schedule: Schedule, degrees: Degrees
-) -> Iterable[tuple[int, int | tuple[int, ...]]]:
-    """Loops, and units of a stage: every number of loops, or one choice where there are none."""
-    pp, model = degrees.pp, problem.model
+) -> Iterator[tuple[Division, tuple[int, ...] | None]]:
+    """Loops, and units of a stage, and the cut, if it is not equal, by each of the rules.
+
+    Every number of loops, or one choice where there are none. Without a pipeline nothing is cut.
+    """
+    pp, layers = degrees.pp, problem.model.layers
     if pp == 1 and schedule.name not in WITHOUT_PIPELINE:
-        return []
-    if pp > 1 and schedule.looped:
-        return [(loops, 1) for loops in _divisors(model.layers // pp) if loops > 1]
-    if len(schedule.placement(pp, schedule.loops)) > model.layers:
-        return []
-    divided = default_division(schedule, model.layers, pp) if _replicas(degrees) > 1 else None
-    return [divided or (schedule.loops, 1)]
+        return
+    looped = pp > 1 and schedule.looped
+    every = [each for each in _divisors(-(-layers // pp)) if each > 1]
+    rules = problem.cut if pp > 1 else ()
+    for loops, rule in product(every if looped else [schedule.loops], rules or (None,)):
+        stages = len(schedule.placement(pp, loops))
+        cut = CUTS[rule](layers, stages) if rule else None
+        if min(cut) < 0 if cut else stages > layers:
+            continue
+        if looped:
+            yield (loops, 1), cut
+        elif _replicas(degrees) > 1:
+            yield default_division(schedule, layers, pp, cut=cut), cut
+        else:
+            yield (loops, 1), cut
 
 
 def _with_parameters(name: str, pp: int, microbatches: int) -> Iterable[Schedule]:
@@ -269,9 +354,12 @@ def _divisors(number: int) -> list[int]:
 
 
 def ranked(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Those that fit, highest throughput first; of equal ones, least memory first."""
+    """Those that fit, highest throughput first; of equal ones, least memory first.
+
+    By samples: what is recomputed is no throughput, and the peak depends on the precision.
+    """
     fitting = (outcome for outcome in outcomes if outcome.fits)
-    return sorted(fitting, key=lambda each: (-each.tflops_per_gpu, each.memory_largest_gb))
+    return sorted(fitting, key=lambda each: (-each.samples_per_second, each.memory_largest_gb))
 
 
 def nearest(outcomes: Iterable[Outcome]) -> Outcome:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bfpp.sim.model import Transformer, hardware_flops
 from bfpp.sim.search import Outcome
 from bfpp.sim.theory.batch import training_samples
 
@@ -36,18 +35,15 @@ class Training:
         return self.gpu_days * 24 * per_gpu_hour
 
 
-def training(
-    model: Transformer, outcome: Outcome, searched_gpus: int, gpus: int, critical_batch: float
-) -> Training:
+def training(outcome: Outcome, searched_gpus: int, gpus: int, critical_batch: float) -> Training:
     """The training that an outcome on `searched_gpus` makes on `gpus`."""
     batch = outcome.configuration.batch * gpus / searched_gpus
-    flops = training_samples(batch, critical_batch) * hardware_flops(model, 1)
-    gpu_days = flops / (outcome.tflops_per_gpu * 1e12) / SECONDS_A_DAY
+    seconds = training_samples(batch, critical_batch) / outcome.samples_per_second
+    gpu_days = seconds * searched_gpus / SECONDS_A_DAY
     return Training(gpus, batch, gpu_days / gpus, gpu_days, outcome)
 
 
 def tradeoff(
-    model: Transformer,
     outcomes: Iterable[Outcome],
     searched_gpus: int,
     sizes: Sequence[int],
@@ -57,7 +53,7 @@ def tradeoff(
     found = [outcome for outcome in outcomes if outcome.fits]
     return [
         min(
-            (training(model, each, searched_gpus, gpus, critical_batch) for each in found),
+            (training(each, searched_gpus, gpus, critical_batch) for each in found),
             key=lambda candidate: candidate.gpu_days,
         )
         for gpus in sizes

@@ -17,10 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules import Layout
+from bfpp.schedules.columns import Seconds
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import simulate
 from bfpp.sim.memory import GIGABYTE
+from bfpp.sim.network import INTER_NODE, INTRA_NODE, NETWORK, NVLINK, PCIE
 from bfpp.sim.parameters import Change, changed, numbers
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.preset_files import PRESETS, Table, read_toml
@@ -61,7 +63,7 @@ def kind_of(physical: PhysicalCosts, layout: Layout) -> Kind:
     devices = replace(physical.degrees, pp=layout.pp).devices
     return Kind(
         physical.recomputation != NO_RECOMPUTATION,
-        devices <= physical.cluster.gpus_per_node,
+        devices <= physical.cluster.domain,
         physical.implementation.fused_kernels,
     )
 
@@ -99,14 +101,31 @@ def constants_deviation(
 
     Not `fitted`: as if none had been fitted on this cluster.
     """
+    return float(np.linalg.norm(constants_changes(timeline, physical, fitted=fitted)))
+
+
+def constants_changes(
+    timeline: Timeline, physical: PhysicalCosts, *, fitted: bool = True
+) -> Seconds:
+    """What each constant, one deviation worse, adds to the logarithm of the step time.
+
+    Those of two runs on a cluster, with the same software, are of the same constants.
+    """
     tables = _deviations()
     known = tables[USUAL] | (tables.get(physical.cluster.name, {}) if fitted else {})
     changes = [
-        log(simulate(timeline.graph, _worse(physical, path, known[path])).step_time)
+        log(simulate(timeline.graph, _worse(physical, path, known[usual])).step_time)
         for path, value in numbers(physical)
-        if path in known and value
+        if (usual := _usual_path(physical, path)) in known and value
     ]
-    return float(np.linalg.norm(np.array(changes) - log(timeline.step_time)))
+    return np.array(changes) - log(timeline.step_time)
+
+
+def _usual_path(physical: PhysicalCosts, path: tuple[str, ...]) -> tuple[str, ...]:
+    """Where the deviation of a number stands: levels are of NVLink, or of a network."""
+    links = {level.name: level.link for level in physical.cluster.levels}
+    kinds = {NVLINK: INTRA_NODE, PCIE: INTRA_NODE, NETWORK: INTER_NODE}
+    return tuple(kinds[links[name]] if name in links else name for name in path)
 
 
 def _worse(physical: PhysicalCosts, path: tuple[str, ...], deviation: float) -> CostModel:
@@ -153,7 +172,7 @@ def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float
     cases = {
         "loading data, checkpoints, logging": True,
         "stragglers: all devices are equally fast": degrees.devices > 1,
-        "others' traffic on the network": degrees.devices > physical.cluster.gpus_per_node,
+        "others' traffic on the network": degrees.devices > physical.cluster.domain,
         "multiprocessors that overlapped communication takes from compute": beside,
         "experts that are chosen more often than others": evenly,
         "the all-reduce of the tied embedding's gradients": tied,

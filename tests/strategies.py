@@ -12,6 +12,7 @@ All stay small: a few hundred tasks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ from bfpp.schedules import (
     lower,
     registered_schedules,
 )
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.order_validity import order_violations
 from bfpp.schedules.steps import STEP, Step, backward, backward_input, backward_weight, forward
 
@@ -50,14 +52,27 @@ class Configuration(NamedTuple):
         return build_graph(*self)
 
 
-def communications(layout: Layout | None = None) -> st.SearchStrategy[Communication]:
-    """Of any kind, or of one that the layout allows."""
+def communications() -> st.SearchStrategy[Communication]:
+    """Of any kind."""
     flag = st.booleans()
-    return st.sampled_from(shardings(layout)).flatmap(
+    return st.sampled_from(Sharding).flatmap(
         lambda sharding: st.builds(
             Communication, st.just(sharding), flag, flag, flag, **policies(sharding)
         )
     )
+
+
+def that_fits(
+    layout: Layout, communication: Communication, orders: Sequence[Order]
+) -> Communication:
+    """The same, but once a step where copies are used too far apart to meet for each run."""
+    if not layout.copies or communication.sharding is not Sharding.FULL:
+        return communication
+    try:
+        lower(orders, layout, communication)
+    except InvalidConfiguration:
+        return replace(communication, gather_per=Per.STEP, reduce_per=Per.STEP)
+    return communication
 
 
 def policies(sharding: Sharding) -> dict[str, st.SearchStrategy[Any]]:
@@ -71,12 +86,6 @@ def policies(sharding: Sharding) -> dict[str, st.SearchStrategy[Any]]:
         "weight_buffers": st.integers(1, 3),
         "prefetch": st.integers(1, 3),
     }
-
-
-def shardings(layout: Layout | None) -> list[Sharding]:
-    return [
-        each for each in Sharding if each is not Sharding.FULL or not layout or not layout.copies
-    ]
 
 
 @st.composite
@@ -96,6 +105,8 @@ def layouts(
     if "sequence" in schedule.parameters:
         sequence = draw(st.none() | st.integers(pp, pp + 2))
         schedule, multiple = replace(schedule, sequence=sequence), sequence or pp
+    if "lead" in schedule.parameters:
+        schedule = replace(schedule, lead=draw(st.integers(1, 3)))
     layout = schedule.layout(pp, microbatches, loops, units)
     rounded_up = [
         replace(layout, microbatches=-(-microbatches // each) * each)
@@ -143,7 +154,10 @@ def configurations(
 ) -> Configuration:
     name = draw(st.sampled_from(list(registered_schedules())))
     schedule, layout = draw(layouts(find_schedule(name), ranks, parts, cells))
-    return Configuration(schedule, layout, draw(communications(layout)))
+    communication = draw(communications())
+    return Configuration(
+        schedule, layout, that_fits(layout, communication, schedule.orders(layout))
+    )
 
 
 def graphs(ranks: int = 5, parts: int = 4, cells: int = CELLS) -> st.SearchStrategy[TaskGraph]:
@@ -228,4 +242,13 @@ def _released(step: Step, layout: Layout, *, split: bool) -> list[Step]:
 @st.composite
 def order_graphs(draw: st.DrawFn, ranks: int = 4, parts: int = 3) -> TaskGraph:
     layout, steps = draw(orders(ranks, parts))
-    return lower(steps, layout, draw(communications(layout)))
+    return lower(steps, layout, that_fits(layout, draw(communications()), steps))
+
+
+def drawn_ports(random, tasks, ports, width):
+    """One port at least for each task, none of them twice."""
+    drawn = random.integers(0, ports, (tasks, width)).astype(np.int32)
+    for place in range(1, width):
+        again = (drawn[:, :place] == drawn[:, place, None]).any(axis=1)
+        drawn[again, place] = NONE
+    return drawn

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -46,22 +48,21 @@ def test_lags_are_told_by_the_task_that_ended_last():
     assert {wakes for wakes, _ in found} == {True, False}
 
 
-def test_a_run_that_sleeps_takes_as_long_as_predicted(tmp_path, bfpp, answer):
-    """With sleeps so long that a busy machine does not matter much."""
-    measured, profile = tmp_path / "measured.toml", tmp_path / "profile.toml"
-    assert bfpp("calibrate", "--quick", "--out", measured)[0] == 0
-    lines = measured.read_text().splitlines()
+def test_a_run_that_sleeps_takes_as_long_as_predicted(tmp_path, profile, answer):
+    """With sleeps so long that neither a busy machine nor communication matters much."""
+    lines = Path(profile).read_text().splitlines()
     layers = next(number for number, line in enumerate(lines) if line == "layers = [")
     sizes = {"parameters": 50_000, "bytes": 65_536}
     seconds = {"forward": 0.01, "backward": 0.03, "backward_input": 0.02, "backward_weight": 0.01}
     nothing = {"count": 1, **dict.fromkeys(seconds, 0), **sizes}
     layer = {"count": 8, **seconds, **sizes}
     lines[layers + 1 : layers + 4] = [f"{inline(each)}," for each in (nothing, layer, nothing)]
-    profile.write_text("\n".join(lines))
+    slow = tmp_path / "slow.toml"
+    slow.write_text("\n".join(lines))
     for schedule in ("breadth-first", "zb1p"):
         words = [schedule, "--pp", 4, "--loops", 2, "--microbatches", 4]
-        predicted = answer("simulate", *words, "--profile", profile)["step_time"]
-        runs = answer("run", *words, "--sleep", profile, "--steps", 5)["step_times"]
+        predicted = answer("simulate", *words, "--profile", slow)["step_time"]
+        runs = answer("run", *words, "--sleep", slow, "--steps", 5)["step_times"]
         assert predicted > 8 * (0.01 + 0.03)
         assert 0.8 * predicted < min(runs) < 1.5 * predicted
 

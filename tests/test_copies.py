@@ -17,6 +17,7 @@ from bfpp.schedules import (
     InvalidConfiguration,
     Layout,
     Operation,
+    Per,
     Sharding,
     TaskGraph,
     build_graph,
@@ -196,19 +197,54 @@ def test_orders_that_mix_up_copies_are_refused(reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pp", "microbatches", "sharding", "reason"),
+    ("pp", "microbatches", "reason"),
     [
-        (3, 6, Sharding.NONE, "pp: chimera needs an even number of ranks, not 3"),
-        (2, 1, Sharding.NONE, "microbatches: chimera needs one in each direction, so two at least"),
-        (2, 2, Sharding.FULL, "sharding: stages with copies cannot be fully sharded yet"),
+        (3, 6, "pp: chimera needs an even number of ranks, not 3"),
+        (2, 1, "microbatches: chimera needs one in each direction, so two at least"),
     ],
 )
-def test_what_chimera_cannot_do_is_refused(
-    pp: int, microbatches: int, sharding: Sharding, reason: str
-) -> None:
+def test_what_chimera_cannot_do_is_refused(pp: int, microbatches: int, reason: str) -> None:
     with pytest.raises(InvalidConfiguration) as refused:
-        chimera(pp, microbatches, sharding=sharding)
+        chimera(pp, microbatches)
     assert str(refused.value) == reason
+
+
+# Full sharding
+
+
+@pytest.mark.parametrize("name", ["chimera", "dualpipe"])
+def test_runs_of_both_copies_are_gathered_and_reduced_together(name: str) -> None:
+    """By one task on the lanes of both, in buffers of the same number."""
+    schedule = find_schedule(name)
+    graph = build_graph(schedule, schedule.layout(4, 8), Communication(Sharding.FULL))
+    assert violations(graph) == []
+    for operation in (Operation.GATHER, Operation.REDUCE):
+        for task in find(graph, operation):
+            assert {task.rank, task.peer} == {task.unit, 3 - task.unit}
+    assert weight_buffers(graph).max() <= 4
+
+
+def test_what_one_copy_runs_alone_is_gathered_and_reduced_with_the_other() -> None:
+    """An odd number of micro-batches: those of one direction are one more."""
+    graph = chimera(2, 3, sharding=Sharding.FULL)
+    assert violations(graph) == []
+    reductions = find(graph, Operation.REDUCE)
+    assert len(reductions) > len({task.unit for task in reductions})
+    assert all(task.peer == 1 - task.rank for task in reductions)
+
+
+def test_copies_that_are_used_too_far_apart_are_gathered_and_reduced_once_a_step() -> None:
+    with pytest.raises(InvalidConfiguration) as refused:
+        chimera(6, 5, sharding=Sharding.FULL)
+    assert str(refused.value) == (
+        "weight_buffers: the copies of stage 4 are used too far apart for 2, "
+        "unless gathered once a step"
+    )
+    with pytest.raises(InvalidConfiguration, match="reduce_per: the copies of stage 1 are used"):
+        chimera(6, 5, sharding=Sharding.FULL, gather_per=Per.STEP)
+    graph = chimera(6, 5, sharding=Sharding.FULL, gather_per=Per.STEP, reduce_per=Per.STEP)
+    assert violations(graph) == []
+    assert len(find(graph, Operation.GATHER)) == len(find(graph, Operation.REDUCE)) == 6
 
 
 # What it costs
@@ -233,7 +269,7 @@ def test_gradients_are_reduced_over_copies_and_replicas() -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("sharding", [Sharding.NONE, Sharding.PARTIAL])
+@pytest.mark.parametrize("sharding", Sharding)
 def test_a_checkpoint_holds_a_parameter_of_two_copies_once(
     sharding: Sharding, tmp_path: Path
 ) -> None:
@@ -251,11 +287,10 @@ def test_a_checkpoint_holds_a_parameter_of_two_copies_once(
 
 
 def test_the_search_leaves_out_what_copies_cannot_do() -> None:
-    """Odd numbers of ranks, single micro-batches, full sharding."""
+    """Odd numbers of ranks, and single micro-batches."""
     model, cluster = load_model("bert-6.6b"), load_cluster("dgx1-v100")
     found = configurations(Problem(model, cluster, 8, (4,), ("chimera",)))
     assert found
     for configuration in found:
         assert configuration.degrees.pp % 2 == 0
         assert configuration.microbatches > 1
-        assert configuration.communication.sharding is not Sharding.FULL

@@ -13,6 +13,8 @@ from bfpp.schedules.operations import Group
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import EXPERT_ACTIVATION, EXPERTS, LATENT_UP, LAYER, NORM, SHARED
 from bfpp.sim.checkpointing import Checkpointed
+from bfpp.sim.engines import simulate
+from bfpp.sim.experiment import Experiment
 from bfpp.sim.experts import expert_rows
 from bfpp.sim.layer import layer_operators
 from bfpp.sim.matrices import Experts, LatentAttention
@@ -220,3 +222,23 @@ def test_what_context_parallelism_sends():
     for way in collectives(heads, Group.CP):
         sent = sum(each.bytes for each in way)
         assert sent == tokens * (2 * LLAMA.query_width + 2 * LLAMA.key_width) / 4
+
+
+def test_a_fused_router_takes_fewer_kernels_and_graphs_less_of_the_host():
+    plain = Execution(DEEPSEEK.last_kind, ep=8)
+    fused = replace(plain, routing=Routing(fused=True))
+
+    def routing(execution):
+        return next(each for each in layer_operators(execution) if each.name == "routing").forward
+
+    assert routing(fused).kernels == 8 < routing(plain).kernels == 60
+    assert routing(fused).bytes < routing(plain).bytes
+    values = {"model": "qwen3-235b", "cluster": "dgx-h100", "implementation": "current", "ep": 8}
+    steps = [
+        simulate(each.graph(), each.require_physical()).step_time
+        for each in (
+            Experiment("1f1b", pp=1, dp=8, microbatches=1, **values, **more)
+            for more in ({}, {"fused_router": True}, {"fused_router": True, "cuda_graphs": True})
+        )
+    ]
+    assert steps == sorted(set(steps), reverse=True)

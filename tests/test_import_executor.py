@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from bfpp.executor.job import Job
 from bfpp.executor.measured import timeline_of
 from bfpp.executor.processes import launch
 from bfpp.executor.settings import Activations
-from bfpp.schedules import Communication, Layout, find_schedule
+from bfpp.schedules import Communication, Layout, Operation, find_schedule
+from bfpp.schedules.columns import Seconds
 from bfpp.traces.imported import imported
 from bfpp.traces.kineto import recorded
-from bfpp.traces.metrics import compute_time
+from bfpp.traces.timeline import Timeline
 from tests.executor_traces import trace_step
 from tests.gloo_runs import Chain
 
@@ -34,6 +36,13 @@ def job(name: str) -> Job:
     )
 
 
+def passes(timeline: Timeline, rank: int) -> Seconds:
+    """How long each pass of a rank took, in its order."""
+    graph, tasks = timeline.graph, timeline.graph.rank_tasks.of(rank)
+    tasks = tasks[np.isin(graph.operation[tasks], [Operation.FORWARD, Operation.BACKWARD])]
+    return (timeline.end - timeline.start)[tasks]
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["1f1b", "breadth-first"])
 def test_an_imported_step_is_the_one_that_the_executor_measured(tmp_path, name):
@@ -43,8 +52,9 @@ def test_an_imported_step_is_the_one_that_the_executor_measured(tmp_path, name):
     texts = [(tmp_path / f"{rank}.json").read_text() for rank in range(2)]
     found = imported([recorded(json.loads(text)) for text in texts])
     assert found.step_time == pytest.approx(own.step_time, rel=0.03)
-    computed = compute_time(found) / compute_time(own)
-    assert (computed > 0.8).all()
-    assert (computed < 1.01).all()
+    for rank in range(2):
+        # The median: on a busy machine, the host may stand still within some pass.
+        computed = np.median(passes(found, rank) / passes(own, rank))
+        assert 0.8 < computed < 1.01
     assert found.about["clocks"] == "as in the traces"
     assert "transfer" not in str(found.about["not_measured"])

@@ -218,6 +218,7 @@ BASE = {
     "simulate": f"gpipe {STEP}", "compare": STEP, "explain": f"gpipe {STEP}",
     "experiment": f"gpipe {STEP}",
     "show": "timeline.json", "diff": "timeline.json other.json.gz", "orders": f"gpipe {STEP}",
+    "schedule": f"{STEP} --seconds 0.1",
     "search": SMALL_SEARCH, "tradeoff": f"{SMALL_SEARCH} --critical-batch 8",
     "validate": "table.csv", "fit": "table.csv --no-cross-validation",
     "check": "orders.csv", "paper": "figure-3", "models": "", "clusters": "",

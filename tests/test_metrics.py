@@ -46,20 +46,20 @@ def test_time_is_either_busy_or_idle(graph):
 @SOME
 @given(graphs(), st.data())
 def test_exposed_time_by_brute_force(graph, data):
-    """All costs are whole seconds, so each second is wholly exposed or not at all."""
+    """All costs are whole seconds, or halves for slices: each is wholly exposed or not at all."""
     timeline = simulate(graph, COSTS)
     rank = data.draw(st.integers(0, graph.layout.pp - 1))
     here = (graph.rank == rank) | (graph.peer == rank)
 
-    def seconds(chosen):
+    def halves(chosen):
         return {
-            second
+            half
             for task in np.flatnonzero(chosen & here)
-            for second in range(int(timeline.start[task]), int(timeline.end[task]))
+            for half in range(int(2 * timeline.start[task]), int(2 * timeline.end[task]))
         }
 
-    expected = seconds(graph.is_transfer) - seconds(graph.is_compute)
-    assert exposed_time(timeline, rank, graph.is_transfer) == len(expected)
+    expected = halves(graph.is_transfer) - halves(graph.is_compute)
+    assert exposed_time(timeline, rank, graph.is_transfer) == len(expected) / 2
 
 
 @SOME

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.attention import Attention
-from bfpp.sim.cluster import Link, load_cluster
-from bfpp.sim.collectives import ring_bytes
+from bfpp.schedules.precision import Format, Precision
+from bfpp.sim.cluster import load_cluster
 from bfpp.sim.implementation import PAPER
 from bfpp.sim.layer import layer_operators
 from bfpp.sim.model import Transformer, hardware_flops, load_model
+from bfpp.sim.network import Level
 from bfpp.sim.operators import Execution
-from bfpp.sim.preset_files import preset_names
+from bfpp.sim.preset_files import PRESETS, preset_names
 
 MEBIBYTE = 2**20
 
@@ -77,7 +78,7 @@ def test_intensities_are_the_papers():
 def test_the_data_parallel_intensity_is_the_tokens_of_a_batch():
     """I_DP0 = N_mb S_mb S_seq: 8 bytes a parameter, in and out, over a large group."""
     model = load_model("gpt3-175b")
-    both_ways = 2 * 2 * ring_bytes(PAPER.gradient_bytes * model.layer_parameters(), 10**6)
+    both_ways = 2 * 2 * PAPER.gradient_bytes * model.layer_parameters()
     assert 96 * 3 * model.sequence * model.hidden**2 / both_ways == pytest.approx(
         3 * model.sequence, rel=0.001
     )
@@ -86,36 +87,30 @@ def test_the_data_parallel_intensity_is_the_tokens_of_a_batch():
 def test_the_ethernet_is_several_times_slower_between_the_same_nodes():
     """beta_net is about 4 with InfiniBand and about 32 without."""
     fast, slow = load_cluster("dgx1-v100"), load_cluster("dgx1-v100-ethernet")
-    reached = [link.bandwidth * link.ring_efficiency for link in (fast.inter_node, slow.inter_node)]
+    reached = [
+        link.bandwidth * link.ring_efficiency
+        for link in (fast.level("inter_node"), slow.level("inter_node"))
+    ]
     assert 3 < reached[0] / reached[1] < 8
     assert slow.device == fast.device
-    assert slow.intra_node == fast.intra_node
+    assert slow.level("intra_node") == fast.level("intra_node")
 
 
 def test_smaller_groups_of_a_node_have_fewer_of_its_wires():
     mesh, switch = load_cluster("dgx1-v100"), load_cluster("dgx-a100")
-    assert [mesh.group_link(size).bandwidth for size in (2, 3, 4, 8)] == [
+    assert [mesh.levels[0].bandwidth_of(size) for size in (2, 3, 4, 8)] == [
         22.7e9, 91e9, 91e9, 136e9,
     ]  # fmt: skip
-    assert {switch.group_link(size).bandwidth for size in (2, 4, 8)} == {227e9}
-
-
-def test_a_ring_of_whole_nodes_is_limited_by_their_networks():
-    cluster = load_cluster("dgx-a100")
-    inside, over_two = cluster.group_link(8), cluster.group_link(16)
-    assert over_two.bandwidth == pytest.approx(0.9 * 200e9)
-    assert inside.latency < over_two.latency < cluster.inter_node.latency
-    wide = replace(cluster, inter_node=replace(cluster.inter_node, bandwidth=1e12))
-    assert wide.group_link(16).bandwidth == inside.bandwidth
+    assert {switch.levels[0].bandwidth_of(size) for size in (2, 4, 8)} == {227e9}
 
 
 def test_fitted_constants_replace_those_of_a_preset_and_of_no_file(tmp_path):
     fitted = {"dgx1-v100": {"inter_node": {"ring_efficiency": 0.25}}}
-    assert load_cluster("dgx1-v100", fitted).inter_node.ring_efficiency == 0.25
-    assert load_cluster("dgx1-v100", {}).inter_node.ring_efficiency == 0.48
+    assert load_cluster("dgx1-v100", fitted).level("inter_node").ring_efficiency == 0.25
+    assert load_cluster("dgx1-v100", {}).level("inter_node").ring_efficiency == 0.48
     path = tmp_path / "dgx1-v100.toml"
     path.write_text(CLUSTER_FILE)
-    assert load_cluster(str(path), fitted).inter_node.ring_efficiency == 1
+    assert load_cluster(str(path), fitted).level("inter_node").ring_efficiency == 1
 
 
 def test_fewer_key_and_value_heads_and_a_narrow_mlp_have_fewer_parameters():
@@ -160,7 +155,8 @@ def test_presets_are_listed_and_can_all_be_read():
     assert {"bert-52b", "bert-6.6b", "gpt-1t", "gpt3-175b"} <= set(preset_names("model"))
     assert {"dgx-a100", "dgx-h100", "dgx1-v100"} <= set(preset_names("cluster"))
     assert [load_model(name).name for name in preset_names("model")] == preset_names("model")
-    assert {load_cluster(name).gpus_per_node for name in preset_names("cluster")} == {8}
+    clusters = [load_cluster(name) for name in preset_names("cluster")]
+    assert {(each.gpus_per_node, each.domain) for each in clusters} == {(8, 8), (4, 72)}
 
 
 MODEL_FILE = "layers = 2\nhidden = 64\nheads = 8\nsequence = 32\nvocabulary = 128\n"
@@ -225,7 +221,10 @@ def test_a_cluster_is_read_from_a_file_and_its_network_is_shared(tmp_path):
     path = tmp_path / "small.toml"
     path.write_text(CLUSTER_FILE)
     cluster = load_cluster(str(path))
-    assert (cluster.intra_node, cluster.inter_node) == (Link(20, 1), Link(2, 2))
+    assert cluster.levels == (
+        Level("intra_node", 20, 1, size=4, link="nvlink"),
+        Level("inter_node", 2, 2),
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,3 +247,25 @@ def test_a_malformed_cluster_is_refused_with_its_key(tmp_path, old, new, reason)
     with pytest.raises(InvalidConfiguration, match=r"^cluster: ") as refusal:
         load_cluster(str(path))
     assert reason in str(refusal.value)
+
+
+def test_products_of_narrow_operands_have_a_rate_of_their_own():
+    device = load_cluster("dgx-b200").device
+    assert device.product_rate(Precision.BF16) == device.peak * device.matmul_efficiency
+    rates = [device.product_rate(each) for each in (Precision.BF16, Format.MXFP8, Format.FP8)]
+    assert rates == sorted(rates)
+    assert device.product_rate(Format.NVFP4) > device.product_rate(Format.MXFP8)
+    with pytest.raises(InvalidConfiguration, match="has no peak for mxfp8"):
+        load_cluster("dgx-h100").device.product_rate(Format.MXFP8)
+
+
+@pytest.mark.parametrize("line", ["{ fp8 = 2 }", "{ bf16 = 0.5 }", "{ fp8 = 'fast' }", "0.5"])
+def test_efficiencies_of_formats_are_shares(tmp_path, line):
+    preset = (PRESETS / "clusters" / "dgx-h100.toml").read_text(encoding="utf-8")
+    old = "format_efficiencies = { fp8 = 0.883, fp8-block = 0.883 }"
+    assert old in preset
+    path = tmp_path / "own.toml"
+    path.write_text(preset.replace(old, f"format_efficiencies = {line}"), encoding="utf-8")
+    with pytest.raises(InvalidConfiguration, match="format_efficiencies") as refusal:
+        load_cluster(str(path))
+    assert refusal.value.field == "cluster"

@@ -16,7 +16,7 @@ from bfpp.schedules import (
     lower,
 )
 from bfpp.schedules.graph_file import COLUMNS
-from tests.strategies import communications, configurations, orders
+from tests.strategies import communications, configurations, orders, that_fits
 
 MANY = settings(derandomize=True, deadline=None, max_examples=200)
 
@@ -53,7 +53,7 @@ def test_both_lowerings_agree_on_schedules(configuration):
 @given(orders(), st.data())
 def test_both_lowerings_agree_on_any_orders(layout_and_orders, data):
     layout, steps = layout_and_orders
-    communication = data.draw(communications(layout))
+    communication = that_fits(layout, data.draw(communications()), steps)
     objects = lower_to_objects([order.tolist() for order in steps], layout, communication)
     assert_same(lower(steps, layout, communication), objects)
 

@@ -167,6 +167,14 @@ GRIDS = {
 0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3
     1F0 1I0 1F1 1I1 1F2 1I2 1W0 1F3 1I3 1W1 1W2 1W3
 """,
+    ("bf-split", Layout(2, 2, 2)): """
+0F0 0F1 2F0 2F1 2I0 2W0 2I1 2W1 0I0 0W0 0I1 0W1
+    1F0 1F1 3F0 3F1 3I0 3W0 3I1 3W1 1I0 1W0 1I1 1W1
+""",
+    ("zb-bf", Layout(2, 4, 2)): """
+0F0 0F1 0F2 0F3 2F0 2F1 2F2 2I0 2W0 2F3 2I1 2W1 2I2 2W2 2I3 2W3 0I0 0W0 0I1 0W1 0I2 0W2 0I3 0W3
+    1F0 1F1 1F2 1F3 3F0 3I0 3F1 3I1 3F2 3I2 3W0 3F3 3I3 3W1 1I0 1I1 3W2 3W3 1I2 1W0 1I3 1W1 1W2 1W3
+""",
     ("breadth-first", Layout(2, 3, 2)): """
 0F0 0F1 0F2 2F0 2F1 2F2         2B0 2B1 2B2 0B0 0B1 0B2
     1F0 1F1 1F2 3F0 3F1 3F2 3B0 3B1 3B2 1B0 1B1 1B2
@@ -397,6 +405,16 @@ def test_zb_h1_is_zb1p_without_loops(ranks: int) -> None:
     for microbatches in range(ranks, 4 * ranks, ranks):
         layout = Layout(ranks, microbatches)
         assert words("zb-h1", layout) == words("zb1p", layout)
+
+
+@pytest.mark.parametrize(("lead", "name"), [(1, "zb-h1"), (2, "zb-h2")])
+def test_zb_bf_without_loops_is_zb_h1_or_zb_h2(lead: int, name: str) -> None:
+    for ranks in SIZES:
+        for microbatches in (2 * ranks - 1, 4 * ranks):
+            layout = Layout(ranks, microbatches)
+            expected = [order.tolist() for order in find_schedule(name).orders(layout)]
+            orders = find_schedule("zb-bf", lead=lead).orders(layout)
+            assert [order.tolist() for order in orders] == expected
 
 
 def _with_backwards_reversed(order: list[str], microbatches: int) -> list[str]:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 SMALL = "layers = 4\nhidden = 1024\nheads = 16\nsequence = 512\nvocabulary = 1000\n"
 SEARCH = "--model small.toml --cluster dgx1-v100 --gpus 2 --batch 2 --workers 1 --schedule 1f1b"
 STEP = "--pp 2 --microbatches 2"
+MODEL = "--model small.toml --cluster dgx1-v100"
 
 WRITING = {
     ("experiment", "--out"): f"experiment gpipe {STEP} --out PLACE.toml",
@@ -30,6 +31,7 @@ WRITING = {
     ("simulate", "--perfetto"): f"simulate gpipe {STEP} --perfetto PLACE.json.gz",
     ("simulate", "--timeline"): f"simulate gpipe {STEP} --timeline PLACE.json.gz",
     ("simulate", "--graph"): f"simulate gpipe {STEP} --graph PLACE.json",
+    ("simulate", "--memory-svg"): f"simulate gpipe {STEP} {MODEL} --memory-svg PLACE.svg",
     ("compare", "--html"): f"compare {STEP} --html PLACE.html",
     ("compare", "--svg"): f"compare {STEP} --svg PLACE.svg",
     ("show", "--html"): "show step.json --html PLACE.html",
@@ -40,6 +42,7 @@ WRITING = {
     ("import", "--out"): "import trace.json --out PLACE.json",
     ("diff", "--html"): "diff step.json step.json --html PLACE.html",
     ("diff", "--svg"): "diff step.json step.json --svg PLACE.svg",
+    ("schedule", "--out"): f"schedule {STEP} --seconds 0.1 --out PLACE.csv",
     ("search", "--journal"): f"search {SEARCH} --journal PLACE",
     ("search", "--best"): f"search {SEARCH} --best PLACE.toml",
     ("search", "--out"): f"search {SEARCH} --out PLACE.csv",

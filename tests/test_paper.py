@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
+from math import exp
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from bfpp.command_line import main
-from bfpp.paper import ITEMS, best, figure_1, figure_7, figure_8
+from bfpp.paper import ITEMS, best, figure_1, figure_7, figure_8, next_step, next_step_search
 from bfpp.paper.item import PaperTable
 from bfpp.paper.method_comparison import COUNTS
 from bfpp.paper.methods import METHODS
+from bfpp.paper.next_step_search import NETWORKS, Fastest, Scenario, lead
 
 FIGURES = ("figure-2", "figure-3", "figure-4", "figure-5", "figure-6", "figure-9")
 TABLES = ("table-models", "table-e1", "table-e2", "table-e3")
 COMPARISON = "table-method-comparison"
+OTHERS = ("hybrid", "zero-bubble", "measurements")
 
 DIFFERENT = {("1F1B (fully sharded)", "DP network"), ("1F1B (fully sharded)", "DP overlap")}
 DIFFERENT |= {("Chimera", column) for column in ("bubble", "DP overlap")}
@@ -37,7 +44,7 @@ def paper(tmp_path, capsys):
     return make
 
 
-@pytest.mark.parametrize("item", [*FIGURES, *TABLES, COMPARISON, "hybrid", "measurements"])
+@pytest.mark.parametrize("item", [*FIGURES, *TABLES, COMPARISON, *OTHERS])
 def test_an_item_writes_its_files(paper, tmp_path, item):
     record, err = paper(item)
     files = [Path(name) for name in record[item]["files"]]
@@ -57,8 +64,8 @@ def test_an_item_writes_its_files(paper, tmp_path, item):
 
 
 def test_the_items_of_the_paper_are_known():
-    searched = {"figure-1", "figure-7", "figure-8"}
-    assert {*FIGURES, *TABLES, COMPARISON, "hybrid", "measurements"} | searched == ITEMS.keys()
+    searched = {"figure-1", "figure-7", "figure-8", "next-step"}
+    assert {*FIGURES, *TABLES, COMPARISON, *OTHERS} | searched == ITEMS.keys()
 
 
 def test_an_item_asked_for_twice_is_made_once(paper):
@@ -190,3 +197,58 @@ def test_the_papers_conclusions_come_out(paper):
     assert depth[8] < 0.8 * depth[1]
     times = [panel["step_time"] for panel in record["figure-4"]["panels"]]
     assert times[0] == times[1] > times[2] > times[3]
+
+
+class Here:
+    """An executor that does the work where it is asked for."""
+
+    def submit(self, work, *given):
+        promise = Future()
+        promise.set_result(work(*given))
+        return promise
+
+
+@pytest.fixture
+def small_step(monkeypatch):
+    """The next step for a small model on two nodes, searched in this process."""
+    scenario = Scenario("small", "gpt-1.2b", "dgx-a100", 16, 2, (1, 2), 2048, (0.5,))
+    monkeypatch.setattr(next_step, "SCENARIOS", (scenario,))
+    monkeypatch.setattr(next_step_search, "POLICIES", ("none",))
+    monkeypatch.setattr(next_step_search, "executor", lambda _: nullcontext(Here()))
+
+
+@pytest.mark.usefixtures("small_step")
+def test_the_next_step_searches_and_draws(paper, tmp_path):
+    record, _ = paper("next-step")
+    cases = record["next-step"]["cases"]
+    assert [case["samples_per_gpu"] for case in cases] == [0.5] * len(NETWORKS)
+    for case in cases:
+        ours, other = case["breadth_first"], case["other"]
+        assert (ours["schedule"], ours["batch"]) == ("breadth-first", other["batch"])
+        assert ours["pp"] > 1
+        assert ours["fits"]
+        assert other["fits"]
+        assert case["lead"] == pytest.approx(other["step_time"] / ours["step_time"] - 1)
+        assert case["lead_low"] <= case["lead"] <= case["lead_high"]
+    points = record["next-step"]["points"]
+    assert [title.split(",")[0] for title in points] == [
+        "Figure 5", "Figure 6", *["Figure 7"] * 2, *["Figure 8"] * 2,
+    ]  # fmt: skip
+    assert all(any(curve for curve in curves.values()) for curves in points.values())
+    fast, slow = (points[f"Figure 7, small, {network}"] for network in NETWORKS)
+    for name, curve in slow.items():
+        assert all(y <= dict(fast[name])[x] + 1e-9 for x, y in curve)
+    assert "1 cases" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_what_two_methods_depend_on_alike_makes_no_difference():
+    class Step(NamedTuple):
+        step_time: float
+
+    one = Fastest(Step(1.0), np.array([0.1, 0.2]))
+    other = Fastest(Step(1.1), np.array([0.1, 0.25]))
+    assert lead(one, one) == (0, 0, 0)
+    assert lead(one, other).share == pytest.approx(0.1)
+    assert lead(one, other).high == pytest.approx(1.1 * exp(1.2816 * 0.05) - 1)
+    assert lead(one, other).is_sure
+    assert not lead(one, Fastest(Step(1.1), np.array([0.2, 0.2]))).is_sure

@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from bfpp.command_line import main
+from bfpp.experiment_file import read_experiment
 from bfpp.found import Journal
 from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
 from bfpp.sim import evaluation, pruning
@@ -71,13 +72,13 @@ def test_neighbours_share_a_graph_and_any_communication_the_order(monkeypatch, o
 def test_the_ranking_is_of_those_that_fit(outcomes):
     best_first = ranked(outcomes)
     assert all(each.fits for each in best_first)
-    speeds = [each.tflops_per_gpu for each in best_first]
+    speeds = [each.samples_per_second for each in best_first]
     assert speeds == sorted(speeds, reverse=True)
     front = pareto(best_first)
     assert front[0] == best_first[0]
     for each in best_first:
         assert any(
-            other.tflops_per_gpu >= each.tflops_per_gpu
+            other.samples_per_second >= each.samples_per_second
             and other.memory_largest_gb <= each.memory_largest_gb
             for other in front
         )
@@ -111,7 +112,7 @@ def test_the_best_are_found_without_the_others(top, memory):
 def test_no_schedule_passes_the_bounds(outcomes):
     known = evaluation.Evaluation(PROBLEM)
     for each in outcomes:
-        assert each.tflops_per_gpu <= known.most_tflops(each.configuration)
+        assert each.samples_per_second <= known.most_samples_per_second(each.configuration)
         assert each.memory_largest_gb >= known.least_memory(each.configuration).total_gb
 
 
@@ -169,7 +170,7 @@ def test_the_command_ranks_and_writes(command, capsys, tmp_path):
     words = [*command, "--batch", "4", "8", "--workers", "1", "--journal", "j", "--out", "all.csv"]
     assert main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    speeds = [each["tflops_per_gpu"] for each in report["configurations"]]
+    speeds = [each["samples_per_second"] for each in report["configurations"]]
     assert speeds == sorted(speeds, reverse=True)
     assert {each["batch"] for each in report["configurations"]} == {4, 8}
     assert report["tried"] >= len(speeds) > 10
@@ -297,6 +298,43 @@ def test_groups_of_contexts_and_experts_are_tried_where_they_are_allowed():
     assert configurations(none) == []
 
 
+def test_full_sharding_is_tried_in_all_ways_that_are_asked_for():
+    """Each once: what a choice does not change is not tried again."""
+    asked = {
+        "gather_per": ("run", "step"),
+        "reduce_per": ("run", "step"),
+        "run_length": (None, 2),
+        "weight_buffers": (2, 4),
+        "prefetch": (1, 2),
+    }
+    problem = replace(PROBLEM, schedules=("breadth-first",), **asked)
+    found = configurations(problem)
+    alike = {}
+    for each in found:
+        kind = replace(each, communication=each.communication.sharding)
+        alike.setdefault(kind, []).append(each.communication)
+    assert {len(ways) for kind, ways in alike.items() if kind.communication != "full"} == {1}
+    full = {kind: ways for kind, ways in alike.items() if kind.communication == "full"}
+    # Where runs are gathered, where they are reduced alone, and where neither.
+    assert {len(ways) for kind, ways in full.items() if kind.microbatches > 2} == {16 + 2 + 1}
+    assert {len(ways) for kind, ways in full.items() if kind.microbatches <= 2} == {8 + 1 + 1}
+    alone = configurations(replace(PROBLEM, schedules=("breadth-first",)))
+    assert set(alone) < set(found)
+    assert len(alone) == len(alike)
+    for outcome in evaluate(problem, found[-20:]):
+        assert outcome_of(outcome.record) == outcome
+
+
+def test_the_command_takes_choices_of_full_sharding(command, capsys):
+    ways = ["--gather-per", "run", "step", "--run-length", "all", "4", "--json"]
+    words = [*command, "--batch", "32", "--workers", "1", "--schedule", "breadth-first", *ways]
+    assert main(words) == 0
+    rows = json.loads(capsys.readouterr().out)["configurations"]
+    assert {row["gather_per"] for row in rows if row["sharding"] == "full"} == {"run", "step"}
+    assert {row["run_length"] for row in rows} == {None, 4}
+    assert {row["gather_per"] for row in rows if row["sharding"] != "full"} == {"run"}
+
+
 def test_search_prints_groups_of_experts(bfpp, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     given = "--model deepseek-v2 --seq-length 64 --cluster dgx-b200 --implementation current"
@@ -304,3 +342,74 @@ def test_search_prints_groups_of_experts(bfpp, monkeypatch):
     code, out, _ = bfpp("search", *given.split(), *options.split())
     assert code == 1  # 236 B parameters do not fit
     assert ", EP 8" in out
+
+
+def test_precisions_and_recomputations_are_searched_with_each_other():
+    model, cluster = replace(SMALL, gated=True, dropout=False), load_cluster("dgx-h100")
+    computed = {"precision": ("bf16", "fp8-current"), "recompute": ("none", "full")}
+    problem = Problem(model, cluster, 8, (8,), ("1f1b",), CURRENT, **computed)
+    every = configurations(problem)
+    plain = configurations(replace(problem, precision=(), recompute=()))
+    assert len(every) == len(set(every)) == 4 * len(plain)
+    outcomes = evaluate(problem, every[:8])
+    for outcome, configuration in zip(outcomes, every, strict=False):
+        assert outcome_of(outcome.record).configuration == configuration
+        alone = replace(
+            problem,
+            precision=(str(configuration.precision),),
+            recompute=(str(configuration.recompute),),
+        )
+        assert evaluate(alone, [configuration]) == [outcome]
+    assert len({outcome.step_time for outcome in outcomes[:4]}) == 4
+
+
+@pytest.mark.parametrize(
+    ("others", "field"),
+    [
+        ({"precision": ("mxfp8",)}, "precision"),
+        ({"recompute": ("moe",)}, "recompute"),
+    ],
+)
+def test_what_cannot_be_computed_is_not_searched(others, field):
+    with pytest.raises(InvalidConfiguration) as refusal:
+        Problem(SMALL, load_cluster("dgx-h100"), 8, (8,), ("1f1b",), CURRENT, **others)
+    assert refusal.value.field == field
+
+
+def test_uneven_cuts_and_recomputation_are_searched_where_they_are_named(bfpp, tmp_path):
+    model = replace(load_model("llama3-8b"), layers=6, sequence=512)
+    cluster = load_cluster("dgx-h100")
+    problem = Problem(
+        model, cluster, 8, (8,), ("1f1b", "breadth-first"), CURRENT,
+        recompute=("none", "full"), cut=("even", "fewer-at-ends"),
+    )  # fmt: skip
+    found = configurations(problem)
+    assert {str(each.recompute) for each in found} == {"none", "full"}
+    assert all((each.cut is None) == (each.degrees.pp == 1) for each in found)
+    of_four = {each.cut for each in found if each.degrees.pp == 4 and each.layout.stages == 4}
+    assert of_four == {(2, 2, 1, 1), (1, 2, 2, 1)}
+    # Two stages on each of four ranks: the embedding and the head alone.
+    assert (0, 1, 1, 1, 1, 1, 1, 0) in {each.cut for each in found}
+    plain = Problem(model, cluster, 8, (8,), ("1f1b", "breadth-first"), CURRENT)
+    assert {each.degrees.pp for each in configurations(plain)} == {1, 2}
+    outcomes = evaluate(problem, found[::7])
+    for outcome in outcomes:
+        assert outcome_of(outcome.record) == outcome
+        assert problem.physical_of(outcome.configuration).cut == outcome.configuration.cut
+    best = ranked(outcomes)
+    assert [each.samples_per_second for each in best] == sorted(
+        (each.samples_per_second for each in best), reverse=True
+    )
+    with pytest.raises(InvalidConfiguration, match="cut: 'odd' is not one of even"):
+        Problem(model, cluster, 8, (8,), ("1f1b",), CURRENT, cut=("odd",))
+    with pytest.raises(InvalidConfiguration, match="recompute: 'all' is not one of none"):
+        Problem(model, cluster, 8, (8,), ("1f1b",), CURRENT, recompute=("all",))
+    path = tmp_path / "best.toml"
+    words = (
+        "search --model gpt-345m --cluster dgx-h100 --gpus 4 --batch 4 --schedule 1f1b --workers 1 "
+        f"--implementation current --recompute full none --cut fewer-at-ends --best {path}"
+    )
+    code, out, _ = bfpp(*words.split())
+    assert code == 0
+    assert "none" in out
+    assert read_experiment(str(path)).recompute == "none"

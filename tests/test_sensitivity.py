@@ -26,7 +26,7 @@ from bfpp.sim.model import load_model
 from bfpp.sim.parameters import changed, parse_change
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.sensitivity import sensitivities, step_time_slopes
-from tests.strategies import graphs
+from tests.strategies import drawn_ports, graphs
 
 PHYSICAL = PhysicalCosts(load_model("bert-6.6b"), load_cluster("dgx1-v100"), Degrees(tp=2, dp=8))
 STEP = 1e-6
@@ -98,8 +98,7 @@ def contended_costs(draw, graph):
     return Costs(
         random.uniform(0.5, 3, tasks),
         np.where(moves, random.uniform(1, 9, tasks), 0.0),
-        random.integers(0, ports, tasks).astype(np.int32),
-        random.integers(0, ports, tasks).astype(np.int32),
+        drawn_ports(random, tasks, ports, draw(st.integers(1, 3))),
         random.uniform(1, 5, ports),
     )
 
@@ -139,8 +138,11 @@ def test_changes_reach_what_they_name():
     faster = simulate(graph, changed(abstract, parse_change("backward=x0.5")))
     assert faster.step_time == simulate(graph, AbstractCosts(backward=1, transfer=1)).step_time
     wider = changed(PHYSICAL, parse_change("inter_node.bandwidth=x2"))
-    assert wider.cluster.inter_node.bandwidth == 2 * PHYSICAL.cluster.inter_node.bandwidth
-    assert wider.cluster.intra_node == PHYSICAL.cluster.intra_node
+    assert (
+        wider.cluster.level("inter_node").bandwidth
+        == 2 * PHYSICAL.cluster.level("inter_node").bandwidth
+    )
+    assert wider.cluster.level("intra_node") == PHYSICAL.cluster.level("intra_node")
     assert changed(PHYSICAL, parse_change("microbatch_size=2")).microbatch_size == 2
 
 

@@ -60,9 +60,12 @@ def job_of(name: str, sharding: Sharding, ranks: int, replicas: int) -> Job:
 
 def jobs() -> Iterator[tuple[str, Job]]:
     """Every schedule in every sharding that it can be run in, and some in every cut."""
-    chosen = [*product(CUTS, registered_schedules())]
-    chosen += product(OTHER_CUTS, ("1f1b", "depth-first", "breadth-first"))
-    for ((ranks, replicas), name), sharding in product(chosen, Sharding):
+    everywhere = ("1f1b", "depth-first", "breadth-first")
+    chosen = [*product(CUTS + OTHER_CUTS, everywhere, Sharding)]
+    for at, (name, sharding) in enumerate(product(registered_schedules(), Sharding)):
+        if name not in everywhere:
+            chosen.append((CUTS[at % 2], name, sharding))
+    for (ranks, replicas), name, sharding in chosen:
         with suppress(InvalidConfiguration):
             job = job_of(name, sharding, ranks, replicas)
             yield f"{name} {sharding} {ranks}x{replicas}", job

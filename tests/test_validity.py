@@ -74,13 +74,13 @@ def judge(graph: TaskGraph) -> tuple[bool, bool]:
     return wrong is not None, bool(broken)
 
 
-@settings(steady, max_examples=250)
+@settings(steady, max_examples=150)
 @given(graphs())
 def test_schedules_make_valid_graphs(graph: TaskGraph) -> None:
     assert violations(graph) == []
 
 
-@settings(steady, max_examples=600)
+@settings(steady, max_examples=250)
 @given(order_graphs())
 def test_orders_that_can_run_make_valid_graphs(graph: TaskGraph) -> None:
     assert violations(graph) == []
@@ -107,7 +107,7 @@ def test_valid_graphs_compute_the_right_weights(graph: TaskGraph) -> None:
 def test_the_checker_objects_to_graphs_that_compute_wrong(name: str) -> None:
     seen: Counter[tuple[bool, bool]] = Counter()
 
-    @settings(steady, max_examples=200, database=None)
+    @settings(steady, max_examples=100, database=None)
     @given(graphs(3, 2, cells=9) | order_graphs(3, 2), st.data())
     def mutate(graph: TaskGraph, data: st.DataObject) -> None:
         mutant = MUTATIONS[name](graph, lambda items: data.draw(st.sampled_from(items)))
@@ -118,7 +118,7 @@ def test_the_checker_objects_to_graphs_that_compute_wrong(name: str) -> None:
     assert seen[True, True] > 5
 
 
-@settings(steady, max_examples=300)
+@settings(steady, max_examples=120)
 @given(graphs(3, 2, cells=6) | order_graphs(2, 2), st.data())
 def test_the_checker_objects_after_several_mutations(graph: TaskGraph, data: st.DataObject) -> None:
     for name in data.draw(st.lists(st.sampled_from(list(MUTATIONS)), min_size=2, max_size=4)):
@@ -127,7 +127,7 @@ def test_the_checker_objects_after_several_mutations(graph: TaskGraph, data: st.
     judge(graph)
 
 
-@settings(steady, max_examples=100)
+@settings(steady, max_examples=40)
 @given(graphs(3, 2, cells=6) | order_graphs(2, 2), st.data())
 def test_other_numbers_of_gathers_and_reductions_are_remarked_and_hide_nothing(
     graph: TaskGraph, data: st.DataObject

@@ -1,8 +1,9 @@
 """Schedules with backward passes in halves, against their closed forms and public schedulers.
 
 Closed forms: Qi et al., "Zero Bubble Pipeline Parallelism" (ICLR 2024). `published_schedules.csv`
-holds step times, in seconds per stage, of the orders that the authors' scheduler of "Pipeline
-Parallelism with Controllable Memory" (NeurIPS 2024) makes: zbv_greedy.py of
+holds step times, in seconds per stage, of the orders that the authors' schedulers make, of that
+paper and of "Pipeline Parallelism with Controllable Memory" (NeurIPS 2024): zb.py (zb-h1 with
+memory of p micro-batches, zb-h2 of 2 p), zbv.py and zbv_greedy.py (v-half, v-min), all of
 sail-sg/zero-bubble-pipeline-parallelism, replayed by a longest path.
 """
 
@@ -15,13 +16,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bfpp.schedules import InvalidConfiguration, build_graph, find_schedule
+from bfpp.paper.zero_bubble import Passes
+from bfpp.schedules import InvalidConfiguration, Schedule, build_graph, find_schedule
+from bfpp.schedules.counts import peak_activations
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.metrics import rank_metrics
 from bfpp.traces.timeline import Timeline
 
 EXACT = settings(derandomize=True, deadline=None, max_examples=60)
+FEW = settings(EXACT, max_examples=10)
 PUBLISHED = Path(__file__).parent / "published_schedules.csv"
 
 ranks = st.integers(1, 8)
@@ -29,9 +33,13 @@ seconds = st.integers(1, 9)
 
 
 def timeline_of(
-    name: str, ranks: int, microbatches: int, loops: int | None = None, **costs: float
+    named: str | Schedule,
+    ranks: int,
+    microbatches: int,
+    loops: int | None = None,
+    **costs: float,
 ) -> Timeline:
-    schedule = find_schedule(name)
+    schedule = find_schedule(named) if isinstance(named, str) else named
     graph = build_graph(schedule, schedule.layout(ranks, microbatches, loops))
     return simulate(graph, AbstractCosts(**costs))
 
@@ -86,6 +94,57 @@ def test_zb1p(ranks: int, rounds: int, loops: int, costs: dict[str, float]) -> N
     assert most_activations(timeline) == ranks
 
 
+loops, leads = st.integers(1, 4), st.integers(2, 4)
+
+
+@FEW
+@given(ranks, st.integers(0, 8), loops, leads, halves(), st.sampled_from([0, 0.25, 0.5]))
+def test_breadth_first_in_halves(
+    ranks: int, more: int, loops: int, lead: int, costs: dict[str, float], share: float
+) -> None:
+    """What each rank beyond the first adds to the step, and what is alive meanwhile."""
+    microbatches = lead * (ranks - 1) + 1 + more
+    transfer = share * min(costs["forward"], costs["backward_input"])
+    passes = Passes(*costs.values(), transfer)
+    compute = microbatches * loops * (passes.forward + passes.backward)
+    schedule = find_schedule("zb-bf", lead=lead)
+    for named, idle, live in (
+        ("breadth-first", passes.idle_breadth_first, loops * microbatches),
+        ("bf-split", passes.idle_split, loops * microbatches),
+        (schedule, passes.idle_zero_bubble(lead), loops * microbatches - more),
+    ):
+        timeline = timeline_of(named, ranks, microbatches, loops, transfer=transfer, **costs)
+        assert timeline.step_time == pytest.approx(compute + (ranks - 1) * idle)
+        assert peak_activations(timeline.graph).max() == live
+
+
+@FEW
+@given(st.integers(2, 6), st.integers(0, 8), st.integers(2, 4), leads, halves())
+def test_reductions_that_breadth_first_in_halves_hides(
+    ranks: int, more: int, loops: int, lead: int, costs: dict[str, float]
+) -> None:
+    """Late weight halves shorten a step until reductions take that long, and no longer."""
+    schedule = find_schedule("zb-bf", lead=lead)
+    layout = schedule.layout(ranks, lead * (ranks - 1) + 1 + more, loops)
+    longest = Passes(*costs.values()).hidden_reduction(layout, lead)
+
+    def gain(reduction: float) -> float:
+        split, late = (
+            timeline_of(each, ranks, layout.microbatches, loops, reduce=reduction, **costs)
+            for each in ("bf-split", schedule)
+        )
+        return split.step_time - late.step_time
+
+    assert gain(0) > 0
+    assert gain(longest) == pytest.approx(0)
+    assert gain(0.9 * longest) > 0 > gain(1.1 * longest)
+
+
+def test_a_lead_is_one_at_least() -> None:
+    with pytest.raises(InvalidConfiguration, match="lead: must be at least 1, not 0"):
+        find_schedule("zb-bf", lead=0)
+
+
 @EXACT
 @given(ranks, st.integers(0, 12), seconds)
 def test_zb_v_where_all_passes_are_equal(ranks: int, more: int, each: int) -> None:
@@ -97,7 +156,7 @@ def test_zb_v_where_all_passes_are_equal(ranks: int, more: int, each: int) -> No
     assert most_activations(timeline) == ranks
 
 
-@EXACT
+@FEW
 @given(st.integers(2, 16), st.integers(0, 8))
 def test_activations_of_the_controllable_memory_schedules(ranks: int, more: int) -> None:
     microbatches = 2 * ranks + more
@@ -105,8 +164,12 @@ def test_activations_of_the_controllable_memory_schedules(ranks: int, more: int)
     assert most_activations(timeline_of("v-min", ranks, microbatches)) <= (ranks + 4) // 3
 
 
-def test_controllable_memory_schedules_are_as_fast_as_their_authors() -> None:
-    """With the same activations, exactly or, where slots are filled otherwise, within 0.3 %."""
+SLOWER = {"zb-h1": 0.0, "zb-h2": 8e-3, "zb-v": 3e-3, "v-half": 0.0, "v-min": 0.0}
+"""By how much of their step our orders may be slower; those that are made for the costs may."""
+
+
+def test_schedules_are_as_fast_as_their_authors() -> None:
+    """With no more activations, and as many on a V."""
     with PUBLISHED.open() as file:
         for row in csv.DictReader(file):
             name, ranks, microbatches = row["schedule"], int(row["ranks"]), int(row["microbatches"])
@@ -119,10 +182,9 @@ def test_controllable_memory_schedules_are_as_fast_as_their_authors() -> None:
                 backward_weight=float(row["weight"]),
                 transfer=float(row["transfer"]),
             )
-            expected = float(row["step_time"])
-            assert most_activations(timeline) == float(row["peak_microbatches"])
-            assert timeline.step_time == pytest.approx(expected, rel=3e-3)
-            assert name == "v-half" or timeline.step_time == expected
+            live, expected = most_activations(timeline), float(row["peak_microbatches"])
+            assert live == expected or (name == "zb-h2" and live < expected)
+            assert timeline.step_time <= float(row["step_time"]) * (1 + SLOWER[name])
 
 
 @EXACT

@@ -13,7 +13,7 @@ A task starts and ends at different times, and others run in between.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -165,8 +165,8 @@ class Machine:
         self.halves: dict[tuple[int, int, int], tuple[float, float]] = {}
         self.added: defaultdict[tuple[int, int], float] = defaultdict(int)
         self.reduced: defaultdict[tuple[int, int], float] = defaultdict(int)
-        self.norms: defaultdict[int, float] = defaultdict(int)
-        self.told: set[int] = set()
+        self.norms: dict[int, float] = {}
+        self.told: Counter[int] = Counter()
 
     def run(self, order: list[int]) -> list[float]:
         """Run all events in that order; returns the weight of each stage."""
@@ -257,18 +257,18 @@ class Machine:
             self.reduced[rank, task.unit] += taken
 
     def norm(self, task: Task) -> Iterator[None]:
-        """Of two copies of a stage, the first one tells."""
+        """Of two copies of a stage, the first one tells; each tells once, or the sum is wrong."""
         yield
         own = np.flatnonzero(self.layout.rank_of_unit == task.rank).tolist()
-        self.told.add(task.rank)
-        self.norms[task.rank] += sum(self.reduced[task.rank, stage] for stage in own)
+        self.told[task.rank] += 1
+        self.norms[task.rank] = sum(self.reduced[task.rank, stage] for stage in own)
 
     def clipped(self) -> float:
         """What every rank adds to its weights: the same, as it depends on all gradients."""
         if not self.graph.communication.clipping:
             return 0
         ranks = range(self.layout.pp)
-        return sum(self.norms[rank] if rank in self.told else NOTHING for rank in ranks)
+        return sum(self.norms[rank] if self.told[rank] == 1 else NOTHING for rank in ranks)
 
     def optimizer(self, task: Task) -> Iterator[None]:
         own = [(task.rank, stage) for stage in self.layout.units_of(task.rank)]

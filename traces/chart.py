@@ -72,16 +72,23 @@ class _Scale(NamedTuple):
         return [tick * step for tick in range(first, last + 1)]
 
 
-def svg_charts(charts: Sequence[Chart]) -> str:
-    """The charts from left to right, with a legend of all series below."""
+def svg_charts(charts: Sequence[Chart], columns: int | None = None) -> str:
+    """The charts from left to right, in rows of so many, with a legend of all series below."""
     names = list(dict.fromkeys(each.name for chart in charts for each in chart.series))
     colours = {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(names)}
+    columns = columns or len(charts)
+    rows = math.ceil(len(charts) / columns)
     body = []
     for at, chart in enumerate(charts):
-        body += _chart(chart, EDGE + at * WIDTH, colours)
-    width = 2 * EDGE + WIDTH * len(charts)
-    body += _legend(colours, EDGE + LEFT, HEIGHT + EDGE + LEGEND / 2)
-    return document(width, HEIGHT + LEGEND + EDGE, charts[0].title, body)
+        row, column = divmod(at, columns)
+        body += _moved(row * HEIGHT, _chart(chart, EDGE + column * WIDTH, colours))
+    width = 2 * EDGE + WIDTH * columns
+    body += _legend(colours, EDGE + LEFT, rows * HEIGHT + EDGE + LEGEND / 2)
+    return document(width, rows * HEIGHT + LEGEND + EDGE, charts[0].title, body)
+
+
+def _moved(down: float, body: list[str]) -> list[str]:
+    return [f'<g transform="translate(0 {number(down)})">', *body, "</g>"] if down else body
 
 
 def _chart(chart: Chart, left: float, colours: dict[str, str]) -> list[str]:

@@ -11,7 +11,14 @@ from bfpp.sim.cluster import Cluster, load_cluster
 
 
 def _record(cluster: Cluster) -> dict[str, Any]:
-    return {**asdict(cluster), "network_intensity": cluster.network_intensity}
+    parts = asdict(cluster)
+    levels = {level["name"]: level for level in parts["levels"]}
+    return {
+        **parts,
+        **levels,
+        "levels": list(levels),
+        "network_intensity": cluster.network_intensity,
+    }
 
 
 def _per_second(bandwidth: float) -> str:
@@ -21,22 +28,22 @@ def _per_second(bandwidth: float) -> str:
 
 CLUSTERS = Presets[Cluster](
     name="cluster",
-    title="Clusters: GB/s of a GPU's memory, inside a node and across, each way",
+    title="Clusters: GB/s of a GPU's memory, inside an NVLink domain and across the network",
     files="or a TOML file",
     columns={
-        "GPUs": lambda cluster: f"{cluster.gpus_per_node}",
+        "GPUs": lambda cluster: f"{cluster.domain:g}",
         "Tflop/s": lambda cluster: f"{cluster.device.peak / 1e12:,.0f}",
         "GiB": lambda cluster: f"{cluster.device.memory / 2**30:,.0f}",
         "GB/s": lambda cluster: _per_second(cluster.device.memory_bandwidth),
-        "inside": lambda cluster: _per_second(cluster.intra_node.bandwidth),
-        "across": lambda cluster: _per_second(cluster.inter_node.bandwidth),
+        "inside": lambda cluster: _per_second(cluster.levels[0].bandwidth),
+        "across": lambda cluster: _per_second(cluster.levels[-1].bandwidth),
         "flop/B": lambda cluster: f"{cluster.network_intensity:,.0f}",
     },
     load=load_cluster,
     record=_record,
     text=partial(file_text, "cluster"),
 )
-"""The table tells a node's GPUs, and of each what it has and can do."""
+"""The table tells the GPUs of an NVLink domain, and of each what it has and can do."""
 
 add_arguments = CLUSTERS.add_arguments
 run = CLUSTERS.run

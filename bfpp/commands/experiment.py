@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from bfpp import options as shared
-from bfpp.experiment_file import experiment_text
+from bfpp.experiment_file import comments_for_others, experiment_text
 from bfpp.formats import EXPERIMENT
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json
@@ -26,6 +26,8 @@ def run(options: argparse.Namespace) -> int:
     experiment = shared.experiment(options)
     _ = experiment.graph(), experiment.costs
     text = experiment_text(experiment)
+    if experiment.physical:
+        text += comments_for_others(experiment)
     if options.json:
         print_json(experiment.record)
     else:

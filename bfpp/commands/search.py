@@ -17,7 +17,8 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.predictions import shortage
 from bfpp.results import print_json, print_table
-from bfpp.schedules import Configuration
+from bfpp.schedules import Communication, Configuration
+from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from bfpp.sim.experiment import OPTIONS, Experiment, experiment_of
 from bfpp.sim.search import Outcome, Problem, in_order, nearest, pareto, ranked
@@ -151,13 +152,34 @@ def _print(
 
 
 COLUMNS = (
-    "schedule", "batch", "pp x tp x dp", "loops", "micro-batches", "sharding", "Tflop/s", "GB", "",
+    "schedule", "batch", "pp x tp x dp", "loops", "micro-batches", "choices", "MFU",
+    "Tflop/s", "GB", "",
 )  # fmt: skip
 
 
 def _groups(row: Mapping[str, Any]) -> str:
     further = "".join(f", {name.upper()} {row[name]}" for name in ("cp", "ep") if row[name] > 1)
     return f"{row['pp']} x {row['tp']} x {row['dp']}{further}"
+
+
+def _choices(row: Mapping[str, Any]) -> list[str]:
+    """The sharding, and what is not the default of it or of the software.
+
+    Of uneven stages the fewest and most layers.
+    """
+    default = Communication()
+    layers = [int(each) for each in row["cut"].split(",")] if row["cut"] else []
+    named = [row[name] for name in ("sharding", "precision", "recompute") if row[name]]
+    uneven = [f"{min(layers)} to {max(layers)} layers"] if layers else []
+    return [
+        *named,
+        *uneven,
+        *(
+            f"{name.replace('_', ' ')} {row[name]}"
+            for name in FULLY_SHARDED
+            if row[name] != getattr(default, name)
+        ),
+    ]
 
 
 def _row(outcome: Outcome, front: set[Configuration]) -> tuple[str, ...]:
@@ -170,7 +192,8 @@ def _row(outcome: Outcome, front: set[Configuration]) -> tuple[str, ...]:
         _groups(row),
         str(row["loops"]),
         f"{row['microbatches']} of {row['microbatch_size']}",
-        row["sharding"],
+        ", ".join(_choices(row)),
+        f"{row['mfu']:.1%}",
         f"{row['tflops_per_gpu']:.2f}",
         f"{row['memory_largest_gb']:.1f}",
         "*" if outcome.configuration in front else "",

@@ -8,8 +8,15 @@ from bfpp import options as shared
 from bfpp.exports import add_export_arguments, write_exports
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
-from bfpp.pictures import add_picture_arguments, print_text, write_pictures
-from bfpp.predictions import predict, print_cautions, print_not_modelled
+from bfpp.pictures import (
+    add_memory_argument,
+    add_picture_arguments,
+    print_text,
+    require_memory,
+    write_memory,
+    write_pictures,
+)
+from bfpp.predictions import memory_record, predict, print_cautions, print_not_modelled, print_peak
 from bfpp.results import print_json
 from bfpp.tables import print_result
 
@@ -19,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_schedule_argument(parser)
     shared.add_experiment_arguments(parser)
     shared.add_engine_argument(parser)
-    add_picture_arguments(parser)
+    add_memory_argument(add_picture_arguments(parser))
     add_export_arguments(parser)
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -29,15 +36,18 @@ def run(options: argparse.Namespace) -> int:
     """Simulate, and report."""
     shared.refuse_text_beside_json(options)
     experiment = shared.experiment(options)
+    require_memory(options, experiment)
     assumed = assumptions(options)
     result = predict(experiment, options.engine)
     if options.json:
-        print_json(with_assumptions(result.record, assumed))
+        print_json(with_assumptions(result.record | memory_record(result), assumed))
     else:
         print_text(options, [result])
         print_result(result)
+        print_peak(result)
         print_cautions([result])
         print_not_modelled(result)
     write_pictures(options, [result], result.title)
+    write_memory(options, result)
     write_exports(options, result.timeline)
     return 0

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         for outcome in part.outcomes:
             by_schedule[outcome.configuration.schedule.name].append(outcome)
     found = {
-        name: tradeoff(problem.model, outcomes, problem.gpus, options.sizes, options.critical_batch)
+        name: tradeoff(outcomes, problem.gpus, options.sizes, options.critical_batch)
         for name, outcomes in by_schedule.items()
     }
     if not any(found.values()):

@@ -23,8 +23,10 @@ from bfpp.paper import (
     hybrid,
     measurements,
     method_comparison,
+    next_step,
     table_configurations,
     table_models,
+    zero_bubble,
 )
 from bfpp.paper.item import Made
 
@@ -44,6 +46,8 @@ ITEMS: dict[str, Callable[[Path], Made]] = {
     "table-e2": partial(table_configurations.make, "E.2"),
     "table-e3": partial(table_configurations.make, "E.3"),
     "hybrid": hybrid.make,
+    "zero-bubble": zero_bubble.make,
+    "next-step": next_step.make,
     "measurements": measurements.make,
 }
 """Every item by the name that `bfpp paper` knows it by."""

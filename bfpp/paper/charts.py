@@ -27,10 +27,12 @@ TITLES = {
 }
 
 
-def draw_charts(charts: Sequence[Chart], directory: Path, name: str, sentence: str) -> Made:
-    """Write the charts, and their points as JSON."""
+def draw_charts(
+    charts: Sequence[Chart], directory: Path, name: str, sentence: str, columns: int | None = None
+) -> Made:
+    """Write the charts, in rows of so many, and their points as JSON."""
     path = directory / f"{name}.svg"
-    path.write_text(svg_charts(charts), encoding="utf-8")
+    path.write_text(svg_charts(charts, columns), encoding="utf-8")
     points: dict[str, Any] = {
         chart.title: {each.name: list(map(list, zip(each.x, each.y, strict=True)))
                       for each in chart.series}

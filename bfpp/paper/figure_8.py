@@ -7,7 +7,6 @@ from pathlib import Path
 from bfpp.paper.best import GPUS, METHODS, PANELS, Panel, best_outcomes
 from bfpp.paper.charts import draw_charts
 from bfpp.paper.item import Made
-from bfpp.sim.model import load_model
 from bfpp.sim.tradeoff import Training, tradeoff
 from bfpp.traces.chart import Chart, Series
 
@@ -16,9 +15,9 @@ SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 
 def trainings(panel: Panel) -> dict[str, list[Training]]:
     """By method, the training that ends first on each size of the cluster."""
-    model, best = load_model(panel.model), best_outcomes(panel)
+    best = best_outcomes(panel)
     return {
-        method.name: tradeoff(model, best[method.name].values(), GPUS, SIZES, panel.critical_batch)
+        method.name: tradeoff(best[method.name].values(), GPUS, SIZES, panel.critical_batch)
         for method in METHODS
     }
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bfpp.schedules.communication import Communication, Sharding
+from bfpp.schedules.communication import Communication
 from bfpp.schedules.graph import TaskGraph
-from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.draft import Draft
 from bfpp.schedules.lowering.passes import (
@@ -45,13 +44,6 @@ def build_graph(
     return lower(known.orders(layout), layout, communication or Communication(), known.name)
 
 
-def require_communication(layout: Layout, communication: Communication) -> None:
-    """Raise `InvalidConfiguration` for stages whose communication cannot be so."""
-    communication.require()
-    if layout.copies and communication.sharding is Sharding.FULL:
-        raise InvalidConfiguration("sharding", "stages with copies cannot be fully sharded yet")
-
-
 def lower(
     orders: Sequence[Order],
     layout: Layout,
@@ -76,7 +68,7 @@ def lower_steps(
     posts: Sequence[Sequence[Post]] = (),
 ) -> TaskGraph:
     """The task graph of orders that have been joined, which any communication shares."""
-    require_communication(layout, communication)
+    communication.require()
     runs = runs_of(steps, layout, communication)
     draft = Draft(layout, communication)
     add_compute(draft, steps, runs)

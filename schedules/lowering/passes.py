@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.columns import NONE, Flags, Integers
-from bfpp.schedules.communication import Communication
+from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.draft import (
     COMPUTE,
@@ -20,7 +20,7 @@ from bfpp.schedules.lowering.draft import (
     Draft,
     Tasks,
 )
-from bfpp.schedules.lowering.runs import Runs
+from bfpp.schedules.lowering.runs import Runs, Turns
 from bfpp.schedules.lowering.step_table import BEFORE, Steps
 from bfpp.schedules.operations import Operation
 
@@ -72,56 +72,63 @@ def add_transfers(draft: Draft, steps: Steps) -> None:
 
 def add_gathers(draft: Draft, steps: Steps, runs: Runs) -> None:
     """Weights, before the runs that need them gathered and once a buffer is free."""
-    run, lead, turn = _by_task(draft.layout, runs, runs.gathers)
+    of_run, lead, _ = runs.gathers
+    rank = draft.layout.rank_of_unit[runs.unit[lead]]
     gather = draft.add(
         len(lead),
         Tasks(
             Operation.GATHER,
-            runs.rank[lead],
+            rank,
             runs.unit[lead],
-            _gather_rounds(draft.communication, steps, runs)[lead],
+            _gather_rounds(draft, steps, runs),
             GATHER,
-            peer=draft.layout.peer_of_rank[runs.rank[lead]],
+            peer=draft.layout.peer_of_rank[rank],
             weight_buffer=runs.weight_buffer[lead],
         ),
     )
-    draft.depend(runs.first[run], gather[turn])
-    later = np.flatnonzero(runs.weights_after[lead] != NONE)
-    draft.depend(gather[later], runs.last[runs.weights_after[lead[later]]])
+    run = np.flatnonzero(of_run != NONE)
+    draft.depend(runs.first[run], gather[of_run[run]])
+    before, follower = _followed(runs.gathers)
+    draft.depend(gather[follower], runs.last[before])
 
 
-def _by_task(
-    layout: Layout, runs: Runs, chosen: Flags
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """The chosen runs, the one of each gather or reduction that leads it, and which is whose.
-
-    The copies of a unit are gathered and reduced together, led by the first.
-    """
-    run = np.flatnonzero(chosen)
-    if not layout.copies:
-        return run, run, np.arange(len(run))
-    lead = run[runs.rank[run] == layout.rank_of_unit[runs.unit[run]]]
-    of_unit = np.empty(layout.units, dtype=np.intp)
-    of_unit[runs.unit[lead]] = np.arange(len(lead))
-    return run, lead, of_unit[runs.unit[run]]
+def _followed(tasks: Turns) -> tuple[Integers, Integers]:
+    """The runs whose buffer another task uses after theirs, and that task."""
+    later = np.flatnonzero(tasks.after != NONE)
+    follower = np.full(len(tasks.after) + 1, NONE, dtype=np.int32)
+    follower[tasks.after[later]] = later
+    run = np.flatnonzero(follower[tasks.of_run] != NONE).astype(np.int32)
+    return run, follower[tasks.of_run[run]]
 
 
-def _gather_rounds(communication: Communication, steps: Steps, runs: Runs) -> Integers:
-    """When to queue the gather of each run.
+def _gather_rounds(draft: Draft, steps: Steps, runs: Runs) -> Integers:
+    """When to queue each gather.
 
     Once the buffer is free, and not before the run so many ahead has begun, unless that begins
     in one block with it; if it is the one of its step, before everything.
     """
-    rounds = np.full(len(runs.first), BEFORE, dtype=np.int32)
-    if communication.gathers_runs:
-        ahead = communication.prefetch
-        followers = np.flatnonzero(runs.rank[ahead:] == runs.rank[:-ahead])
+    rounds = np.full(len(runs.gathers.lead), BEFORE, dtype=np.int32)
+    if draft.communication.gathers_runs:
+        ahead, of_run = draft.communication.prefetch, runs.gathers.of_run
         begins = steps.round[runs.first]
-        rounds[followers + ahead] = np.minimum(begins[followers], begins[followers + ahead] - 1)
-        later = runs.weights_after != NONE
-        freed = steps.round[runs.last[runs.weights_after[later]]]
-        rounds[later] = np.maximum(rounds[later], freed)
+        followers = np.flatnonzero(runs.rank[ahead:] == runs.rank[:-ahead])
+        np.maximum.at(rounds, of_run[followers + ahead], begins[followers])
+        latest = begins[runs.gathers.lead]
+        np.minimum.at(latest, of_run, begins)
+        rounds = np.minimum(rounds, latest - 1)
+        run, task = _followed(runs.gathers)
+        np.maximum.at(rounds, task, steps.round[runs.last[run]])
+        how = f"for {draft.communication.weight_buffers}, unless gathered once a step"
+        units = runs.unit[runs.gathers.lead]
+        _require_in_time(draft, units, rounds < latest, "weight_buffers", how)
     return rounds
+
+
+def _require_in_time(draft: Draft, units: Integers, in_time: Flags, field: str, how: str) -> None:
+    """Raise `InvalidConfiguration` where copies of a unit use buffers in turns that cannot be."""
+    if not in_time.all():
+        name = draft.layout.name_of(int(units[np.argmin(in_time)]))
+        raise InvalidConfiguration(field, f"the copies of {name} are used too far apart {how}")
 
 
 def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Last:
@@ -130,18 +137,20 @@ def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Last:
     Where reductions are in the way of the compute and no buffer waits for them,
     they come after all of it.
     """
-    run, lead, turn = _by_task(draft.layout, runs, runs.reduces)
+    of_run, lead, after = runs.reductions
+    run = np.flatnonzero(of_run != NONE)
     complete = steps.round[runs.last[run]]
     if not (draft.communication.dp_overlap or draft.communication.reduces_runs):
         complete = steps.round[steps.first_of_rank[runs.rank[run] + 1] - 1]
     when = np.full(len(lead), BEFORE, dtype=np.int32)
-    np.maximum.at(when, turn, complete)
-    peer = draft.layout.peer_of_rank[runs.rank[lead]]
+    np.maximum.at(when, of_run[run], complete)
+    rank = draft.layout.rank_of_unit[runs.unit[lead]]
+    peer = draft.layout.peer_of_rank[rank]
     reduction = draft.add(
         len(lead),
         Tasks(
             Operation.REDUCE,
-            runs.rank[lead],
+            rank,
             runs.unit[lead],
             when,
             REDUCE,
@@ -149,12 +158,19 @@ def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Last:
             gradient_buffer=runs.gradient_buffer[lead],
         ),
     )
-    draft.depend(reduction[turn], runs.last[run])
-    of_run = np.full(len(runs.first), NONE, dtype=np.int32)
-    of_run[run] = reduction[turn]
-    later = np.flatnonzero(runs.gradients_after != NONE)
-    draft.depend(runs.first[later], of_run[runs.gradients_after[later]])
-    return _last_on_rank(draft.layout, runs.rank[run], reduction[turn], when[turn])
+    draft.depend(reduction[of_run[run]], runs.last[run])
+    later = run[after[of_run[run]] != NONE]
+    before = after[of_run[later]]
+    in_time = when[before] < steps.round[runs.first[later]]
+    _require_in_time(draft, runs.unit[later], in_time, "reduce_per", "to be reduced for each run")
+    draft.depend(runs.first[later], reduction[before])
+    ends = np.flatnonzero(peer != NONE)
+    return _last_on_rank(
+        draft.layout,
+        np.append(rank, peer[ends]),
+        np.append(reduction, reduction[ends]),
+        np.append(when, when[ends]),
+    )
 
 
 class Last(NamedTuple):

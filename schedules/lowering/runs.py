@@ -26,14 +26,24 @@ GRADIENT_BUFFERS = 2
 """How many runs of a rank hold gradients at once."""
 
 
+class Turns(NamedTuple):
+    """What is gathered, or reduced, for runs: for a run, or for one at each copy of its unit.
+
+    `of_run` is the task of each run, -1 for those without. `lead` is the first copy's run of each
+    task, or the second's where that has more of them; `after` is the task that used its buffer
+    before it, -1 where it is the first or the buffer is its unit's own.
+    """
+
+    of_run: Integers
+    lead: Integers
+    after: Integers
+
+
 class Runs(NamedTuple):
     """Runs of all ranks, in the order of their first steps.
 
     `of_step` is the run of each step; `first` and `last` are a run's outermost
-    steps. `gathers` and `reduces` say which runs a gather comes before and a
-    reduction after. `weights_after` and `gradients_after` are the runs that
-    used a run's buffer before it, -1 where it is the first or the buffer is its
-    unit's own.
+    steps. `gathers` come before runs, and `reductions` after them.
     """
 
     of_step: Integers
@@ -41,12 +51,10 @@ class Runs(NamedTuple):
     last: Integers
     rank: Integers
     unit: Integers
-    gathers: Flags
-    reduces: Flags
     weight_buffer: Integers
     gradient_buffer: Integers
-    weights_after: Integers
-    gradients_after: Integers
+    gathers: Turns
+    reductions: Turns
 
 
 def runs_of(steps: Steps, layout: Layout, communication: Communication) -> Runs:
@@ -54,32 +62,30 @@ def runs_of(steps: Steps, layout: Layout, communication: Communication) -> Runs:
     of_step, first, last = _stretches(steps, communication.run_length)
     rank, unit, is_backward = steps.rank[first], steps.unit[first], ~steps.is_forward[first]
     own, copy = layout.unit_on_rank[unit], rank * layout.units + unit
-    nothing = np.full(len(first), NONE, dtype=np.int32)
-    gathers = _first_of_unit(copy) & (communication.sharding is not Sharding.NONE)
-    reduces = _last_backward_of_unit(copy, is_backward)
-    weight_buffer, weights_after = gradient_buffer, gradients_after = own, nothing
+    gathered = _first_of_unit(copy) & (communication.sharding is not Sharding.NONE)
     if communication.gathers_runs:
-        gathers = np.ones(len(first), dtype=bool)
-        apart = is_backward & _overlap(steps, first, last)[rank]
+        gathered = np.ones(len(first), dtype=bool)
+    reduced = _last_backward_of_unit(copy, is_backward)
+    if communication.reduces_runs:
+        reduced = np.zeros(len(first), dtype=bool)
+        reduced[of_step[steps.adds_gradients]] = True
+    gathers, reductions = (
+        _of_copies(layout, rank, unit, is_backward, chosen) for chosen in (gathered, reduced)
+    )
+    weight_buffer = gradient_buffer = own
+    place = np.minimum(
+        rank, np.where(layout.peer_of_rank == NONE, layout.pp, layout.peer_of_rank)[rank]
+    )
+    begins = steps.round[first]
+    if communication.gathers_runs:
+        apart = is_backward & _overlap(steps, layout, first, last)[rank]
         buffers = communication.weight_buffers
-        weight_buffer, weights_after = _take_turns(rank * 2 + apart, gathers, buffers)
+        gathers, weight_buffer = _take_turns(gathers, place * 2 + apart, begins, buffers)
         weight_buffer += buffers * apart
     if communication.reduces_runs:
-        reduces = np.zeros(len(first), dtype=bool)
-        reduces[of_step[steps.adds_gradients]] = True
-        gradient_buffer, gradients_after = _take_turns(rank, reduces, GRADIENT_BUFFERS)
+        reductions, gradient_buffer = _take_turns(reductions, place, begins, GRADIENT_BUFFERS)
     return Runs(
-        of_step,
-        first,
-        last,
-        rank,
-        unit,
-        gathers,
-        reduces,
-        weight_buffer,
-        gradient_buffer,
-        weights_after,
-        gradients_after,
+        of_step, first, last, rank, unit, weight_buffer, gradient_buffer, gathers, reductions
     )
 
 
@@ -102,11 +108,16 @@ def _stretches(steps: Steps, length: int | None) -> tuple[Integers, Integers, In
     return of_step, by_pass[begins][in_order], by_pass[ends][in_order]
 
 
-def _overlap(steps: Steps, first: Integers, last: Integers) -> Flags:
-    """For each rank, whether a run begins before another has ended, or in a block with it."""
-    overlaps = np.zeros(len(steps.first_of_rank) - 1, dtype=bool)
+def _overlap(steps: Steps, layout: Layout, first: Integers, last: Integers) -> Flags:
+    """For each rank, whether a run begins before another has ended, or in a block with it.
+
+    Or one does on the rank that has the same stages.
+    """
+    overlaps = np.zeros(layout.pp, dtype=bool)
     overlaps[steps.rank[first[:-1][first[1:] < last[:-1]]]] = True
     overlaps[steps.rank[steps.block != NONE]] = True
+    if layout.copies:
+        overlaps |= overlaps[layout.peer_of_rank]
     return overlaps
 
 
@@ -125,14 +136,47 @@ def _last_backward_of_unit(unit: Integers, is_backward: Flags) -> Flags:
     return last
 
 
-def _take_turns(sequence: Integers, chosen: Flags, buffers: int) -> tuple[Integers, Integers]:
-    """For the chosen runs of each sequence, the buffer each uses, and who used it before."""
-    run = np.flatnonzero(chosen)
-    run = run[np.argsort(sequence[run], kind="stable")]
-    begins = np.append(True, sequence[run[1:]] != sequence[run[:-1]])
-    turn = in_stretch(begins)
-    buffer, after = np.full((2, len(sequence)), NONE, dtype=np.int32)
-    buffer[run] = turn % buffers
-    later = np.flatnonzero(turn >= buffers)
-    after[run[later]] = run[later - buffers]
-    return buffer, after
+def _of_copies(
+    layout: Layout, rank: Integers, unit: Integers, is_backward: Flags, chosen: Flags
+) -> Turns:
+    """A task for each of the chosen runs, and one for those that both copies run as their n-th.
+
+    As many runs as one copy has more are gathered and reduced with it, too.
+    """
+    run = np.flatnonzero(chosen).astype(np.int32)
+    lead, number = run, np.arange(len(run))
+    if layout.copies:
+        run = run[np.lexsort((is_backward[run], unit[run], rank[run]))]
+        passes = unit[run] * 2 + is_backward[run]
+        begins = np.append(True, (np.diff(passes) != 0) | (np.diff(rank[run]) != 0))
+        pairs, number = np.unique(
+            passes + 2 * layout.units * in_stretch(begins), return_inverse=True
+        )
+        lead = np.empty(len(pairs), dtype=np.int32)
+        second = rank[run] != layout.rank_of_unit[unit[run]]
+        for of_copy in (second, ~second):  # where there is a first one's, it stays
+            lead[number[of_copy]] = run[of_copy]
+        in_order = np.argsort(lead)
+        lead, number = lead[in_order], np.argsort(in_order)[number]
+    of_run = np.full(len(chosen), NONE, dtype=np.int32)
+    of_run[run] = number
+    return Turns(of_run, lead, np.full(len(lead), NONE, dtype=np.int32))
+
+
+def _take_turns(
+    tasks: Turns, sequence: Integers, begins: Integers, buffers: int
+) -> tuple[Turns, Integers]:
+    """Who used each task's buffer before it, and the buffer of each run.
+
+    In each sequence in the order in which the first of a task's runs begins.
+    """
+    some = np.flatnonzero(tasks.of_run != NONE)
+    soonest = begins[tasks.lead]
+    np.minimum.at(soonest, tasks.of_run[some], begins[some])
+    in_order = np.lexsort((soonest, sequence[tasks.lead]))
+    starts = np.append(True, np.diff(sequence[tasks.lead][in_order]) != 0)
+    turn = in_stretch(starts)
+    buffer, after = np.empty((2, len(in_order)), dtype=np.int32)
+    buffer[in_order] = turn % buffers
+    after[in_order] = np.where(turn >= buffers, np.roll(in_order, buffers), NONE)
+    return tasks._replace(after=after), np.where(tasks.of_run == NONE, NONE, buffer[tasks.of_run])

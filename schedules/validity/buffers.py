@@ -14,7 +14,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Integers, among, in_stretch
+from bfpp.schedules.columns import NONE, Integers, Offsets, among, in_stretch
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import (
     GRADIENTS,
@@ -151,29 +151,34 @@ def _runs(graph: TaskGraph) -> Integers:
 def _one_each(
     graph: TaskGraph, operations: Collection[Operation], found: Uses, *, per_run: bool
 ) -> Iterator[Finding]:
-    """Every use, a unit or a run of it, has one of these tasks, and every such task one use."""
+    """Every use, a unit or a run of it, has one of these tasks, and every such task one use.
+
+    Or one use at each copy of its unit.
+    """
     use_of_step = _runs(graph) if per_run else graph.unit
     in_words = partial(_run_in_words if per_run else _unit_in_words, graph)
     used = found.task != NONE
-    pairs = found.task[used] * SPAN + use_of_step[found.step[used]]
-    task, use = np.divmod(np.unique(pairs), SPAN)
+    step, task = found.step[used], found.task[used].astype(np.int64)
+    use = use_of_step[step].astype(np.int64)
+    of_copy = task * 2 + (graph.rank[step] != graph.rank[task])
     for each in np.setdiff1d(having(graph, operations), task).tolist():
         yield f"{graph.task(each)} is of no use", (each,)
-    for each, sharing in _several(task, use):
+    for each, sharing in _several(of_copy, use):
         yield (
-            f"{graph.task(each)} is shared by {' and '.join(sorted(map(in_words, sharing)))}",
-            (each,),
+            f"{graph.task(each // 2)} is shared by {' and '.join(sorted(map(in_words, sharing)))}",
+            (each // 2,),
         )
     for each, several in _several(use, task):
         names = " and ".join(str(graph.task(one)) for one in several)
         yield f"{in_words(each)} uses {len(several)} tasks, not one: {names}", tuple(several)
 
 
-def _several(of: Integers, member: Integers) -> Iterator[tuple[int, list[int]]]:
+def _several(of: Offsets, member: Offsets) -> Iterator[tuple[int, list[int]]]:
     """Each number in the first column that has more than one in the second, and those."""
+    of, member = np.divmod(np.unique(of * SPAN + member), SPAN)
     numbers, times = np.unique(of, return_counts=True)
     for number in numbers[times > 1].tolist():
-        yield number, sorted(member[of == number].tolist())
+        yield number, member[of == number].tolist()
 
 
 def _unit_in_words(graph: TaskGraph, unit: int) -> str:

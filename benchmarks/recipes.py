@@ -1,0 +1,102 @@
+"""How far the step times of NVIDIA's published recipes are predicted, nothing fitted to them.
+
+`python -m benchmarks.recipes` writes those that can be said to `examples/recipes`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.measure import ROOT, Results
+from bfpp.sim.engines import simulate
+from bfpp.sim.prediction import Prediction, predict
+from bfpp.sim.recipes import Recipe, recipes
+
+FOLDER = ROOT / "examples" / "recipes"
+
+
+class Run(NamedTuple):
+    """A recipe, and what is predicted of it."""
+
+    recipe: Recipe
+    predicted: Prediction
+
+    @property
+    def error(self) -> float:
+        """How much longer the predicted step takes, in per cent."""
+        measured = self.recipe.tokens_per_second_per_gpu
+        return 100 * (measured / self.predicted["tokens_per_second_per_gpu"] - 1)
+
+
+def run() -> list[Results]:
+    every = list(recipes())
+    runs = [run_of(each) for each in every if each.refusal is None]
+    refused = Counter(each.refusal for each in every if each.refusal)
+    summary = Results(
+        "Published recipes",
+        "at most 12 %",
+        [row for title, key in KEYS.items() for row in _means(title, key, runs)],
+        [
+            "What is assumed stands in `sim/measurements/recipes/assumed.toml`.",
+            *(f"{count} not predicted: {reason}." for reason, count in refused.items()),
+        ],
+    )
+    return [summary, Results("Each recipe", "none", [_row(each) for each in runs])]
+
+
+KEYS: dict[str, Callable[[Run], str]] = {
+    "all": lambda _: "",
+    "model": lambda run: run.recipe.family,
+    "system": lambda run: run.recipe.system,
+    "precision": lambda run: run.recipe.published["precision"],
+    "release": lambda run: run.recipe.release,
+}
+"""What errors are listed by."""
+
+
+def run_of(recipe: Recipe) -> Run:
+    experiment = recipe.experiment
+    physical = experiment.require_physical()
+    return Run(recipe, predict(simulate(experiment.graph(), physical), physical))
+
+
+def _means(title: str, key: Callable[[Run], str], runs: Sequence[Run]) -> list[dict[str, Any]]:
+    found = []
+    for value in sorted({key(each) for each in runs}):
+        errors = np.array([each.error for each in runs if key(each) == value])
+        found.append(
+            {
+                "by": f"{title} {value}".strip(),
+                "runs": len(errors),
+                "mean error of the step time": f"{np.abs(errors).mean():.1f} %",
+                "mean": f"{errors.mean():+.1f} %",
+            }
+        )
+    return found
+
+
+def _row(run: Run) -> dict[str, Any]:
+    recipe, predicted = run
+    return {
+        "recipe": recipe.name,
+        "layout": f"pp {recipe.pp}, tp {recipe.tp}, cp {recipe.cp}, ep {recipe.ep}",
+        "tokens/s per GPU": f"{recipe.tokens_per_second_per_gpu:g}",
+        "predicted": f"{predicted['tokens_per_second_per_gpu']:.0f}",
+        "error of the step time": f"{run.error:+.1f} %",
+        "GB": f"{predicted['memory_reserved_gb']:.0f} of {predicted['device_memory_gb']:.0f}",
+    }
+
+
+def write() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for each in recipes():
+        if each.refusal is None:
+            (FOLDER / f"{each.name}.toml").write_text(each.text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,179 @@
+"""`bfpp schedule`: find an order of passes, within a memory limit, and how good it is."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from bfpp import options as shared
+from bfpp.experiment_file import is_experiment_file, read_experiment
+from bfpp.formats import ORDERS
+from bfpp.outputs import add_force_argument, add_output
+from bfpp.results import print_json, print_table
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.torch_format import write_orders
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.numbers import real
+from bfpp.sim.synthesis.memory import FIELD
+from bfpp.sim.synthesis.placements import PLACEMENTS
+from bfpp.sim.synthesis.synthesis import Synthesis, synthesize
+from bfpp.traces.time_axis import in_words
+
+GIGABYTES = ("GB", "GiB")
+
+NOT_SAID = {"schedule", "pp", "microbatches", "loops"}
+"""What the orders say themselves."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bfpp schedule`."""
+    parser.add_argument(
+        "experiment",
+        nargs="?",
+        metavar="EXPERIMENT",
+        help="an experiment file (*.toml), whose order is sought, and whose values options change",
+    )
+    shared.add_experiment_arguments(parser)
+    parser.add_argument(
+        "--memory-limit",
+        metavar="M[,M...]",
+        help="the most activations that a rank keeps, in micro-batches of its work "
+        "(peak_microbatches), or with a model what it reserves, as in 40GB; one for all ranks, or "
+        "one a rank (default: the device's memory with a model, else none)",
+    )
+    parser.add_argument(
+        "--placement",
+        choices=PLACEMENTS,
+        default=PLACEMENTS[0],
+        help="stages: one a rank, two on a V, --loops looped, or whichever of these is best "
+        "(default: contiguous)",
+    )
+    parser.add_argument(
+        "--no-split",
+        dest="split",
+        action="store_false",
+        help="without: backward passes in halves",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=shared.seconds,
+        default=10.0,
+        metavar="S",
+        help="how long to search (default: 10; it ends sooner where nothing can be better)",
+    )
+    add_output(parser, "--out", [ORDERS], "write the order to a file, which takes SCHEDULE's place")
+    add_force_argument(parser)
+    shared.add_json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Search, tell how good the order is, and write it."""
+    experiment = _experiment(options)
+    counted, gigabytes = _limits(options.memory_limit)
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("searching"),
+        BarColumn(),
+        TextColumn("best {task.fields[best]}"),
+        console=console,
+        transient=True,
+        disable=options.json or not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("", total=1.0, best="-")
+        found = synthesize(
+            experiment,
+            memory_limit=counted,
+            memory_gb=gigabytes,
+            placement=options.placement,
+            split=options.split,
+            seconds=options.seconds,
+            progress=lambda over, best: bar.update(task, completed=over, best=in_words(best)),
+        )
+    if options.json:
+        print_json(_record(found))
+    else:
+        _print(found, str(options.out.path) if options.out else None)
+    if options.out:
+        with options.out.written() as path:
+            path.write_text(orders_text(found), encoding="utf-8")
+    return 0
+
+
+def _experiment(options: argparse.Namespace) -> Experiment:
+    """What is given; its schedule is of no account."""
+    if options.experiment:
+        if not is_experiment_file(options.experiment):
+            raise InvalidConfiguration("experiment", "must be an experiment file (*.toml)")
+        experiment = read_experiment(options.experiment)
+    else:
+        experiment = Experiment("1f1b")
+    return experiment.changed(**shared.given(options))
+
+
+def _limits(text: str | None) -> tuple[list[float] | None, list[float] | None]:
+    """What ranks may keep, counted or in gigabytes."""
+    if text is None:
+        return None, None
+    words = [word.strip() for word in text.split(",")]
+    in_bytes = [word.endswith(GIGABYTES) for word in words]
+    numbers = []
+    for word in words:
+        number = real(word.removesuffix("GB").removesuffix("GiB").strip())
+        if not number > 0:
+            raise InvalidConfiguration(FIELD, f"{word!r} is no number above 0, nor one of GB")
+        numbers.append(number)
+    if any(in_bytes) and not all(in_bytes):
+        raise InvalidConfiguration(FIELD, "is counted or in gigabytes, not both")
+    return (None, numbers) if any(in_bytes) else (numbers, None)
+
+
+def orders_text(found: Synthesis) -> str:
+    """The order as a file, with the values of its experiment."""
+    experiment = found.experiment
+    said = {name: value for name, value in experiment.record.items() if name not in NOT_SAID}
+    return "\n".join(
+        [
+            "# made by bfpp schedule",
+            *(f"# {name} = {value}" for name, value in said.items()),
+            write_orders(experiment.rule.orders(experiment.configuration.layout)),
+        ]
+    )
+
+
+def _record(found: Synthesis) -> dict[str, Any]:
+    return {
+        "step_time": found.step_time,
+        "lower_bound": found.bound.seconds,
+        "bound_by": found.bound.by,
+        "gap": found.gap,
+        "best_rule": found.rule.rule.name if found.rule else None,
+        "best_rule_step_time": found.rule_step_time,
+        "placement": found.placement,
+    }
+
+
+def _print(found: Synthesis, path: str | None) -> None:
+    rows = [
+        ("step time", in_words(found.step_time)),
+        ("no order takes less than", f"{in_words(found.bound.seconds)}, by {found.bound.by}"),
+        ("gap", f"{found.gap:.2%}" if found.gap > 1e-9 else "none: no order is faster"),
+    ]
+    if found.rule is not None and found.rule_step_time is not None:
+        gain = found.rule_step_time / found.step_time - 1
+        told = f"{found.rule.rule.name}, {in_words(found.rule_step_time)}"
+        rows.append(("best rule that fits", f"{told} ({gain:+.1%})"))
+    else:
+        rows.append(("best rule that fits", "none"))
+    print_table(f"Order of {found.placement} stages", ("", ""), rows)
+    if path:
+        name = shlex.quote(path)
+        sys.stdout.write(f"Next: bfpp simulate {name} --text")
+        if found.rule is not None:
+            sys.stdout.write(f"; bfpp compare {name} {found.rule.rule.name}")
+        sys.stdout.write("\n")

@@ -1,0 +1,130 @@
+"""How others write which layers each stage has: Megatron-LM's layouts, torchtitan's module names.
+
+Both are read to a text for each stage, in Megatron-LM's letters, and written from the number of
+layers in each. The embedding is in the first stage, the head in the last, prediction modules
+beside it; a stage between may have no layer.
+"""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from collections.abc import Sequence
+from itertools import groupby
+
+from bfpp.schedules.invalid import InvalidConfiguration
+
+FIELD = "cut"
+
+EMBEDDING, LAYER, PREDICTION, HEAD = "EtmL"
+"""Megatron-LM's letters: what stages are made of."""
+
+MODULES = {"tok_embeddings": EMBEDDING, "norm": "", "lm_head": HEAD, "output": HEAD}
+"""torchtitan's names for what comes once; `output` is what older models call the head."""
+
+LONGEST = 100_000
+"""Characters that a layout may have when its repetitions are written out."""
+
+_GROUP = re.compile(r"\(([^()]+)\)\*([0-9]{1,6})")
+_LETTER = re.compile(r"(.)\*([0-9]{1,6})")
+_LAYER_NAME = re.compile(r"layers\.([0-9]{1,6})")
+
+
+def is_layout(text: str) -> bool:
+    """Whether a text is Megatron-LM's, well written or not."""
+    return text.startswith(EMBEDDING)
+
+
+def is_modules(text: str) -> bool:
+    """Whether a text is torchtitan's, well written or not."""
+    return text.startswith("[")
+
+
+def read_layout(text: str) -> list[str]:
+    """The letters of each stage of `Et*3|(tt|)*29|mL`; commas say nothing."""
+    letters = text.replace(",", "")
+    for repeated in (_GROUP, _LETTER):
+        found = repeated.findall(letters)
+        if sum(len(each) * int(count) for each, count in found) > LONGEST:
+            raise InvalidConfiguration(FIELD, f"repetitions of more than {LONGEST:,} letters")
+        letters = repeated.sub(lambda match: match[1] * int(match[2]), letters)
+    for letter in letters:
+        if letter not in f"{EMBEDDING}{LAYER}{PREDICTION}{HEAD}|":
+            raise InvalidConfiguration(
+                FIELD,
+                f"{letter!r} is none of E (embedding), t (layer), m (prediction), L (head), |",
+            )
+    return letters.split("|")
+
+
+def read_modules(text: str) -> list[str]:
+    """The same of `[["tok_embeddings", "layers.0"], ["layers.1", "norm", "lm_head"]]`."""
+    try:
+        stages = literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        stages = None
+    if not isinstance(stages, list) or not all(isinstance(stage, list) for stage in stages):
+        raise InvalidConfiguration(FIELD, "is not a list of each stage's names of modules")
+    if any("norm" in stage for stage in stages[:-1]):
+        raise InvalidConfiguration(FIELD, "its norm is not in the last stage, beside lm_head")
+    numbers = [
+        int(match[1])
+        for stage in stages
+        for name in stage
+        if (match := _LAYER_NAME.fullmatch(str(name)))
+    ]
+    if numbers != list(range(len(numbers))):
+        raise InvalidConfiguration(FIELD, "its layers are not 0, 1, 2, ... in this order")
+    return ["".join(map(_letter, stage)) for stage in stages]
+
+
+def _letter(name: object) -> str:
+    if _LAYER_NAME.fullmatch(str(name)):
+        return LAYER
+    if str(name) not in MODULES:
+        known = ", ".join(("layers.N", *MODULES))
+        raise InvalidConfiguration(FIELD, f"there is no module {str(name)[:40]!r}: {known}")
+    return MODULES[str(name)]
+
+
+def layers_of(stages: Sequence[str], predictions: int = 0) -> tuple[int, ...]:
+    """The number of layers of each stage; raises `InvalidConfiguration` for another order."""
+    whole = "".join(stages)
+    layers = whole.count(LAYER)
+    if whole != EMBEDDING + LAYER * layers + PREDICTION * predictions + HEAD:
+        expected = f"E, layers, {predictions} m, L" if predictions else "E, layers, L"
+        raise InvalidConfiguration(FIELD, f"its stages are not, in this order, of {expected}")
+    if EMBEDDING not in stages[0] or stages[-1].count(PREDICTION) != predictions:
+        raise InvalidConfiguration(
+            FIELD, "only a cut with E in its first stage, and m beside L in its last, has costs"
+        )
+    if HEAD not in stages[-1]:
+        raise InvalidConfiguration(FIELD, "its last stage has no L")
+    return tuple(stage.count(LAYER) for stage in stages)
+
+
+def layout_text(layers: Sequence[int], predictions: int = 0) -> str:
+    """Megatron-LM's `--pipeline-model-parallel-layout` of so many layers in each stage.
+
+    >>> layout_text([3, 2, 2, 2, 1], predictions=1)
+    'Et*3|(tt|)*3tmL'
+    """
+    stages = [_repeated(LAYER, count) for count in layers]
+    stages[0] = EMBEDDING + stages[0]
+    stages[-1] += _repeated(PREDICTION, predictions) + HEAD
+    *before, last = stages
+    runs = ((f"{stage}|", len(list(alike))) for stage, alike in groupby(before))
+    return "".join(f"({run})*{count}" if count > 1 else run for run, count in runs) + last
+
+
+def _repeated(letter: str, count: int) -> str:
+    return f"{letter}*{count}" if count > 2 else letter * count
+
+
+def module_names(layers: Sequence[int]) -> list[list[str]]:
+    """The `module_fqns_per_model_part` of torchtitan for so many layers in each stage."""
+    names = iter([f"layers.{layer}" for layer in range(sum(layers))])
+    stages = [[next(names) for _ in range(count)] for count in layers]
+    stages[0].insert(0, "tok_embeddings")
+    stages[-1] += ["norm", "lm_head"]
+    return stages

@@ -1,0 +1,191 @@
+"""Layers cut over stages so that the largest stage is as small as can be, in time or in memory.
+
+A model is a row of pieces: its embedding, its layers, its head. A stage is a run of them, the
+first with the embedding and the last with the head. What a stage takes is a sum over its pieces,
+so every cut can be compared exactly. Of cuts with the same largest stage, the one whose squares
+sum up to least is the evenest.
+
+With several stages on a rank each is balanced by itself, in time alone: what such a rank keeps
+at its peak is no sum of what its stages keep at theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from bfpp.schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Schedule,
+    Sharding,
+    build_graph,
+)
+from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.counts import peak_activations
+from bfpp.schedules.cut import Balance
+from bfpp.schedules.recomputation import NO_RECOMPUTATION, Recomputation
+from bfpp.sim.activations import UnitActivations, unit_activations
+from bfpp.sim.compute import parts
+from bfpp.sim.memory import end_parameters
+from bfpp.sim.physical import PhysicalCosts
+
+Matrix = npt.NDArray[np.float64]
+"""What a stage takes, by its first layer and the first one after it."""
+
+EQUAL = 1 + 1e-9
+"""Sums of the same numbers in another order are equal."""
+
+MOST_STAGES = 20_000_000
+"""Stages by their layers that are compared."""
+
+
+def balanced(
+    balance: Balance,
+    physical: PhysicalCosts,
+    schedule: Schedule,
+    layout: Layout,
+    communication: Communication,
+) -> tuple[int, ...]:
+    """The layers of each stage that balance time or memory.
+
+    Raises `InvalidConfiguration` for more stages on a rank than can be balanced.
+    """
+    _require_balance(balance, layout, physical.model.layers)
+    pieces = Pieces(physical, layout)
+    if balance is Balance.TIME:
+        return balanced_cut([pieces.seconds(stage) for stage in range(layout.stages)])
+    graph = build_graph(schedule, layout, communication)
+    alive = peak_activations(graph)[layout.rank_of_stage]
+    return balanced_cut(
+        [
+            pieces.memory(stage, communication.sharding, alive[stage])
+            for stage in range(layout.stages)
+        ]
+    )
+
+
+def _require_balance(balance: Balance, layout: Layout, layers: int) -> None:
+    if layout.stages * layers**2 > MOST_STAGES:
+        raise InvalidConfiguration(
+            "balance", f"{layers:,} layers over {layout.stages:,} stages are too many to balance"
+        )
+    if balance is Balance.MEMORY and (layout.loops > 1 or layout.copies):
+        raise InvalidConfiguration("balance", "memory needs schedules with one stage on each rank")
+
+
+def balanced_cut(taken: list[Matrix]) -> tuple[int, ...]:
+    """The layers of each stage, given what each takes with which layers.
+
+    The largest is the least that can be, and among those cuts the sum of squares.
+    """
+    least = _best(taken, np.maximum)[0]
+    within = [np.where(each <= least * EQUAL, each**2, np.inf) for each in taken]
+    return _best(within, np.add)[1]
+
+
+def _best(taken: list[Matrix], joined: np.ufunc) -> tuple[float, tuple[int, ...]]:
+    """The least that all stages take together, joined so, and the cut that takes it.
+
+    By dynamic programming: `total[end]` is the least of the stages so far if they hold the
+    layers before `end`.
+    """
+    total, firsts = taken[0][0], []
+    for stage in taken[1:]:
+        all_firsts = joined(total[:, None], stage)
+        firsts.append(all_firsts.argmin(axis=0))
+        total = all_firsts.min(axis=0)
+    borders = [len(total) - 1]
+    for first in reversed(firsts):
+        borders.append(int(first[borders[-1]]))
+    return float(total[-1]), tuple(np.diff([0, *reversed(borders)]).tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """What the pieces of a model take on devices of a layout's ranks."""
+
+    physical: PhysicalCosts
+    layout: Layout
+
+    @cached_property
+    def _alone(self) -> Layout:
+        """A unit for each piece; the ends are on two ranks where they are so in the layout."""
+        apart = self.layout.ends_are_apart
+        placement = (*(0,) * (self.physical.model.layers + 1), int(apart))
+        return Layout(1 + apart, 1, placement=placement)
+
+    def _costs(self, policy: Recomputation) -> PhysicalCosts:
+        cut = (0, *(1,) * self.physical.model.layers, 0)
+        return replace(self.physical, recompute=policy, cut=cut)
+
+    @cached_property
+    def _kept(self) -> PhysicalCosts:
+        """Their costs where nothing is recomputed."""
+        return self._costs(NO_RECOMPUTATION)
+
+    @cached_property
+    def _recomputed(self) -> PhysicalCosts:
+        """Their costs where all layers are recomputed by the policy."""
+        return self._costs(self.physical.recomputation._replace(layers=None))
+
+    def seconds(self, stage: int) -> Matrix:
+        """Of the passes of a micro-batch."""
+        return self._summed(stage, *map(self._seconds, (self._kept, self._recomputed)))
+
+    def _seconds(self, physical: PhysicalCosts) -> Numbers:
+        units = physical.unit_seconds(self._alone)
+        return units.forward + units.backward_input + units.backward_weight
+
+    def memory(self, stage: int, sharding: Sharding, alive: int) -> Matrix:
+        """Bytes at the peak, where so many micro-batches keep their activations."""
+        each = self.physical.parameter_bytes(sharding)
+        parameters = self._kept.by_stride(self._alone)
+        whole = sum(parameters.values(), np.zeros(()))
+        kept = sum(
+            self.physical.state_share(self.layout, sharding, stride) * of_stride
+            for stride, of_stride in parameters.items()
+        )
+        resident = end_parameters(self._kept, self._alone) if sharding is Sharding.FULL else whole
+        state = each.state * kept + (each.weights + each.gradients) * resident
+        share = alive / self.layout.slices
+        saved = [share * self._activations(of).saved for of in (self._kept, self._recomputed)]
+        passing = self._summed(stage, *saved) + self._transient(stage) / self.layout.slices
+        update = self._summed(stage, each.update * whole)
+        return self._summed(stage, state) + np.maximum(passing, update)
+
+    def _activations(self, physical: PhysicalCosts) -> UnitActivations:
+        return unit_activations(physical, physical.layers(self._alone))
+
+    def _transient(self, stage: int) -> Matrix:
+        """Bytes that the most demanding piece needs while it runs backward."""
+        _, *of_layers, of_head = self._activations(self._recomputed).transient.tolist()
+        most: Matrix = np.zeros((len(of_layers) + 1,) * 2)
+        for first in range(len(of_layers)):
+            most[first, first + 1 :] = np.maximum.accumulate(of_layers[first:])
+        if stage == self.layout.stages - 1:
+            # What the head saves is gone when the layers before it run backward.
+            most = np.maximum(most - parts(self._kept).head.saved_bytes, of_head)
+        return most
+
+    def _summed(self, stage: int, kept: Numbers, recomputed: Numbers | None = None) -> Matrix:
+        """The sums over the pieces of a stage, by its first layer and the first after it.
+
+        The first layers of a stage are those that are recomputed.
+        """
+        again, policy = kept if recomputed is None else recomputed, self.physical.recomputation
+        before, before_again = (np.append(0.0, np.cumsum(each[1:-1])) for each in (kept, again))
+        first, end = np.ogrid[: len(before), : len(before)]
+        count = np.maximum(end - first, 0)
+        middle = first + (count if policy.layers is None else np.minimum(count, policy.layers))
+        total = before_again[middle] - before_again[first] + before[end] - before[middle]
+        if stage == 0:
+            total += kept[0]
+        if stage == self.layout.stages - 1:
+            total += (again if policy.layers is None else kept)[-1]
+        found: Matrix = np.where(end >= first, total, np.inf)
+        return found

@@ -1,0 +1,166 @@
+"""Products with weights, the collectives of a tensor-parallel group, and quantised operands."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from math import ceil
+from typing import NamedTuple
+
+from bfpp.sim.efficiency import Product
+from bfpp.sim.operators import Collective, Execution, Kernel, Operator, Tensor, Way, Work
+from bfpp.sim.quantisation import Quantisation
+
+
+class Division(Enum):
+    """How a product with weights is divided over the tensor-parallel group.
+
+    By `COLUMNS`, each device has a share of the output's width, and all of the input's; by `ROWS`
+    a share of the input's width, and its summand of the output. `WHOLE` weights are on each device,
+    for the tokens that are its own.
+    """
+
+    COLUMNS = auto()
+    ROWS = auto()
+    WHOLE = auto()
+
+
+class Linear(NamedTuple):
+    """A product with weights."""
+
+    name: str
+    module: str
+    inputs: Tensor
+    outputs: Tensor
+    width_in: int
+    width_out: int
+    division: Division
+    quantised: bool = True
+
+    def operators(self, execution: Execution) -> tuple[Operator, ...]:
+        """Its operators, with the group's communication.
+
+        With sequence parallelism the input of a product divided by columns is gathered, in the
+        backward pass once more instead of being kept, and its gradient is reduce-scattered; the
+        sum of one divided by rows is reduce-scattered, and its gradient gathered. Without, the
+        outputs are all-reduced (rows), and the gradients of the inputs (columns). Communication
+        is hideable where one of the two products of the backward pass does not wait for it. What
+        is gathered for a product is quantised before.
+        """
+        ranks = execution.tp
+        columns, depth = self.width_out, self.width_in
+        rows = execution.tokens
+        if self.division is Division.COLUMNS:
+            columns //= ranks
+        elif self.division is Division.ROWS:
+            depth //= ranks
+        else:
+            rows = ceil(execution.own_tokens)
+        quantisation = execution.quantisation if self.quantised else None
+        return weighted(
+            execution,
+            self.name,
+            self.module,
+            Product(rows, columns, depth),
+            (self.inputs, self.outputs),
+            quantisation,
+            collectives=self._collectives(execution, quantisation),
+        )
+
+    def _collectives(
+        self, execution: Execution, quantisation: Quantisation | None
+    ) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
+        if execution.tp == 1 or self.division is Division.WHOLE:
+            return (), ()
+        columns = self.division is Division.COLUMNS
+        size = execution.whole_bytes(self.width_in if columns else self.width_out)
+        if not execution.sequence_parallel:
+            summed = Collective(Way.ALL_REDUCE, size, hideable=columns)
+            return ((), (summed,)) if columns else ((summed,), ())
+        share, copies = 1.0, 1
+        if quantisation is not None:
+            share, copies = quantisation.element / execution.number, quantisation.gathered
+        if columns:
+            again = Collective(Way.ALL_GATHER, share * size, hideable=True)
+            summed = Collective(Way.REDUCE_SCATTER, size, hideable=True)
+            return (Collective(Way.ALL_GATHER, share * size),), (again, summed)
+        gathered = Collective(Way.ALL_GATHER, copies * share * size)
+        return (Collective(Way.REDUCE_SCATTER, size),), (gathered,)
+
+
+def weighted(
+    execution: Execution,
+    name: str,
+    module: str,
+    product: Product,
+    ends: tuple[Tensor, Tensor],
+    quantisation: Quantisation | None,
+    *,
+    collectives: tuple[tuple[Collective, ...], tuple[Collective, ...]] = ((), ()),
+) -> tuple[Operator, ...]:
+    """A product with weights, or one of each of a batch of experts, a kernel each.
+
+    `ends` are its input, which it keeps, and its output. If they are to be, the input and the
+    gradient of the output are quantised before, and the copy is kept.
+    """
+    rows, columns, depth, kernels = product
+    inputs, weights, outputs = (
+        kernels * size for size in (rows * depth, depth * columns, rows * columns)
+    )
+    number = operand = float(execution.number)
+    quantising: list[Operator] = []
+    reads, form = ends[0], None
+    if quantisation is not None:
+        quantising.append(_quantising(execution, name, module, ends, quantisation, kernels))
+        (reads,) = quantising[0].writes
+        operand, form = quantisation.element, quantisation.format
+
+    def work(moved: float, of: Product, sent: tuple[Collective, ...] = ()) -> Work:
+        return Work(Kernel.PRODUCT, moved, kernels, (of,), collectives=sent, format=form)
+
+    forward, backward = collectives
+    return (
+        *quantising,
+        Operator(
+            name,
+            module,
+            work(operand * (inputs + weights) + number * outputs, product, forward),
+            work(operand * (outputs + weights) + number * inputs, product.of_input, backward),
+            work(
+                operand * (inputs + outputs) + execution.accumulation * weights, product.of_weight
+            ),
+            reads=(reads,),
+            writes=ends[1:],
+            saves=(reads,),
+        ),
+    )
+
+
+def _quantising(
+    execution: Execution,
+    name: str,
+    module: str,
+    ends: tuple[Tensor, Tensor],
+    quantisation: Quantisation,
+    batch: int,
+) -> Operator:
+    """The input of a product is quantised, and backward the gradient of its output.
+
+    Of a batch of experts, the rows of each by themselves.
+    """
+    inputs, outputs = (each.bytes / execution.number for each in ends)
+    forward, backward = (
+        Work(
+            bytes=numbers * quantisation.traffic(execution.number),
+            kernels=quantisation.kernels * batch,
+        )
+        for numbers in (inputs, outputs)
+    )
+    return Operator(
+        f"{name} operands",
+        module,
+        forward,
+        backward,
+        reads=ends[:1],
+        writes=(Tensor(f"{name} operand", quantisation.element * inputs),),
+        quantises=True,
+    )

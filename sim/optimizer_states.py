@@ -1,0 +1,64 @@
+"""Adam's moments, its copy of the weights and sums of gradients in less than full precision.
+
+As Megatron-LM's precision-aware optimizer has them: the update reads what is narrow, computes in
+full precision and writes it narrow again. Moments in 8 bits have one scale a tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.precision import FULL_PRECISION, Precision
+from bfpp.sim.implementation import Implementation
+
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+"""Bytes of a number, by what a state may be in."""
+
+STATES = {
+    "moments": ("fp32", "bf16", "fp16", "fp8"),
+    "master_weights": ("fp32", "fp16"),
+    "main_gradients": ("fp32", "bf16"),
+}
+"""The states, and what each may be in."""
+
+GRADIENT_PASSES = 4
+"""How often the optimizer reads or writes gradients: their norm, clipping twice, and Adam."""
+
+
+class OptimizerStates(NamedTuple):
+    """What the states are in; as the implementation has them where nothing is said.
+
+    >>> OptimizerStates(moments="bf16")
+    OptimizerStates(moments='bf16', master_weights=None, main_gradients=None)
+    """
+
+    moments: str | None = None
+    master_weights: str | None = None
+    main_gradients: str | None = None
+
+    def of(self, usual: Implementation, precision: Precision) -> Implementation:
+        """The implementation with these states."""
+        for name, value in self._asdict().items():
+            if value is not None and not precision.is_mixed:
+                raise InvalidConfiguration(
+                    name, f"{precision} trains with states in full precision"
+                )
+        less = 2 * _less(self.moments) + _less(self.master_weights)
+        gradients = usual.gradient_bytes
+        if self.main_gradients is not None:
+            gradients = BYTES[self.main_gradients]
+        fewer = usual.gradient_bytes - gradients
+        return replace(
+            usual,
+            narrower_state=less,
+            gradient_bytes=gradients,
+            # The update reads and writes moments and weights, a product the sum of gradients.
+            optimizer_traffic=usual.optimizer_traffic - 2 * less - GRADIENT_PASSES * fewer,
+            accumulation_traffic=usual.accumulation_traffic - 2 * fewer,
+        )
+
+
+def _less(state: str | None) -> int:
+    return 0 if state is None else FULL_PRECISION - BYTES[state]

@@ -1,0 +1,112 @@
+"""What no order can beat: lower bounds of a step's time.
+
+- Work: a rank begins when the first micro-batch has come to it, runs all of its passes, and
+  others run after it. Until the first gradient comes back it has nothing to do but forward
+  passes, as many as it may keep; after its last gradient has gone on, nothing but weight halves of
+  what it keeps.
+- Chain: one micro-batch through all stages and back.
+- Memory: what each micro-batch keeps, for as long as it is kept at least, fills the rank's
+  limit from the first forward pass to the end of the step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bfpp.schedules.columns import Seconds
+from bfpp.sim.synthesis.problem import Problem
+
+
+class Bound(NamedTuple):
+    """Seconds that a step takes at least, and what of it says so."""
+
+    seconds: float
+    by: str
+
+
+def lower_bound(problem: Problem) -> Bound:
+    """The highest of all bounds."""
+    return max(_bounds(problem))
+
+
+def _bounds(problem: Problem) -> list[Bound]:
+    ways = _ways(problem)
+    found = [Bound(ways.chain, "the longest chain of passes")]
+    for rank in range(problem.layout.pp):
+        stages = np.flatnonzero(problem.held[rank])
+        found.append(Bound(_work(problem, ways, rank, stages), f"the work of rank {rank}"))
+        found.append(Bound(_memory(problem, ways, rank, stages), f"the memory of rank {rank}"))
+    return found
+
+
+class _Ways(NamedTuple):
+    """By stage, for a micro-batch alone.
+
+    When the `first` forward pass may start, and when the gradient may be `back`; what is `left`
+    from the end of its backward pass to the end of the step. And the whole chain.
+    """
+
+    first: Seconds
+    back: Seconds
+    left: Seconds
+    chain: float
+
+
+def _ways(problem: Problem) -> _Ways:
+    """Along the stages and back, by one micro-batch alone."""
+    forward, backward = problem.seconds[:2]
+    weight = problem.seconds[2] if problem.is_split else np.zeros_like(forward)
+    there, return_ = problem.transfers
+    stages = problem.layout.stages
+    first, back, left = np.zeros((3, stages))
+    for stage in range(1, stages):
+        first[stage] = first[stage - 1] + forward[stage - 1] + there[stage - 1]
+    back[-1] = first[-1] + forward[-1]
+    for stage in reversed(range(stages - 1)):
+        back[stage] = back[stage + 1] + backward[stage + 1] + return_[stage + 1]
+    # A rank's own weight half comes after, as may those of all the stages that follow.
+    left[0] = weight[0]
+    for stage in range(1, stages):
+        onward = return_[stage] + backward[stage - 1] + left[stage - 1]
+        left[stage] = max(weight[stage], onward)
+    return _Ways(first, back, left, float((back + backward + left).max()))
+
+
+def _work(problem: Problem, ways: _Ways, rank: int, stages: np.ndarray) -> float:
+    seconds = problem.seconds[:, stages]
+    begins, back = ways.first[stages].min(), ways.back[stages].min()
+    ahead = min(_kept_work(problem, rank, stages, 0), back - begins)
+    behind = _kept_work(problem, rank, stages, 2) if problem.is_split else 0.0
+    idle = max(ways.left[stages].min() - behind, 0.0)
+    after = max(idle, problem.after[rank])
+    return float(back - ahead + problem.microbatches * seconds.sum() + after)
+
+
+def _kept_work(problem: Problem, rank: int, stages: np.ndarray, kind: int) -> float:
+    """The most seconds of passes of a kind, of micro-batches that a rank keeps at once."""
+    seconds, sizes = problem.seconds[kind, stages], problem.sizes[stages]
+    room, total = problem.limits[rank] * (1 + 1e-9), 0.0
+    for at in np.argsort(-seconds / np.maximum(sizes, 1e-300)):
+        count = min(problem.microbatches, room / sizes[at]) if sizes[at] else problem.microbatches
+        if len(stages) == 1:
+            count = np.floor(count)
+        total += count * seconds[at]
+        room -= count * sizes[at]
+    return float(total)
+
+
+def _memory(problem: Problem, ways: _Ways, rank: int, stages: np.ndarray) -> float:
+    seconds, sizes = problem.seconds[:, stages], problem.sizes[stages]
+    kept = ways.back[stages] + seconds[1:].sum(axis=0) - ways.first[stages]
+    limit, microbatches = problem.limits[rank], problem.microbatches
+    area = microbatches * float((sizes * kept).sum())
+    # Micro-batches come and go one after the other: the rank is not full from the start.
+    most = np.floor(limit / sizes.max() * (1 + 1e-9))
+    if sizes.min() == sizes.max() and most <= microbatches * len(stages):
+        limit = most * sizes.max()
+        ramps = seconds[0].min() + seconds[-1].min()
+        area += sizes.max() * ramps * most * (most - 1) / 2
+    begins = ways.first[stages].min()
+    return float(begins + area / limit + problem.after[rank]) if limit else np.inf

@@ -1,0 +1,187 @@
+"""What an order is sought for: how long passes take where, and what ranks may keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from bfpp.schedules import Layout, Operation, TaskGraph
+from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
+from bfpp.schedules.steps import STEP, Order
+from bfpp.sim.costs import Costs
+from bfpp.sim.synthesis import kernels
+
+Words = list[list[int]]
+"""The passes of each rank in its order, as numbers: kind x stages + stage."""
+
+WHOLE = (Operation.FORWARD, Operation.BACKWARD)
+HALVES = (Operation.FORWARD, Operation.BACKWARD_INPUT, Operation.BACKWARD_WEIGHT)
+TRANSFERS = (Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Passes of stages on ranks: seconds, transfers, what is kept and how much of it may be.
+
+    `seconds` has a row for each of the `operations` (forward passes, and backward ones whole or
+    in halves) and a column for each stage; `transfers` those of what a stage's forward and
+    backward passes send on, 0 where nothing is sent. `sizes` is what a stage keeps of a
+    micro-batch, from the start of its forward pass to the end of its backward pass or weight
+    half; `limits` the most that each rank may keep. After its last pass a rank is busy for
+    `after` seconds more at least.
+    """
+
+    layout: Layout
+    operations: tuple[Operation, ...]
+    seconds: Seconds
+    transfers: Seconds
+    after: Seconds
+    sizes: Seconds
+    limits: Seconds
+
+    @property
+    def microbatches(self) -> int:
+        """Of a step."""
+        return self.layout.microbatches
+
+    @property
+    def is_split(self) -> bool:
+        """Whether backward passes are in halves."""
+        return len(self.operations) == len(HALVES)
+
+    @cached_property
+    def held(self) -> Flags:
+        """By rank and stage: whether it is there."""
+        held: Flags = self.layout.rank_of_stage == np.arange(self.layout.pp)[:, None]
+        return held
+
+    @cached_property
+    def passes(self) -> Integers:
+        """How many passes each rank runs."""
+        count: Integers = self.held.sum(axis=1) * len(self.operations) * self.microbatches
+        return count
+
+    @cached_property
+    def arrays(self) -> kernels.Arrays:
+        """The problem as the compiled loops take it."""
+        arrival = np.zeros_like(self.seconds)
+        arrival[:2] = self.transfers
+        rank = self.layout.rank_of_stage.astype(np.int64)
+        channel = np.full(self.seconds.shape, NONE, dtype=np.int64)
+        channel[0, :-1] = rank[:-1] * self.layout.pp + rank[1:]
+        channel[1, 1:] = self.layout.pp**2 + rank[1:] * self.layout.pp + rank[:-1]
+        channel[:2][self.transfers == 0] = NONE
+        room = 1 + 1e-9  # sums of sizes are rounded
+        return kernels.Arrays(
+            rank,
+            self.seconds.ravel(),
+            arrival.ravel(),
+            channel.ravel(),
+            self.sizes,
+            self.limits * room,
+            self.microbatches,
+            len(self.operations),
+        )
+
+    def orders(self, words: Sequence[Sequence[int]]) -> list[Order]:
+        """The orders that words say."""
+        stages = self.layout.stages
+        orders = []
+        for word in words:
+            codes = np.asarray(word)
+            order = np.zeros(len(codes), dtype=STEP)
+            kind = codes // stages
+            order["operation"] = np.array(self.operations, dtype=np.int8)[kind]
+            order["stage"] = codes % stages
+            for code in np.unique(codes):
+                own = codes == code
+                order["microbatch"][own] = np.arange(own.sum())
+            orders.append(order)
+        return orders
+
+    def words(self, orders: Sequence[Order]) -> Words | None:
+        """The words of these orders; none where they are no words of this problem.
+
+        A whole backward pass is said as its two halves where passes are in halves. Micro-batches
+        that overtake others are said as if they did not.
+        """
+        stages = self.layout.stages
+        words: Words = []
+        for order, held in zip(orders, self.held, strict=True):
+            word: list[int] = []
+            for operation, stage in zip(
+                order["operation"].tolist(), order["stage"].tolist(), strict=True
+            ):
+                if operation == Operation.BACKWARD and self.is_split:
+                    word += [stages + stage, 2 * stages + stage]
+                elif operation in self.operations:
+                    word.append(self.operations.index(operation) * stages + stage)
+                else:
+                    return None
+            if not held[[code % stages for code in word]].all():
+                return None
+            words.append(word)
+        return words
+
+    def kept(self, words: Words) -> Seconds:
+        """The most that each rank keeps."""
+        stages, last = self.layout.stages, len(self.operations) - 1
+        most = np.zeros(self.layout.pp)
+        for rank, word in enumerate(words):
+            codes = np.array(word)
+            kind, size = codes // stages, self.sizes[codes % stages]
+            change = np.where(kind == 0, size, 0.0) - np.where(kind == last, size, 0.0)
+            most[rank] = np.cumsum(change).max()
+        return most
+
+    def within(self, words: Words) -> bool:
+        """Whether these words keep to the limits."""
+        return bool((self.kept(words) <= self.limits * (1 + 1e-9)).all())
+
+    def limited(self, limits: Seconds) -> Problem:
+        """The same with other limits."""
+        return replace(self, limits=limits)
+
+
+def one_of_each(layout: Layout, operations: Sequence[Operation]) -> list[Order]:
+    """Orders that run whatever the layout: each stage's passes after those of all before it.
+
+    They are there to be priced.
+    """
+    forward, backward = operations[0], operations[1:]
+    steps: list[list[tuple[int, int, int, bool]]] = [[] for _ in range(layout.pp)]
+    for stage in range(layout.stages):
+        for microbatch in range(layout.microbatches):
+            steps[layout.placement[stage]].append((forward, stage, microbatch, False))
+    for stage in reversed(range(layout.stages)):
+        for microbatch in range(layout.microbatches):
+            for half in backward:
+                steps[layout.placement[stage]].append((half, stage, microbatch, False))
+    return [np.array(each, dtype=STEP) for each in steps]
+
+
+def priced(
+    graph: TaskGraph, costs: Costs, operations: Sequence[Operation]
+) -> tuple[Seconds, Seconds, Seconds]:
+    """Of a graph's stages: seconds of passes and of transfers; of its ranks: what comes after.
+
+    A stage's pass takes as long as its units' together.
+    """
+    layout, seconds = graph.layout, costs.seconds_alone()
+    stage = layout.stage_of_unit[np.maximum(graph.unit, 0)]
+
+    def by_stage(operation: Operation) -> Seconds:
+        tasks = np.flatnonzero(graph.operation == operation)
+        total = np.bincount(stage[tasks], seconds[tasks], layout.stages)
+        each: Seconds = total / layout.microbatches
+        return each
+
+    passes = np.array([by_stage(operation) for operation in operations])
+    transfers = np.array([by_stage(operation) for operation in TRANSFERS])
+    after = np.zeros(layout.pp)
+    updates = np.flatnonzero(graph.operation == Operation.OPTIMIZER)
+    np.add.at(after, graph.rank[updates], seconds[updates])
+    return passes, transfers, after

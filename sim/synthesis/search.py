@@ -1,0 +1,183 @@
+"""Orders sought: keys of a dispatch varied first, then the words moved pass by pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from bfpp.sim.synthesis import kernels
+from bfpp.sim.synthesis.bounds import lower_bound
+from bfpp.sim.synthesis.problem import Problem, Words
+
+SHARE_OF_KEYS = 0.5
+"""Of the time, before words are moved."""
+
+TURN = 0.3
+"""Seconds between looks at the clock."""
+
+THREADS = 2
+
+Codes = npt.NDArray[np.int64]
+
+Progress = Callable[[float, float], None]
+"""Told which share of the time is over, and the best step time so far."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Words, and when their last pass ends."""
+
+    seconds: float
+    words: Words
+
+
+def replayed(problem: Problem, words: Words) -> float:
+    """When the last pass of these words ends, infinite where they cannot run."""
+    table, lengths = _table(problem, words)
+    start, place = np.zeros(table.shape), np.zeros(_codes(problem), dtype=np.int64)
+    bound = np.zeros(table.shape, dtype=np.int8)
+    return float(kernels.replay(problem.arrays, table, lengths, start, bound, place))
+
+
+def search(
+    problem: Problem,
+    starts: Iterable[Words],
+    seconds: float,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[Found]:
+    """The best words found in that time, from these and from none; best first.
+
+    It ends where nothing can be better.
+    """
+    begun, bound = time.monotonic(), lower_bound(problem).seconds * (1 + 1e-9)
+
+    def over() -> float:
+        if best() <= bound:
+            return 1.0
+        return min((time.monotonic() - begun) / seconds, 1.0) if seconds else 1.0
+
+    found = [Found(replayed(problem, words), words) for words in starts]
+    seekers = [_Seeker(problem, seed + each) for each in range(THREADS)]
+
+    def best() -> float:
+        return min((each.seconds for each in found), default=inf)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        while True:
+            found.extend(threads.map(lambda seeker: seeker.turn(), seekers))
+            found = _distinct(found)
+            if progress:
+                progress(over(), best())
+            if over() >= SHARE_OF_KEYS:
+                break
+        movers = [
+            _Mover(problem, start, seed + each)
+            for each, start in enumerate((found * THREADS)[:THREADS])
+        ]
+        while movers and over() < 1:
+            heat = (over() - SHARE_OF_KEYS) / (1 - SHARE_OF_KEYS)
+            found.extend(threads.map(lambda mover, at=heat: mover.turn(at), movers))
+            found = _distinct(found)
+            if progress:
+                progress(over(), best())
+    return found
+
+
+def _distinct(found: Sequence[Found]) -> list[Found]:
+    """The best few."""
+    kept: list[Found] = []
+    for each in sorted(found, key=lambda each: each.seconds):
+        if each.seconds < inf and all(each.words != other.words for other in kept):
+            kept.append(each)
+    return kept[:8]
+
+
+class _Seeker:
+    """Varies the keys of a dispatch, from its own seed; begins anew where nothing improves."""
+
+    def __init__(self, problem: Problem, seed: int) -> None:
+        self.problem, self.random = problem, np.random.default_rng(seed)
+        self.scale = float(problem.seconds.mean())
+        self.tries, self.stale = 1, 0
+        self.begin()
+
+    def begin(self) -> None:
+        kinds, stages = self.problem.seconds.shape
+        ranks = self.problem.layout.pp
+        weights = np.array([1.0, 2.0, 0.0])[:kinds] * self.random.uniform(0.2, 1.5, kinds)
+        self.keys = np.repeat(weights * self.scale, stages)
+        self.patience = np.full(ranks, self.random.uniform(0.5, 2.0))
+        self.room = np.array([self._later(stage) for stage in range(stages)])
+        self.table, _ = _table(self.problem, None)
+        self.best = inf
+
+    def _later(self, stage: int) -> float:
+        """What the rank's later stages keep: without room for them, its first would block them."""
+        here = self.problem.layout.rank_of_stage[stage]
+        later = np.flatnonzero(self.problem.held[here])
+        return float(self.problem.sizes[later[later > stage]].sum())
+
+    def turn(self) -> Found:
+        begun = time.monotonic()
+        found = float(
+            kernels.choose(
+                self.problem.arrays, self.keys, self.patience, self.room, self.tries, self.scale,
+                int(self.random.integers(2**31)), self.table,
+            )
+        )  # fmt: skip
+        spent = time.monotonic() - begun
+        self.tries = int(np.clip(self.tries * TURN / max(spent, 1e-3), 1, 100_000))
+        words = _words(self.problem, self.table) if found < inf else []
+        self.stale = 0 if found < self.best else self.stale + 1
+        self.best = found
+        if self.stale > 6:
+            self.stale = 0
+            self.begin()
+        return Found(found, words)
+
+
+class _Mover:
+    """Moves passes of the critical path along their words."""
+
+    def __init__(self, problem: Problem, start: Found, seed: int) -> None:
+        self.problem, self.random = problem, np.random.default_rng(seed)
+        self.table, self.lengths = _table(problem, start.words)
+        self.scale = float(problem.seconds.mean())
+        self.steps = 20
+
+    def turn(self, cooled: float) -> Found:
+        hot = self.scale * 0.3 * (1 - cooled) + 1e-3 * self.scale
+        begun = time.monotonic()
+        found = float(
+            kernels.anneal(
+                self.problem.arrays, self.table, self.lengths, self.steps, hot, hot / 20,
+                int(self.random.integers(2**31)),
+            )
+        )  # fmt: skip
+        spent = time.monotonic() - begun
+        self.steps = int(np.clip(self.steps * TURN / max(spent, 1e-3), 10, 1_000_000))
+        return Found(found, _words(self.problem, self.table))
+
+
+def _codes(problem: Problem) -> tuple[int, int]:
+    return problem.seconds.size, problem.microbatches
+
+
+def _table(problem: Problem, words: Words | None) -> tuple[Codes, Codes]:
+    """Words as an array, each from the left, and their lengths."""
+    lengths = problem.passes.astype(np.int64)
+    table = np.zeros((len(lengths), int(lengths.max())), dtype=np.int64)
+    for rank, word in enumerate(words or []):
+        table[rank, : len(word)] = word
+    return table, lengths
+
+
+def _words(problem: Problem, table: Codes) -> Words:
+    return [table[rank, :length].tolist() for rank, length in enumerate(problem.passes.tolist())]

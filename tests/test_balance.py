@@ -1,0 +1,115 @@
+"""Balanced cuts, against every cut there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations_with_replacement, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.balance import balanced_cut
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.memory import rank_memories
+from bfpp.sim.model import load_model
+
+
+def cuts(layers: int, stages: int) -> list[tuple[int, ...]]:
+    """Every cut, stages without layers among them."""
+    borders = combinations_with_replacement(range(layers + 1), stages - 1)
+    return [tuple(b - a for a, b in pairwise((0, *inner, layers))) for inner in borders]
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(st.data(), st.integers(1, 7), st.integers(1, 4))
+def test_no_cut_has_a_smaller_largest_stage_or_a_smaller_sum_of_squares(data, layers, stages):
+    sizes = st.lists(st.integers(0, 20), min_size=layers, max_size=layers)
+    of_stages = [data.draw(sizes) for _ in range(stages)]
+    sums = [np.append(0, np.cumsum(each)) for each in of_stages]
+    taken = [
+        np.where(np.tri(layers + 1).T > 0, np.subtract.outer(-each, -each) * 1.0, np.inf)
+        for each in sums
+    ]
+
+    def key(cut):
+        borders = np.append(0, np.cumsum(cut))
+        each = [sums[s][b] - sums[s][a] for s, (a, b) in enumerate(pairwise(borders))]
+        return max(each), sum(size**2 for size in each)
+
+    found = balanced_cut(taken)
+    assert sum(found) == layers
+    assert len(found) == stages
+    assert key(found) == min(map(key, cuts(layers, stages)))
+
+
+SMALL = replace(load_model("llama3-8b"), layers=5, vocabulary=64_000)
+TIED = replace(load_model("gpt-3.6b"), layers=5)
+
+
+def experiment(schedule="1f1b", model=SMALL, **values) -> Experiment:
+    usual = {"pp": 3, "microbatches": 4, "cluster": "dgx-h100", "implementation": "current"}
+    return Experiment(schedule, model=model, **usual | values)
+
+
+CASES = [
+    experiment(),
+    experiment("gpipe", recompute="full"),
+    experiment(recompute="1", tp=2),
+    experiment(model=TIED, dp=2, sharding="partial", recompute="selective"),
+    experiment(dp=2, sharding="full", microbatch_size=2),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+def test_memory_is_as_little_as_any_cut_allows(case):
+    def largest(cut):
+        tried = case.changed(cut=",".join(map(str, cut)))
+        memories = rank_memories(tried.graph(), tried.require_physical())
+        return max(memory.total_gb for memory in memories)
+
+    found = case.changed(balance="memory").require_physical().cut
+    least = min(map(largest, cuts(5, 3)))
+    assert largest(found) == pytest.approx(least, rel=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+def test_the_slowest_stage_is_as_fast_as_any_cut_allows(case):
+    def slowest(cut):
+        tried = case.changed(cut=",".join(map(str, cut)))
+        physical, layout = tried.require_physical(), tried.configuration.layout
+        units = physical.unit_seconds(layout)
+        passes = units.forward + units.backward_input + units.backward_weight
+        return layout.sums(passes).max()
+
+    found = case.changed(balance="time").require_physical().cut
+    assert slowest(found) == pytest.approx(min(map(slowest, cuts(5, 3))))
+
+
+def test_stages_of_a_rank_are_balanced_in_time():
+    looped = experiment("depth-first", pp=2, loops=2, balance="time").require_physical()
+    assert looped.cut is not None
+    assert sum(looped.cut) == 5
+    assert looped.cut[0] >= looped.cut[-1]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"cut": "even"}, "balance: does not go with --cut"),
+        ({"layers": 100_000}, "balance: 100,000 layers over 3 stages are too many"),
+        ({"schedule": "depth-first", "loops": 2, "pp": 2}, "balance: memory needs schedules with"),
+        ({"balance": "speed"}, "balance: 'speed' is not one of time, memory"),
+        ({"microbatches": 10**9}, "passes; at most"),
+    ],
+)
+def test_what_cannot_be_balanced_is_refused(values, reason):
+    with pytest.raises(ValueError, match=reason):
+        _ = experiment(**{"balance": "memory", **values}).costs
+
+
+def test_only_models_are_balanced():
+    with pytest.raises(InvalidConfiguration, match="balance: needs --model and --cluster too"):
+        _ = Experiment("1f1b", balance="time").costs

@@ -1,0 +1,240 @@
+"""Orders that are sought: replayed as the engine does, no worse than bounds and rules allow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bfpp.schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Operation,
+    find_schedule,
+    lower,
+)
+from bfpp.schedules.counts import peak_microbatches
+from bfpp.schedules.order_validity import order_violations
+from bfpp.sim.costs import Costs, fixed_costs
+from bfpp.sim.engines import simulate
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.memory import rank_memories
+from bfpp.sim.synthesis import PLACEMENTS, synthesize
+from bfpp.sim.synthesis.bounds import lower_bound
+from bfpp.sim.synthesis.problem import HALVES, TRANSFERS, WHOLE, Problem, priced
+from bfpp.sim.synthesis.search import replayed, search
+
+SOME = settings(derandomize=True, deadline=None, max_examples=60)
+SOON = 0.2
+
+
+class OfStages:
+    """Seconds by operation and stage."""
+
+    def __init__(self, problem: Problem) -> None:
+        rows = zip(problem.operations, problem.seconds, strict=True)
+        self.rows = dict([*rows, *zip(TRANSFERS, problem.transfers, strict=True)])
+
+    def costs(self, graph) -> Costs:
+        seconds = np.zeros(len(graph))
+        for operation, row in self.rows.items():
+            tasks = graph.operation == operation
+            seconds[tasks] = row[graph.unit[tasks]]
+        return fixed_costs(seconds)
+
+
+@st.composite
+def problems(draw, ranks: int = 4, microbatches: int = 4, most_stages: int = 8) -> Problem:
+    pp = draw(st.integers(1, ranks))
+    down = tuple(range(pp))
+    places = [down, down + down[::-1], down * 2, down[::-1]]
+    placement = draw(st.sampled_from([each for each in places if len(each) <= most_stages]))
+    layout = Layout(pp, draw(st.integers(1, microbatches)), placement=placement)
+    operations = draw(st.sampled_from([HALVES, WHOLE]))
+    number = st.integers(1, 9).map(float)
+
+    def row() -> list[float]:
+        return draw(st.lists(number, min_size=layout.stages, max_size=layout.stages))
+
+    rank = layout.rank_of_stage
+    apart = rank[1:] != rank[:-1]
+    transfers = np.zeros((2, layout.stages))
+    transfers[0, :-1] = np.where(apart, draw(st.sampled_from([0.0, 1.0, 4.0])), 0.0)
+    transfers[1, 1:] = np.where(apart, draw(st.sampled_from([0.0, 2.0])), 0.0)
+    sizes = np.array(row()) if draw(st.booleans()) else np.ones(layout.stages)
+    least = (layout.holds * sizes).sum(axis=1)
+    limits = least * draw(st.sampled_from([1.0, 1.5, 2.0, 99.0]))
+    seconds = np.array([row() for _ in operations])
+    return Problem(layout, operations, seconds, transfers, np.zeros(pp), sizes, limits)
+
+
+@SOME
+@given(problems(), st.integers(0, 9))
+def test_what_is_found_is_right(problem: Problem, seed: int) -> None:
+    """It can run, keeps to the limits, and takes as long as the engine says."""
+    found = search(problem, [], 0.0, seed)
+    assert found
+    for each in found:
+        orders = problem.orders(each.words)
+        assert order_violations(orders) == []
+        assert problem.within(each.words)
+        assert problem.words(orders) == each.words
+        graph = lower(orders, problem.layout, Communication())
+        expected = simulate(graph, OfStages(problem)).step_time
+        assert each.seconds == pytest.approx(expected, rel=1e-12)
+        assert replayed(problem, each.words) == each.seconds
+        assert lower_bound(problem).seconds <= each.seconds * (1 + 1e-9)
+
+
+def rows_of(problem: Problem, rank: int) -> Iterator[list[int]]:
+    """Every word of a rank whose passes can follow one another."""
+    stages = np.flatnonzero(problem.layout.rank_of_stage == rank).tolist()
+    kinds, count = len(problem.operations), problem.layout.stages
+    codes = [kind * count + stage for kind in range(kinds) for stage in stages]
+
+    def further(word: list[int], left: dict[int, int]) -> Iterator[list[int]]:
+        if not any(left.values()):
+            yield word
+        for code in codes:
+            before = code - count
+            if left[code] and (before < 0 or left[before] < left[code]):
+                yield from further([*word, code], {**left, code: left[code] - 1})
+
+    return further([], dict.fromkeys(codes, problem.microbatches))
+
+
+def least(problem: Problem) -> float:
+    """The least step time, of all words that there are."""
+    every = product(*(list(rows_of(problem, rank)) for rank in range(problem.layout.pp)))
+    within = (replayed(problem, list(words)) for words in every if problem.within(list(words)))
+    return min(within)
+
+
+@settings(SOME, max_examples=25)
+@given(problems(2, 2, 2))
+def test_no_order_beats_the_bound_and_the_best_one_is_found(problem: Problem) -> None:
+    """Against all orders of small problems."""
+    best = least(problem)
+    assert lower_bound(problem).seconds <= best * (1 + 1e-9)
+    assert search(problem, [], SOON)[0].seconds == pytest.approx(best)
+
+
+@pytest.mark.parametrize("limit", [4, 8])
+def test_a_bound_that_a_rule_reaches_is_reached(limit: int) -> None:
+    """ZB-H1 has no order before it where it may keep what it keeps, and F = I = W."""
+    found = synthesize(Experiment("1f1b", pp=4, microbatches=8), memory_limit=limit, seconds=SOON)
+    assert found.step_time == found.bound.seconds == 27
+    assert found.rule is not None
+    assert found.rule.rule.name == "zb-h1"
+
+
+def test_less_memory_than_any_rule_keeps() -> None:
+    """27 is the work; the least step time for two micro-batches a rank, by CP-SAT, is 41."""
+    found = synthesize(Experiment("1f1b", pp=4, microbatches=8), memory_limit=2, seconds=1.0)
+    assert found.rule is None
+    assert 37 == found.bound.seconds <= 41 <= found.step_time <= 43
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("split", [True, False])
+def test_it_is_no_worse_than_the_best_rule(placement: str, split: bool) -> None:
+    experiment = Experiment("1f1b", pp=4, microbatches=8, forward=3.0, backward=5.0, transfer=1.0)
+    found = synthesize(experiment, memory_limit=9, placement=placement, split=split, seconds=SOON)
+    assert found.bound.seconds <= found.step_time <= (found.rule_step_time or np.inf)
+    assert (found.rule_step_time is None) is (placement == "vee" and not split)
+    graph = found.experiment.graph()
+    assert simulate(graph, found.experiment.costs).step_time == found.step_time
+    assert (Operation.BACKWARD_INPUT in graph.operation) <= split
+    assert found.experiment.configuration.layout.stages == graph.layout.stages
+
+
+def test_limits_one_a_rank_are_kept_to() -> None:
+    limits = [3.0, 2.0, 4.0, 1.0]
+    found = synthesize(Experiment("1f1b", pp=4, microbatches=8), memory_limit=limits, seconds=SOON)
+    assert (peak_microbatches(found.experiment.graph()) <= limits).all()
+
+
+def test_gigabytes_are_what_is_reserved() -> None:
+    experiment = Experiment(
+        "1f1b", pp=8, microbatches=8, tp=8, model="bert-52b", cluster="dgx1-v100"
+    )
+    for limit in (None, 20.0):
+        found = synthesize(experiment, memory_gb=limit, seconds=SOON)
+        physical = found.experiment.require_physical()
+        reserved = [each.reserved_gb for each in rank_memories(found.experiment.graph(), physical)]
+        assert max(reserved) <= (limit or 32.0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        (0.5, "one micro-batch alone keeps more on rank 0"),
+        ([1, 2], "needs 1 number or 4, not 2"),
+    ],
+)
+def test_a_limit_that_cannot_be(limit: float, reason: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=reason):
+        synthesize(Experiment("1f1b", pp=4, microbatches=8), memory_limit=limit, seconds=SOON)
+
+
+def test_stages_are_priced_by_their_units() -> None:
+    experiment = Experiment("1f1b", pp=2, microbatches=3, units_per_stage=2, transfer=0.5)
+    graph = experiment.graph()
+    passes, transfers, after = priced(graph, experiment.costs.costs(graph), WHOLE)
+    assert passes.tolist() == [[2, 2], [4, 4]]
+    assert transfers.tolist() == [[0.5, 0], [0, 0.5]]
+    assert after.tolist() == [0, 0]
+
+
+def test_the_words_of_a_rule_are_its_order() -> None:
+    layout = Layout(3, 5)
+    orders = find_schedule("1f1b").orders(layout)
+    problem = Problem(
+        layout, WHOLE, np.ones((2, 3)), np.zeros((2, 3)), np.zeros(3), np.ones(3), np.full(3, 9.0)
+    )
+    words = problem.words(orders)
+    assert words is not None
+    assert [order.tolist() for order in problem.orders(words)] == [o.tolist() for o in orders]
+    assert problem.kept(words).tolist() == [3, 2, 1]
+
+
+def test_the_command_writes_what_simulate_reads(tmp_path, bfpp, answer) -> None:
+    path = tmp_path / "best.csv"
+    given = ("--pp", "4", "--microbatches", "8", "--forward", "2", "--transfer", "0.5")
+    limited = ("--memory-limit", "3,3,2,1", "--seconds", str(SOON))
+    code, out, err = bfpp("schedule", *given, *limited, "--out", path, "--json")
+    assert (code, err) == (0, f"wrote {path}\n")
+    record = json.loads(out)
+    assert record.keys() >= {
+        "step_time", "lower_bound", "gap", "best_rule", "best_rule_step_time", "placement",
+    }  # fmt: skip
+    assert record["gap"] == record["step_time"] / record["lower_bound"] - 1
+    assert answer("simulate", str(path))["step_time"] == record["step_time"]
+    assert answer("run", str(path), "--backend", "local", "--steps", "2", "--layers", "4",
+                  "--hidden", "16", "--context", "8", "--verify", "--precision", "float64")[
+        "max_weight_error"
+    ] < 1e-10  # fmt: skip
+    code, out, _ = bfpp("schedule", *given, *limited, "--out", path)
+    assert code == 0
+    assert f"bfpp simulate {path}" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("--memory-limit x", "--memory-limit: 'x' is no number above 0, nor one of GB"),
+        ("--memory-limit 2,3GB", "--memory-limit: is counted or in gigabytes, not both"),
+        ("--memory-limit 40GB", "--memory-limit: in gigabytes needs --model and --cluster"),
+        ("--placement vee --loops 3", "--loops: vee has 2 stages a rank"),
+    ],
+)
+def test_the_command_refuses_in_one_line(words, error, bfpp) -> None:
+    code, out, err = bfpp(f"schedule --pp 2 --microbatches 4 {words}")
+    assert (code, out) == (2, "")
+    assert err == f"bfpp schedule: {error}\n"
