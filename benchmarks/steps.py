@@ -19,11 +19,12 @@ def crowded(graph: TaskGraph) -> Costs:
     """Costs of which transfers share one port a node, so that flows meet all the time."""
     moves = graph.is_transfer
     nodes = graph.layout.pp // RANKS_PER_NODE + 1
+    leaves, enters = graph.rank // RANKS_PER_NODE, graph.peer // RANKS_PER_NODE
+    ports = np.stack([leaves, np.where(leaves == enters, -1, enters)], axis=1)
     return replace(
         COSTS.costs(graph),
         bytes=np.where(moves, 1.0, 0.0),
-        port_out=np.where(moves, graph.rank // RANKS_PER_NODE, -1).astype(np.int32),
-        port_in=np.where(moves, graph.peer // RANKS_PER_NODE, -1).astype(np.int32),
+        ports=np.where(moves[:, None], ports, -1).astype(np.int32),
         bandwidth=np.full(nodes, 10.0),
     )
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import Seconds
+from bfpp.schedules.columns import NONE, Seconds
 from bfpp.sim import kernels
 from bfpp.sim.costs import Costs
 from bfpp.traces.timeline import Timeline
@@ -81,10 +81,8 @@ def flows_meet(costs: Costs, start: Seconds, end: Seconds) -> bool:
     if not len(moves):
         return False
     begin, until = start[moves] + costs.seconds[moves], end[moves]
-    port_out, port_in = costs.port_out[moves], costs.port_in[moves]
-    both = port_out != port_in
-    port = np.concatenate([port_out, port_in[both]])
-    begin, until = np.append(begin, begin[both]), np.append(until, until[both])
+    flow, place = np.nonzero(costs.ports[moves] != NONE)
+    port, begin, until = costs.ports[moves][flow, place], begin[flow], until[flow]
     in_order = np.lexsort((begin, port))
     port, begin, until = port[in_order], begin[in_order], until[in_order]
     return bool(((port[1:] == port[:-1]) & (begin[1:] < until[:-1])).any())
@@ -117,7 +115,7 @@ def replay_with_slopes(
         np.bincount(followers.member, minlength=len(graph)).astype(np.int32),
         followers.start,
         followers.member,
-        (costs.seconds, costs.bytes, costs.port_out, costs.port_in, costs.bandwidth),
+        (costs.seconds, costs.bytes, costs.ports, costs.bandwidth),
         (slopes.seconds, slopes.bytes.copy(), slopes.bandwidth),
         start,
         end,

@@ -2,9 +2,9 @@
 
 A cost model is one call, `costs(graph)`, that returns the columns of `Costs`.
 A task takes its `seconds` (compute time, or latency), and then, if it moves
-`bytes`, sends them out of one port and into another. A port's bandwidth is
-shared fairly by the tasks that use it at the same instant; a task's bytes flow
-at the lesser of its shares at both its ports.
+`bytes`, sends them through its ports, all at once. Tasks that use a port at the
+same instant share its bandwidth max-min fairly: what one cannot use, because
+another of its ports is narrower, the others have.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from bfpp.schedules.composite import composites
 class Costs:
     """Costs of each task, and the ports that they share.
 
-    `seconds` and `bytes` are columns over tasks; `port_out` and `port_in` the
-    ports that a task's bytes leave and enter by (-1 where it moves none);
+    `seconds` and `bytes` are columns over tasks; `ports` has a row for each: the
+    ports that its bytes pass, each once (-1 where there are fewer);
     `bandwidth` is that of each port in bytes per second.
     """
 
     seconds: Seconds
     bytes: Seconds
-    port_out: Integers
-    port_in: Integers
+    ports: Integers
     bandwidth: Seconds
 
     def of(self, tasks: Integers) -> Costs:
@@ -40,8 +39,7 @@ class Costs:
         return Costs(
             self.seconds[tasks],
             self.bytes[tasks],
-            self.port_out[tasks],
-            self.port_in[tasks],
+            self.ports[tasks],
             self.bandwidth,
         )
 
@@ -50,9 +48,7 @@ class Costs:
         seconds = np.zeros(len(self.bytes))
         moves = np.flatnonzero(self.bytes > 0)
         if len(moves):
-            port_out, port_in = self.port_out[moves], self.port_in[moves]
-            rate = np.minimum(self.bandwidth[port_out], self.bandwidth[port_in])
-            seconds[moves] = self.bytes[moves] / rate
+            seconds[moves] = self.bytes[moves] / narrowest(self.bandwidth, self.ports[moves])
         return seconds
 
     def seconds_alone(self) -> Seconds:
@@ -62,12 +58,11 @@ class Costs:
 
 
 class Load(NamedTuple):
-    """What some tasks cost: columns over them, or a number for all."""
+    """What some tasks cost: columns over them, or a number for all; ports as those of `Costs`."""
 
     seconds: Seconds | float
     bytes: Seconds | float = 0.0
-    port_out: Integers | int = NONE
-    port_in: Integers | int = NONE
+    ports: Integers | int = NONE
 
 
 class CostModel(Protocol):
@@ -93,5 +88,11 @@ def inside_passes(graph: TaskGraph, alone: Callable[[Operation, Integers], Secon
 
 def fixed_costs(seconds: Seconds) -> Costs:
     """Costs without bytes: each task takes its seconds, whatever runs beside it."""
-    nothing = np.full(len(seconds), NONE, dtype=np.int32)
-    return Costs(seconds, np.zeros(len(seconds)), nothing, nothing, np.empty(0))
+    nothing = np.empty((len(seconds), 0), dtype=np.int32)
+    return Costs(seconds, np.zeros(len(seconds)), nothing, np.empty(0))
+
+
+def narrowest(bandwidth: Seconds, ports: Integers) -> Seconds:
+    """The least bandwidth of each row of ports."""
+    rate: Seconds = np.where(ports == NONE, np.inf, bandwidth[ports]).min(axis=1)
+    return rate

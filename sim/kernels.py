@@ -9,8 +9,10 @@ theirs. The heap holds each flow once, by when it enters its ports or, from then
 last byte arrives at the present rate. All that enter or leave at one instant do so before rates
 change, so that their order does not matter. A flow's bytes are settled when its rate changes.
 
-The flows in a port form a list of slots: 2 x task at a task's out port, and one more at its in
-port.
+A change in one port is felt by those whose flows pass it, by the flows of those, and so on: rates
+of all these are filled anew, the narrowest ports first, as in `bfpp.sim.ports`.
+
+The flows in a port form a list of slots: width x task + n for a task's n-th port.
 """
 
 from __future__ import annotations
@@ -48,19 +50,29 @@ def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope
     one a column. `start`, `end` and `end_slope` are filled.
     """
     # Tuples are taken apart once: compiled, each array taken out of one is counted anew.
-    seconds, size, port_out, port_in, bandwidth = costs
+    seconds, size, ports, bandwidth = costs
     seconds_slope, left_slope, bandwidth_slope = slopes
     tasks, parameters = seconds_slope.shape
+    width = ports.shape[1]
     left, rate, since = size.copy(), np.zeros(tasks), np.zeros(tasks)
     # The slope of a task's `start`, once it enters its ports of `since`, and then of its `end`.
     time_slope, rate_slope = np.zeros((2, tasks, parameters))
     users = np.zeros(len(bandwidth), dtype=np.int64)
     first = np.full(len(bandwidth), -1)
-    following = np.full(2 * tasks, -1, dtype=np.int32)
-    previous = np.full(2 * tasks, -1, dtype=np.int32)
+    following = np.full(width * tasks, -1, dtype=np.int32)
+    previous = np.full(width * tasks, -1, dtype=np.int32)
     changed = np.empty(len(bandwidth), dtype=np.int64)
     has_changed = np.zeros(len(bandwidth), dtype=np.bool_)
     change_slope = np.zeros((len(bandwidth), parameters))
+    # While rates are filled: the ports reached, what they have left, and for how many flows.
+    reached = np.empty(len(bandwidth), dtype=np.int64)
+    reached_in = np.zeros(len(bandwidth), dtype=np.int64)
+    room, room_slope = np.empty(len(bandwidth)), np.empty((len(bandwidth), parameters))
+    waiting = np.empty(len(bandwidth), dtype=np.int64)
+    quotient, filled = np.empty(len(bandwidth)), np.empty(len(bandwidth), dtype=np.int64)
+    share_slope = np.empty(parameters)
+    filled_in = np.zeros(tasks, dtype=np.int64)
+    filling = 0
     flows = np.count_nonzero(size > 0.0)
     due, flow_due, place = (
         np.empty(flows),
@@ -106,35 +118,70 @@ def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope
             return
 
         if changes > 0 and due[0] > now:
-            for at in range(changes):
-                port = changed[at]
-                has_changed[port] = False
-                slot = np.int64(first[port])
-                while slot >= 0:
-                    flow = slot // 2
-                    slot = np.int64(following[slot])
-                    narrow, other = port_out[flow], port_in[flow]
-                    if bandwidth[other] / users[other] < bandwidth[narrow] / users[narrow]:
-                        narrow = other
-                    share = bandwidth[narrow] / users[narrow]
-                    if share == rate[flow]:
-                        continue
-                    passed = now - since[flow]
+            filling += 1
+            for number in range(changes):
+                origin = changed[number]
+                has_changed[origin] = False
+                if reached_in[origin] == filling:
+                    continue
+                found = _reach(origin, filling, ports, first, following, reached, reached_in)
+                for at in range(found):
+                    port = reached[at]
+                    room[port], waiting[port] = bandwidth[port], users[port]
                     for parameter in range(parameters):
-                        later = change_slope[port, parameter] - time_slope[flow, parameter]
-                        moved = later * rate[flow] + rate_slope[flow, parameter] * passed
-                        left_slope[flow, parameter] -= moved
-                        time_slope[flow, parameter] = change_slope[port, parameter]
-                        rate_slope[flow, parameter] = bandwidth_slope[narrow, parameter]
-                        rate_slope[flow, parameter] /= users[narrow]
-                    left[flow] = max(left[flow] - passed * rate[flow], 0.0)
-                    since[flow] = now
-                    rate[flow] = share
-                    arrives, spot = now + left[flow] / share, np.int64(place[flow])
-                    if arrives < due[spot]:
-                        _rise(due, flow_due, place, spot, arrives, flow)
-                    else:
-                        _sink(due, flow_due, place, spot, arrives, flow, under_way)
+                        room_slope[port, parameter] = bandwidth_slope[port, parameter]
+                while found > 0:
+                    share, still = np.inf, 0
+                    for at in range(found):
+                        port = reached[at]
+                        if waiting[port] > 0:
+                            quotient[port] = room[port] / waiting[port]
+                            share = min(share, quotient[port])
+                            reached[still] = port
+                            still += 1
+                    found, full = still, 0
+                    for at in range(found):
+                        if quotient[reached[at]] == share:
+                            filled[full] = reached[at]
+                            full += 1
+                    for at in range(full):
+                        port = filled[at]
+                        for parameter in range(parameters):
+                            share_slope[parameter] = room_slope[port, parameter]
+                            share_slope[parameter] /= max(waiting[port], 1)
+                        slot = np.int64(first[port])
+                        while slot >= 0:
+                            flow = slot // width
+                            slot = np.int64(following[slot])
+                            if filled_in[flow] == filling:
+                                continue
+                            filled_in[flow] = filling
+                            for nth in range(width):
+                                other = np.int64(ports[flow, nth])
+                                if other < 0:
+                                    continue
+                                room[other] -= share
+                                waiting[other] -= 1
+                                for parameter in range(parameters):
+                                    room_slope[other, parameter] -= share_slope[parameter]
+                            if share == rate[flow]:
+                                continue
+                            passed = now - since[flow]
+                            for parameter in range(parameters):
+                                later = change_slope[origin, parameter]
+                                later -= time_slope[flow, parameter]
+                                moved = later * rate[flow] + rate_slope[flow, parameter] * passed
+                                left_slope[flow, parameter] -= moved
+                                time_slope[flow, parameter] = change_slope[origin, parameter]
+                                rate_slope[flow, parameter] = share_slope[parameter]
+                            left[flow] = max(left[flow] - passed * rate[flow], 0.0)
+                            since[flow] = now
+                            rate[flow] = share
+                            arrives, spot = now + left[flow] / share, np.int64(place[flow])
+                            if arrives < due[spot]:
+                                _rise(due, flow_due, place, spot, arrives, flow)
+                            else:
+                                _sink(due, flow_due, place, spot, arrives, flow, under_way)
             changes = 0
             continue
 
@@ -153,13 +200,15 @@ def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope
                 _sink(due, flow_due, place, 0, due[under_way], last, under_way)
             settled[settling] = task
             settling += 1
-        for side in range(1 if port_out[task] == port_in[task] else 2):
-            port = np.int64(port_in[task] if side else port_out[task])
+        for nth in range(width):
+            port = np.int64(ports[task, nth])
+            if port < 0:
+                continue
             if enters:
-                _enter(2 * task + side, port, first, following, previous)
+                _enter(width * task + nth, port, first, following, previous)
                 users[port] += 1
             else:
-                _leave(2 * task + side, port, first, following, previous)
+                _leave(width * task + nth, port, first, following, previous)
                 users[port] -= 1
             for parameter in range(parameters):
                 change_slope[port, parameter] = time_slope[task, parameter]
@@ -167,6 +216,24 @@ def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope
                 has_changed[port] = True
                 changed[changes] = port
                 changes += 1
+
+
+def _reach(origin, filling, ports, first, following, reached, reached_in):
+    """List the ports that share flows with one, directly or by way of others; how many they are."""
+    width = ports.shape[1]
+    reached[0], reached_in[origin] = origin, filling
+    at, found = 0, 1
+    while at < found:
+        slot = np.int64(first[reached[at]])
+        at += 1
+        while slot >= 0:
+            for nth in range(width):
+                other = np.int64(ports[slot // width, nth])
+                if other >= 0 and reached_in[other] != filling:
+                    reached[found], reached_in[other] = other, filling
+                    found += 1
+            slot = np.int64(following[slot])
+    return found
 
 
 def _rise(due, flow_due, place, at, time, flow):

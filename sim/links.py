@@ -44,6 +44,9 @@ NVLINK_OUT, NVLINK_IN, NETWORK_OUT, NETWORK_IN = range(4)
 PORTS = 4
 """The ports of a pipeline rank; port p of rank r has the number PORTS r + p."""
 
+WIDTH = 2
+"""Ports that a flow passes at most."""
+
 PAIR = 2
 """Devices at the two ends of a transfer."""
 
@@ -94,8 +97,7 @@ class Links:
         return Load(
             latency + (meeting if self.implementation.blocking_transfers else 0.0),
             self.execution.hidden_bytes / (self.placement.degrees.tp * graph.layout.slices),
-            PORTS * rank + np.where(crosses, NETWORK_OUT, NVLINK_OUT),
-            PORTS * peer + np.where(crosses, NETWORK_IN, NVLINK_IN),
+            _ports(rank, peer, crosses),
         )
 
     def collectives(
@@ -122,8 +124,7 @@ class Links:
         return Load(
             latency,
             moved,
-            PORTS * rank + np.where(uses_network[rank], NETWORK_OUT, NVLINK_OUT),
-            PORTS * peer + np.where(uses_network[rank], NETWORK_IN, NVLINK_IN),
+            _ports(rank, peer, uses_network[rank]),
         )
 
     def beside_compute(self, graph: TaskGraph, alone: Costs) -> Costs:
@@ -195,6 +196,14 @@ class Links:
             return np.zeros(len(graph))
         ends = _of_transfers(graph, taken) + _of_transfers(graph, taken, sent=True)
         return self.implementation.overlap_slowdown * ends
+
+
+def _ports(rank: Integers, peer: Integers, on_network: Flags) -> Integers:
+    """The ports of flows from ranks to their peers."""
+    leaves = PORTS * rank + np.where(on_network, NETWORK_OUT, NVLINK_OUT)
+    enters = PORTS * peer + np.where(on_network, NETWORK_IN, NVLINK_IN)
+    ports: Integers = np.stack([leaves, enters], axis=1)
+    return ports
 
 
 def _of_transfers(graph: TaskGraph, seconds: Seconds, *, sent: bool = False) -> Seconds:

@@ -26,10 +26,10 @@ from bfpp.schedules.recomputation import LAYER, Recomputation
 from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compute import UnitSeconds, part_counts, parts, unit_seconds
-from bfpp.sim.costs import Costs, Load, inside_passes
+from bfpp.sim.costs import Costs, Load, inside_passes, narrowest
 from bfpp.sim.divisible import NARROW, require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
-from bfpp.sim.links import Links
+from bfpp.sim.links import WIDTH, Links
 from bfpp.sim.model import Transformer, model_flops
 from bfpp.sim.operators import Execution, Routing
 from bfpp.sim.placement import DevicePlacement
@@ -324,18 +324,18 @@ class PhysicalStep:
         """The costs of each kind of task."""
         kinds = self.graph.kinds
         seconds, moved = np.zeros((2, len(kinds.first)))
-        port_out, port_in = np.full((2, len(kinds.first)), NONE, dtype=np.int32)
+        ports = np.full((len(kinds.first), WIDTH), NONE, dtype=np.int32)
         for operation, chosen in kinds.by_operation:
             load = PRICES[operation].physical_load(self, kinds.first[chosen])
             seconds[chosen], moved[chosen] = load.seconds, load.bytes
-            port_out[chosen], port_in[chosen] = load.port_out, load.port_in
-        return Costs(seconds, moved, port_out, port_in, self.links.port_bandwidth)
+            ports[chosen] = load.ports
+        return Costs(seconds, moved, ports, self.links.port_bandwidth)
 
     def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
         """Seconds of tasks that have their ports to themselves."""
         load = PRICES[operation].physical_load(self, tasks)
-        bandwidth = self.links.port_bandwidth
-        rate = np.minimum(bandwidth[load.port_out], bandwidth[load.port_in])
+        ports = np.broadcast_to(load.ports, (len(tasks), WIDTH))
+        rate = narrowest(self.links.port_bandwidth, ports)
         seconds: Seconds = np.broadcast_to(load.seconds + load.bytes / rate, len(tasks))
         return seconds
 

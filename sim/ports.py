@@ -1,20 +1,19 @@
-"""Ports whose bandwidth is shared fairly by the flows that use them at an instant.
+"""Ports whose bandwidth is shared max-min fairly by the flows that use them at an instant.
 
 All flows that begin or end at one instant do so before rates change, and a flow's bytes are
-settled when its rate does: what is computed depends on no order of events, and engines that keep
-to this agree to the last bit.
+settled when its rate does. Ports that are equally narrow are filled together. So what is computed
+depends on no order of events or ports, and engines that keep to this agree to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import simpy
 from simpy.events import EventPriority
 
-from bfpp.schedules.columns import Seconds
+from bfpp.schedules.columns import NONE, Integers, Seconds
 
 AFTERWARDS = EventPriority(2)
 """The priority of what SimPy does when all else of an instant is done (its own are 0 and 1)."""
@@ -22,10 +21,9 @@ AFTERWARDS = EventPriority(2)
 
 @dataclass(eq=False)
 class Flow:
-    """Bytes on their way from one port to another: what was left when the rate last changed."""
+    """Bytes on their way through some ports: what was left when the rate last changed."""
 
-    port_out: int
-    port_in: int
+    ports: list[int]
     left: float
     since: float
     arrived: simpy.Event
@@ -48,21 +46,20 @@ class Ports:
     def __init__(self, environment: simpy.Environment, bandwidth: Seconds) -> None:
         self._environment = environment
         self._bandwidth = bandwidth
-        self._users = np.zeros(len(bandwidth), dtype=np.int64)
         self._flows: list[Flow] = []
         self._changed = False
 
-    def send(self, size: float, port_out: int, port_in: int) -> simpy.Event:
+    def send(self, size: float, ports: Integers) -> simpy.Event:
         """Send `size` bytes; the event happens when the last one has arrived."""
         now = self._environment.now
-        flow = Flow(port_out, port_in, float(size), now, self._environment.event())
+        passed = [port for port in ports.tolist() if port != NONE]
+        flow = Flow(passed, float(size), now, self._environment.event())
         self._flows.append(flow)
-        self._change(flow, +1)
+        self._change()
         return flow.arrived
 
-    def _change(self, flow: Flow, users: int) -> None:
-        """Let a flow enter or leave its ports; rates follow when all others of now have."""
-        self._users[list({flow.port_out, flow.port_in})] += users
+    def _change(self) -> None:
+        """Let rates change when all others of now have begun or ended."""
         if not self._changed:
             self._changed = True
             _Afterwards(self._environment).callbacks.append(lambda _: self._share())
@@ -70,9 +67,8 @@ class Ports:
     def _share(self) -> None:
         self._changed = False
         now = self._environment.now
-        for flow in self._flows:
-            ports = [flow.port_out, flow.port_in]
-            rate = float((self._bandwidth[ports] / self._users[ports]).min())
+        rates = max_min_rates([flow.ports for flow in self._flows], self._bandwidth)
+        for flow, rate in zip(self._flows, rates, strict=True):
             if rate != flow.rate:
                 flow.left = max(flow.left - (now - flow.since) * flow.rate, 0.0)
                 flow.since, flow.rate = now, rate
@@ -83,5 +79,30 @@ class Ports:
         yield self._environment.timeout(flow.left / flow.rate)
         if changes == flow.changes:
             self._flows.remove(flow)
-            self._change(flow, -1)
+            self._change()
             flow.arrived.succeed()
+
+
+def max_min_rates(flows: Sequence[Sequence[int]], bandwidth: Seconds) -> list[float]:
+    """The rate of each flow through its ports: none can grow but at the cost of a slower one.
+
+    The narrowest ports, by what each of their flows would get, are filled first; what is left of
+    others is for the flows that do not pass them.
+    """
+    users: dict[int, list[int]] = {}
+    for flow, ports in enumerate(flows):
+        for port in ports:
+            users.setdefault(port, []).append(flow)
+    room = {port: float(bandwidth[port]) for port in users}
+    waiting = {port: len(of_port) for port, of_port in users.items()}
+    rates = [0.0] * len(flows)
+    while any(waiting.values()):
+        shares = {port: room[port] / count for port, count in waiting.items() if count}
+        least = min(shares.values())
+        full = [port for port, share in shares.items() if share == least]
+        for flow in {flow for port in full for flow in users[port] if not rates[flow]}:
+            rates[flow] = least
+            for port in flows[flow]:
+                room[port] -= least
+                waiting[port] -= 1
+    return rates

@@ -15,7 +15,7 @@ from itertools import islice
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import Integers, Seconds
+from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.sim.compiled_engine import Slopes, flows_meet, replay_with_slopes, times
 from bfpp.sim.costs import CostModel, Costs
 from bfpp.sim.parameters import STAGE, numbers, relative_slope, tasks_of_kind
@@ -81,8 +81,7 @@ def _slopes(graph: TaskGraph, model: CostModel, costs: Costs) -> Iterator[tuple[
             Costs(
                 np.where(chosen, costs.seconds, 0.0),
                 np.where(chosen, costs.bytes, 0.0),
-                costs.port_out,
-                costs.port_in,
+                costs.ports,
                 np.zeros(len(costs.bandwidth)),
             ),
         )
@@ -105,8 +104,11 @@ def _along(costs: Costs, slope: Costs, path: Integers) -> float:
     """The derivative of the length of a path whose tasks have their ports to themselves."""
     total = slope.seconds[path].sum()
     path = path[costs.bytes[path] > 0]
-    port_out, port_in = costs.port_out[path], costs.port_in[path]
-    narrow = np.where(costs.bandwidth[port_in] < costs.bandwidth[port_out], port_in, port_out)
+    if not len(path):
+        return float(total)
+    ports = costs.ports[path]
+    narrow = np.where(ports == NONE, np.inf, costs.bandwidth[ports]).argmin(axis=1)
+    narrow = ports[np.arange(len(path)), narrow]
     bandwidth = costs.bandwidth[narrow]
     total += (slope.bytes[path] / bandwidth).sum()
     total -= (costs.bytes[path] * slope.bandwidth[narrow] / bandwidth**2).sum()

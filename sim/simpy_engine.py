@@ -76,9 +76,7 @@ class _Replay:
         self.start[task] = self.environment.now
         yield self.environment.timeout(self.costs.seconds[task])
         if self.costs.bytes[task] > 0:
-            yield self.ports.send(
-                self.costs.bytes[task], self.costs.port_out[task], self.costs.port_in[task]
-            )
+            yield self.ports.send(self.costs.bytes[task], self.costs.ports[task])
         self.end[task] = self.environment.now
         self.done[task].succeed()
         self.progress(task)

@@ -34,6 +34,7 @@ from bfpp.schedules import (
     lower,
     registered_schedules,
 )
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.order_validity import order_violations
 from bfpp.schedules.steps import STEP, Step, backward, backward_input, backward_weight, forward
 
@@ -229,3 +230,12 @@ def _released(step: Step, layout: Layout, *, split: bool) -> list[Step]:
 def order_graphs(draw: st.DrawFn, ranks: int = 4, parts: int = 3) -> TaskGraph:
     layout, steps = draw(orders(ranks, parts))
     return lower(steps, layout, draw(communications(layout)))
+
+
+def drawn_ports(random, tasks, ports, width):
+    """One port at least for each task, none of them twice."""
+    drawn = random.integers(0, ports, (tasks, width)).astype(np.int32)
+    for place in range(1, width):
+        again = (drawn[:, :place] == drawn[:, place, None]).any(axis=1)
+        drawn[again, place] = NONE
+    return drawn

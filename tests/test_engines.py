@@ -18,6 +18,7 @@ from bfpp.schedules import (
     build_graph,
     find_schedule,
 )
+from bfpp.schedules.columns import NONE
 from bfpp.sim import compiled_engine, kernels, simpy_engine
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
@@ -25,7 +26,7 @@ from bfpp.sim.compiled_engine import flows_meet
 from bfpp.sim.costs import Costs
 from bfpp.sim.model import load_model
 from bfpp.sim.physical import PhysicalCosts
-from tests.strategies import graphs, order_graphs
+from tests.strategies import drawn_ports, graphs, order_graphs
 
 MANY = settings(derandomize=True, deadline=None, max_examples=150)
 
@@ -43,8 +44,7 @@ def drawn_costs(draw, graph):
     return Costs(
         seconds,
         np.where(moves, random.integers(1, 50, tasks), 0).astype(float),
-        random.integers(0, ports, tasks).astype(np.int32),
-        random.integers(0, ports, tasks).astype(np.int32),
+        drawn_ports(random, tasks, ports, draw(st.integers(1, 4))),
         random.integers(1, 9, ports).astype(float),
     )
 
@@ -92,9 +92,9 @@ def test_compiled_loops_do_what_they_say(monkeypatch):
     random = np.random.default_rng(0)
     costs = AbstractCosts(transfer=0.25, gather=0.5, reduce=0.75).costs(graph)
     assert_agree(graph, costs)
-    ports = random.integers(0, 3, len(graph)).astype(np.int32)
+    ports = drawn_ports(random, len(graph), 3, 2)
     size = random.integers(0, 9, len(graph)).astype(float)
-    shared = replace(costs, bytes=size, port_out=ports, port_in=ports[::-1], bandwidth=np.ones(3))
+    shared = replace(costs, bytes=size, ports=ports, bandwidth=np.ones(3))
     assert_agree(graph, shared)
 
 
@@ -117,12 +117,11 @@ def test_two_flows_at_once_take_twice_as_long(engine):
     communication = Communication(Sharding.PARTIAL)
     graph = build_graph("gpipe", Layout(2, 1), communication)
     gathers = graph.operation == Operation.GATHER
-    port = np.where(gathers, 0, -1).astype(np.int32)
+    port = np.where(gathers, 0, NONE).astype(np.int32)
     costs = replace(
         AbstractCosts().costs(graph),
         bytes=np.where(gathers, 6.0, 0.0),
-        port_out=port,
-        port_in=port,
+        ports=port[:, None],
         bandwidth=np.array([3.0]),
     )
     assert engine.simulate(graph, costs).end[gathers].tolist() == [4, 4]

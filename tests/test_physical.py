@@ -81,7 +81,7 @@ def test_devices_are_placed_tensor_innermost_and_pipeline_outermost():
 
 def costs_of(costs, operation, graph):
     chosen = graph.operation == operation
-    columns = (costs.seconds, costs.bytes, costs.port_out, costs.port_in)
+    columns = (costs.seconds, costs.bytes, *costs.ports.T)
     return [column[chosen] for column in columns]
 
 
@@ -178,7 +178,7 @@ def test_two_flows_through_one_port_take_twice_as_long(beside, slowdown):
     costs = costing.costs(graph)
     gather = np.flatnonzero((graph.operation == Operation.GATHER) & (graph.stage == 2))
     send = np.flatnonzero((graph.operation == Operation.TRANSFER_ACTIVATIONS) & (graph.stage == 0))
-    assert costs.port_out[gather] == costs.port_out[send] == NETWORK_OUT
+    assert costs.ports[gather, 0] == costs.ports[send, 0] == NETWORK_OUT
     size = np.zeros(len(graph))
     size[gather], size[send] = 1e9, beside
     timeline = replay(graph, replace(costs, seconds=np.zeros(len(graph)), bytes=size))

@@ -26,7 +26,7 @@ from bfpp.sim.model import load_model
 from bfpp.sim.parameters import changed, parse_change
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.sensitivity import sensitivities, step_time_slopes
-from tests.strategies import graphs
+from tests.strategies import drawn_ports, graphs
 
 PHYSICAL = PhysicalCosts(load_model("bert-6.6b"), load_cluster("dgx1-v100"), Degrees(tp=2, dp=8))
 STEP = 1e-6
@@ -98,8 +98,7 @@ def contended_costs(draw, graph):
     return Costs(
         random.uniform(0.5, 3, tasks),
         np.where(moves, random.uniform(1, 9, tasks), 0.0),
-        random.integers(0, ports, tasks).astype(np.int32),
-        random.integers(0, ports, tasks).astype(np.int32),
+        drawn_ports(random, tasks, ports, draw(st.integers(1, 3))),
         random.uniform(1, 5, ports),
     )
 

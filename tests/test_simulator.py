@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Operation, build_graph
-from bfpp.schedules.columns import NONE
 from bfpp.sim.abstract import AbstractCosts
-from bfpp.sim.costs import Costs
+from bfpp.sim.costs import fixed_costs
 from bfpp.sim.engines import simulate
-from bfpp.sim.ports import Ports
+from bfpp.sim.ports import Ports, max_min_rates
 from bfpp.sim.simpy_engine import simulate as replay
 from tests.strategies import graphs
 
@@ -25,8 +25,7 @@ from tests.strategies import graphs
 def test_tasks_keep_to_their_lanes_and_dependencies(graph, seed):
     """Whatever tasks cost: none starts before what it must wait for, none waits longer."""
     seconds = np.random.default_rng(seed).integers(0, 5, len(graph)).astype(float)
-    nothing = np.full(len(graph), NONE, dtype=np.int32)
-    costs = Costs(seconds, np.zeros(len(graph)), nothing, nothing, np.empty(0))
+    costs = fixed_costs(seconds)
     timeline = replay(graph, costs)
     assert (timeline.duration == seconds).all()
     earliest = np.zeros(len(graph))
@@ -64,14 +63,14 @@ def test_a_transfer_waits_for_both_its_ranks_when_it_blocks_them():
 
 
 def arrivals(bandwidth, flows):
-    """When each flow (start, bytes, port out, port in) arrives."""
+    """When each flow (start, bytes, ports) arrives."""
     environment = simpy.Environment()
     ports = Ports(environment, np.array(bandwidth, dtype=float))
     arrived = [0.0] * len(flows)
 
-    def send(number, start, size, port_out, port_in):
+    def send(number, start, size, *passed):
         yield environment.timeout(start)
-        yield ports.send(size, port_out, port_in)
+        yield ports.send(size, np.array(passed))
         arrived[number] = environment.now
 
     for number, flow in enumerate(flows):
@@ -87,11 +86,40 @@ def test_flows_share_a_port_while_both_use_it():
     assert arrivals([10, 10], [(0, 100, 0, 1), (10, 100, 0, 1)]) == [10, 20]
 
 
-def test_a_flow_runs_at_the_lesser_of_its_shares():
+def test_what_a_flow_cannot_use_others_have():
     assert arrivals([10, 4], [(0, 100, 0, 1)]) == [25]
     both = [(0, 100, 0, 2), (0, 100, 1, 2)]
     assert arrivals([10, 10, 10], both) == [20, 20]
-    assert arrivals([10, 2, 10], both) == [20, 50]
+    assert arrivals([10, 2, 10], both) == [12.5, 50]
+
+
+def filled_with_water(flows, bandwidth):
+    """All rates rise together; a flow stops where one of its ports is full. In exact fractions."""
+    rates = dict.fromkeys(range(len(flows)), Fraction(0))
+    rising = set(rates)
+    while rising:
+        room = {
+            port: bandwidth[port] - sum(rates[flow] for flow in rates if port in flows[flow])
+            for port in range(len(bandwidth))
+        }
+        users = {port: sum(port in flows[flow] for flow in rising) for port in room}
+        step = min(room[port] / count for port, count in users.items() if count)
+        for flow in rising:
+            rates[flow] += step
+        full = {port for port, count in users.items() if room[port] == step * count}
+        rising -= {flow for flow in rising if full.intersection(flows[flow])}
+    return list(rates.values())
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    st.lists(st.integers(1, 20), min_size=6, max_size=6),
+    st.lists(st.sets(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=12),
+)
+def test_flows_share_ports_as_water_fills_them(bandwidth, flows):
+    expected = filled_with_water(flows, [Fraction(each) for each in bandwidth])
+    found = max_min_rates([sorted(flow) for flow in flows], np.array(bandwidth, dtype=float))
+    assert found == pytest.approx([float(rate) for rate in expected], rel=1e-12)
 
 
 @settings(derandomize=True, deadline=None)
