@@ -1,14 +1,16 @@
-"""A cluster by its parts: devices, and the links within and between nodes."""
+"""A cluster by its parts: devices, and the levels of its network."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, lcm
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.precision import Format, Precision
 from bfpp.sim.kinds import CLUSTER, require_kind
-from bfpp.sim.numbers import is_count, whole
+from bfpp.sim.nccl import ALGORITHMS, USUAL
+from bfpp.sim.network import INTER_NODE, INTRA_NODE, Level, read_levels
 from bfpp.sim.preset_files import Table, fitted_settings, read_settings, require_keys
 
 
@@ -79,76 +81,56 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Link:
-    """A way between devices: bytes/s for each device and direction, seconds a step.
-
-    `transfer_efficiency` is the share of the bandwidth that transfers reach,
-    one way at a time, `ring_efficiency` the share of rings, both ways at once.
-    `transfer_latency` is what a transfer takes before its first byte, `rendezvous`
-    what one that blocks takes until both of two devices have come to it, and as
-    much again for each doubling of the groups at its ends;
-    `synchronisation` what an all-reduce within a training step takes until both
-    of two devices have come to it, and as much again for each doubling of them.
-    All-to-alls reach `exchange_efficiency` of the bandwidth, and take `exchange_latency` besides.
-    """
-
-    bandwidth: float
-    latency: float
-    transfer_latency: float = 0.0
-    rendezvous: float = 0.0
-    synchronisation: float = 0.0
-    transfer_efficiency: float = 1.0
-    ring_efficiency: float = 1.0
-    exchange_efficiency: float = 1.0
-    exchange_latency: float = 0.0
-
-
-@dataclass(frozen=True)
 class Cluster:
-    """Nodes of equal devices; `inter_node` is a device's share of its node's network.
+    """Nodes of equal devices, and the levels of the network that joins them, innermost first.
 
-    `intra_node` is the link of a whole node's devices together. Where smaller
-    groups have fewer of the wires, `group_bandwidths` has (devices, bytes/s).
+    A job takes whole nodes. `algorithms` are those that its library has for collectives.
     """
 
     name: str
     device: Device
+    levels: tuple[Level, ...]
     gpus_per_node: int
-    intra_node: Link
-    inter_node: Link
-    group_bandwidths: tuple[tuple[int, float], ...] = ()
+    algorithms: tuple[str, ...] = USUAL
+
+    def level(self, name: str) -> Level:
+        """The level of that name."""
+        return next(level for level in self.levels if level.name == name)
+
+    @property
+    def domain(self) -> float:
+        """Devices that the innermost level joins."""
+        return self.levels[0].size or inf
 
     @property
     def network_intensity(self) -> float:
         """I_IB, flop/byte: peak over network in and out (6,240 in the paper's A100 example)."""
-        return self.device.peak / (2 * self.inter_node.bandwidth)
+        outermost = self.levels[-1]
+        return self.device.peak * outermost.oversubscription / (2 * outermost.bandwidth)
 
-    def group_link(self, members: int, per_node: int | None = None) -> Link:
-        """The link of a ring of so many devices, so many of them on a node (as many as can be).
+    def sizes_used(self, devices: int, groups: Sequence[int] = ()) -> tuple[int, ...]:
+        """Devices that each level but the last joins, in a job of so many.
 
-        A ring over several nodes enters and leaves each of them once on the network's ports of its
-        members there, and most of its steps stay inside (NCCL's own model).
+        It is spread evenly over as few units of a level as hold it, in whole nodes and, where it
+        can be, whole groups: on racks of 72, 256 devices are four times 64.
         """
-        per_node = min(members, self.gpus_per_node) if per_node is None else per_node
-        inside = self._inside_link(per_node)
-        return inside if per_node == members else self._ring_of_nodes(inside, members, per_node)
-
-    def _inside_link(self, members: int) -> Link:
-        larger = [bandwidth for devices, bandwidth in self.group_bandwidths if devices >= members]
-        if not larger:
-            return self.intra_node
-        return replace(self.intra_node, bandwidth=min(*larger, self.intra_node.bandwidth))
-
-    def _ring_of_nodes(self, inside: Link, members: int, per_node: int) -> Link:
-        between = self.inter_node
-        network = per_node * between.bandwidth * between.ring_efficiency
-        bandwidth = network if per_node == 1 else min(inside.bandwidth, network)
-        crossings = members // per_node - 1
-        latency = inside.latency + (between.latency - inside.latency) * crossings / (members - 1)
-        return replace(inside, bandwidth=bandwidth, latency=latency)
+        used: list[int] = []
+        for level in self.levels[:-1]:
+            size = level.size or devices
+            inner = used[-1] if used else self.gpus_per_node
+            step = lcm(inner, *(group for group in groups if group <= size))
+            step = step if step <= size else inner
+            even = -(-devices // -(-devices // size))
+            used.append(min(size, -(-even // step) * step))
+        return tuple(used)
 
 
-_KEYS = {"gpus_per_node": int, "device": dict, "intra_node": dict, "inter_node": dict}
+_KEYS: dict[str, type] = {
+    **dict.fromkeys(("device", INTRA_NODE, INTER_NODE, "levels"), dict),
+    "gpus_per_node": int,
+    "algorithms": list,
+}
+_TWO_LEVELS = ("gpus_per_node", INTRA_NODE, INTER_NODE)
 _EFFICIENCIES = ("matmul_efficiency", "sustained_efficiency", "memory_efficiency")
 _DEVICE_KEYS: dict[str, type] = {
     **dict.fromkeys(("peak", "memory_bandwidth", "memory"), float),
@@ -170,15 +152,6 @@ _DEVICE_DEFAULTS: Table = {
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
 }
-_INTRA_NODE_OPTIONAL = ("synchronisation", "exchange_efficiency", "exchange_latency")
-_INTRA_NODE_KEYS = {
-    **dict.fromkeys(("bandwidth", "latency", *_INTRA_NODE_OPTIONAL), float),
-    "group_bandwidths": dict,
-}
-_SHARES = ("transfer_efficiency", "ring_efficiency")
-_INTER_NODE_KEYS = dict.fromkeys(
-    ("bandwidth_per_node", "latency", "transfer_latency", "rendezvous", *_SHARES), float
-)
 
 
 def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -> Cluster:
@@ -193,23 +166,12 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
     if not name_or_path.endswith(".toml"):
         settings = _replaced(settings, known.get(name, {}))
     require_kind("cluster", name, settings, CLUSTER)
-    table = require_keys("cluster", name, settings, _KEYS)
+    deep = "levels" in settings
+    left_out = (*_TWO_LEVELS, "algorithms") if deep else ("levels", "algorithms")
+    kinds = {key: kind for key, kind in _KEYS.items() if not (deep and key in _TWO_LEVELS[1:])}
+    table = require_keys("cluster", name, settings, kinds, left_out)
     device = require_keys(
         "cluster", f"{name}: device", table["device"], _DEVICE_KEYS, tuple(_DEVICE_DEFAULTS)
-    )
-    inside = require_keys(
-        "cluster",
-        f"{name}: intra_node",
-        table["intra_node"],
-        _INTRA_NODE_KEYS,
-        (*_INTRA_NODE_OPTIONAL, "group_bandwidths"),
-    )
-    between = require_keys(
-        "cluster",
-        f"{name}: inter_node",
-        table["inter_node"],
-        _INTER_NODE_KEYS,
-        ("transfer_latency", "rendezvous", *_SHARES),
     )
     _require_shares(f"{name}: device", device, _EFFICIENCIES)
     device = {**_DEVICE_DEFAULTS, **device}
@@ -219,17 +181,19 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
     _require_shares(
         f"{name}: device: format_efficiencies", dict(device["format_efficiencies"]), tuple(Format)
     )
-    _require_shares(f"{name}: intra_node", inside, ("exchange_efficiency",))
-    _require_shares(f"{name}: inter_node", between, _SHARES)
-    more = {key: value for key, value in between.items() if key != "bandwidth_per_node"}
-    return Cluster(
-        name,
-        Device(**device),
-        table["gpus_per_node"],
-        Link(**{key: inside[key] for key in inside if key != "group_bandwidths"}),
-        Link(between["bandwidth_per_node"] / table["gpus_per_node"], **more),
-        _group_bandwidths(name, inside.get("group_bandwidths", {})),
-    )
+    levels = read_levels(name, table)
+    gpus = table.get("gpus_per_node") or levels[0].size or 1
+    return Cluster(name, Device(**device), levels, gpus, _algorithms(name, table))
+
+
+def _algorithms(name: str, table: Table) -> tuple[str, ...]:
+    chosen = tuple(table.get("algorithms", USUAL))
+    if not chosen or not set(chosen) <= ALGORITHMS.keys():
+        raise InvalidConfiguration(
+            "cluster",
+            f"{name}: algorithms must be some of {', '.join(ALGORITHMS)}, not {list(chosen)}",
+        )
+    return chosen
 
 
 def _replaced(settings: Table, fitted: Mapping[str, object]) -> Table:
@@ -273,13 +237,3 @@ def _by_precision(
     where = f"{name}: device: {key}"
     require_keys("cluster", where, table, dict.fromkeys(map(str, known), float), tuple(known))
     return tuple(sorted(table.items()))
-
-
-def _group_bandwidths(name: str, table: Table) -> tuple[tuple[int, float], ...]:
-    """The bandwidths of a node's groups, by the number of devices in them."""
-    where = f"{name}: intra_node: group_bandwidths"
-    for size in table:
-        if whole(size) is None or not is_count(whole(size)):
-            raise InvalidConfiguration("cluster", f"{where}: {size!r} is not a number of devices")
-    numbers = require_keys("cluster", where, table, dict.fromkeys(table, float))
-    return tuple(sorted((int(size), float(value)) for size, value in numbers.items()))

@@ -1,81 +1,79 @@
-"""What collectives cost: steps, each of one latency, and bytes through a link.
+"""What collectives cost: a latency, and bytes through the levels of the network.
 
-In a ring of n, an all-gather or a reduce-scatter takes n - 1 steps and sends
-(n - 1) / n of the data out of each member; an all-reduce is both.
-
-Across nodes an all-reduce is hierarchical (as NCCL's trees): data is summed
-within each node first, so that only one copy of it travels between the N nodes,
-(N - 1) / N of it each way.
-
-In an all-to-all each member sends an n-th of its data to each other member, to all at once: over
-the network what is for other nodes, and in the node what stays there, at the same time.
+Gathers, scatters and all-reduces take the algorithm and protocol of the least time
+(`bfpp.sim.nccl`). In an all-to-all each member sends an equal share of its data to each other
+member, to all at once: what stays in a unit of a level, and what goes further, at the same time.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from bfpp.sim.cluster import Cluster, Link
+import numpy as np
+
+from bfpp.schedules.columns import Integers, Seconds
+from bfpp.sim.cluster import Cluster
+from bfpp.sim.nccl import Option, options
 from bfpp.sim.operators import Collective, Copies, Way
+from bfpp.sim.place import GroupPlace
 
 
-def ring_steps(members: int) -> int:
-    """Steps of an all-gather or a reduce-scatter."""
-    return members - 1
+def directions(way: Way) -> int:
+    """How often the data goes around a ring: an all-reduce scatters and gathers it."""
+    return 2 if way is Way.ALL_REDUCE else 1
 
 
-def ring_bytes(size: float, members: int) -> float:
-    """Bytes out of (and into) each member, of `size` bytes in all."""
-    return size * (members - 1) / members
+def chosen(way: Way, size: float, place: GroupPlace, cluster: Cluster) -> Option:
+    """The algorithm and protocol that the library takes for `size` bytes in all."""
+    found = options(directions(way), place, cluster.levels, cluster.algorithms)
+    return min(found, key=lambda option: option.seconds(size))
 
 
-def all_reduce_seconds(size: float, members: int, link: Link) -> float:
-    """Seconds to sum `size` bytes over the members of a ring that has the link to itself."""
-    one_way = ring_steps(members) * link.latency + ring_bytes(size, members) / link.bandwidth
-    return 2 * one_way
+class Moving(NamedTuple):
+    """Collectives, as columns: latency, seconds that their bytes take, and the narrowest level."""
+
+    latency: Seconds
+    seconds: Seconds
+    level: Integers
 
 
-class GroupPlace(NamedTuple):
-    """A group's members, and how many of them are on one node."""
-
-    members: int
-    per_node: int
-
-    @classmethod
-    def of(cls, members: int, stride: int, gpus_per_node: int) -> GroupPlace:
-        """Of every `stride`-th device."""
-        return cls(members, max(1, min(members, gpus_per_node // stride)))
-
-    @property
-    def nodes(self) -> int:
-        """How many nodes the group is on."""
-        return -(-self.members // self.per_node)
+def moving(way: Way, sizes: Seconds, place: GroupPlace, cluster: Cluster) -> Moving:
+    """Collectives of so many bytes, each as the library chooses."""
+    found = options(directions(way), place, cluster.levels, cluster.algorithms)
+    latency, per_byte = (
+        np.array([getattr(option, name) for option in found]) for name in ("latency", "per_byte")
+    )
+    best = (latency[:, None] + per_byte[:, None] * sizes).argmin(axis=0)
+    levels = np.array([option.level for option in found])
+    return Moving(latency[best], per_byte[best] * sizes, levels[best])
 
 
 def collective_seconds(collective: Collective, place: GroupPlace, cluster: Cluster) -> float:
     """Seconds of a collective that has its links to itself, once all members have come."""
+    if place.members == 1:
+        return 0.0
     if collective.way is Way.ALL_TO_ALL:
         return _all_to_all_seconds(collective, place, cluster)
-    ways = 1.0 if collective.way is Way.ALL_REDUCE else 0.5
-    return ways * all_reduce_seconds(collective.bytes, place.members, cluster.group_link(*place))
+    return chosen(collective.way, collective.bytes, place, cluster).seconds(collective.bytes)
 
 
 def _all_to_all_seconds(collective: Collective, place: GroupPlace, cluster: Cluster) -> float:
-    inside, between = cluster.intra_node, cluster.inter_node
-    within = cluster.group_link(place.per_node).bandwidth * inside.exchange_efficiency
+    innermost = cluster.levels[0]
     each = collective.bytes / place.members
-    seconds = (place.per_node - 1) * each / within
-    latency = inside.latency
-    if place.nodes > 1:
-        network = between.bandwidth * between.ring_efficiency
-        away = (
-            (place.members - place.per_node) * each * crossing_share(collective.copies, place.nodes)
-        )
-        if collective.copies:  # what comes to a node is spread there to all its members
-            seconds = (place.per_node - 1) / place.per_node * collective.bytes / within
-        seconds = max(seconds, away / network)
-        latency = between.latency
-    return seconds + latency + inside.exchange_latency
+    copies, nodes = collective.copies, place.units[0]
+    seconds = []
+    for number in place.crossed:
+        level = cluster.levels[number]
+        # What stays in a part of the level does not pass it, nor, if it leads nowhere, what leaves.
+        inside = place.fewest[number - 1] if number else 1
+        passing = (place.members if level.is_passed else place.fewest[number]) - inside
+        moved = passing * each * (crossing_share(copies, nodes) if number else 1.0)
+        if copies and not number and nodes > 1:  # what comes to a node goes to all members there
+            moved = (place.fewest[0] - 1) / place.fewest[0] * collective.bytes
+        reached = level.ring_efficiency * level.exchange_efficiency
+        seconds.append(moved / (level.bandwidth_of(place.fewest[number]) * reached))
+    outermost = cluster.levels[place.crossed[-1]]
+    return max(seconds) + outermost.latency + innermost.exchange_latency
 
 
 def crossing_share(copies: Copies | None, nodes: int) -> float:

@@ -22,7 +22,7 @@ from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import NO_RECOMPUTATION, Recomputation
 from bfpp.sim.checkpointing import Checkpointed
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.collectives import GroupPlace, collective_seconds
+from bfpp.sim.collectives import collective_seconds
 from bfpp.sim.efficiency import (
     attention_seconds,
     product_seconds,
@@ -33,6 +33,7 @@ from bfpp.sim.ends import embedding_operators, head_operators, prediction_operat
 from bfpp.sim.implementation import Implementation
 from bfpp.sim.layer import layer_operators
 from bfpp.sim.operators import Collective, Execution, Kernel, Work
+from bfpp.sim.place import GroupPlace
 from bfpp.sim.unit_layers import Layers
 
 GRAPH_LAUNCH = 1.5e-6
@@ -237,13 +238,13 @@ def blocked_seconds(shape: Shape, collective: Collective) -> float:
     """
     cluster, place = shape.cluster, group_place(shape, collective.group)
     moving = collective_seconds(collective, place, cluster)
-    waiting = log2(place.members) * cluster.intra_node.synchronisation
+    waiting = log2(place.members) * cluster.levels[0].synchronisation
     shown = 1 - shape.implementation.tensor_overlap if collective.hideable else 1.0
     return shown * (moving + waiting)
 
 
 def group_place(shape: Shape, group: Group) -> GroupPlace:
-    """How many devices a group has, and how many of them are on one node.
+    """Where the devices of a group are.
 
     Devices are numbered tensor-parallel first, then context-parallel; experts are divided over
     those that come one after the other.
@@ -254,4 +255,4 @@ def group_place(shape: Shape, group: Group) -> GroupPlace:
         Group.CP: (execution.cp, execution.tp),
         Group.EP: (execution.ep, 1),
     }[group]
-    return GroupPlace.of(members, stride, shape.cluster.gpus_per_node)
+    return GroupPlace.of(members, stride, shape.cluster.levels)

@@ -93,6 +93,6 @@ def fixed_costs(seconds: Seconds) -> Costs:
 
 
 def narrowest(bandwidth: Seconds, ports: Integers) -> Seconds:
-    """The least bandwidth of each row of ports."""
+    """The least bandwidth of each row of ports; infinite without any."""
     rate: Seconds = np.where(ports == NONE, np.inf, bandwidth[ports]).min(axis=1)
     return rate

@@ -22,6 +22,7 @@ from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants
 from bfpp.sim.implementation import find_implementation
 from bfpp.sim.kinds import CONSTANTS
+from bfpp.sim.parameters import number_at
 from bfpp.sim.preset_files import preset_names
 from bfpp.sim.validation import Case, Measurement, case_of
 
@@ -59,10 +60,8 @@ class Parameter:
     def prior(self) -> float:
         """Its value where it stands first, as shipped."""
         kind, name, *path = self.targets[0]
-        found: Any = load_cluster(name) if kind == "clusters" else find_implementation(name)
-        for key in path:
-            found = getattr(found, key)
-        return float(found)
+        found = load_cluster(name) if kind == "clusters" else find_implementation(name)
+        return number_at(found, tuple(path))
 
     @property
     def held(self) -> Parameter:
@@ -122,7 +121,7 @@ def parameters_of(rows: Sequence[Measurement]) -> list[Parameter]:
         _everywhere(clusters, "intra_node", "synchronisation", "s", (0.0, 2e-3)),
     ]
     for name in clusters:
-        through_host = load_cluster(name).inter_node.transfer_latency > 0
+        through_host = load_cluster(name).levels[-1].transfer_latency > 0
         keys = ("ring_efficiency", "transfer_efficiency")[: 1 + through_host]
         if any(row.experiment.dp > 1 for row in rows if row.experiment.cluster == name):
             found.append(_network(name, "ring_efficiency", "share", (0.1, 1.0), keys))

@@ -34,7 +34,10 @@ CONSTANTS = Kind(
     frozenset({"clusters", "implementations"}),
 )
 CLUSTER = Kind(
-    "a cluster", "--cluster takes it", "", frozenset({"gpus_per_node", "intra_node", "inter_node"})
+    "a cluster",
+    "--cluster takes it",
+    "",
+    frozenset({"gpus_per_node", "intra_node", "inter_node", "levels"}),
 )
 MODEL = Kind("a model", "--model takes it", "", frozenset({"hidden", "heads", "vocabulary"}))
 EXPERIMENT = Kind(

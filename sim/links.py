@@ -2,15 +2,15 @@
 
 Rules:
 
-- Each pipeline rank has four ports: its GPU's NVLink out and in, and its share
-  of its node's network out and in. A transfer leaves by the sender's port of
-  the link that it crosses and enters by the receiver's. A port's bandwidth is
+- Each pipeline rank has two ports for each level of the network, out and in: its GPU's, or its
+  share of those that several have. A transfer passes the sender's ports out and the receiver's in,
+  of the outermost level that it crosses and of those on the way there. A port's bandwidth is
   what transfers reach; a ring moves as many more bytes as it is slower.
 - A gather or reduction is a collective over the rank's data-parallel group as
-  it is placed on nodes, and one over that of its experts after it. It uses its own
-  rank's out and in ports of the narrowest link: where g members share a node, it
-  crosses to the next node once for all of them, with g shares of the network. That of
-  a stage with two copies spans both; it leaves by the port of the first one's rank and
+  it is placed on the network, and one over that of its experts after it. It uses its own
+  rank's ports of the level that limits it: where g members share a node, it crosses to the next
+  node once for all of them, with g shares of the network. That of
+  a stage with two copies spans both; it leaves by the ports of the first one's rank and
   enters by the second's.
 - A step that receives from another rank also collects what each tensor-parallel
   device received its share of.
@@ -23,7 +23,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log2
@@ -31,47 +31,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules import Sharding, TaskGraph
-from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
-from bfpp.sim.cluster import Cluster, Link
-from bfpp.sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
-from bfpp.sim.costs import Costs, Load
+from bfpp.schedules import TaskGraph
+from bfpp.schedules.columns import NONE, Integers, Seconds
+from bfpp.sim.cluster import Cluster
+from bfpp.sim.collectives import collective_seconds, moving
+from bfpp.sim.costs import Costs, Load, narrowest
 from bfpp.sim.implementation import Implementation
-from bfpp.sim.operators import Execution
-from bfpp.sim.placement import DataGroup, DevicePlacement
-
-NVLINK_OUT, NVLINK_IN, NETWORK_OUT, NETWORK_IN = range(4)
-PORTS = 4
-"""The ports of a pipeline rank; port p of rank r has the number PORTS r + p."""
-
-WIDTH = 2
-"""Ports that a flow passes at most."""
+from bfpp.sim.operators import Collective, Execution, Way
+from bfpp.sim.place import GroupPlace
+from bfpp.sim.placement import DevicePlacement
 
 PAIR = 2
 """Devices at the two ends of a transfer."""
 
 
-class Ring(NamedTuple):
-    """A ring of a data-parallel group, for each pipeline rank, and the parameters that it passes.
+class Shared(NamedTuple):
+    """The parameters of each unit on one device, and for each pipeline rank who keeps them too."""
 
-    A step takes its `latency`; `limited` says that the network limits its `bandwidth`.
-    """
-
-    group: DataGroup
     parameters: Seconds
-    latency: Seconds
-    bandwidth: Seconds
-    limited: Flags
-
-    def shares(self, sharding: Sharding) -> Seconds:
-        """The share of its data that one pass sends over the narrowest link.
-
-        An all-reduce across nodes is hierarchical: the members there are nodes.
-        """
-        whole = np.full(len(self.limited), ring_bytes(1.0, self.group.members))
-        if sharding is not Sharding.NONE:
-            return whole
-        return np.where(self.limited, (self.group.nodes - 1) / self.group.nodes, whole)
+    places: tuple[GroupPlace, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,45 +65,46 @@ class Links:
     parameters: Mapping[int, Seconds]
     execution: Execution
 
+    @property
+    def width(self) -> int:
+        """Ports that a flow passes at most: out and in, of each level."""
+        return 2 * int(self._passed.shape[1])
+
     def transfers(self, graph: TaskGraph, tasks: Integers) -> Load:
         """The load of transfers."""
         rank, peer = graph.rank[tasks], graph.peer[tasks]
-        crosses = self.placement.crosses_nodes()[rank, peer]
-        inside, between = self.cluster.intra_node, self.cluster.inter_node
-        meeting = log2(PAIR * self.placement.degrees.tp) * between.rendezvous
-        latency = np.where(crosses, between.latency + between.transfer_latency, inside.latency)
+        level = self.placement.levels_between()[rank, peer]
+        meeting = log2(PAIR * self.placement.degrees.tp) * self.cluster.levels[-1].rendezvous
+        latency = np.array([each.latency + each.transfer_latency for each in self.cluster.levels])
         return Load(
-            latency + (meeting if self.implementation.blocking_transfers else 0.0),
+            latency[level] + (meeting if self.implementation.blocking_transfers else 0.0),
             self.execution.hidden_bytes / (self.placement.degrees.tp * graph.layout.slices),
-            _ports(rank, peer, crosses),
+            self._ports(rank, peer, level),
         )
 
     def collectives(
-        self, graph: TaskGraph, tasks: Integers, size: float | Seconds, passes: float
+        self, graph: TaskGraph, tasks: Integers, size: float | Seconds, way: Way
     ) -> Load:
-        """The load of collectives of data-parallel groups.
+        """The load of collectives of data-parallel groups, of `size` bytes for each parameter.
 
-        They pass `size` bytes for each of a unit's parameters around the ring, so often.
-        A group of one has nobody to communicate with.
+        A group of one has nobody to communicate with. Those of one task follow each other, on the
+        ports of the outermost level that limits one of them.
         """
         rank, unit = graph.rank[tasks], graph.unit[tasks]
         peer = np.where(graph.peer[tasks] == NONE, rank, graph.peer[tasks])
-        rings = [ring for ring in self._rings if ring.group.members > 1]
-        if not rings:
-            return Load(0.0)
-        uses_network = np.any([ring.limited for ring in rings], axis=0)
-        port = np.where(uses_network, self._transfer_bandwidths[1], self._transfer_bandwidths[0])
-        latency, moved = np.zeros((2, len(tasks)))
-        for ring in rings:
-            present = ring.parameters[unit] > 0
-            latency += present * (passes * ring_steps(ring.group.members) * ring.latency[rank])
-            share = ring.shares(graph.communication.sharding) * (port / ring.bandwidth)
-            moved += ring.parameters[unit] * (size * passes) * share[rank]
-        return Load(
-            latency,
-            moved,
-            _ports(rank, peer, uses_network[rank]),
-        )
+        latency, seconds = np.zeros((2, len(tasks)))
+        level = np.full(len(tasks), NONE)
+        for shared in self._shared:
+            sizes = size * shared.parameters[unit]
+            for place, ranks in _by_place(shared.places):
+                here = np.flatnonzero(np.isin(rank, ranks) & (sizes > 0))
+                found = moving(way, sizes[here], place, self.cluster)
+                latency[here] += found.latency
+                seconds[here] += found.seconds
+                level[here] = np.maximum(level[here], found.level)
+        ports = self._ports(rank, peer, level)
+        moved = np.where(level == NONE, 0.0, narrowest(self.port_bandwidth, ports)) * seconds
+        return Load(latency, moved, ports)
 
     def beside_compute(self, graph: TaskGraph, alone: Costs) -> Costs:
         """The costs of all tasks, with what communication costs the compute beside it."""
@@ -143,39 +122,44 @@ class Links:
         return replace(alone, seconds=alone.seconds + compute)
 
     @cached_property
-    def _transfer_bandwidths(self) -> tuple[float, float]:
-        """Bytes/s of a transfer in a node, and between nodes."""
-        network = self.cluster.inter_node
-        within = self.cluster.group_link(PAIR).bandwidth
-        return within, network.bandwidth * network.transfer_efficiency
+    def _shared(self) -> list[Shared]:
+        """What several devices keep, by who does."""
+        groups = [
+            Shared(parameters, self.placement.data_groups(stride))
+            for stride, parameters in self.parameters.items()
+        ]
+        return [each for each in groups if each.places[0].members > 1]
 
     @cached_property
-    def _rings(self) -> list[Ring]:
-        """The rings of data-parallel groups."""
-        return [self._ring(stride, each) for stride, each in self.parameters.items()]
-
-    def _ring(self, stride: int, parameters: Seconds) -> Ring:
-        group = self.placement.data_group(stride)
-        inside, network = self.cluster.intra_node, self.cluster.inter_node
-        within = np.array(
-            [self.cluster.group_link(int(count)).bandwidth for count in group.per_node]
-        )
-        between = group.per_node * network.bandwidth * network.ring_efficiency
-        spans = group.nodes > 1
-        limited = spans & (between < within)
-        return Ring(
-            group,
-            parameters,
-            np.where(spans, network.latency, inside.latency),
-            np.where(limited, between, within),
-            limited,
-        )
-
-    @property
     def port_bandwidth(self) -> Seconds:
         """Bytes/s of each port of each rank."""
-        within, between = self._transfer_bandwidths
-        return np.tile([within, within, between, between], self.placement.degrees.pp)
+        reached = [level.transfer_bandwidth for level in self.cluster.levels]
+        return np.tile(np.repeat(reached, 2), self.placement.degrees.pp)
+
+    @cached_property
+    def _passed(self) -> Integers:
+        """The levels whose ports a flow passes, by the outermost that it crosses (-1: no more)."""
+        levels = self.cluster.levels
+        passed = [
+            [number for number in range(last) if levels[number].is_passed] + [last]
+            for last in range(len(levels))
+        ]
+        columns = max(map(len, passed))
+        return np.array([each + [NONE] * (columns - len(each)) for each in passed], dtype=np.int32)
+
+    def _ports(self, rank: Integers, peer: Integers, level: Integers) -> Integers:
+        """The ports of flows from ranks to their peers; none for a level of -1.
+
+        A rank's port out of its n-th level is its 2 n-th, the one in the next.
+        """
+        passed = np.where((level == NONE)[:, None], NONE, self._passed[level])
+        each = 2 * len(self.cluster.levels)
+        ends = [
+            np.where(passed == NONE, NONE, each * at[:, None] + 2 * passed + way)
+            for way, at in enumerate((rank, peer))
+        ]
+        ports: Integers = np.concatenate(ends, axis=1)
+        return ports
 
     def _collecting(self, graph: TaskGraph) -> Seconds:
         """Seconds for which steps that receive gather the shares of their group.
@@ -184,10 +168,9 @@ class Links:
         """
         if self.execution.sequence_parallel:
             return np.zeros(len(graph))
-        ranks = self.placement.degrees.tp
-        link: Link = self.cluster.group_link(ranks)
+        place = GroupPlace.of(self.placement.degrees.tp, 1, self.cluster.levels)
         size = self.execution.hidden_bytes / graph.layout.slices
-        gathering = all_reduce_seconds(size, ranks, link) / 2
+        gathering = collective_seconds(Collective(Way.ALL_GATHER, size), place, self.cluster)
         return _of_transfers(graph, np.full(len(graph), gathering))
 
     def _slowdown(self, graph: TaskGraph, taken: Seconds) -> Seconds:
@@ -198,12 +181,12 @@ class Links:
         return self.implementation.overlap_slowdown * ends
 
 
-def _ports(rank: Integers, peer: Integers, on_network: Flags) -> Integers:
-    """The ports of flows from ranks to their peers."""
-    leaves = PORTS * rank + np.where(on_network, NETWORK_OUT, NVLINK_OUT)
-    enters = PORTS * peer + np.where(on_network, NETWORK_IN, NVLINK_IN)
-    ports: Integers = np.stack([leaves, enters], axis=1)
-    return ports
+def _by_place(places: Sequence[GroupPlace]) -> list[tuple[GroupPlace, list[int]]]:
+    """The places of ranks' groups, each with the ranks whose groups are placed so."""
+    return [
+        (place, [rank for rank, each in enumerate(places) if each == place])
+        for place in dict.fromkeys(places)
+    ]
 
 
 def _of_transfers(graph: TaskGraph, seconds: Seconds, *, sent: bool = False) -> Seconds:

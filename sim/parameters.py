@@ -102,7 +102,7 @@ def changed(model: CostModel, change: Change) -> CostModel:
         raise InvalidConfiguration("set", f"{change.name!r} {problem}; there are {some}{meant}")
     value = change.value
     if change.is_factor:
-        value *= _at(model, paths[0])
+        value *= number_at(model, paths[0])
     result: CostModel = _with(model, paths[0], value)
     return result
 
@@ -116,8 +116,17 @@ def numbers(model: object) -> Iterator[tuple[tuple[str, ...], float | None]]:
         given = isinstance(value, (int, float)) and not isinstance(value, bool)
         if given or str(field.type) in LEFT_OUT:
             yield (field.name,), value
-        for path, inner in numbers(value):
-            yield (field.name, *path), inner
+        named = _named_parts(value) or {field.name: value}
+        for name, part in named.items():
+            for path, inner in numbers(part):
+                yield (name, *path), inner
+
+
+def _named_parts(value: object) -> dict[str, Any]:
+    """The parts of a tuple that have names, such as the levels of a network: they go by these."""
+    if not isinstance(value, tuple):
+        return {}
+    return {part.name: part for part in value if is_dataclass(part) and hasattr(part, "name")}
 
 
 def _is_called(path: tuple[str, ...], name: str) -> bool:
@@ -125,7 +134,8 @@ def _is_called(path: tuple[str, ...], name: str) -> bool:
     return path[-len(words) :] == words
 
 
-def _at(model: object, path: tuple[str, ...]) -> float:
+def number_at(model: object, path: tuple[str, ...]) -> float:
+    """The number inside a model that these names lead to."""
     value = dict(numbers(model))[path]
     if value is None:
         name = ".".join(path)
@@ -136,6 +146,11 @@ def _at(model: object, path: tuple[str, ...]) -> float:
 def _with(model: Any, path: tuple[str, ...], value: float) -> Any:
     name, *rest = path
     if rest:
+        for field in fields(model):
+            parts = _named_parts(getattr(model, field.name))
+            if name in parts:
+                parts[name] = _with(parts[name], tuple(rest), value)
+                return replace(model, **{field.name: tuple(parts.values())})
         return replace(model, **{name: _with(getattr(model, name), tuple(rest), value)})
     if _is_whole(model, name):
         if value != int(value) or not is_count(int(value)):
@@ -158,7 +173,7 @@ def relative_slope(model: CostModel, graph: TaskGraph, path: tuple[str, ...]) ->
     its inverse to nine digits.
     """
     step = 2.0**-15
-    value = _at(model, path)
+    value = number_at(model, path)
     above: Costs = _with(model, path, value * (1 + step)).costs(graph)
     below: Costs = _with(model, path, value * (1 - step)).costs(graph)
 

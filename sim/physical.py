@@ -29,7 +29,7 @@ from bfpp.sim.compute import UnitSeconds, part_counts, parts, unit_seconds
 from bfpp.sim.costs import Costs, Load, inside_passes, narrowest
 from bfpp.sim.divisible import NARROW, require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
-from bfpp.sim.links import WIDTH, Links
+from bfpp.sim.links import Links
 from bfpp.sim.model import Transformer, model_flops
 from bfpp.sim.operators import Execution, Routing
 from bfpp.sim.placement import DevicePlacement
@@ -80,7 +80,7 @@ class PhysicalCosts:
         if self.quantised_weights and self.execution.quantisation is None:
             raise InvalidConfiguration("quantised_weights", NARROW)
         self._require_modules()
-        DevicePlacement(self.degrees, self.cluster.gpus_per_node)
+        DevicePlacement.on(self.cluster, self.degrees)
 
     def _require_modules(self) -> None:
         """Raise `InvalidConfiguration` where a module is recomputed that no layer has."""
@@ -136,7 +136,7 @@ class PhysicalCosts:
         """Where the devices are, and which ranks' share their stages."""
         sharing = tuple(tuple(layout.sharing(rank)) for rank in range(layout.pp))
         degrees = replace(self.degrees, pp=layout.pp)
-        return DevicePlacement(degrees, self.cluster.gpus_per_node, sharing)
+        return DevicePlacement.on(self.cluster, degrees, sharing)
 
     def devices(self, layout: Layout) -> int:
         """Devices that take part."""
@@ -324,7 +324,7 @@ class PhysicalStep:
         """The costs of each kind of task."""
         kinds = self.graph.kinds
         seconds, moved = np.zeros((2, len(kinds.first)))
-        ports = np.full((len(kinds.first), WIDTH), NONE, dtype=np.int32)
+        ports = np.full((len(kinds.first), self.links.width), NONE, dtype=np.int32)
         for operation, chosen in kinds.by_operation:
             load = PRICES[operation].physical_load(self, kinds.first[chosen])
             seconds[chosen], moved[chosen] = load.seconds, load.bytes
@@ -334,7 +334,7 @@ class PhysicalStep:
     def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
         """Seconds of tasks that have their ports to themselves."""
         load = PRICES[operation].physical_load(self, tasks)
-        ports = np.broadcast_to(load.ports, (len(tasks), WIDTH))
+        ports = np.broadcast_to(load.ports, (len(tasks), self.links.width))
         rate = narrowest(self.links.port_bandwidth, ports)
         seconds: Seconds = np.broadcast_to(load.seconds + load.bytes / rate, len(tasks))
         return seconds

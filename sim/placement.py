@@ -1,4 +1,4 @@
-"""Where the devices of each group are: on one node, or across several.
+"""Where the devices of each group are: on one node, or across levels of the network.
 
 Devices are numbered as in Megatron-LM, tensor-parallel rank innermost, then
 context-parallel, then data-parallel, then pipeline-parallel:
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
 from bfpp.schedules import Degrees, InvalidConfiguration
-from bfpp.schedules.columns import Flags, Integers
+from bfpp.schedules.columns import Integers
+from bfpp.sim.cluster import Cluster
+from bfpp.sim.place import GroupPlace
 
 PLACEMENTS = 256
 """How many placements' nodes are remembered."""
@@ -24,27 +25,36 @@ PLACEMENTS = 256
 
 @dataclass(frozen=True)
 class DevicePlacement:
-    """The devices of a grid on nodes of `gpus_per_node`.
+    """The devices of a grid on a network whose levels, but for the last, join `sizes` of them.
 
-    A group inside a pass (tensor-, context- or expert-parallel) has a share of a node, or whole
-    nodes.
+    A group inside a pass (tensor-, context- or expert-parallel) has a share of what the innermost
+    level joins, or several of these as wholes.
     `sharing` lists, for each pipeline rank, those that hold copies of its stages, itself
     among them; without it, each is alone.
     """
 
     degrees: Degrees
-    gpus_per_node: int
+    sizes: tuple[int, ...]
     sharing: tuple[tuple[int, ...], ...] | None = None
 
+    @classmethod
+    def on(
+        cls,
+        cluster: Cluster,
+        degrees: Degrees,
+        sharing: tuple[tuple[int, ...], ...] | None = None,
+    ) -> DevicePlacement:
+        """On the nodes of a cluster."""
+        groups = _groups_of_passes(degrees).values()
+        return cls(degrees, cluster.sizes_used(degrees.devices, tuple(groups)), sharing)
+
     def __post_init__(self) -> None:
-        degrees = self.degrees
-        groups = {"tp": degrees.tp, "cp": degrees.tp * degrees.cp, "ep": degrees.ep}
-        for name, devices in groups.items():
-            if self.gpus_per_node % devices and devices % self.gpus_per_node:
-                raise InvalidConfiguration(
-                    name,
-                    f"groups of {devices} do not fit in nodes of {self.gpus_per_node} devices",
-                )
+        for size in self.sizes[:1]:
+            for name, devices in _groups_of_passes(self.degrees).items():
+                if size % devices and devices % size:
+                    raise InvalidConfiguration(
+                        name, f"groups of {devices} do not fit in nodes of {size} devices"
+                    )
 
     def device(self, pipeline: int, data: int, tensor: int, context: int = 0) -> int:
         """The number of a device."""
@@ -52,46 +62,46 @@ class DevicePlacement:
         of_rank = (pipeline * degrees.dp + data) * degrees.cp + context
         return of_rank * degrees.tp + tensor
 
-    def _nodes(self, stride: int) -> Integers:
-        """For each pipeline rank, the nodes of every `stride`-th of its devices."""
+    def _units(self, stride: int, size: int) -> Integers:
+        """For each pipeline rank, the units of so many that every `stride`-th device is in."""
         firsts = np.arange(0, self.degrees.devices, stride, dtype=np.int32)
-        return (firsts // self.gpus_per_node).reshape(self.degrees.pp, -1)
+        return (firsts // size).reshape(self.degrees.pp, -1)
 
     @lru_cache(PLACEMENTS)  # noqa: B019 - placements are values
-    def crosses_nodes(self) -> Flags:
-        """For each two pipeline ranks, whether some pair of theirs is on two nodes.
+    def levels_between(self) -> Integers:
+        """For each two pipeline ranks, the outermost level that some pair of theirs crosses.
 
-        Where some pairs are and some are not, the step waits for those that are.
+        Where some pairs do and some do not, the step waits for those that do.
         """
-        _, alike = np.unique(self._nodes(self.degrees.tp), axis=0, return_inverse=True)
-        crosses: Flags = alike.reshape(-1, 1) != alike.reshape(1, -1)
-        return crosses
-
-    def _group_nodes(self, stride: int) -> list[Integers]:
-        """For each pipeline rank, the nodes of those who keep its stages: replicas and copies."""
-        sharing = self.sharing or tuple((rank,) for rank in range(self.degrees.pp))
-        nodes = self._nodes(stride)
-        return [nodes[list(ranks)].ravel() for ranks in sharing]
+        levels = np.zeros((self.degrees.pp, self.degrees.pp), dtype=np.int32)
+        for size in self.sizes:
+            units = self._units(self.degrees.tp, size)
+            _, alike = np.unique(units, axis=0, return_inverse=True)
+            levels += alike.reshape(-1, 1) != alike.reshape(1, -1)
+        return levels
 
     @lru_cache(PLACEMENTS)  # noqa: B019
-    def data_group(self, stride: int) -> DataGroup:
-        """Those that keep the same parameters: replicas, and copies of stages."""
-        on_nodes = [np.unique(each, return_counts=True)[1] for each in self._group_nodes(stride)]
-        copies = len(self.sharing[0]) if self.sharing else 1
-        return DataGroup(
-            self.degrees.devices // (self.degrees.pp * stride) * copies,
-            np.array([len(counts) for counts in on_nodes], dtype=np.int32),
-            np.array([counts.min() for counts in on_nodes], dtype=np.int32),
+    def data_groups(self, stride: int) -> tuple[GroupPlace, ...]:
+        """For each pipeline rank, those that keep the same parameters: replicas, and copies."""
+        sharing = self.sharing or tuple((rank,) for rank in range(self.degrees.pp))
+        members = self.degrees.devices // (self.degrees.pp * stride) * len(sharing[0])
+        counts = [
+            [
+                np.unique(units[list(ranks)], return_counts=True)[1]
+                for units in (self._units(stride, size) for size in self.sizes)
+            ]
+            for ranks in sharing
+        ]
+        return tuple(
+            GroupPlace.on(
+                members,
+                tuple(len(of_level) for of_level in of_rank),
+                tuple(int(of_level.min()) for of_level in of_rank),
+            )
+            for of_rank in counts
         )
 
 
-class DataGroup(NamedTuple):
-    """A data-parallel group.
-
-    Its members, and for each pipeline rank over how many nodes it reaches and the fewest members
-    that it has on one of them.
-    """
-
-    members: int
-    nodes: Integers
-    per_node: Integers
+def _groups_of_passes(degrees: Degrees) -> dict[str, int]:
+    """The devices in each kind of groups whose collectives are inside passes."""
+    return {"tp": degrees.tp, "cp": degrees.tp * degrees.cp, "ep": degrees.ep}

@@ -73,7 +73,7 @@ def require_keys(
 ) -> Table:
     """The table, if it has exactly these keys, with values of these kinds; numbers are positive.
 
-    A kind is `int`, `float` (which takes whole numbers too), `bool`, `str` or `dict`.
+    A kind is `int`, `float` (which takes whole numbers too), `bool`, `str`, `dict` or `list`.
     """
     if not isinstance(table, dict):
         raise InvalidConfiguration(field, f"{where}: must be a table")
@@ -114,6 +114,7 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     str: ((str,), "a word"),
     dict: ((dict,), "a table"),
+    list: ((list,), "a list"),
 }
 
 

@@ -14,6 +14,7 @@ from bfpp.schedules.columns import Integers, Seconds
 from bfpp.schedules.communication import Sharding
 from bfpp.schedules.operations import Operation, Table
 from bfpp.sim.costs import Load
+from bfpp.sim.operators import Way
 
 if TYPE_CHECKING:
     from bfpp.sim.abstract import AbstractCosts
@@ -59,13 +60,14 @@ def _transfer(step: PhysicalStep, tasks: Integers) -> Load:
 def _gather(step: PhysicalStep, tasks: Integers) -> Load:
     layout, sharding = step.graph.layout, step.graph.communication.sharding
     size = step.physical.gathered_bytes(layout, sharding)[step.graph.unit[tasks]]
-    return step.links.collectives(step.graph, tasks, size, passes=1.0)
+    return step.links.collectives(step.graph, tasks, size, Way.ALL_GATHER)
 
 
 def _reduce(step: PhysicalStep, tasks: Integers) -> Load:
     size = step.parameter_bytes.gradients
-    is_all_reduce = step.graph.communication.sharding is Sharding.NONE
-    return step.links.collectives(step.graph, tasks, size, passes=2.0 if is_all_reduce else 1.0)
+    unsharded = step.graph.communication.sharding is Sharding.NONE
+    way = Way.ALL_REDUCE if unsharded else Way.REDUCE_SCATTER
+    return step.links.collectives(step.graph, tasks, size, way)
 
 
 def _optimizer(step: PhysicalStep, tasks: Integers) -> Load:

@@ -228,7 +228,7 @@ def _degrees(problem: Problem) -> Iterator[Degrees]:
     sizes = _divisors(problem.gpus)
     for tp, pp, cp, ep in product(sizes, sizes, problem.cp, problem.ep):
         dp, rest = divmod(problem.gpus, tp * pp * cp)
-        within_node = problem.cluster.gpus_per_node % tp == 0
+        within_node = problem.cluster.domain % tp == 0
         if rest or not within_node or problem.model.layers % pp:
             continue
         with suppress(InvalidConfiguration):

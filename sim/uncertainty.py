@@ -61,7 +61,7 @@ def kind_of(physical: PhysicalCosts, layout: Layout) -> Kind:
     devices = replace(physical.degrees, pp=layout.pp).devices
     return Kind(
         physical.recomputation != NO_RECOMPUTATION,
-        devices <= physical.cluster.gpus_per_node,
+        devices <= physical.cluster.domain,
         physical.implementation.fused_kernels,
     )
 
@@ -153,7 +153,7 @@ def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float
     cases = {
         "loading data, checkpoints, logging": True,
         "stragglers: all devices are equally fast": degrees.devices > 1,
-        "others' traffic on the network": degrees.devices > physical.cluster.gpus_per_node,
+        "others' traffic on the network": degrees.devices > physical.cluster.domain,
         "multiprocessors that overlapped communication takes from compute": beside,
         "experts that are chosen more often than others": evenly,
         "the all-reduce of the tied embedding's gradients": tied,

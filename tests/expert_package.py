@@ -31,7 +31,7 @@ def physical(step: PhysicalStep, tasks: Integers) -> Load:
     """What every token's hidden state takes through the node's links."""
     del tasks  # the same for all
     size = step.physical.model.hidden_bytes(step.physical.microbatch_size)
-    return Load(size / step.physical.cluster.intra_node.bandwidth)
+    return Load(size / step.physical.cluster.levels[0].bandwidth)
 
 
 PRICES[ALL_TO_ALL] = Price(

@@ -15,7 +15,7 @@ from bfpp.schedules.attention import ContextExchange
 from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import parse_recomputation
 from bfpp.sim.cluster import load_cluster
-from bfpp.sim.collectives import GroupPlace, collective_seconds, crossing_share
+from bfpp.sim.collectives import collective_seconds, crossing_share
 from bfpp.sim.compute import group_place, part_counts, parts, pass_seconds
 from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import CURRENT
@@ -23,10 +23,12 @@ from bfpp.sim.memory import rank_memories
 from bfpp.sim.model import load_model, model_flops
 from bfpp.sim.operators import Collective, Copies, Routing, Way
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
+from bfpp.sim.place import GroupPlace
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.published import table_path
 from bfpp.sim.uncertainty import not_modelled
 from bfpp.sim.validation import compare, read_measurements
+from tests.networks import with_level
 
 DEEPSEEK = load_model("deepseek-v3")
 LLAMA = replace(load_model("llama3-70b"), sequence=32768)
@@ -52,22 +54,17 @@ def test_published_runs_on_b200(name):
 
 def test_groups_are_placed_tensor_then_context_and_experts_one_after_the_other():
     costing = physical(LLAMA, tp=4, cp=4)
-    assert group_place(costing, Group.TP) == (4, 4)
-    assert group_place(costing, Group.CP) == (4, 2)
-    assert group_place(physical(ep=64, dp=64), Group.EP) == (64, 8)
-    placement = DevicePlacement(Degrees(pp=2, dp=2, cp=4, tp=2, ep=8), 8)
+    assert group_place(costing, Group.TP) == (4, (1, 1), (4, 4))
+    assert group_place(costing, Group.CP) == (4, (2, 1), (2, 4))
+    assert group_place(physical(ep=64, dp=64), Group.EP) == (64, (8, 1), (8, 64))
+    placement = DevicePlacement(Degrees(pp=2, dp=2, cp=4, tp=2, ep=8), (8,))
     assert [placement.device(0, 0, 0, 1), placement.device(0, 1, 0), placement.device(1, 0, 0)] == [
         2,
         8,
         16,
     ]
-    dense, experts = placement.data_group(2), placement.data_group(8)
-    assert (dense.members, dense.nodes.tolist(), dense.per_node.tolist()) == (8, [2, 2], [4, 4])
-    assert (experts.members, experts.nodes.tolist(), experts.per_node.tolist()) == (
-        2,
-        [2, 2],
-        [1, 1],
-    )
+    assert placement.data_groups(2) == (GroupPlace(8, (2, 1), (4, 8)),) * 2
+    assert placement.data_groups(8) == (GroupPlace(2, (2, 1), (1, 2)),) * 2
 
 
 def test_experts_are_sharded_over_what_expert_parallelism_leaves():
@@ -145,13 +142,13 @@ def test_no_more_copies_cross_than_there_are_nodes_or_experts(copies, nodes, sha
 def test_an_all_to_all_takes_the_longer_of_both_ways():
     """In a node as measured; over nodes, seven eighths of it cross on a device's own port."""
     rows = Collective(Way.ALL_TO_ALL, 2**30)
-    inside = collective_seconds(rows, GroupPlace(8, 8), B200)
+    inside = collective_seconds(rows, GroupPlace.of(8, 1, B200.levels), B200)
     assert inside == pytest.approx(20e-6 + 7 / 8 * 2**30 / 537e9, rel=0.01)
-    over = collective_seconds(rows, GroupPlace(64, 8), B200)
-    network = B200.inter_node.bandwidth * B200.inter_node.ring_efficiency
+    over = collective_seconds(rows, GroupPlace.of(64, 1, B200.levels), B200)
+    network = B200.level("inter_node").bandwidth * B200.level("inter_node").ring_efficiency
     assert over == pytest.approx(7 / 8 * 2**30 / network, rel=0.01)
     copies = Copies(8, 0.5)
-    once = collective_seconds(rows._replace(copies=copies), GroupPlace(64, 8), B200)
+    once = collective_seconds(rows._replace(copies=copies), GroupPlace.of(64, 1, B200.levels), B200)
     assert once == pytest.approx(over * crossing_share(copies, 8), rel=0.01)
     assert crossing_share(copies, 8) == pytest.approx(4 * (1 - 0.75**8) / 8)
 
@@ -178,8 +175,7 @@ def test_a_ring_hides_what_gathering_shows():
             for exchange in (ContextExchange.RING, ContextExchange.ALL_GATHER)
         )
         assert (ring < gather) is (model is LLAMA)
-    fast = replace(B200, intra_node=replace(B200.intra_node, bandwidth=1e15, latency=0.0))
-    waits = replace(fast, intra_node=replace(fast.intra_node, synchronisation=0.0))
+    waits = with_level(B200, "intra_node", bandwidth=1e15, latency=0.0, synchronisation=0.0)
     free, shown = (layer_seconds(physical(LLAMA, cluster, cp=8)) for cluster in (waits, B200))
     assert shown == pytest.approx(free)
 

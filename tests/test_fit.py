@@ -65,7 +65,7 @@ def test_what_no_row_depends_on_is_not_determined(small):
     [waiting] = [each for each in found.constants if "synchronisation" in each.parameter.name]
     assert waiting.standard_error == np.inf
     assert not waiting.determined
-    assert waiting.value == load_cluster("dgx1-v100").intra_node.synchronisation
+    assert waiting.value == load_cluster("dgx1-v100").level("intra_node").synchronisation
     assert "not determined" in profile_text(found, "a table")
 
 
@@ -79,7 +79,7 @@ def test_leaving_out_a_group_predicts_it_by_the_others(made_up):
 def test_a_profile_is_read_as_it_was_written(made_up):
     found = fit(made_up, cross_validate=False)
     profile = read_constants("profile", tomllib.loads(profile_text(found, "a table")))
-    ring = load_cluster("dgx1-v100", profile.clusters).inter_node.ring_efficiency
+    ring = load_cluster("dgx1-v100", profile.clusters).level("inter_node").ring_efficiency
     slowdown = with_fitted(profile.implementations)["paper"].overlap_slowdown
     values = {each.parameter.name: each.value for each in found.constants}
     assert ring == pytest.approx(values["dgx1-v100: inter_node.ring_efficiency"], rel=1e-3)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.attention import Attention
 from bfpp.schedules.precision import Format, Precision
-from bfpp.sim.cluster import Link, load_cluster
-from bfpp.sim.collectives import ring_bytes
+from bfpp.sim.cluster import load_cluster
 from bfpp.sim.implementation import PAPER
 from bfpp.sim.layer import layer_operators
 from bfpp.sim.model import Transformer, hardware_flops, load_model
+from bfpp.sim.network import Level
 from bfpp.sim.operators import Execution
 from bfpp.sim.preset_files import PRESETS, preset_names
 
@@ -78,7 +78,7 @@ def test_intensities_are_the_papers():
 def test_the_data_parallel_intensity_is_the_tokens_of_a_batch():
     """I_DP0 = N_mb S_mb S_seq: 8 bytes a parameter, in and out, over a large group."""
     model = load_model("gpt3-175b")
-    both_ways = 2 * 2 * ring_bytes(PAPER.gradient_bytes * model.layer_parameters(), 10**6)
+    both_ways = 2 * 2 * PAPER.gradient_bytes * model.layer_parameters()
     assert 96 * 3 * model.sequence * model.hidden**2 / both_ways == pytest.approx(
         3 * model.sequence, rel=0.001
     )
@@ -87,36 +87,30 @@ def test_the_data_parallel_intensity_is_the_tokens_of_a_batch():
 def test_the_ethernet_is_several_times_slower_between_the_same_nodes():
     """beta_net is about 4 with InfiniBand and about 32 without."""
     fast, slow = load_cluster("dgx1-v100"), load_cluster("dgx1-v100-ethernet")
-    reached = [link.bandwidth * link.ring_efficiency for link in (fast.inter_node, slow.inter_node)]
+    reached = [
+        link.bandwidth * link.ring_efficiency
+        for link in (fast.level("inter_node"), slow.level("inter_node"))
+    ]
     assert 3 < reached[0] / reached[1] < 8
     assert slow.device == fast.device
-    assert slow.intra_node == fast.intra_node
+    assert slow.level("intra_node") == fast.level("intra_node")
 
 
 def test_smaller_groups_of_a_node_have_fewer_of_its_wires():
     mesh, switch = load_cluster("dgx1-v100"), load_cluster("dgx-a100")
-    assert [mesh.group_link(size).bandwidth for size in (2, 3, 4, 8)] == [
+    assert [mesh.levels[0].bandwidth_of(size) for size in (2, 3, 4, 8)] == [
         22.7e9, 91e9, 91e9, 136e9,
     ]  # fmt: skip
-    assert {switch.group_link(size).bandwidth for size in (2, 4, 8)} == {227e9}
-
-
-def test_a_ring_of_whole_nodes_is_limited_by_their_networks():
-    cluster = load_cluster("dgx-a100")
-    inside, over_two = cluster.group_link(8), cluster.group_link(16)
-    assert over_two.bandwidth == pytest.approx(0.9 * 200e9)
-    assert inside.latency < over_two.latency < cluster.inter_node.latency
-    wide = replace(cluster, inter_node=replace(cluster.inter_node, bandwidth=1e12))
-    assert wide.group_link(16).bandwidth == inside.bandwidth
+    assert {switch.levels[0].bandwidth_of(size) for size in (2, 4, 8)} == {227e9}
 
 
 def test_fitted_constants_replace_those_of_a_preset_and_of_no_file(tmp_path):
     fitted = {"dgx1-v100": {"inter_node": {"ring_efficiency": 0.25}}}
-    assert load_cluster("dgx1-v100", fitted).inter_node.ring_efficiency == 0.25
-    assert load_cluster("dgx1-v100", {}).inter_node.ring_efficiency == 0.48
+    assert load_cluster("dgx1-v100", fitted).level("inter_node").ring_efficiency == 0.25
+    assert load_cluster("dgx1-v100", {}).level("inter_node").ring_efficiency == 0.48
     path = tmp_path / "dgx1-v100.toml"
     path.write_text(CLUSTER_FILE)
-    assert load_cluster(str(path), fitted).inter_node.ring_efficiency == 1
+    assert load_cluster(str(path), fitted).level("inter_node").ring_efficiency == 1
 
 
 def test_fewer_key_and_value_heads_and_a_narrow_mlp_have_fewer_parameters():
@@ -226,7 +220,10 @@ def test_a_cluster_is_read_from_a_file_and_its_network_is_shared(tmp_path):
     path = tmp_path / "small.toml"
     path.write_text(CLUSTER_FILE)
     cluster = load_cluster(str(path))
-    assert (cluster.intra_node, cluster.inter_node) == (Link(20, 1), Link(2, 2))
+    assert cluster.levels == (
+        Level("intra_node", 20, 1, size=4, link="nvlink"),
+        Level("inter_node", 2, 2),
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,22 +23,26 @@ from bfpp.schedules.cut import default_division
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import parse_recomputation
 from bfpp.schedules.steps import STEP, backward, backward_input, backward_weight, forward
-from bfpp.sim.cluster import Link, load_cluster
-from bfpp.sim.collectives import all_reduce_seconds, ring_bytes, ring_steps
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.collectives import collective_seconds
 from bfpp.sim.compute import blocked_seconds, parts, pass_seconds, unit_seconds
 from bfpp.sim.efficiency import RAMP_DEPTH, Product, product_seconds
 from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import MEGATRON, PAPER, find_implementation
-from bfpp.sim.links import NETWORK_IN, NETWORK_OUT, NVLINK_IN, NVLINK_OUT, PORTS
 from bfpp.sim.model import Transformer, hardware_flops, load_model
 from bfpp.sim.operators import Collective, Way
 from bfpp.sim.physical import (
     PhysicalCosts,
     rank_parameters,
 )
+from bfpp.sim.place import GroupPlace
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.prediction import predict
 from bfpp.sim.simpy_engine import simulate as replay
+from tests.networks import with_level
+
+NVLINK_OUT, NVLINK_IN, NETWORK_OUT, NETWORK_IN = range(4)
+"""The ports of a rank on a network of two levels."""
 
 MEASUREMENTS = Path(__file__).parents[1] / "bfpp" / "paper" / "measurements.csv"
 
@@ -50,33 +54,18 @@ def physical(model="bert-52b", cluster="dgx1-v100", **groups):
     return PhysicalCosts(load_model(model), cluster, Degrees(**degrees), **groups)
 
 
-def test_rings_cost_their_closed_forms():
-    link = Link(bandwidth=10.0, latency=0.5)
-    assert (ring_steps(4), ring_bytes(80, 4)) == (3, 60)
-    assert all_reduce_seconds(80, 4, link) == 2 * (3 * 0.5 + 6)
-    assert all_reduce_seconds(80, 1, link) == 0
-
-
-def test_an_all_reduce_in_a_node_takes_what_was_measured():
-    """76 us and 136 GB/s of bus bandwidth, on eight V100."""
-    seconds = all_reduce_seconds(2**30, 8, load_cluster("dgx1-v100").intra_node)
-    assert seconds == pytest.approx(76e-6 + 2 * 7 / 8 * 2**30 / 136e9, rel=0.001)
-
-
 def test_devices_are_placed_tensor_innermost_and_pipeline_outermost():
-    placement = DevicePlacement(Degrees(pp=4, dp=4, tp=2), 8)
+    placement = DevicePlacement(Degrees(pp=4, dp=4, tp=2), (8,))
     assert [placement.device(*at) for at in ((0, 0, 1), (0, 1, 0), (1, 0, 0))] == [1, 2, 8]
-    group = placement.data_group(2)
-    assert (group.members, group.nodes.tolist(), group.per_node.tolist()) == (4, [1] * 4, [4] * 4)
-    assert placement.crosses_nodes().sum() == 12
-    pairs = DevicePlacement(Degrees(pp=4, tp=4), 8)
-    assert pairs.crosses_nodes()[0].tolist() == [False, False, True, True]
-    spread = DevicePlacement(Degrees(pp=2, dp=8, tp=4), 8)
-    group = spread.data_group(4)
-    assert (group.members, group.nodes.tolist(), group.per_node.tolist()) == (8, [4, 4], [2, 2])
-    over_two = DevicePlacement(Degrees(pp=2, dp=2, tp=16), 8)
-    assert over_two.data_group(16).nodes.tolist() == [2, 2]
-    assert over_two.crosses_nodes().sum() == 2
+    assert placement.data_groups(2) == (GroupPlace(4, (1, 1), (4, 4)),) * 4
+    assert placement.levels_between().sum() == 12
+    pairs = DevicePlacement(Degrees(pp=4, tp=4), (8,))
+    assert pairs.levels_between()[0].tolist() == [0, 0, 1, 1]
+    spread = DevicePlacement(Degrees(pp=2, dp=8, tp=4), (8,))
+    assert spread.data_groups(4) == (GroupPlace(8, (4, 1), (2, 8)),) * 2
+    over_two = DevicePlacement(Degrees(pp=2, dp=2, tp=16), (8,))
+    assert over_two.data_groups(16) == (GroupPlace(2, (2, 1), (1, 2)),) * 2
+    assert over_two.levels_between().sum() == 2
 
 
 def costs_of(costs, operation, graph):
@@ -97,20 +86,22 @@ def costs_of(costs, operation, graph):
 def test_a_ring_across_nodes_shares_the_network_among_its_members_there(
     sharding, operation, passes
 ):
-    """N_TP = 4 and N_DP = 8: two members on each of four nodes; all-reduces are hierarchical."""
+    """N_TP = 4 and N_DP = 8: two members on each of four nodes; all-reduces take a tree."""
     costing = physical(tp=4, dp=8)
     layout = Layout(2, 2, 4)
     graph = build_graph("breadth-first", layout, Communication(sharding))
     seconds, size, out, into = costs_of(costing.costs(graph), operation, graph)
     rank, unit = (column[graph.operation == operation] for column in (graph.rank, graph.unit))
-    np.testing.assert_allclose(seconds, passes * 7 * costing.cluster.inter_node.latency)
+    inside, network = costing.cluster.levels
+    tree = 8.4e-6 + 2 * (4 / 3.4 * inside.latency + 2 * network.latency)
+    ring = 8.4e-6 + 4 * inside.latency + 3 * network.latency
+    np.testing.assert_allclose(seconds, tree if sharding is Sharding.NONE else ring)
     parameters = costing.unit_parameters(layout)[unit]
-    network = costing.cluster.inter_node
     slower = network.transfer_efficiency / network.ring_efficiency
-    share = 3 / 4 if sharding is Sharding.NONE else 7 / 8
+    share = 3 / 4 / 0.92 if sharding is Sharding.NONE else 7 / 8
     np.testing.assert_allclose(size, passes * 2 * parameters * share / 2 * slower)
-    assert (out == PORTS * rank + NETWORK_OUT).all()
-    assert (into == PORTS * rank + NETWORK_IN).all()
+    assert (out == 4 * rank + NETWORK_OUT).all()
+    assert (into == 4 * rank + NETWORK_IN).all()
 
 
 def test_a_ring_in_a_node_takes_the_faster_link():
@@ -119,24 +110,26 @@ def test_a_ring_in_a_node_takes_the_faster_link():
     seconds, size, out, into = costs_of(costing.costs(graph), Operation.GATHER, graph)
     rank, unit = graph.rank, graph.unit
     chosen = graph.operation == Operation.GATHER
-    np.testing.assert_allclose(seconds, 3 * costing.cluster.intra_node.latency)
+    np.testing.assert_allclose(seconds, 8.4e-6 + 3 * costing.cluster.level("intra_node").latency)
     parameters = costing.unit_parameters(graph.layout)[unit[chosen]]
-    pair, four = (costing.cluster.group_link(members).bandwidth for members in (2, 4))
+    pair, four = (costing.cluster.levels[0].bandwidth_of(members) for members in (2, 4))
     np.testing.assert_allclose(size, 2 * parameters * 3 / 4 * pair / four)
-    assert (out == PORTS * rank[chosen] + NVLINK_OUT).all()
-    assert (into == PORTS * rank[chosen] + NVLINK_IN).all()
+    assert (out == 4 * rank[chosen] + NVLINK_OUT).all()
+    assert (into == 4 * rank[chosen] + NVLINK_IN).all()
 
 
 def test_a_ring_of_whole_nodes_is_as_fast_as_the_links_in_them():
     """All the cards of a DGX H100 together are faster than one GPU's NVLink."""
     costing = physical(cluster="dgx-h100", dp=16)
-    network = replace(costing.cluster.inter_node, ring_efficiency=1.0)
-    costing = replace(costing, cluster=replace(costing.cluster, inter_node=network))
+    cluster = with_level(costing.cluster, "inter_node", ring_efficiency=1.0)
+    costing = replace(costing, cluster=replace(cluster, algorithms=("ring",)))
     graph = build_graph("breadth-first", Layout(1, 1, 2), Communication())
     seconds, size, out, _ = costs_of(costing.costs(graph), Operation.REDUCE, graph)
     assert (out == NVLINK_OUT).all()
     np.testing.assert_allclose(size, 2 * 2 * costing.unit_parameters(graph.layout)[::-1] * 15 / 16)
-    np.testing.assert_allclose(seconds, 2 * 15 * costing.cluster.inter_node.latency)
+    inside, network = costing.cluster.levels
+    steps = 14 * inside.latency + network.latency
+    np.testing.assert_allclose(seconds, 8.4e-6 + 2 * steps)
 
 
 def test_alone_there_is_nothing_to_gather_or_reduce():
@@ -161,12 +154,12 @@ def test_a_transfer_leaves_and_enters_by_the_link_it_crosses(tp, out, into):
     seconds, size, port_out, port_in = costs_of(costs, Operation.TRANSFER_ACTIVATIONS, graph)
     crosses = out == NETWORK_OUT
     cluster = costing.cluster
-    link = cluster.inter_node if crosses else cluster.group_link(2)
+    link = cluster.levels[crosses]
     np.testing.assert_allclose(seconds, link.latency)
     np.testing.assert_allclose(size, 2 * 1024 * 8192 / tp)
     assert (port_out == out).all()
-    assert (port_in == PORTS + into).all()
-    reached = link.bandwidth * link.transfer_efficiency
+    assert (port_in == 4 + into).all()
+    reached = link.bandwidth_of(2) * link.transfer_efficiency
     np.testing.assert_allclose(costs.bandwidth[port_out], reached)
 
 
@@ -182,7 +175,7 @@ def test_two_flows_through_one_port_take_twice_as_long(beside, slowdown):
     size = np.zeros(len(graph))
     size[gather], size[send] = 1e9, beside
     timeline = replay(graph, replace(costs, seconds=np.zeros(len(graph)), bytes=size))
-    network = costing.cluster.inter_node
+    network = costing.cluster.level("inter_node")
     alone = 1e9 / (network.bandwidth * network.transfer_efficiency)
     np.testing.assert_allclose(timeline.duration[gather], slowdown * alone)
 
@@ -223,13 +216,13 @@ def test_a_backward_pass_recomputes_what_was_not_kept_first():
 def test_what_may_hide_of_tensor_parallel_communication_is_hidden(overlap, exposed):
     """With full recomputation, the paper's footnote: of six all-reduces four are exposed."""
     costing = physical(tp=8, implementation=replace(PAPER, tensor_overlap=overlap))
-    link = replace(costing.cluster.intra_node, latency=0.0, bandwidth=1e30, synchronisation=0.0)
-    free = replace(costing, cluster=replace(costing.cluster, intra_node=link))
+    sooner = with_level(costing.cluster, "intra_node", synchronisation=0.0)
+    free = replace(costing, cluster=sooner)
     blocked = [passes(each).forward + passes(each).backward_input for each in (costing, free)]
     operators = parts(costing).layers[0].kept.operators
     [first, _] = [each for some in operators for each in some.forward.collectives]
-    all_reduce = blocked_seconds(costing, first)
-    assert blocked[0] - blocked[1] == pytest.approx(6 * exposed * all_reduce)
+    waiting = blocked_seconds(costing, first) - blocked_seconds(free, first)
+    assert blocked[0] - blocked[1] == pytest.approx(6 * exposed * waiting)
 
 
 def test_the_host_is_the_floor_unless_kernels_are_launched_as_a_graph():
@@ -285,10 +278,11 @@ def test_of_more_devices_the_last_comes_later():
     waits = []
     for ranks in (2, 4, 8):
         costing = physical(tp=ranks)
-        link = costing.cluster.group_link(ranks)
+        place = GroupPlace.of(ranks, 1, costing.cluster.levels)
         hidden = Collective(Way.ALL_REDUCE, costing.execution.hidden_bytes)
-        moving = all_reduce_seconds(hidden.bytes, ranks, link)
-        waits.append((blocked_seconds(costing, hidden) - moving) / link.synchronisation)
+        moving = collective_seconds(hidden, place, costing.cluster)
+        waiting = blocked_seconds(costing, hidden) - moving
+        waits.append(waiting / costing.cluster.levels[0].synchronisation)
     assert waits == pytest.approx([1, 2, 3])
 
 
@@ -326,9 +320,9 @@ def test_a_blocking_transfer_lengthens_the_step_that_receives_it():
     costs = costing.costs(graph)
     assert not costs.bytes[graph.is_transfer].any()
     assert not costs.seconds[graph.is_transfer].any()
-    network = costing.cluster.inter_node
-    later = replace(network, rendezvous=network.rendezvous + 1)
-    slower = replace(costing, cluster=replace(costing.cluster, inter_node=later)).costs(graph)
+    network = costing.cluster.level("inter_node")
+    later = with_level(costing.cluster, "inter_node", rendezvous=network.rendezvous + 1)
+    slower = replace(costing, cluster=later).costs(graph)
     longer = slower.seconds - costs.seconds
     meeting = 4  # doublings from one device to the 2 x 8 of two groups
     assert longer.sum() == pytest.approx(meeting * graph.is_transfer.sum())
@@ -414,7 +408,12 @@ def test_the_default_unit_is_a_layer_where_nothing_loops(schedule, ranks, loops,
     ("field", "make"),
     [
         ("tp", lambda: physical(tp=3)),
-        ("tp", lambda: physical(cluster=replace(load_cluster("dgx1-v100"), gpus_per_node=6), tp=8)),
+        (
+            "tp",
+            lambda: physical(
+                cluster=with_level(load_cluster("dgx1-v100"), "intra_node", size=6), tp=8
+            ),
+        ),
         ("tp", lambda: physical(tp=0)),
         ("dp", lambda: physical(dp=0)),
         ("microbatch_size", lambda: physical(microbatch_size=-1)),

@@ -75,7 +75,7 @@ def test_what_the_tables_say(answer, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(WIDE))
     rows = [line.split() for line in answer("models").splitlines()]
     assert ["llama3-8b", *LLAMA_ROW] in rows
-    inside = load_cluster("dgx1-v100").intra_node.bandwidth / 1e9
+    inside = load_cluster("dgx1-v100").level("intra_node").bandwidth / 1e9
     rows = [line.split() for line in answer("clusters").splitlines()]
     assert ["dgx1-v100", "8", "125", "32", "900", f"{inside:.0f}", "6.25", "10,000"] in rows
 

@@ -138,8 +138,11 @@ def test_changes_reach_what_they_name():
     faster = simulate(graph, changed(abstract, parse_change("backward=x0.5")))
     assert faster.step_time == simulate(graph, AbstractCosts(backward=1, transfer=1)).step_time
     wider = changed(PHYSICAL, parse_change("inter_node.bandwidth=x2"))
-    assert wider.cluster.inter_node.bandwidth == 2 * PHYSICAL.cluster.inter_node.bandwidth
-    assert wider.cluster.intra_node == PHYSICAL.cluster.intra_node
+    assert (
+        wider.cluster.level("inter_node").bandwidth
+        == 2 * PHYSICAL.cluster.level("inter_node").bandwidth
+    )
+    assert wider.cluster.level("intra_node") == PHYSICAL.cluster.level("intra_node")
     assert changed(PHYSICAL, parse_change("microbatch_size=2")).microbatch_size == 2
 
 

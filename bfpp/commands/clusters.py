@@ -11,7 +11,14 @@ from bfpp.sim.cluster import Cluster, load_cluster
 
 
 def _record(cluster: Cluster) -> dict[str, Any]:
-    return {**asdict(cluster), "network_intensity": cluster.network_intensity}
+    parts = asdict(cluster)
+    levels = {level["name"]: level for level in parts["levels"]}
+    return {
+        **parts,
+        **levels,
+        "levels": list(levels),
+        "network_intensity": cluster.network_intensity,
+    }
 
 
 def _per_second(bandwidth: float) -> str:
@@ -28,8 +35,8 @@ CLUSTERS = Presets[Cluster](
         "Tflop/s": lambda cluster: f"{cluster.device.peak / 1e12:,.0f}",
         "GiB": lambda cluster: f"{cluster.device.memory / 2**30:,.0f}",
         "GB/s": lambda cluster: _per_second(cluster.device.memory_bandwidth),
-        "inside": lambda cluster: _per_second(cluster.intra_node.bandwidth),
-        "across": lambda cluster: _per_second(cluster.inter_node.bandwidth),
+        "inside": lambda cluster: _per_second(cluster.levels[0].bandwidth),
+        "across": lambda cluster: _per_second(cluster.levels[-1].bandwidth),
         "flop/B": lambda cluster: f"{cluster.network_intensity:,.0f}",
     },
     load=load_cluster,

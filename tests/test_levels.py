@@ -1,0 +1,157 @@
+"""Networks of any depth, and what collectives over them cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bfpp.schedules import Degrees, InvalidConfiguration
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.collectives import collective_seconds, moving
+from bfpp.sim.nccl import ALGORITHMS, options
+from bfpp.sim.network import Level
+from bfpp.sim.operators import Collective, Way
+from bfpp.sim.place import GroupPlace
+from bfpp.sim.placement import DevicePlacement
+
+H100 = load_cluster("dgx-h100")
+RING = replace(H100, algorithms=("ring",))
+WAYS = st.sampled_from([Way.ALL_REDUCE, Way.ALL_GATHER, Way.REDUCE_SCATTER, Way.ALL_TO_ALL])
+FLAT = (Level("flat", bandwidth=10e9, latency=14e-6),)
+
+
+def seconds(way, size, members, cluster, stride=1):
+    place = GroupPlace.of(members, stride, cluster.levels)
+    return collective_seconds(Collective(way, size), place, cluster)
+
+
+@st.composite
+def clusters(draw):
+    """Networks of up to four levels, slower outwards or not, with any algorithms."""
+    sizes = sorted(draw(st.sets(st.sampled_from([2, 4, 8, 16, 64, 72]), max_size=3)))
+    levels = []
+    for number, size in enumerate([*sizes, None]):
+        level = Level(
+            f"level {number}",
+            bandwidth=draw(st.sampled_from([5e9, 50e9, 450e9])),
+            latency=draw(st.sampled_from([1e-6, 5e-6, 14e-6])),
+            size=size,
+            link=draw(st.sampled_from(["nvlink", "pcie"])) if number == 0 and size else "network",
+            oversubscription=draw(st.sampled_from([1.0, 2.0])),
+            switch_bandwidth=draw(st.sampled_from([None, 300e9])),
+        )
+        levels.append(level)
+    names = draw(st.sets(st.sampled_from(sorted(ALGORITHMS)), min_size=1))
+    return replace(H100, levels=tuple(levels), algorithms=tuple(sorted(names)))
+
+
+SIZES = st.sampled_from([1e3, 1e5, 1e7, 1e9])
+MEMBERS = st.sampled_from([2, 3, 8, 16, 64, 1024])
+
+
+@pytest.mark.parametrize(
+    ("way", "rounds"), [(Way.ALL_REDUCE, 2), (Way.ALL_GATHER, 1), (Way.REDUCE_SCATTER, 1)]
+)
+def test_a_hierarchy_of_one_level_is_the_flat_formula(way, rounds):
+    flat = replace(RING, levels=FLAT)
+    expected = 8.4e-6 + rounds * (7 * 14e-6 + 7 / 8 * 1e9 / 10e9)
+    assert seconds(way, 1e9, 8, flat) == pytest.approx(expected)
+    assert seconds(way, 1e9, 1, flat) == 0
+
+
+def test_an_all_reduce_in_a_node_takes_what_was_measured():
+    """76 us and 136 GB/s of bus bandwidth, on eight V100."""
+    found = seconds(Way.ALL_REDUCE, 2**30, 8, load_cluster("dgx1-v100"))
+    assert found == pytest.approx(76e-6 + 2 * 7 / 8 * 2**30 / 136e9, rel=0.001)
+
+
+def test_a_ring_of_whole_nodes_is_limited_by_their_networks():
+    cluster = replace(load_cluster("dgx-a100"), algorithms=("ring",))
+    place = GroupPlace.of(16, 1, cluster.levels)
+    simple, *_ = options(1, place, cluster.levels, cluster.algorithms)
+    assert 15 / 16 / simple.per_byte == pytest.approx(0.9 * 200e9)
+    inside, network = cluster.levels
+    assert simple.latency == pytest.approx(8.4e-6 + 14 * inside.latency + network.latency)
+    wide = (inside, replace(network, bandwidth=1e12))
+    assert 15 / 16 / options(1, place, wide, ("ring",))[0].per_byte == pytest.approx(227e9)
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(clusters(), WAYS, SIZES, MEMBERS, st.data())
+def test_more_bandwidth_is_never_slower_nor_oversubscription_faster(
+    cluster, way, size, members, data
+):
+    number = data.draw(st.integers(0, len(cluster.levels) - 1))
+    level = cluster.levels[number]
+
+    def changed(**changes):
+        levels = list(cluster.levels)
+        levels[number] = replace(level, **changes)
+        return seconds(way, size, members, replace(cluster, levels=tuple(levels)))
+
+    now = seconds(way, size, members, cluster)
+    assert changed(bandwidth=2 * level.bandwidth) <= now
+    assert changed(oversubscription=2 * level.oversubscription) >= now
+    assert changed(latency=2 * level.latency) >= now
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(clusters(), WAYS, SIZES, MEMBERS, st.sampled_from([128, 256]))
+def test_a_level_in_two_halves_of_equal_bandwidth_is_as_wide(cluster, way, size, members, half):
+    """Switches below switches, with as fast links: only another latency would be felt."""
+    outermost = replace(cluster.levels[-1], link="network")
+    whole = replace(
+        cluster,
+        algorithms=("ring", "tree", "nvls", "pat"),
+        levels=(*cluster.levels[:-1], outermost),
+    )
+    halved = (*whole.levels[:-1], replace(outermost, name="leaf", size=half), outermost)
+    assert seconds(way, size, members, replace(whole, levels=halved)) == pytest.approx(
+        seconds(way, size, members, whole)
+    )
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(clusters(), st.sampled_from([Way.ALL_REDUCE, Way.ALL_GATHER]), SIZES, MEMBERS)
+def test_the_library_takes_the_least_time_of_what_it_has(cluster, way, size, members):
+    place = GroupPlace.of(members, 1, cluster.levels)
+    found = collective_seconds(Collective(way, size), place, cluster)
+    for name in cluster.algorithms:
+        alone = replace(cluster, algorithms=(name,))
+        assert found <= collective_seconds(Collective(way, size), place, alone)
+    column = moving(way, np.array([size, size]), place, cluster)
+    assert (column.latency + column.seconds).tolist() == pytest.approx([found, found])
+
+
+def test_the_latency_of_a_tree_grows_with_the_logarithm():
+    tree = replace(H100, levels=FLAT, algorithms=("ring", "tree"))
+    times = [seconds(Way.ALL_REDUCE, 1.0, members, tree) for members in (64, 128, 256)]
+    assert times[1] - times[0] == pytest.approx(times[2] - times[1])
+    assert seconds(Way.ALL_REDUCE, 1.0, 256, RING) > 5 * times[2]
+
+
+def test_racks_are_filled_evenly_with_whole_nodes_and_groups():
+    """Of racks of 72, 256 devices take 64 each; groups of 32 fit whole."""
+    rack = Level("rack", bandwidth=1e12, latency=1e-6, size=72, link="nvlink")
+    leaf = Level("leaf", bandwidth=1e11, latency=1e-6, size=576)
+    cluster = replace(H100, levels=(rack, leaf, replace(leaf, size=None)), gpus_per_node=4)
+    used = {devices: cluster.sizes_used(devices) for devices in (8, 72, 128, 256, 720)}
+    assert used == {8: (8, 8), 72: (72, 72), 128: (64, 128), 256: (64, 256), 720: (72, 360)}
+    assert cluster.sizes_used(96, (32,)) == (64, 128)
+    placement = DevicePlacement.on(cluster, Degrees(pp=4, dp=64, ep=64))
+    assert placement.sizes == (64, 256)
+    assert placement.levels_between().tolist() == (1 - np.eye(4)).tolist()
+    assert placement.data_groups(1) == (GroupPlace(64, (1, 1, 1), (64, 64, 64)),) * 4
+    with pytest.raises(InvalidConfiguration, match="groups of 96 do not fit in nodes of 64"):
+        DevicePlacement.on(cluster, Degrees(dp=192, ep=96))
+
+
+def test_what_leaves_a_leaf_passes_the_network_below_it_and_no_nvlink():
+    assert [level.is_passed for level in H100.levels] == [False, True]
+    assert H100.domain == 8
+    assert replace(H100, levels=FLAT).domain == inf
