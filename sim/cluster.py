@@ -199,9 +199,12 @@ def _algorithms(name: str, table: Table) -> tuple[str, ...]:
 def _replaced(settings: Table, fitted: Mapping[str, object]) -> Table:
     """The settings of a file with those that are fitted in their place."""
     replaced = dict(settings)
-    for section, values in fitted.items():
-        if isinstance(values, dict) and isinstance(replaced.get(section), dict):
-            replaced[section] = {**replaced[section], **values}
+    for key, value in fitted.items():
+        section = replaced.get(key)
+        if isinstance(value, dict) and isinstance(section, dict):
+            replaced[key] = _replaced(section, value)
+        else:
+            replaced[key] = value
     return replaced
 
 

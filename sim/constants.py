@@ -20,7 +20,7 @@ from bfpp.sim.preset_files import Table, fitted_settings, preset_names, read_tom
 
 FIELD = "constants"
 
-SECTIONS = ("device", "intra_node", "inter_node")
+SECTIONS = ("device", "intra_node", "inter_node", "levels")
 
 
 @dataclass(frozen=True)

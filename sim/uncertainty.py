@@ -21,6 +21,7 @@ from bfpp.schedules.recomputation import NO_RECOMPUTATION
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import simulate
 from bfpp.sim.memory import GIGABYTE
+from bfpp.sim.network import INTER_NODE, INTRA_NODE, NETWORK, NVLINK, PCIE
 from bfpp.sim.parameters import Change, changed, numbers
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.preset_files import PRESETS, Table, read_toml
@@ -102,11 +103,18 @@ def constants_deviation(
     tables = _deviations()
     known = tables[USUAL] | (tables.get(physical.cluster.name, {}) if fitted else {})
     changes = [
-        log(simulate(timeline.graph, _worse(physical, path, known[path])).step_time)
+        log(simulate(timeline.graph, _worse(physical, path, known[usual])).step_time)
         for path, value in numbers(physical)
-        if path in known and value
+        if (usual := _usual_path(physical, path)) in known and value
     ]
     return float(np.linalg.norm(np.array(changes) - log(timeline.step_time)))
+
+
+def _usual_path(physical: PhysicalCosts, path: tuple[str, ...]) -> tuple[str, ...]:
+    """Where the deviation of a number stands: levels are of NVLink, or of a network."""
+    links = {level.name: level.link for level in physical.cluster.levels}
+    kinds = {NVLINK: INTRA_NODE, PCIE: INTRA_NODE, NETWORK: INTER_NODE}
+    return tuple(kinds[links[name]] if name in links else name for name in path)
 
 
 def _worse(physical: PhysicalCosts, path: tuple[str, ...], deviation: float) -> CostModel:

@@ -54,9 +54,9 @@ def test_published_runs_on_b200(name):
 
 def test_groups_are_placed_tensor_then_context_and_experts_one_after_the_other():
     costing = physical(LLAMA, tp=4, cp=4)
-    assert group_place(costing, Group.TP) == (4, (1, 1), (4, 4))
-    assert group_place(costing, Group.CP) == (4, (2, 1), (2, 4))
-    assert group_place(physical(ep=64, dp=64), Group.EP) == (64, (8, 1), (8, 64))
+    assert group_place(costing, Group.TP) == (4, (1, 1, 1), (4, 4, 4))
+    assert group_place(costing, Group.CP) == (4, (2, 1, 1), (2, 4, 4))
+    assert group_place(physical(ep=64, dp=64), Group.EP) == (64, (8, 1, 1), (8, 64, 64))
     placement = DevicePlacement(Degrees(pp=2, dp=2, cp=4, tp=2, ep=8), (8,))
     assert [placement.device(0, 0, 0, 1), placement.device(0, 1, 0), placement.device(1, 0, 0)] == [
         2,
@@ -145,7 +145,7 @@ def test_an_all_to_all_takes_the_longer_of_both_ways():
     inside = collective_seconds(rows, GroupPlace.of(8, 1, B200.levels), B200)
     assert inside == pytest.approx(20e-6 + 7 / 8 * 2**30 / 537e9, rel=0.01)
     over = collective_seconds(rows, GroupPlace.of(64, 1, B200.levels), B200)
-    network = B200.level("inter_node").bandwidth * B200.level("inter_node").ring_efficiency
+    network = B200.level("leaf").bandwidth * B200.level("leaf").ring_efficiency
     assert over == pytest.approx(7 / 8 * 2**30 / network, rel=0.01)
     copies = Copies(8, 0.5)
     once = collective_seconds(rows._replace(copies=copies), GroupPlace.of(64, 1, B200.levels), B200)
@@ -175,7 +175,7 @@ def test_a_ring_hides_what_gathering_shows():
             for exchange in (ContextExchange.RING, ContextExchange.ALL_GATHER)
         )
         assert (ring < gather) is (model is LLAMA)
-    waits = with_level(B200, "intra_node", bandwidth=1e15, latency=0.0, synchronisation=0.0)
+    waits = with_level(B200, "nvlink", bandwidth=1e15, latency=0.0, synchronisation=0.0)
     free, shown = (layer_seconds(physical(LLAMA, cluster, cp=8)) for cluster in (waits, B200))
     assert shown == pytest.approx(free)
 

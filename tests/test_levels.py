@@ -10,12 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfpp.schedules import Degrees, InvalidConfiguration
+from bfpp.schedules import (
+    Communication,
+    Degrees,
+    InvalidConfiguration,
+    Layout,
+    Sharding,
+    build_graph,
+)
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.collectives import collective_seconds, moving
+from bfpp.sim.engines import simulate
+from bfpp.sim.implementation import CURRENT
+from bfpp.sim.model import Transformer
 from bfpp.sim.nccl import ALGORITHMS, options
 from bfpp.sim.network import Level
 from bfpp.sim.operators import Collective, Way
+from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.place import GroupPlace
 from bfpp.sim.placement import DevicePlacement
 
@@ -152,6 +163,47 @@ def test_racks_are_filled_evenly_with_whole_nodes_and_groups():
 
 
 def test_what_leaves_a_leaf_passes_the_network_below_it_and_no_nvlink():
-    assert [level.is_passed for level in H100.levels] == [False, True]
+    assert [level.is_passed for level in H100.levels] == [False, True, True]
     assert H100.domain == 8
     assert replace(H100, levels=FLAT).domain == inf
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "size", "measured", "within"),
+    [
+        # NVIDIA/nccl, issue 1469: 62 us, whatever the size, up to some kilobytes.
+        ("dgx-h100", 128, 8, 62e-6, 0.2),
+        # NVIDIA/nccl-tests, issue 283: about 350 GB/s of bus bandwidth, at times under 300.
+        ("dgx-h200", 1984, 2**29, 2 * 2**29 / 350e9, 0.15),
+        # coreweave/nccl-tests, pull request 43. The last two decided the switches' bandwidth.
+        ("gb200-nvl72", 72, 2**30, 3108.8e-6, 0.2),
+        ("gb200-nvl72", 72, 2**32, 10094e-6, 0.02),
+        ("gb200-nvl72", 72, 2**33, 20299e-6, 0.02),
+    ],
+)
+def test_all_reduces_take_what_others_measured(cluster, gpus, size, measured, within):
+    found = seconds(Way.ALL_REDUCE, size, gpus, load_cluster(cluster))
+    assert found == pytest.approx(measured, rel=within)
+
+
+def test_weak_scaling_to_2048_gpus_costs_as_little_as_measured():
+    """Nemotron-4 15B in BF16 on H100, 64 samples on 16 GPUs and 8,192 on 2,048.
+
+    Published with NVIDIA/dgxc-benchmarking (nemotron, 25.04): 4.5 % more. A ring whose latency
+    grows linearly with the group would cost a fifth.
+    """
+    published = {16: 2.66, 64: 2.67, 256: 2.68, 1024: 2.74, 2048: 2.78}
+    sizes = {"mlp": 24576, "kv_heads": 8, "tied_embeddings": False}
+    model = Transformer("nemotron-4-15b", 32, 6144, 48, 4096, 256000, **sizes)
+    graph = build_graph("1f1b", Layout(1, 4, units_per_stage=32), Communication(Sharding.PARTIAL))
+    found = {
+        gpus: simulate(
+            graph,
+            PhysicalCosts(
+                model, H100, Degrees(tp=2, dp=gpus // 2), microbatch_size=2, implementation=CURRENT
+            ),
+        ).step_time
+        for gpus in published
+    }
+    assert found == pytest.approx(published, rel=0.05)
+    assert found[2048] / found[16] == pytest.approx(2.78 / 2.66, abs=0.05)

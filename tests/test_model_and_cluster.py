@@ -155,7 +155,8 @@ def test_presets_are_listed_and_can_all_be_read():
     assert {"bert-52b", "bert-6.6b", "gpt-1t", "gpt3-175b"} <= set(preset_names("model"))
     assert {"dgx-a100", "dgx-h100", "dgx1-v100"} <= set(preset_names("cluster"))
     assert [load_model(name).name for name in preset_names("model")] == preset_names("model")
-    assert {load_cluster(name).gpus_per_node for name in preset_names("cluster")} == {8}
+    clusters = [load_cluster(name) for name in preset_names("cluster")]
+    assert {(each.gpus_per_node, each.domain) for each in clusters} == {(8, 8), (4, 72)}
 
 
 MODEL_FILE = "layers = 2\nhidden = 64\nheads = 8\nsequence = 32\nvocabulary = 128\n"

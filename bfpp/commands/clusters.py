@@ -28,10 +28,10 @@ def _per_second(bandwidth: float) -> str:
 
 CLUSTERS = Presets[Cluster](
     name="cluster",
-    title="Clusters: GB/s of a GPU's memory, inside a node and across, each way",
+    title="Clusters: GB/s of a GPU's memory, inside an NVLink domain and across the network",
     files="or a TOML file",
     columns={
-        "GPUs": lambda cluster: f"{cluster.gpus_per_node}",
+        "GPUs": lambda cluster: f"{cluster.domain:g}",
         "Tflop/s": lambda cluster: f"{cluster.device.peak / 1e12:,.0f}",
         "GiB": lambda cluster: f"{cluster.device.memory / 2**30:,.0f}",
         "GB/s": lambda cluster: _per_second(cluster.device.memory_bandwidth),
@@ -43,7 +43,7 @@ CLUSTERS = Presets[Cluster](
     record=_record,
     text=partial(file_text, "cluster"),
 )
-"""The table tells a node's GPUs, and of each what it has and can do."""
+"""The table tells the GPUs of an NVLink domain, and of each what it has and can do."""
 
 add_arguments = CLUSTERS.add_arguments
 run = CLUSTERS.run
