@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bfpp.predictions import Prediction, predict
 from bfpp.schedules.operations import OPERATIONS
@@ -13,6 +13,10 @@ from bfpp.sim.experiment import Experiment
 from bfpp.sim.sensitivity import Sensitivity, sensitivities
 from bfpp.traces.causes import Causes
 from bfpp.traces.operations import Cause
+
+if TYPE_CHECKING:
+    # Loaded where a model is explained, so that abstract costs are there soon.
+    from bfpp.sim.bounds import Bound
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,15 @@ class Explanation:
         """What the step time depends on, strongest first."""
         found = sensitivities(self.result.timeline.graph, self.result.costs)
         return sorted(found, key=lambda each: -abs(each.seconds_per_percent))
+
+    @cached_property
+    def bounds(self) -> list[Bound]:
+        """What bounds the communication of a model on a cluster."""
+        if (physical := self.result.physical) is None:
+            return []
+        from bfpp.sim.bounds import bounds
+
+        return bounds(physical, self.result.timeline.graph)
 
     def path_by_operation(self) -> list[tuple[str, int, float]]:
         """For each operation on the critical path: its name, tasks and seconds."""
@@ -80,6 +93,7 @@ class Explanation:
                 for rank, idle in enumerate(self.idle)
             ],
             "critical_path": path,
+            "communication": [each._asdict() for each in self.bounds],
             "sensitivities": [asdict(each) for each in self.sensitivities],
         }
 

@@ -120,8 +120,9 @@ class Cluster:
             inner = used[-1] if used else self.gpus_per_node
             step = lcm(inner, *(group for group in groups if group <= size))
             step = step if step <= size else inner
-            even = -(-devices // -(-devices // size))
-            used.append(min(size, -(-even // step) * step))
+            most = max(size // step, 1) * step
+            even = -(-devices // -(-devices // most))
+            used.append(-(-even // step) * step)
         return tuple(used)
 
 

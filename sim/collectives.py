@@ -23,10 +23,12 @@ def directions(way: Way) -> int:
     return 2 if way is Way.ALL_REDUCE else 1
 
 
-def chosen(way: Way, size: float, place: GroupPlace, cluster: Cluster) -> Option:
-    """The algorithm and protocol that the library takes for `size` bytes in all."""
-    found = options(directions(way), place, cluster.levels, cluster.algorithms)
-    return min(found, key=lambda option: option.seconds(size))
+def chosen(collective: Collective, place: GroupPlace, cluster: Cluster) -> Option:
+    """The algorithm and protocol that the library takes, for two members or more."""
+    if collective.way is Way.ALL_TO_ALL:
+        return _all_to_all(collective.copies, place, cluster)
+    found = options(directions(collective.way), place, cluster.levels, cluster.algorithms)
+    return min(found, key=lambda option: option.seconds(collective.bytes))
 
 
 class Moving(NamedTuple):
@@ -52,28 +54,24 @@ def collective_seconds(collective: Collective, place: GroupPlace, cluster: Clust
     """Seconds of a collective that has its links to itself, once all members have come."""
     if place.members == 1:
         return 0.0
-    if collective.way is Way.ALL_TO_ALL:
-        return _all_to_all_seconds(collective, place, cluster)
-    return chosen(collective.way, collective.bytes, place, cluster).seconds(collective.bytes)
+    return chosen(collective, place, cluster).seconds(collective.bytes)
 
 
-def _all_to_all_seconds(collective: Collective, place: GroupPlace, cluster: Cluster) -> float:
-    innermost = cluster.levels[0]
-    each = collective.bytes / place.members
-    copies, nodes = collective.copies, place.units[0]
-    seconds = []
+def _all_to_all(copies: Copies | None, place: GroupPlace, cluster: Cluster) -> Option:
+    nodes, shares = place.units[0], []
     for number in place.crossed:
         level = cluster.levels[number]
         # What stays in a part of the level does not pass it, nor, if it leads nowhere, what leaves.
         inside = place.fewest[number - 1] if number else 1
         passing = (place.members if level.is_passed else place.fewest[number]) - inside
-        moved = passing * each * (crossing_share(copies, nodes) if number else 1.0)
+        moved = passing / place.members * (crossing_share(copies, nodes) if number else 1.0)
         if copies and not number and nodes > 1:  # what comes to a node goes to all members there
-            moved = (place.fewest[0] - 1) / place.fewest[0] * collective.bytes
+            moved = (place.fewest[0] - 1) / place.fewest[0]
         reached = level.ring_efficiency * level.exchange_efficiency
-        seconds.append(moved / (level.bandwidth_of(place.fewest[number]) * reached))
-    outermost = cluster.levels[place.crossed[-1]]
-    return max(seconds) + outermost.latency + innermost.exchange_latency
+        shares.append((moved / (level.bandwidth_of(place.fewest[number]) * reached), number))
+    per_byte, narrowest = max(shares)
+    latency = cluster.levels[place.crossed[-1]].latency + cluster.levels[0].exchange_latency
+    return Option("all-to-all", "Simple", latency, per_byte, narrowest)
 
 
 def crossing_share(copies: Copies | None, nodes: int) -> float:

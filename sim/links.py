@@ -94,7 +94,7 @@ class Links:
         peer = np.where(graph.peer[tasks] == NONE, rank, graph.peer[tasks])
         latency, seconds = np.zeros((2, len(tasks)))
         level = np.full(len(tasks), NONE)
-        for shared in self._shared:
+        for shared in self.shared.values():
             sizes = size * shared.parameters[unit]
             for place, ranks in _by_place(shared.places):
                 here = np.flatnonzero(np.isin(rank, ranks) & (sizes > 0))
@@ -122,13 +122,13 @@ class Links:
         return replace(alone, seconds=alone.seconds + compute)
 
     @cached_property
-    def _shared(self) -> list[Shared]:
-        """What several devices keep, by who does."""
-        groups = [
-            Shared(parameters, self.placement.data_groups(stride))
+    def shared(self) -> dict[int, Shared]:
+        """What several devices keep, by how far apart they are."""
+        groups = {
+            stride: Shared(parameters, self.placement.data_groups(stride))
             for stride, parameters in self.parameters.items()
-        ]
-        return [each for each in groups if each.places[0].members > 1]
+        }
+        return {stride: each for stride, each in groups.items() if each.places[0].members > 1}
 
     @cached_property
     def port_bandwidth(self) -> Seconds:

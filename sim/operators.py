@@ -12,7 +12,7 @@ recomputation policy (`sim.checkpointing`), and operations.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from functools import cached_property
 from typing import NamedTuple
 
@@ -40,13 +40,13 @@ class Kernel(Enum):
     ELEMENTWISE = auto()
 
 
-class Way(Enum):
-    """A collective inside a pass."""
+class Way(StrEnum):
+    """What a collective does."""
 
-    ALL_REDUCE = auto()
-    ALL_GATHER = auto()
-    REDUCE_SCATTER = auto()
-    ALL_TO_ALL = auto()
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_TO_ALL = "all-to-all"
 
 
 class Copies(NamedTuple):

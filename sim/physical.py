@@ -31,7 +31,7 @@ from bfpp.sim.divisible import NARROW, require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
 from bfpp.sim.links import Links
 from bfpp.sim.model import Transformer, model_flops
-from bfpp.sim.operators import Execution, Routing
+from bfpp.sim.operators import Execution, Routing, Way
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import TOLERANCE, least_seconds, within_power
 from bfpp.sim.prices import PRICES
@@ -338,6 +338,18 @@ class PhysicalStep:
         rate = narrowest(self.links.port_bandwidth, ports)
         seconds: Seconds = np.broadcast_to(load.seconds + load.bytes / rate, len(tasks))
         return seconds
+
+    def gathered(self, tasks: Integers) -> tuple[Seconds, Way]:
+        """What gathers do, and the bytes for each parameter."""
+        layout, sharding = self.graph.layout, self.graph.communication.sharding
+        sizes = self.physical.gathered_bytes(layout, sharding)
+        return sizes[self.graph.unit[tasks]], Way.ALL_GATHER
+
+    def reduced(self, tasks: Integers) -> tuple[Seconds, Way]:
+        """What reductions do, and the bytes for each parameter."""
+        unsharded = self.graph.communication.sharding is Sharding.NONE
+        sizes = np.full(len(tasks), self.parameter_bytes.gradients)
+        return sizes, Way.ALL_REDUCE if unsharded else Way.REDUCE_SCATTER
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
         """Passes of micro-batches through units, by their parts; of slices, an equal share."""

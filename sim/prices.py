@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import Integers, Seconds
-from bfpp.schedules.communication import Sharding
 from bfpp.schedules.operations import Operation, Table
 from bfpp.sim.costs import Load
-from bfpp.sim.operators import Way
 
 if TYPE_CHECKING:
     from bfpp.sim.abstract import AbstractCosts
@@ -58,16 +56,11 @@ def _transfer(step: PhysicalStep, tasks: Integers) -> Load:
 
 
 def _gather(step: PhysicalStep, tasks: Integers) -> Load:
-    layout, sharding = step.graph.layout, step.graph.communication.sharding
-    size = step.physical.gathered_bytes(layout, sharding)[step.graph.unit[tasks]]
-    return step.links.collectives(step.graph, tasks, size, Way.ALL_GATHER)
+    return step.links.collectives(step.graph, tasks, *step.gathered(tasks))
 
 
 def _reduce(step: PhysicalStep, tasks: Integers) -> Load:
-    size = step.parameter_bytes.gradients
-    unsharded = step.graph.communication.sharding is Sharding.NONE
-    way = Way.ALL_REDUCE if unsharded else Way.REDUCE_SCATTER
-    return step.links.collectives(step.graph, tasks, size, way)
+    return step.links.collectives(step.graph, tasks, *step.reduced(tasks))
 
 
 def _optimizer(step: PhysicalStep, tasks: Integers) -> Load:

@@ -154,6 +154,7 @@ def test_racks_are_filled_evenly_with_whole_nodes_and_groups():
     used = {devices: cluster.sizes_used(devices) for devices in (8, 72, 128, 256, 720)}
     assert used == {8: (8, 8), 72: (72, 72), 128: (64, 128), 256: (64, 256), 720: (72, 360)}
     assert cluster.sizes_used(96, (32,)) == (64, 128)
+    assert cluster.sizes_used(1024, (8, 64)) == (64, 512)
     placement = DevicePlacement.on(cluster, Degrees(pp=4, dp=64, ep=64))
     assert placement.sizes == (64, 256)
     assert placement.levels_between().tolist() == (1 - np.eye(4)).tolist()

@@ -113,6 +113,23 @@ def _print(explained: Explanation) -> None:
             if seconds
         ],
     )
+    if explained.bounds:
+        print_table(
+            "Communication: the largest of each kind, alone, and what bounds it",
+            ("what", "GPUs", "bytes", "takes", "seconds", "latency", "bound by"),
+            [
+                (
+                    each.what,
+                    f"{each.members:,}",
+                    f"{each.bytes:.3g}",
+                    f"{each.algorithm}, {each.protocol}",
+                    in_words(each.seconds),
+                    in_words(each.latency),
+                    "latency" if each.is_latency else each.level,
+                )
+                for each in explained.bounds
+            ],
+        )
     felt = [each for each in explained.sensitivities if each.seconds_per_percent]
     strongest = felt[:SENSITIVITIES_SHOWN]
     print_table(

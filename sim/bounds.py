@@ -1,0 +1,113 @@
+"""What bounds the communication of a step: a level of the network, or latency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from bfpp.schedules import Operation, TaskGraph
+from bfpp.schedules.operations import Group
+from bfpp.sim.cluster import Cluster
+from bfpp.sim.collectives import chosen
+from bfpp.sim.compute import group_place, parts
+from bfpp.sim.operators import Collective, Way
+from bfpp.sim.physical import PhysicalCosts, PhysicalStep
+from bfpp.sim.place import GroupPlace
+
+
+class Bound(NamedTuple):
+    """The largest communication of a kind: who takes part, how, and what it takes alone.
+
+    Of its `seconds` so many are `latency`. `level` is the narrowest of those it crosses, the other
+    seconds are bytes through it.
+    """
+
+    what: str
+    members: int
+    bytes: float
+    algorithm: str
+    protocol: str
+    level: str
+    latency: float
+    seconds: float
+
+    @property
+    def is_latency(self) -> bool:
+        """Whether latency is most of it, and so a faster link of little use."""
+        return self.latency > self.seconds / 2
+
+
+def bounds(physical: PhysicalCosts, graph: TaskGraph) -> list[Bound]:
+    """The largest collectives and transfers of each kind in a step."""
+    return [
+        *_inside_passes(physical),
+        *_over_replicas(PhysicalStep(physical, graph)),
+        *_transfers(physical, graph),
+    ]
+
+
+def _inside_passes(physical: PhysicalCosts) -> Iterator[Bound]:
+    """Collectives of tensor-, context- and expert-parallel groups."""
+    largest: dict[tuple[Group, Way], Collective] = {}
+    for part in parts(physical).each:
+        for operator in part.operators:
+            for work in (operator.forward, operator.backward_input, operator.backward_weight):
+                for each in work.collectives:
+                    kept = largest.setdefault((each.group, each.way), each)
+                    if each.bytes > kept.bytes:
+                        largest[each.group, each.way] = each
+    for (group, _), collective in largest.items():
+        place = group_place(physical, group)
+        if place.members > 1:
+            yield _of_collective(group.upper(), collective, place, physical.cluster)
+
+
+def _over_replicas(step: PhysicalStep) -> Iterator[Bound]:
+    """Gathers and reductions of those that keep the same parameters."""
+    graph = step.graph
+    for operation, collectives in (
+        (Operation.GATHER, step.gathered),
+        (Operation.REDUCE, step.reduced),
+    ):
+        tasks = np.flatnonzero(graph.operation == operation).astype(np.int32)
+        sizes, way = collectives(tasks)
+        for stride, shared in step.links.shared.items() if len(tasks) else ():
+            moved = sizes * shared.parameters[graph.unit[tasks]]
+            largest = int(moved.argmax())
+            collective = Collective(way, float(moved[largest]))
+            place = shared.places[graph.rank[tasks[largest]]]
+            group = "DP" if stride == step.physical.tp else "DP of experts"
+            yield _of_collective(group, collective, place, step.physical.cluster)
+
+
+def _transfers(physical: PhysicalCosts, graph: TaskGraph) -> Iterator[Bound]:
+    """Transfers between stages, over the outermost level that one crosses."""
+    tasks = np.flatnonzero(graph.is_transfer).astype(np.int32)
+    if not len(tasks):
+        return
+    step = PhysicalStep(physical, graph)
+    load = step.links.transfers(graph, tasks)
+    level = int(step.links.placement.levels_between()[graph.rank[tasks], graph.peer[tasks]].max())
+    latency = float(np.max(load.seconds))
+    moved = float(np.max(load.bytes))
+    link = physical.cluster.levels[level]
+    seconds = latency + moved / link.transfer_bandwidth
+    yield Bound("PP transfer", 2, moved, "send", "Simple", link.name, latency, seconds)
+
+
+def _of_collective(
+    group: str, collective: Collective, place: GroupPlace, cluster: Cluster
+) -> Bound:
+    option = chosen(collective, place, cluster)
+    return Bound(
+        f"{group} {collective.way}",
+        place.members,
+        collective.bytes,
+        option.algorithm,
+        option.protocol,
+        cluster.levels[option.level].name,
+        option.latency,
+        option.seconds(collective.bytes),
+    )
