@@ -183,7 +183,13 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
         f"{name}: device: format_efficiencies", dict(device["format_efficiencies"]), tuple(Format)
     )
     levels = read_levels(name, table)
-    gpus = table.get("gpus_per_node") or levels[0].size or 1
+    innermost = levels[0]
+    gpus = table.get("gpus_per_node") or innermost.size or 1
+    if innermost.size and innermost.size % gpus:
+        raise InvalidConfiguration(
+            "cluster",
+            f"{name}: {innermost.name} joins {innermost.size} GPUs, no whole nodes of {gpus}",
+        )
     return Cluster(name, Device(**device), levels, gpus, _algorithms(name, table))
 
 

@@ -106,6 +106,8 @@ def read_levels(name: str, table: Table) -> tuple[Level, ...]:
     levels = tuple(sorted(found, key=lambda level: level.size or float("inf")))
     if not levels:
         raise InvalidConfiguration("cluster", f"{name}: levels must not be empty")
+    if "device" in table["levels"]:
+        raise InvalidConfiguration("cluster", f"{name}: levels: a level cannot be called device")
     for inner, outer in pairwise(levels):
         if inner.size is None or (outer.size or inner.size + 1) <= inner.size:
             raise InvalidConfiguration(

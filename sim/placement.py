@@ -45,6 +45,11 @@ class DevicePlacement:
         sharing: tuple[tuple[int, ...], ...] | None = None,
     ) -> DevicePlacement:
         """On the nodes of a cluster."""
+        most = cluster.levels[-1].size or degrees.devices
+        if degrees.devices > most:
+            raise InvalidConfiguration(
+                "cluster", f"{cluster.name} has {most} GPUs, not {degrees.devices}"
+            )
         groups = _groups_of_passes(degrees).values()
         return cls(degrees, cluster.sizes_used(degrees.devices, tuple(groups)), sharing)
 

@@ -159,8 +159,61 @@ def test_racks_are_filled_evenly_with_whole_nodes_and_groups():
     assert placement.sizes == (64, 256)
     assert placement.levels_between().tolist() == (1 - np.eye(4)).tolist()
     assert placement.data_groups(1) == (GroupPlace(64, (1, 1, 1), (64, 64, 64)),) * 4
+    full = replace(cluster, levels=(rack, leaf))
+    with pytest.raises(InvalidConfiguration, match="cluster: dgx-h100 has 576 GPUs, not 640"):
+        DevicePlacement.on(full, Degrees(dp=640))
     with pytest.raises(InvalidConfiguration, match="groups of 96 do not fit in nodes of 64"):
         DevicePlacement.on(cluster, Degrees(dp=192, ep=96))
+
+
+DEEP = """
+gpus_per_node = 4
+device = { peak = 100, memory_bandwidth = 10, memory = 5.5, matmul_efficiency = 0.5 }
+algorithms = ["ring", "hierarchical"]
+[levels.spine]
+port_bandwidth = 8
+gpus_per_port = 4
+oversubscription = 2
+latency = 3
+[levels.rack]
+link = "nvlink"
+size = 8
+bandwidth = 20
+latency = 1
+"""
+
+
+def test_levels_are_read_from_a_file_in_the_order_of_their_sizes(tmp_path):
+    path = tmp_path / "deep.toml"
+    path.write_text(DEEP)
+    cluster = load_cluster(str(path))
+    assert cluster.levels == (
+        Level("rack", 20, 1, size=8, link="nvlink"),
+        Level("spine", 2, 3, oversubscription=2),
+    )
+    assert (cluster.gpus_per_node, cluster.algorithms) == (4, ("ring", "hierarchical"))
+    assert cluster.network_intensity == 100 * 2 / (2 * 2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("size = 8", "size = 6", "rack joins 6 GPUs, no whole nodes of 4"),
+        ("size = 8", "", "levels: rack must join more devices than spine"),
+        ("nvlink", "string", "levels: rack: link must be one of nvlink, pcie, network"),
+        ("bandwidth = 20", "", "levels: rack: give either bandwidth (of a GPU) or port_bandwidth"),
+        ("latency = 3", "", "levels: spine: the key 'latency' is missing"),
+        ("hierarchical", "telepathy", "algorithms must be some of ring, tree, nvls, pat, hier"),
+        ("[levels.spine]", "[intra_node]\n[levels.spine]", "unknown key 'intra_node'"),
+        ("levels.rack", "levels.device", "a level cannot be called device"),
+    ],
+)
+def test_malformed_levels_are_refused(tmp_path, old, new, reason):
+    path = tmp_path / "deep.toml"
+    path.write_text(DEEP.replace(old, new, 1))
+    with pytest.raises(InvalidConfiguration, match=r"^cluster: ") as refusal:
+        load_cluster(str(path))
+    assert reason in str(refusal.value)
 
 
 def test_what_leaves_a_leaf_passes_the_network_below_it_and_no_nvlink():

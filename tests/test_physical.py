@@ -404,16 +404,14 @@ def test_the_default_unit_is_a_layer_where_nothing_loops(schedule, ranks, loops,
     assert default_division(find_schedule(schedule), 32, ranks, loops) == division
 
 
+SIX_GPUS = with_level(replace(load_cluster("dgx1-v100"), gpus_per_node=6), "intra_node", size=6)
+
+
 @pytest.mark.parametrize(
     ("field", "make"),
     [
         ("tp", lambda: physical(tp=3)),
-        (
-            "tp",
-            lambda: physical(
-                cluster=with_level(load_cluster("dgx1-v100"), "intra_node", size=6), tp=8
-            ),
-        ),
+        ("tp", lambda: physical(cluster=SIX_GPUS, tp=8)),
         ("tp", lambda: physical(tp=0)),
         ("dp", lambda: physical(dp=0)),
         ("microbatch_size", lambda: physical(microbatch_size=-1)),
