@@ -93,6 +93,15 @@ class Cluster:
     gpus_per_node: int
     algorithms: tuple[str, ...] = USUAL
 
+    def __post_init__(self) -> None:
+        innermost = self.levels[0]
+        if innermost.size and innermost.size % self.gpus_per_node:
+            raise InvalidConfiguration(
+                "cluster",
+                f"{self.name}: {innermost.name} joins {innermost.size} GPUs, "
+                f"no whole nodes of {self.gpus_per_node}",
+            )
+
     def level(self, name: str) -> Level:
         """The level of that name."""
         return next(level for level in self.levels if level.name == name)
@@ -183,13 +192,7 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
         f"{name}: device: format_efficiencies", dict(device["format_efficiencies"]), tuple(Format)
     )
     levels = read_levels(name, table)
-    innermost = levels[0]
-    gpus = table.get("gpus_per_node") or innermost.size or 1
-    if innermost.size and innermost.size % gpus:
-        raise InvalidConfiguration(
-            "cluster",
-            f"{name}: {innermost.name} joins {innermost.size} GPUs, no whole nodes of {gpus}",
-        )
+    gpus = table.get("gpus_per_node") or levels[0].size or 1
     return Cluster(name, Device(**device), levels, gpus, _algorithms(name, table))
 
 

@@ -58,7 +58,7 @@ def clusters(draw):
         )
         levels.append(level)
     names = draw(st.sets(st.sampled_from(sorted(ALGORITHMS)), min_size=1))
-    return replace(H100, levels=tuple(levels), algorithms=tuple(sorted(names)))
+    return replace(H100, levels=tuple(levels), gpus_per_node=1, algorithms=tuple(sorted(names)))
 
 
 SIZES = st.sampled_from([1e3, 1e5, 1e7, 1e9])

@@ -404,7 +404,8 @@ def test_the_default_unit_is_a_layer_where_nothing_loops(schedule, ranks, loops,
     assert default_division(find_schedule(schedule), 32, ranks, loops) == division
 
 
-SIX_GPUS = with_level(replace(load_cluster("dgx1-v100"), gpus_per_node=6), "intra_node", size=6)
+PAIRS = replace(load_cluster("dgx1-v100"), gpus_per_node=2)
+SIX_GPUS = replace(with_level(PAIRS, "intra_node", size=6), gpus_per_node=6)
 
 
 @pytest.mark.parametrize(
