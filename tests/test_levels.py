@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,14 +16,16 @@ from bfpp.schedules import (
     Degrees,
     InvalidConfiguration,
     Layout,
+    Operation,
     Sharding,
     build_graph,
 )
+from bfpp.sim import compiled_engine, simpy_engine
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.collectives import collective_seconds, moving
 from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import CURRENT
-from bfpp.sim.model import Transformer
+from bfpp.sim.model import Transformer, load_model
 from bfpp.sim.nccl import ALGORITHMS, options
 from bfpp.sim.network import Level
 from bfpp.sim.operators import Collective, Way
@@ -216,6 +219,21 @@ def test_malformed_levels_are_refused(tmp_path, old, new, reason):
     assert reason in str(refusal.value)
 
 
+def test_the_network_in_the_docs_can_be_read(tmp_path):
+    """Four levels, the outer two with fewer links up than down."""
+    docs = (Path(__file__).parents[1] / "docs" / "costs.md").read_text(encoding="utf-8")
+    _, _, example = docs.partition("```toml\n")
+    path = tmp_path / "deep.toml"
+    device = DEEP.splitlines()[2]
+    path.write_text(f"{device}\n{example.partition('```')[0]}")
+    cluster = load_cluster(str(path))
+    assert [level.name for level in cluster.levels] == ["nvlink", "leaf", "spine", "core"]
+    assert [level.bandwidth_of(2) / 1e9 for level in cluster.levels] == [606, 50, 25, 12.5]
+    assert cluster.sizes_used(256) == (64, 256, 256)
+    place = GroupPlace.of(9216, 1, cluster.levels)
+    assert (place.units, place.fewest) == ((128, 16, 2, 1), (72, 576, 4608, 9216))
+
+
 def test_what_leaves_a_leaf_passes_the_network_below_it_and_no_nvlink():
     assert [level.is_passed for level in H100.levels] == [False, True, True]
     assert H100.domain == 8
@@ -261,3 +279,22 @@ def test_weak_scaling_to_2048_gpus_costs_as_little_as_measured():
     }
     assert found == pytest.approx(published, rel=0.05)
     assert found[2048] / found[16] == pytest.approx(2.78 / 2.66, abs=0.05)
+
+
+def test_what_crosses_the_spine_passes_the_leaves_too():
+    """Of four ranks of eight GPUs, two on a leaf: the second sends across, and with a spine of half
+    the links all that cross it, and nothing else, gets half of the bandwidth. Engines agree."""
+    leaf, spine = replace(H100.levels[1], size=16), replace(H100.levels[2], oversubscription=2.0)
+    cluster = replace(H100, levels=(H100.levels[0], leaf, spine))
+    costing = PhysicalCosts(load_model("llama3-8b"), cluster, Degrees(tp=8))
+    graph = build_graph("gpipe", Layout(4, 2), Communication())
+    costs = costing.costs(graph)
+    forth = np.flatnonzero(graph.operation == Operation.TRANSFER_ACTIVATIONS)
+    by_rank = {graph.rank[task]: costs.ports[task].tolist() for task in forth}
+    out, into = 2, 3  # of the leaf's level; the spine's are two more
+    assert by_rank[0] == [out, -1, 6 + into, -1]
+    assert by_rank[1] == [6 + out, 6 + out + 2, 12 + into, 12 + into + 2]
+    moving = {graph.rank[task]: costs.seconds_moving()[task] for task in forth}
+    assert moving[1] == pytest.approx(2 * moving[0])
+    compiled, simpy = (engine.simulate(graph, costs) for engine in (compiled_engine, simpy_engine))
+    np.testing.assert_array_equal(compiled.end, simpy.end)
