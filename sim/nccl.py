@@ -149,6 +149,11 @@ def _ring_bandwidth(place: GroupPlace, levels: tuple[Level, ...], number: int) -
     return inside * level.bandwidth_of(place.fewest[number]) * level.ring_efficiency
 
 
+def _has_nodes(place: GroupPlace, levels: tuple[Level, ...]) -> bool:
+    """Whether some members reach each other without the network."""
+    return any(levels[number].link != NETWORK for number in place.crossed)
+
+
 def _flags(place: GroupPlace, levels: tuple[Level, ...]) -> float:
     """What the protocol LL reaches at most."""
     caps = [levels[number].flag_bandwidth for number in place.crossed]
@@ -163,8 +168,8 @@ def _ring(directions: int, place: GroupPlace, levels: tuple[Level, ...]) -> Iter
         reached = protocol.ring_share * bandwidth
         if protocol.name == "LL":
             reached = min(reached, _flags(place, levels))
-        # Where no steps stay inside, those over the network are not hidden behind them.
-        shown = "ring" if 0 in place.crossed else "tree"
+        # Where no steps stay in nodes, those over the network are not hidden behind them.
+        shown = "ring" if _has_nodes(place, levels) else "tree"
         steps = sum(
             place.steps(number) * _hop(levels[number], protocol, shown) for number in place.crossed
         )
@@ -231,7 +236,7 @@ def _nvls(directions: int, place: GroupPlace, levels: tuple[Level, ...]) -> Iter
 
 
 def _pat(directions: int, place: GroupPlace, levels: tuple[Level, ...]) -> Iterator[Option]:
-    if directions == 2 or 0 in place.crossed:
+    if directions == 2 or _has_nodes(place, levels):
         return
     bandwidth, narrowest = _narrowest(place, levels)
     latency = MICRO * (PAT_BASE + PAT_MEMBER * place.members) + sum(
