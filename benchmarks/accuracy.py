@@ -22,7 +22,7 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.fit import fit
 from bfpp.sim.prediction import predict
 from bfpp.sim.published import sources
-from bfpp.sim.uncertainty import ANY, QUANTILE, Kind, around, constants_deviation, kind_of
+from bfpp.sim.uncertainty import ANY, QUANTILE, Kind, Spread, constants_spread, kind_of
 from bfpp.sim.validation import Measurement, case_of, read_measurements
 
 PAPER = "the paper, V100"
@@ -43,8 +43,8 @@ class Run:
     measured: Measurement
     predicted: float
     left_out: float
-    deviation: float
-    deviation_left_out: float
+    spread: Spread
+    spread_left_out: Spread
     kind: Kind
     constant_mfu: float
     closed_form: float
@@ -64,13 +64,14 @@ class Run:
 
     @cached_property
     def distance(self) -> float:
-        return abs(np.log(self.seconds / self.left_out))
+        return float(np.log(self.seconds / self.left_out))
 
     @property
     def residual(self) -> float:
         """What the constants do not explain, in standard deviations' measure."""
-        distance = np.log(self.seconds / self.predicted) / QUANTILE
-        return float(np.sqrt(max(distance**2 - self.deviation**2, 0.0)))
+        distance = np.log(self.seconds / self.predicted)
+        unexplained = distance**2 - self.spread.of(distance) ** 2
+        return float(np.sqrt(max(unexplained, 0.0)) / QUANTILE)
 
 
 def runs_of(source: str, rows: Sequence[Measurement], left_out: Constants | None) -> list[Run]:
@@ -79,12 +80,12 @@ def runs_of(source: str, rows: Sequence[Measurement], left_out: Constants | None
         case = case_of(row)
         physical, layout = case.physical(Constants()), case.graph.layout
         timeline = simulate(case.graph, physical)
-        deviation = constants_deviation(timeline, physical)
-        other, deviation_left_out = timeline, deviation
+        spread = constants_spread(timeline, physical)
+        other, spread_left_out = timeline, spread
         if left_out:
             without = case.physical(left_out)
             other = simulate(case.graph, without)
-            deviation_left_out = constants_deviation(other, without, fitted=False)
+            spread_left_out = constants_spread(other, without, fitted=False)
         device = physical.cluster.device
         memory = [name for name in ("memory_gb", "memory_largest_gb") if name in row.measured]
         predicted = predict(timeline, physical) if memory else {}
@@ -97,8 +98,8 @@ def runs_of(source: str, rows: Sequence[Measurement], left_out: Constants | None
                 row,
                 timeline.step_time,
                 other.step_time,
-                deviation,
-                deviation_left_out,
+                spread,
+                spread_left_out,
                 kind_of(physical, layout),
                 physical.model_flops(layout) / device.peak,
                 peak * (1 + bubble),
@@ -131,9 +132,10 @@ def residuals(runs: Iterable[Run]) -> dict[str, float]:
     }
 
 
-def score(distance: float, width: float) -> float:
-    """The interval score of a logarithm at a distance from the middle; `width` is half of it."""
-    return 2 * width + 2 / (1 - INSIDE) * max(distance - width, 0.0)
+def score(distance: float, spread: Spread) -> float:
+    """The interval score of a logarithm at a distance from the prediction."""
+    missed = max(abs(distance) - spread.of(distance), 0.0)
+    return sum(spread) + 2 / (1 - INSIDE) * missed
 
 
 def percent(value: float | None, signed: bool = False) -> str:
@@ -211,22 +213,27 @@ def of_intervals(runs: Sequence[Run], titles: Mapping[str, str]) -> Results:
         others = [run for run in runs if run.source != name]
         known = residuals(others)
         width = mean(
-            np.quantile([run.distance for run in of], INSIDE) for of in by_source(others).values()
+            np.quantile([abs(run.distance) for run in of], INSIDE)
+            for of in by_source(others).values()
         )
-        widths = []
-        for run in each:
-            residual = known.get(str(run.kind), known[ANY])
-            widths.append(np.log(around(1.0, run.deviation_left_out, residual).high))
-        inside = sum(run.distance <= wide for run, wide in zip(each, widths, strict=True))
-        of_runs = [score(run.distance, wide) for run, wide in zip(each, widths, strict=True)]
-        constant = [score(run.distance, width) for run in each]
+        spreads = [run.spread_left_out.wider(known.get(str(run.kind), known[ANY])) for run in each]
+        found = [(run.distance, spread) for run, spread in zip(each, spreads, strict=True)]
+        inside = sum(abs(distance) <= spread.of(distance) for distance, spread in found)
+        of_runs = [score(distance, spread) for distance, spread in found]
+        constant = [score(run.distance, Spread(width, width)) for run in each]
         hits, scores, plain = hits + inside, [*scores, *of_runs], [*plain, *constant]
         rows.append(
             {
                 "source": titles[name],
                 "runs": len(each),
                 "inside (%)": percent(100 * inside / len(each)),
-                "half width, mean (%)": percent(100 * (np.exp(mean(widths)) - 1)),
+                "mean ends (%)": " to ".join(
+                    percent(100 * (np.exp(end) - 1), signed=True)
+                    for end in (
+                        -mean(each.faster for each in spreads),
+                        mean(each.slower for each in spreads),
+                    )
+                ),
                 "score": f"{mean(of_runs):.3f}",
                 "score of one width": f"{mean(constant):.3f}",
             }

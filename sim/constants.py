@@ -1,7 +1,8 @@
 """Files of constants, as `bfpp fit` writes them, checked before use.
 
 `clusters` has sections and keys of cluster presets, `implementations` keys of
-implementations; nothing else is taken, so that nothing in a file is ignored.
+implementations; nothing else is taken, so that nothing in a file is ignored. `uncertainty`
+says how sure these are: that of the shipped file is in `bfpp.sim.uncertainty`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def load_constants(path: Path | str) -> Constants:
 def read_constants(name: str, table: Table) -> Constants:
     """The constants of what a file holds; raises like `load_constants`."""
     require_kind(FIELD, name, table, CONSTANTS)
-    known = {"format", "clusters", "implementations"}
+    known = {"format", "clusters", "implementations", "uncertainty"}
     _require_known(name, table, known)
     clusters = _tables(name, table, "clusters", preset_names("cluster"))
     implementations = _tables(name, table, "implementations", IMPLEMENTATIONS)

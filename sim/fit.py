@@ -10,6 +10,7 @@ leaving out each group of rows (a table's method) in turn.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -87,11 +88,12 @@ class Constant:
 class Fit:
     """Constants, and the relative error that they leave in each row.
 
-    `left_out` has the errors of rows by constants that were fitted without
-    their group.
+    `covariance` is that of the logarithms of those that are determined. `left_out` has the errors
+    of rows by constants that were fitted without their group.
     """
 
     constants: tuple[Constant, ...]
+    covariance: Numbers
     errors: Numbers
     left_out: Numbers | None
 
@@ -176,7 +178,8 @@ def fit(
     at, jacobian = _solve(parameters, cases, _start(parameters))
     errors = _errors(parameters, cases, at)
     ranges = np.array([each.high - each.low for each in parameters])
-    deviations = _standard_errors(jacobian, np.log1p(errors)) * ranges
+    covariance = _covariance(jacobian, np.log1p(errors)) * np.outer(ranges, ranges)
+    deviations = np.sqrt(covariance.diagonal())
     determined = deviations < _values(parameters, at) / 2
     used = [
         each if is_free else each.held for each, is_free in zip(parameters, determined, strict=True)
@@ -185,14 +188,13 @@ def fit(
         at, _ = _solve(used, cases, at)
         errors = _errors(used, cases, at)
     left_out = _left_out(used, cases, at, tell) if cross_validate else None
+    values = _values(used, at)
     constants = zip(
-        parameters,
-        _values(used, at).tolist(),
-        deviations.tolist(),
-        determined.tolist(),
-        strict=True,
+        parameters, values.tolist(), deviations.tolist(), determined.tolist(), strict=True
     )
-    return Fit(tuple(Constant(*each) for each in constants), errors, left_out)
+    of_logarithms = covariance[np.ix_(determined, determined)]
+    of_logarithms /= np.outer(values[determined], values[determined])
+    return Fit(tuple(Constant(*each) for each in constants), of_logarithms, errors, left_out)
 
 
 def fits(rows: Sequence[Measurement]) -> int:
@@ -274,16 +276,20 @@ def _left_out(
     return errors
 
 
-def _standard_errors(jacobian: Numbers, residuals: Numbers) -> Numbers:
-    """One standard error of each parameter, in shares of its range; infinite if undetermined."""
+def _covariance(jacobian: Numbers, residuals: Numbers) -> Numbers:
+    """The covariance of the parameters, in shares of their ranges.
+
+    Infinite is the variance of one that is not determined.
+    """
     rows, parameters = jacobian.shape
     variance = float(residuals @ residuals) / (rows - parameters)
     values, vectors = np.linalg.eigh(jacobian.T @ jacobian)
     flat = values < values.max() * FLAT
-    squares = vectors**2
-    deviations: Numbers = np.sqrt(variance * (squares[:, ~flat] / values[~flat]).sum(axis=1))
-    deviations[squares[:, flat].sum(axis=1) > FLAT] = np.inf
-    return deviations
+    sharp = vectors[:, ~flat]
+    covariance: Numbers = variance * (sharp / values[~flat]) @ sharp.T
+    unknown = (vectors[:, flat] ** 2).sum(axis=1) > FLAT
+    covariance[unknown, unknown] = np.inf
+    return covariance
 
 
 def profile_text(found: Fit, source: str) -> str:
@@ -301,4 +307,19 @@ def profile_text(found: Fit, source: str) -> str:
             by_path.setdefault(tuple(path), []).append(line)
     for section, settings in sorted(by_path.items()):
         lines += ["", "[" + ".".join(f'"{name}"' for name in section) + "]", *settings]
+    determined = [each.parameter for each in found.constants if each.determined]
+    lines += [
+        "",
+        "# The covariance of the logarithms of these constants; one may stand in several places.",
+        "[uncertainty]",
+        "constants = [",
+        *(f"    {json.dumps(['.'.join(each) for each in one.targets])}," for one in determined),
+        "]",
+        "covariance = [",
+        *(
+            f"    [{', '.join(f'{each:.3g}' for each in row)}],"
+            for row in found.covariance.tolist()
+        ),
+        "]",
+    ]
     return "\n".join(lines) + "\n"

@@ -66,7 +66,7 @@ class Level:
     def bandwidth_of(self, members: int) -> float:
         """Bytes/s of each of so many devices, if all of them communicate."""
         larger = [bandwidth for devices, bandwidth in self.group_bandwidths if devices >= members]
-        return min(*larger, self.bandwidth, self.bandwidth) / self.oversubscription
+        return min([*larger, self.bandwidth]) / self.oversubscription
 
     @property
     def transfer_bandwidth(self) -> float:

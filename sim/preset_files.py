@@ -62,10 +62,19 @@ def read_toml(field: str, path: Path | str) -> Table:
 @cache
 def fitted_settings(kind: str) -> Mapping[str, Table]:
     """The shipped constants that `bfpp fit` found, for `clusters` or `implementations`, by name."""
-    path = PRESETS / "fitted.toml"
-    table = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    settings: Mapping[str, Table] = table.get(kind, {})
+    settings: Mapping[str, Table] = _fitted().get(kind, {})
     return settings
+
+
+@cache
+def fitted_uncertainty() -> Table:
+    """The shipped constants that were fitted together, and their logarithms' covariance."""
+    return _fitted().get("uncertainty") or {"constants": [], "covariance": []}
+
+
+def _fitted() -> Table:
+    path = PRESETS / "fitted.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def require_keys(

@@ -1,20 +1,22 @@
 """How sure a predicted step time is, and what it leaves out.
 
-A prediction's 80 % interval is log-normal. Its variance is that of the constants, each by what
-the step time changes where it is one deviation worse (`presets/deviations.toml`), and what
-constants do not explain of published runs of its kind (`presets/residuals.toml`). A step of one
-deviation, not a slope: a host that is just fast enough has none, and yet decides.
+Each end of a prediction's 80 % interval is as far from it, in logarithms, as all constants together
+make it: each by what the step time changes where that one is at the end of its own 80 %
+(`presets/deviations.toml`), and by what constants do not explain of published runs of its kind
+(`presets/residuals.toml`). Such steps, and not slopes, for the two ends apart: a host that is just
+fast enough has no slope; slower, it lengthens the step, and faster, it shortens nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import exp, hypot, log
+from math import exp, hypot, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from bfpp.schedules import Layout
 from bfpp.schedules.columns import Seconds
@@ -25,8 +27,10 @@ from bfpp.sim.memory import GIGABYTE
 from bfpp.sim.network import INTER_NODE, INTRA_NODE, NETWORK, NVLINK, PCIE
 from bfpp.sim.parameters import Change, changed, numbers
 from bfpp.sim.physical import PhysicalCosts
-from bfpp.sim.preset_files import PRESETS, Table, read_toml
+from bfpp.sim.preset_files import PRESETS, Table, fitted_uncertainty, read_toml
 from bfpp.traces.timeline import Timeline
+
+Matrix = npt.NDArray[np.float64]
 
 QUANTILE = 1.2816
 """Standard deviations on each side of a normal distribution's middle 80 %."""
@@ -85,40 +89,111 @@ def interval(
     """The interval of a predicted step time; with the shipped residuals by default."""
     known = shipped_residuals() if residuals is None else residuals
     residual = known.get(str(kind_of(physical, timeline.graph.layout)), known[ANY])
-    return around(timeline.step_time, constants_deviation(timeline, physical), residual)
+    return around(timeline.step_time, constants_spread(timeline, physical), residual)
 
 
-def around(step_time: float, of_constants: float, residual: float) -> Interval:
-    """The interval by the two deviations of the logarithm."""
-    factor = exp(QUANTILE * hypot(of_constants, residual))
-    return Interval(step_time / factor, step_time * factor)
+class Spread(NamedTuple):
+    """How far the ends of an 80 % interval are from the prediction, in logarithms."""
+
+    faster: float
+    slower: float
+
+    def of(self, distance: float) -> float:
+        """The end on the side of a logarithm of measured over predicted seconds."""
+        return self.slower if distance > 0 else self.faster
+
+    def wider(self, residual: float) -> Spread:
+        """The same with a standard deviation that no constant explains."""
+        faster, slower = (hypot(each, QUANTILE * residual) for each in self)
+        return Spread(faster, slower)
 
 
-def constants_deviation(
-    timeline: Timeline, physical: PhysicalCosts, *, fitted: bool = True
-) -> float:
-    """The standard deviation of the step time's logarithm that the constants make.
+def around(step_time: float, of_constants: Spread, residual: float) -> Interval:
+    """The interval by what the constants make, and by a deviation that they do not explain."""
+    faster, slower = of_constants.wider(residual)
+    return Interval(step_time * exp(-faster), step_time * exp(slower))
+
+
+def constants_spread(timeline: Timeline, physical: PhysicalCosts, *, fitted: bool = True) -> Spread:
+    """What the constants make of an 80 % interval.
 
     Not `fitted`: as if none had been fitted on this cluster.
     """
-    return float(np.linalg.norm(constants_changes(timeline, physical, fitted=fitted)))
+    faster, slower = (
+        float(np.linalg.norm(constants_changes(timeline, physical, deviations, fitted=fitted)))
+        for deviations in (-QUANTILE, QUANTILE)
+    )
+    return Spread(faster, slower)
 
 
 def constants_changes(
-    timeline: Timeline, physical: PhysicalCosts, *, fitted: bool = True
+    timeline: Timeline, physical: PhysicalCosts, deviations: float, *, fitted: bool = True
 ) -> Seconds:
-    """What each constant, one deviation worse, adds to the logarithm of the step time.
+    """What the constants, so many deviations worse, add to the logarithm of the step time.
 
-    Those of two runs on a cluster, with the same software, are of the same constants.
+    One after the other where they are independent; those that were fitted together, in combinations
+    that are. Changes of two runs on a cluster, with the same software, are of the same constants.
     """
-    tables = _deviations()
-    known = tables[USUAL] | (tables.get(physical.cluster.name, {}) if fitted else {})
-    changes = [
-        log(simulate(timeline.graph, _worse(physical, path, known[usual])).step_time)
+    tables, together = _deviations(), _fitted_together(physical) if fitted else {}
+    known = tables[USUAL] | (tables.get(physical.cluster.name, {}) if fitted else {}) | together
+    paths = [
+        (path, usual)
         for path, value in numbers(physical)
         if (usual := _usual_path(physical, path)) in known and value
     ]
-    return np.array(changes) - log(timeline.step_time)
+    changes = [
+        log(simulate(timeline.graph, _worse(physical, path, deviations * known[usual])).step_time)
+        for path, usual in paths
+    ]
+    combined: Seconds = (np.array(changes) - log(timeline.step_time)) @ _combinations(
+        physical, [path if path in together else () for path, _ in paths]
+    )
+    return combined
+
+
+Path = tuple[str, ...]
+"""The names of the fields that lead to a number in the costs."""
+
+
+def _places(physical: PhysicalCosts) -> dict[Path, int]:
+    """Which of the constants that were fitted together is where in these costs."""
+    named = {
+        ("clusters", physical.cluster.name): "cluster",
+        ("implementations", physical.implementation.name): "implementation",
+    }
+    return {
+        (part, *inner): number
+        for number, targets in enumerate(fitted_uncertainty()["constants"])
+        for kind, name, *inner in (target.split(".") for target in targets)
+        if (part := named.get((kind, name)))
+    }
+
+
+def _fitted_together(physical: PhysicalCosts) -> dict[Path, float]:
+    """The standard errors of the constants that were fitted together, by where they are."""
+    covariance = fitted_uncertainty()["covariance"]
+    return {path: sqrt(covariance[at][at]) for path, at in _places(physical).items()}
+
+
+def _combinations(physical: PhysicalCosts, paths: Sequence[Path]) -> Matrix:
+    """Independent combinations of constants that get worse together, those fitted by their places.
+
+    The square root of their correlations: of two in which a share is larger where a time is
+    longer, one is better where the other is worse.
+    """
+    places, covariance = _places(physical), np.array(fitted_uncertainty()["covariance"])
+    correlations = np.eye(len(paths))
+    chosen = [number for number, path in enumerate(paths) if path]
+    if chosen:
+        at = [places[paths[number]] for number in chosen]
+        sign = np.array([1 if _grows(paths[number]) else -1 for number in chosen])
+        deviation = np.sqrt(covariance.diagonal())[at] * sign
+        correlations[np.ix_(chosen, chosen)] = covariance[np.ix_(at, at)] / np.outer(
+            deviation, deviation
+        )
+    values, vectors = np.linalg.eigh(correlations)
+    root: Matrix = vectors * np.sqrt(np.maximum(values, 0.0))
+    return root
 
 
 def _usual_path(physical: PhysicalCosts, path: tuple[str, ...]) -> tuple[str, ...]:
@@ -129,11 +204,14 @@ def _usual_path(physical: PhysicalCosts, path: tuple[str, ...]) -> tuple[str, ..
 
 
 def _worse(physical: PhysicalCosts, path: tuple[str, ...], deviation: float) -> CostModel:
-    """The costs where one constant is one deviation worse: a time longer, a share smaller."""
-    grows = not path[-1].endswith(("efficiency", "bandwidth"))
-    return changed(
-        physical, Change(".".join(path), exp(deviation if grows else -deviation), is_factor=True)
-    )
+    """The costs where one constant is so much worse: a time longer, a share smaller."""
+    factor = exp(deviation if _grows(path) else -deviation)
+    return changed(physical, Change(".".join(path), factor, is_factor=True))
+
+
+def _grows(path: Path) -> bool:
+    """Whether a constant is worse where it is larger: a time, and not a share."""
+    return not path[-1].endswith(("efficiency", "bandwidth"))
 
 
 @cache

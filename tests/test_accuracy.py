@@ -14,15 +14,18 @@ from bfpp.schedules import Degrees, Sharding, build_graph, find_schedule
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants
 from bfpp.sim.engines import simulate
-from bfpp.sim.implementation import CURRENT, MEGATRON
+from bfpp.sim.implementation import CURRENT, MEGATRON, PAPER
 from bfpp.sim.model import load_model
 from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.preset_files import fitted_uncertainty
 from bfpp.sim.published import sources
 from bfpp.sim.uncertainty import (
     ANY,
     QUANTILE,
+    Spread,
     around,
-    constants_deviation,
+    constants_changes,
+    constants_spread,
     interval,
     kind_of,
     not_modelled,
@@ -69,22 +72,43 @@ def test_an_interval_is_around_the_step_time():
     timeline, costing = step()
     found = interval(timeline, costing)
     assert found.low < timeline.step_time < found.high
-    assert found.low * found.high == pytest.approx(timeline.step_time**2)
+    spread = constants_spread(timeline, costing)
+    residual = shipped_residuals()[str(kind_of(costing, timeline.graph.layout))]
+    assert found == around(timeline.step_time, spread, residual)
     assert timeline.step_time in found
     assert 1.01 * found.high not in found
 
 
 def test_four_fifths_of_a_normal_distribution_are_inside():
     drawn = np.exp(np.random.default_rng(0).normal(0, np.hypot(0.03, 0.04), 20_000))
-    inside = np.mean([seconds in around(1.0, 0.03, 0.04) for seconds in drawn])
+    constants = Spread(0.03 * QUANTILE, 0.03 * QUANTILE)
+    inside = np.mean([seconds in around(1.0, constants, 0.04) for seconds in drawn])
     assert inside == pytest.approx(0.8, abs=0.01)
-    assert around(1.0, 0.3, 0.0).high == pytest.approx(np.exp(0.3 * QUANTILE))
+    assert around(1.0, Spread(0.1, 0.3), 0.0).high == pytest.approx(np.exp(0.3))
+    assert around(1.0, Spread(0.1, 0.3), 0.0).low == pytest.approx(np.exp(-0.1))
 
 
 def test_constants_that_were_fitted_are_surer():
     timeline, costing = step(tp=2, cluster="dgx1-v100", implementation=MEGATRON)
-    fitted = constants_deviation(timeline, costing)
-    assert fitted < constants_deviation(timeline, costing, fitted=False) / 2
+    fitted = constants_spread(timeline, costing).slower
+    assert fitted < constants_spread(timeline, costing, fitted=False).slower / 2
+
+
+def test_constants_that_were_fitted_together_are_doubted_together(monkeypatch):
+    """Products that are faster go with longer waits: the fit knows their sum better than either."""
+    timeline, costing = step(cluster="dgx1-v100", implementation=MEGATRON, model=SMALL)
+    together = constants_spread(timeline, costing)
+    places = fitted_uncertainty()["constants"]
+    covariance = np.array(fitted_uncertainty()["covariance"])
+    assert np.linalg.eigvalsh(covariance).min() > 0
+    assert len(places) == len(covariance)
+    alone = {"constants": places, "covariance": np.diag(covariance.diagonal()).tolist()}
+    monkeypatch.setattr("bfpp.sim.uncertainty.fitted_uncertainty", lambda: alone)
+    assert together.slower < 0.9 * constants_spread(timeline, costing).slower
+    ethernet = constants_changes(
+        *step(tp=2, cluster="dgx1-v100-ethernet", implementation=PAPER), 1.0
+    )
+    assert np.isfinite(ethernet).all()
 
 
 def test_a_host_that_is_just_fast_enough_makes_a_step_unsure():
@@ -93,10 +117,11 @@ def test_a_host_that_is_just_fast_enough_makes_a_step_unsure():
         cluster = load_cluster("dgx-h100")
         cluster = replace(cluster, device=replace(cluster.device, host_seconds=host))
         timeline, costing = step(tp=1, cluster=cluster, model=SMALL)
-        found.append((timeline.step_time, constants_deviation(timeline, costing)))
+        found.append((timeline.step_time, constants_spread(timeline, costing)))
     (fast, sure), (enough, unsure) = found
     assert enough < 1.05 * fast
-    assert unsure > 2 * sure
+    assert unsure.slower > 2 * sure.slower
+    assert unsure.slower > 2 * unsure.faster
 
 
 def test_kinds_are_told_apart():

@@ -78,7 +78,13 @@ def test_leaving_out_a_group_predicts_it_by_the_others(made_up):
 
 def test_a_profile_is_read_as_it_was_written(made_up):
     found = fit(made_up, cross_validate=False)
-    profile = read_constants("profile", tomllib.loads(profile_text(found, "a table")))
+    table = tomllib.loads(profile_text(found, "a table"))
+    profile = read_constants("profile", table)
+    determined = [each for each in found.constants if each.determined]
+    deviations = [each.standard_error / each.value for each in determined]
+    covariance = np.array(table["uncertainty"]["covariance"])
+    assert np.sqrt(covariance.diagonal()) == pytest.approx(deviations, rel=0.01)
+    assert len(table["uncertainty"]["constants"]) == len(determined)
     ring = load_cluster("dgx1-v100", profile.clusters).level("inter_node").ring_efficiency
     slowdown = with_fitted(profile.implementations)["paper"].overlap_slowdown
     values = {each.parameter.name: each.value for each in found.constants}

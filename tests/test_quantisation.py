@@ -272,7 +272,7 @@ def test_rows_to_experts_and_their_gradients_back_are_sent_quantised(beside):
     [
         ({"precision": "mxfp8"}, "precision", "no peak for mxfp8"),
         ({"precision": "fp8-delayed", "cluster": "dgx-a100"}, "precision", "no peak for fp8"),
-        ({"precision": "fp8"}, "precision", "is not one of"),
+        ({"precision": "fp6"}, "precision", "is not one of"),
         ({"quantised_weights": True}, "quantised_weights", "needs a precision"),
         ({"quantised_dispatch": True}, "quantised_dispatch", "needs a precision"),
     ],

@@ -64,12 +64,16 @@ def test_llama_405b_in_8_bits_takes_as_long_as_published():
     systems = ("DGX-H100", "DGX-B200")
     runs = [each for each in SAID if each.family == "LLAMA3.1_405B" and each.system in systems]
     assert len(runs) == 7
+    assert all(each.precision.startswith("FP8") for each in runs)
+    tokens = {}
     for each in runs:
-        assert each.precision.startswith("FP8")
-        physical = each.experiment.require_physical()
-        timeline = simulate(each.experiment.graph(), physical)
-        predicted = predict(timeline, physical)["tokens_per_second_per_gpu"]
-        assert predicted == pytest.approx(each.tokens_per_second_per_gpu, rel=0.12)
+        said = str(each.published)
+        if said not in tokens:
+            physical = each.experiment.require_physical()
+            timeline = simulate(each.experiment.graph(), physical)
+            tokens[said] = predict(timeline, physical)["tokens_per_second_per_gpu"]
+        assert tokens[said] == pytest.approx(each.tokens_per_second_per_gpu, rel=0.12)
+    assert len(tokens) == 3
 
 
 def test_the_small_qwen_has_the_published_parameters():

@@ -95,7 +95,7 @@ class Key(NamedTuple):
 
 
 class Fastest(NamedTuple):
-    """The fastest configuration that fits, and what one deviation of each constant adds to it."""
+    """The fastest configuration that fits, and what constants at their worse ends add to it."""
 
     outcome: Outcome
     changes: Seconds
@@ -147,7 +147,7 @@ def search(problem: Problem, variant: Variant, has_pipeline: bool) -> Fastest | 
         return None
     known, configuration = evaluation_of(problem), best[0].configuration
     physical, graph = known.physical(configuration), known.graph_of(configuration)
-    return Fastest(best[0], constants_changes(simulate(graph, physical), physical))
+    return Fastest(best[0], constants_changes(simulate(graph, physical), physical, QUANTILE))
 
 
 def _is_tried(configuration: Configuration) -> bool:
@@ -176,7 +176,7 @@ class Lead(NamedTuple):
 def lead(one: Fastest, other: Fastest) -> Lead:
     """By how much one is faster; what both depend on alike makes no difference."""
     ratio = other.outcome.step_time / one.outcome.step_time
-    factor = exp(QUANTILE * float(np.linalg.norm(one.changes - other.changes)))
+    factor = exp(float(np.linalg.norm(one.changes - other.changes)))
     return Lead(ratio - 1, ratio / factor - 1, ratio * factor - 1)
 
 
