@@ -39,5 +39,5 @@ $(VENV)/runtime: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/development: $(BIN)/python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[torch,search,dev]'
+	$(INSTALL) --editable '.[torch,schedule,search,dev]'
 	@touch $@ $(VENV)/runtime

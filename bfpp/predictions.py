@@ -159,6 +159,7 @@ def _about(model: CostModel) -> About:
     costs = {**vars(model)}
     costs |= asdict(costs["degrees"]) if "degrees" in costs else {}
     named = {name: getattr(value, "name", value) for name, value in costs.items()}
+    named = {name: str(it).lower() if isinstance(it, bool) else it for name, it in named.items()}
     return {name: value for name, value in named.items() if isinstance(value, str | int | float)}
 
 

@@ -479,11 +479,13 @@ class Experiment:
     def _stages(self) -> int:
         """How many stages there are: a looped schedule's, as a cut says unless loops are given."""
         loops = self.loops or self.rule.loops
-        if self.rule.looped and self.loops is None and self.cut is not None:
+        if not self.rule.looped:
+            return len(self.rule.placement(self.pp, loops))
+        if self.loops is None and self.cut is not None:
             given = given_cut(self.cut, self.transformer.prediction_modules)
             if given is not None and len(given) % self.pp == 0:
                 return len(given)
-        return len(self.rule.placement(self.pp, loops))
+        return self.pp * loops
 
     @cached_property
     def _cut(self) -> tuple[int, ...] | None:

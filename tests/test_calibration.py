@@ -62,7 +62,7 @@ def test_a_run_that_sleeps_takes_as_long_as_predicted(tmp_path, profile, answer)
     for schedule in ("breadth-first", "zb1p"):
         words = [schedule, "--pp", 4, "--loops", 2, "--microbatches", 4]
         predicted = answer("simulate", *words, "--profile", slow)["step_time"]
-        runs = answer("run", *words, "--sleep", slow, "--steps", 5)["step_times"]
+        runs = answer("run", *words, "--sleep", slow, "--steps", 3)["step_times"]
         assert predicted > 8 * (0.01 + 0.03)
         assert 0.8 * predicted < min(runs) < 1.5 * predicted
 

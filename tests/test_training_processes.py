@@ -61,7 +61,7 @@ def job_of(name: str, sharding: Sharding, ranks: int, replicas: int) -> Job:
 def jobs() -> Iterator[tuple[str, Job]]:
     """Every schedule in every sharding that it can be run in, and some in every cut."""
     everywhere = ("1f1b", "depth-first", "breadth-first")
-    chosen = [*product(CUTS + OTHER_CUTS, everywhere, Sharding)]
+    chosen = [*product(CUTS, everywhere, Sharding), *product(OTHER_CUTS, everywhere[2:], Sharding)]
     for at, (name, sharding) in enumerate(product(registered_schedules(), Sharding)):
         if name not in everywhere:
             chosen.append((CUTS[at % 2], name, sharding))
@@ -173,7 +173,7 @@ def test_replicas_begin_together_what_they_do_together(ran: dict[str, Ran]) -> N
 
 
 def test_the_step_time_is_that_of_the_timeline(ran: dict[str, Ran]) -> None:
-    for case in ("breadth-first none 4x1", "depth-first full 2x1"):
+    for case in ("breadth-first none 4x1", "breadth-first full 2x1"):
         job, told = JOBS[case], ran[case]
         seconds = sorted(report.seconds for report in told.reports)
         timeline = timeline_of(told.columns, job.plan().graph)

@@ -23,6 +23,9 @@ TURN = 0.3
 
 THREADS = 2
 
+TOLERANCE = 1e-9
+"""What sums of seconds are rounded by."""
+
 Codes = npt.NDArray[np.int64]
 
 Progress = Callable[[float, float], None]
@@ -56,7 +59,7 @@ def search(
 
     It ends where nothing can be better.
     """
-    begun, bound = time.monotonic(), lower_bound(problem).seconds * (1 + 1e-9)
+    begun, bound = time.monotonic(), lower_bound(problem).seconds * (1 + TOLERANCE)
 
     def over() -> float:
         if best() <= bound:

@@ -14,13 +14,17 @@ from bfpp.schedules.given_orders import GivenOrders
 from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.bounds import Bound, lower_bound
+from bfpp.sim.synthesis.exact import is_available, solve
 from bfpp.sim.synthesis.memory import FIELD, Limits, Memory, memory_of
 from bfpp.sim.synthesis.placements import Board, boards
 from bfpp.sim.synthesis.problem import Problem, Words, priced
-from bfpp.sim.synthesis.search import Progress, search
+from bfpp.sim.synthesis.search import TOLERANCE, Found, Progress, search
 
 ROUNDS = 3
 """How often memory limits are tightened where a prediction needs more than was reckoned."""
+
+SHARE_OF_PROOF = 1 / 3
+"""Of the time, for what CP-SAT proves where it is installed."""
 
 TITLE = "synthesised"
 
@@ -130,10 +134,12 @@ class _Search:
         rules = [self._predicted(rule) for rule in self.board.rules()]
         fitting = [each for each in rules if each.fits]
         starts = [words for rule in rules if (words := self._words(rule.experiment))]
-        problem, candidates = self.problem, [*fitting]
+        problem, candidates, met = self.problem, [*fitting], list[Found]()
+        proves = is_available(problem)
+        seeking = seconds * (1 - SHARE_OF_PROOF if proves else 1)
         for left in reversed(range(ROUNDS)):
             within = [words for words in starts if problem.within(words)]
-            met = search(problem, within, seconds / (left + 1), progress=progress)
+            met = search(problem, within, seeking / (left + 1), progress=progress)
             found = [self._predicted(self._experiment(each.words)) for each in met]
             candidates += (each for each in found if each.fits)
             if all(each.fits for each in found) and found:
@@ -142,13 +148,19 @@ class _Search:
             problem = problem.limited(problem.limits - over)
         if not candidates:
             raise InvalidConfiguration(FIELD, "no order was found that keeps to it")
+        bound = lower_bound(self.problem)
+        if proves and met and met[0].seconds > bound.seconds * (1 + TOLERANCE):
+            proven, words = solve(self.problem, met[0], seconds * SHARE_OF_PROOF)
+            bound = max(bound, proven)
+            better = self._predicted(self._experiment(words))
+            candidates += [better] if better.fits else []
         best = min(candidates, key=_step_time)
         rule = min(fitting, key=_step_time, default=None)
         return Synthesis(
             best.experiment,
             self.board.name,
             best.step_time,
-            lower_bound(self.problem),
+            bound,
             rule.experiment if rule else None,
             rule.step_time if rule else None,
         )
