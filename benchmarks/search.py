@@ -26,13 +26,13 @@ RUNS = 3
 EVALUATE = f"""
 import json, sys, time
 from importlib import import_module
-from importlib.util import find_spec
+from pathlib import Path
 sys.path.insert(0, "")
-house = "bfpp." if find_spec("bfpp.sim") else ""
+house = "bfpp." if Path("bfpp", "sim").is_dir() else ""
 search, model, cluster = (
     import_module(house + "sim." + name) for name in ("search", "model", "cluster")
 )
-apart = find_spec(house + "sim.evaluation")
+apart = Path("sim", "evaluation.py").exists()
 evaluate = (import_module(house + "sim.evaluation") if apart else search).evaluate
 problem = search.Problem(
     model.load_model("{MODEL}"), cluster.load_cluster("{CLUSTER}"), {GPUS}, ({BATCH},), {SCHEDULES}
