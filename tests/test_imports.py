@@ -35,6 +35,7 @@ ALLOWED_WITHIN = {
     "schedules/graph": {"networkx"},
     "schedules/validity": {"networkx"},
     "sim/executors": {"distributed", "submitit"},
+    "sim/synthesis/exact": {"ortools"},
     "sim/fit": {"scipy"},
     "executor/calibration/fitting": {"scipy"},
     "bfpp/found": {"pyarrow"},

@@ -179,11 +179,14 @@ def meanwhile(condition: Callable[[], object], work: Callable[[], None]) -> Iter
 
 
 def ended(process: subprocess.Popen[str], pids: Mapping[int, int]) -> tuple[str, str]:
-    """What it printed, once it and its processes are gone."""
+    """What it printed, once it and its processes are gone.
+
+    Those that it had only just started end by themselves, once they see that it is gone.
+    """
     since = time.monotonic()
     output, errors = process.communicate(timeout=60)
     assert time.monotonic() - since < 2 * SOON, errors
-    assert alive(list(pids.values())) == []
+    wait_for(lambda: not alive(list(pids.values())), SOON)
     return output, errors
 
 

@@ -33,6 +33,8 @@ from bfpp.sim.synthesis.search import replayed, search
 
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
 SOON = 0.2
+LONGER = (SOON, 2.0, 20.0)
+"""Until it is found: on a busy machine, little is tried in a second."""
 
 
 class OfStages:
@@ -123,7 +125,8 @@ def test_no_order_beats_the_bound_and_the_best_one_is_found(problem: Problem) ->
     """Against all orders of small problems."""
     best = least(problem)
     assert lower_bound(problem).seconds <= best * (1 + 1e-9)
-    assert search(problem, [], SOON)[0].seconds == pytest.approx(best)
+    found = (search(problem, [], seconds)[0].seconds for seconds in LONGER)
+    assert any(seconds == pytest.approx(best) for seconds in found)
 
 
 @pytest.mark.parametrize("limit", [4, 8])
@@ -137,10 +140,14 @@ def test_a_bound_that_a_rule_reaches_is_reached(limit: int) -> None:
 
 def test_less_memory_than_any_rule_keeps() -> None:
     """27 is the work; the least step time for two micro-batches a rank, by CP-SAT, is 41."""
-    found = synthesize(Experiment("1f1b", pp=4, microbatches=8), memory_limit=2, seconds=3.0)
-    assert found.rule is None
-    assert 37 <= found.bound.seconds <= 41 + 1e-6
-    assert 41 <= found.step_time <= 43
+    experiment = Experiment("1f1b", pp=4, microbatches=8)
+    for seconds in LONGER:
+        found = synthesize(experiment, memory_limit=2, seconds=seconds)
+        assert found.rule is None
+        assert 37 <= found.bound.seconds <= 41 + 1e-6
+        if found.step_time == 41:
+            return
+    raise AssertionError(found)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
