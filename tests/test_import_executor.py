@@ -53,8 +53,8 @@ def test_an_imported_step_is_the_one_that_the_executor_measured(tmp_path, name):
     found = imported([recorded(json.loads(text)) for text in texts])
     assert found.step_time == pytest.approx(own.step_time, rel=0.03)
     for rank in range(2):
-        # The median: on a busy machine, the host may stand still within some pass.
-        computed = np.median(passes(found, rank) / passes(own, rank))
-        assert 0.8 < computed < 1.01
+        # On a busy machine, the host may stand still within any pass: the least disturbed counts.
+        computed = passes(found, rank) / passes(own, rank)
+        assert 0.8 < computed.max() < 1.02
     assert found.about["clocks"] == "as in the traces"
     assert "transfer" not in str(found.about["not_measured"])
