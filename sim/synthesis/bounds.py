@@ -87,7 +87,7 @@ def _work(problem: Problem, ways: _Ways, rank: int, stages: np.ndarray) -> float
 def _kept_work(problem: Problem, rank: int, stages: np.ndarray, kind: int) -> float:
     """The most seconds of passes of a kind, of micro-batches that a rank keeps at once."""
     seconds, sizes = problem.seconds[kind, stages], problem.sizes[stages]
-    room, total = problem.limits[rank] * (1 + 1e-9), 0.0
+    room, total = problem.room[rank], 0.0
     for at in np.argsort(-seconds / np.maximum(sizes, 1e-300)):
         count = min(problem.microbatches, room / sizes[at]) if sizes[at] else problem.microbatches
         if len(stages) == 1:
@@ -103,7 +103,7 @@ def _memory(problem: Problem, ways: _Ways, rank: int, stages: np.ndarray) -> flo
     limit, microbatches = problem.limits[rank], problem.microbatches
     area = microbatches * float((sizes * kept).sum())
     # Micro-batches come and go one after the other: the rank is not full from the start.
-    most = np.floor(limit / sizes.max() * (1 + 1e-9))
+    most = np.floor(problem.room[rank] / sizes.max())
     if sizes.min() == sizes.max() and most <= microbatches * len(stages):
         limit = most * sizes.max()
         ramps = seconds[0].min() + seconds[-1].min()

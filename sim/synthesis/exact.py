@@ -110,7 +110,7 @@ class _Posed:
         last = problem.layout.stages * (len(problem.operations) - 1)
         kept, sizes = [], []
         for stage in stages.tolist():
-            share = problem.sizes[stage] / (problem.limits[rank] * (1 + 1e-9))
+            share = problem.sizes[stage] / problem.room[rank]
             for first, then in zip(self.start[stage], self.start[last + stage], strict=True):
                 end = then + self.lengths[last + stage]
                 size = self.model.new_int_var(0, self.horizon, "")

@@ -47,16 +47,33 @@ def next_of(code, stages):
 
 
 @njit(cache=True, nogil=True)
+def hand_on(problem, code, microbatch, end, sent, arrived):
+    """Send what a pass that ends hands on; the stage that needs it, or -1.
+
+    `sent` holds when each channel is free, `arrived` when each pass has what it needs.
+    """
+    stages = len(problem.rank)
+    after = next_of(code, stages)
+    if after < 0:
+        return -1
+    lane = problem.channel[code]
+    if lane >= 0:
+        sent[lane] = max(sent[lane], end) + problem.arrival[code]
+        end = sent[lane]
+    arrived[after, microbatch] = end
+    return after % stages
+
+
+@njit(cache=True, nogil=True)
 def dispatch(problem, keys, patience, room, words):
     """Fill the words: each rank in turn runs the pass of the least start, times patience, less key.
 
     `room` is what each stage's forward pass leaves free of its rank's limit. Returns the time of
     the last end, infinite where passes wait for room for ever.
     """
-    rank, seconds, arrival, channel, size, limit, microbatches, kinds = (
+    rank, seconds, channel, size, limit, microbatches, kinds = (
         problem.rank,
         problem.seconds,
-        problem.arrival,
         problem.channel,
         problem.size,
         problem.limit,
@@ -118,14 +135,9 @@ def dispatch(problem, keys, patience, room, words):
         elif kind == kinds - 1:
             kept[first] -= size[stage]
         stale[first] = True
-        after = next_of(code, stages)
-        if after >= 0:
-            lane = channel[code]
-            if lane >= 0:
-                sent[lane] = max(sent[lane], end) + arrival[code]
-                end = sent[lane]
-            arrived[after, microbatch] = end
-            stale[rank[after % stages]] = True
+        receiver = hand_on(problem, code, microbatch, end, sent, arrived)
+        if receiver >= 0:
+            stale[rank[receiver]] = True
     return free.max()
 
 
@@ -153,10 +165,9 @@ def replay(problem, words, lengths, start, bound, place):
     `bound` says by what a start is: the pass before it on its rank (`RANK`), or what it needs
     (`DATA`); `place` holds where each pass of a micro-batch is in its rank's word.
     """
-    rank, seconds, arrival, channel, limit, microbatches, kinds = (
+    rank, seconds, channel, limit, microbatches, kinds = (
         problem.rank,
         problem.seconds,
-        problem.arrival,
         problem.channel,
         problem.limit,
         problem.microbatches,
@@ -200,14 +211,9 @@ def replay(problem, words, lengths, start, bound, place):
                 at[here] += 1
                 left -= 1
                 moved = True
-                after = next_of(code, stages)
-                if after >= 0:
-                    lane = channel[code]
-                    if lane >= 0:
-                        sent[lane] = max(sent[lane], end) + arrival[code]
-                        end = sent[lane]
-                    arrived[after, microbatch] = end
-                    waiting[rank[after % stages]] = True
+                receiver = hand_on(problem, code, microbatch, end, sent, arrived)
+                if receiver >= 0:
+                    waiting[rank[receiver]] = True
     return free.max() if left == 0 else inf
 
 

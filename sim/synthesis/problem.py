@@ -17,6 +17,9 @@ from bfpp.sim.synthesis import kernels
 Words = list[list[int]]
 """The passes of each rank in its order, as numbers: kind x stages + stage."""
 
+TOLERANCE = 1e-9
+"""What sums of seconds and of sizes are rounded by."""
+
 WHOLE = (Operation.FORWARD, Operation.BACKWARD)
 HALVES = (Operation.FORWARD, Operation.BACKWARD_INPUT, Operation.BACKWARD_WEIGHT)
 TRANSFERS = (Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS)
@@ -53,6 +56,11 @@ class Problem:
         return len(self.operations) == len(HALVES)
 
     @cached_property
+    def room(self) -> Seconds:
+        """The limits, and what rounding may add to what is kept."""
+        return self.limits * (1 + TOLERANCE)
+
+    @cached_property
     def held(self) -> Flags:
         """By rank and stage: whether it is there."""
         held: Flags = self.layout.rank_of_stage == np.arange(self.layout.pp)[:, None]
@@ -74,14 +82,13 @@ class Problem:
         channel[0, :-1] = rank[:-1] * self.layout.pp + rank[1:]
         channel[1, 1:] = self.layout.pp**2 + rank[1:] * self.layout.pp + rank[:-1]
         channel[:2][self.transfers == 0] = NONE
-        room = 1 + 1e-9  # sums of sizes are rounded
         return kernels.Arrays(
             rank,
             self.seconds.ravel(),
             arrival.ravel(),
             channel.ravel(),
             self.sizes,
-            self.limits * room,
+            self.room,
             self.microbatches,
             len(self.operations),
         )
@@ -139,7 +146,7 @@ class Problem:
 
     def within(self, words: Words) -> bool:
         """Whether these words keep to the limits."""
-        return bool((self.kept(words) <= self.limits * (1 + 1e-9)).all())
+        return bool((self.kept(words) <= self.room).all())
 
     def limited(self, limits: Seconds) -> Problem:
         """The same with other limits."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bfpp.sim.synthesis import kernels
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.problem import Problem, Words
+from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
 
 SHARE_OF_KEYS = 0.5
 """Of the time, before words are moved."""
@@ -22,9 +22,6 @@ TURN = 0.3
 """Seconds between looks at the clock."""
 
 THREADS = 2
-
-TOLERANCE = 1e-9
-"""What sums of seconds are rounded by."""
 
 Codes = npt.NDArray[np.int64]
 

@@ -17,8 +17,8 @@ from bfpp.sim.synthesis.bounds import Bound, lower_bound
 from bfpp.sim.synthesis.exact import is_available, solve
 from bfpp.sim.synthesis.memory import FIELD, Limits, Memory, memory_of
 from bfpp.sim.synthesis.placements import Board, boards
-from bfpp.sim.synthesis.problem import Problem, Words, priced
-from bfpp.sim.synthesis.search import TOLERANCE, Found, Progress, search
+from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words, priced
+from bfpp.sim.synthesis.search import Found, Progress, search
 
 ROUNDS = 3
 """How often memory limits are tightened where a prediction needs more than was reckoned."""
@@ -124,7 +124,7 @@ class _Search:
     def _require_room(self) -> None:
         """All stages of a rank keep a micro-batch before its first backward pass runs there."""
         least = self.problem.held @ self.problem.sizes
-        full = np.flatnonzero(least > self.problem.limits * (1 + 1e-9))
+        full = np.flatnonzero(least > self.problem.room)
         if len(full):
             reason = f"one micro-batch alone keeps more on rank {full[0]}"
             raise InvalidConfiguration(FIELD, reason)
