@@ -28,6 +28,7 @@ from bfpp.sim.memory import rank_memories
 from bfpp.sim.synthesis import PLACEMENTS, synthesize
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.exact import solve
+from bfpp.sim.synthesis.placements import boards
 from bfpp.sim.synthesis.problem import HALVES, TRANSFERS, WHOLE, Problem, priced
 from bfpp.sim.synthesis.search import replayed, search
 
@@ -175,6 +176,17 @@ def test_what_is_proven_holds(problem: Problem) -> None:
     assert (
         best <= known.seconds * 1.01 + len(problem.seconds.ravel()) * problem.seconds.mean() / 100
     )
+
+
+def test_placements_that_are_compared_divide_a_rank_alike() -> None:
+    """Else the one with the least work would be the best."""
+    experiment = Experiment("1f1b", pp=2, microbatches=4, loops=4)
+    units = [each.layout.units for each in boards(experiment, "free", split=True)]
+    assert units == [8, 8, 8]
+    for values, field in (({"loops": 3}, "loops"), ({"units_per_stage": 2}, "units_per_stage")):
+        with pytest.raises(InvalidConfiguration) as refusal:
+            boards(experiment.changed(**values), "free", split=True)
+        assert refusal.value.field == field
 
 
 def test_limits_one_a_rank_are_kept_to() -> None:

@@ -17,8 +17,13 @@ from bfpp.sim.synthesis.problem import HALVES, WHOLE, one_of_each
 LOOPS = 2
 """Stages of a rank where there may be several and none are asked for."""
 
-PLACEMENTS = ("contiguous", "vee", "looped", "free")
+FREE = "free"
+
+PLACEMENTS = ("contiguous", "vee", "looped", FREE)
 """One stage a rank; two, down the ranks and up again; several, always down; whichever is best."""
+
+STAGES = {"contiguous": 1, "vee": 2}
+"""Of a rank, where the placement says how many."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +39,17 @@ class Board:
         """Where the stages are."""
         return self.experiment.configuration.layout
 
-    def ordered(self, title: str, orders: GivenOrders) -> Experiment:
-        """The experiment in another order."""
-        return self.experiment.changed(schedule=GivenOrders(title, orders.ranks, orders.home))
-
     def rules(self) -> Iterator[Experiment]:
         """Each registered schedule that runs on these stages, with such passes."""
+        loops, units = self.layout.loops, self.experiment.units_per_stage
+        unplaced = self.experiment.changed(units_per_stage=None)
         for rule in registered_schedules().values():
             with suppress(InvalidConfiguration):
-                loops = self.layout.loops if rule.looped else None
-                experiment = self.experiment.changed(
-                    schedule=rule, loops=loops, units_per_stage=self._units(rule.looped)
-                )
-                if self._has_same_stages(experiment) and self._has_such_passes(experiment):
+                own = {"loops": loops} if rule.looped else {"units_per_stage": units}
+                experiment = unplaced.changed(schedule=rule, **own)
+                has_same_stages = experiment.configuration.layout == self.layout
+                if has_same_stages and self._has_such_passes(experiment):
                     yield experiment
-
-    def _units(self, looped: bool) -> int | None:
-        return None if looped else self.experiment.units_per_stage
-
-    def _has_same_stages(self, experiment: Experiment) -> bool:
-        return experiment.configuration.layout == self.layout
 
     def _has_such_passes(self, experiment: Experiment) -> bool:
         if len(self.operations) == len(HALVES):
@@ -65,34 +61,33 @@ class Board:
 def boards(experiment: Experiment, placement: str, *, split: bool) -> list[Board]:
     """The experiment on the stages of a placement, or of each.
 
-    Stages that compare have the same units: one that is alone on its rank has as many as the
-    stages of a rank with several together.
+    Placements that are compared divide a rank alike: where it has fewer stages, these have more
+    units. With a model, its layers are divided.
     """
-    names = PLACEMENTS[:-1] if placement == PLACEMENTS[-1] else (placement,)
+    if placement != FREE:
+        if experiment.loops not in (None, asked := STAGES.get(placement, experiment.loops)):
+            raise InvalidConfiguration("loops", f"{placement} has {asked} stages a rank")
+        loops = experiment.loops or LOOPS
+        return [_board(experiment, placement, loops, experiment.units_per_stage, split)]
     loops = experiment.loops or LOOPS
-    if experiment.loops and placement in ("contiguous", "vee") and loops != _loops(placement, 1):
-        raise InvalidConfiguration("loops", f"{placement} has {_loops(placement, 1)} stages a rank")
-    found = []
-    for name in names:
-        stages = _placed(name, experiment.pp, loops)
-        units = experiment.units_per_stage
-        if units is None and experiment.model is None and len(names) > 1 and name == "contiguous":
-            units = LOOPS
-        operations = HALVES if split else WHOLE
-        layout = Layout(experiment.pp, experiment.microbatches, placement=stages)
-        ranks = tuple(tuple(order.tolist()) for order in one_of_each(layout, operations))
-        schedule = GivenOrders(name, ranks, layout)
-        changed = experiment.changed(schedule=schedule, loops=None, units_per_stage=units)
-        found.append(Board(name, changed, operations))
-    return found
+    if experiment.model is not None:
+        return [_board(experiment, name, loops, None, split) for name in PLACEMENTS[:-1]]
+    if experiment.units_per_stage is not None:
+        raise InvalidConfiguration("units_per_stage", f"{FREE} placements are divided by --loops")
+    if loops % STAGES["vee"]:
+        raise InvalidConfiguration("loops", f"{loops} units of a rank are no two stages of a V")
+    return [
+        _board(experiment, name, loops, loops // STAGES.get(name, loops), split)
+        for name in PLACEMENTS[:-1]
+    ]
 
 
-def _loops(placement: str, loops: int) -> int:
-    return {"contiguous": 1, "vee": 2}.get(placement, loops)
-
-
-def _placed(placement: str, pp: int, loops: int) -> tuple[int, ...]:
-    down = tuple(range(pp))
-    if placement == "vee":
-        return down + down[::-1]
-    return down * _loops(placement, loops)
+def _board(experiment: Experiment, name: str, loops: int, units: int | None, split: bool) -> Board:
+    operations = HALVES if split else WHOLE
+    down = tuple(range(experiment.pp))
+    placement = down + down[::-1] if name == "vee" else down * STAGES.get(name, loops)
+    layout = Layout(experiment.pp, experiment.microbatches, placement=placement)
+    ranks = tuple(tuple(order.tolist()) for order in one_of_each(layout, operations))
+    schedule = GivenOrders(name, ranks, layout)
+    changed = experiment.changed(schedule=schedule, loops=None, units_per_stage=units)
+    return Board(name, changed, operations)
