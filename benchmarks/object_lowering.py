@@ -246,7 +246,7 @@ def _data_tasks(
 
 @dataclass(slots=True, eq=False)
 class ObjectMeeting:
-    """The n-th run of a unit and pass, at each of its copies that has so many."""
+    """The n-th run of a unit and pass, on each copy of the unit that has an n-th run."""
 
     runs: list[ObjectRun]
     layout: Layout

@@ -1,4 +1,4 @@
-"""Orders that are sought, beside the best rule that keeps to the same limit, and beside the bound.
+"""Synthesised orders against the best schedule within the same memory limit, and the lower bound.
 
 - Even stages, one a rank: ranks, micro-batches, three published profiles of passes, and limits of
   half, one and two 1F1Bs' activations.
@@ -122,7 +122,7 @@ def run() -> Results:
     rows.append(row("drawn", uneven()))
     rows += [row(f"a V, within {name}", on_a_v(name)) for name in ("zb-v", "v-half", "v-min")]
     return Results(
-        f"Orders found in {SECONDS:g} s each, on two cores",
+        f"Synthesised orders, {SECONDS:g} s each on two cores",
         "never worse than the best rule that fits; a median gap of 3 %; 5 % better, drawn",
         rows,
         [

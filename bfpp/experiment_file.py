@@ -75,5 +75,4 @@ def comments_for_others(experiment: Experiment) -> str:
         "Megatron-LM: --pipeline-model-parallel-layout": stages["megatron_layout"],
         "torchtitan: module_fqns_per_model_part =": stages["torchtitan_modules"],
     }
-    told = (f"# {name} {json.dumps(value)}\n" for name, value in options.items() if value)
-    return "".join(told)
+    return "".join(f"# {name} {json.dumps(value)}\n" for name, value in options.items() if value)

@@ -264,6 +264,7 @@ def test_the_command_writes_what_simulate_reads(tmp_path, bfpp, answer) -> None:
     ("words", "error"),
     [
         ("--memory-limit x", "--memory-limit: 'x' is no number above 0, nor one of GB"),
+        ("--memory-limit 3B", "--memory-limit: '3B' is no number above 0, nor one of GB"),
         ("--memory-limit 2,3GB", "--memory-limit: is counted or in gigabytes, not both"),
         ("--memory-limit 40GB", "--memory-limit: in gigabytes needs --model and --cluster"),
         ("--placement vee --loops 3", "--loops: vee has 2 stages a rank"),

@@ -21,6 +21,7 @@ from bfpp.sim.experiment import Experiment
 from bfpp.sim.numbers import real
 from bfpp.sim.synthesis.memory import FIELD
 from bfpp.sim.synthesis.placements import PLACEMENTS
+from bfpp.sim.synthesis.problem import TOLERANCE
 from bfpp.sim.synthesis.synthesis import Synthesis, synthesize
 from bfpp.traces.time_axis import in_words
 
@@ -120,17 +121,15 @@ def _limits(text: str | None) -> tuple[list[float] | None, list[float] | None]:
     """What ranks may keep, counted or in gigabytes."""
     if text is None:
         return None, None
-    words = [word.strip() for word in text.split(",")]
-    in_bytes = [word.endswith(GIGABYTES) for word in words]
-    numbers = []
-    for word in words:
-        number = real(word.removesuffix("GB").removesuffix("GiB").strip())
+    limits = [limit.strip() for limit in text.split(",")]
+    in_gigabytes = {limit.endswith(GIGABYTES) for limit in limits}
+    numbers = [real(limit.removesuffix("GB").removesuffix("GiB").strip()) for limit in limits]
+    for limit, number in zip(limits, numbers, strict=True):
         if not number > 0:
-            raise InvalidConfiguration(FIELD, f"{word!r} is no number above 0, nor one of GB")
-        numbers.append(number)
-    if any(in_bytes) and not all(in_bytes):
+            raise InvalidConfiguration(FIELD, f"{limit!r} is no number above 0, nor one of GB")
+    if len(in_gigabytes) > 1:
         raise InvalidConfiguration(FIELD, "is counted or in gigabytes, not both")
-    return (None, numbers) if any(in_bytes) else (numbers, None)
+    return (None, numbers) if in_gigabytes == {True} else (numbers, None)
 
 
 def orders_text(found: Synthesis) -> str:
@@ -161,15 +160,15 @@ def _record(found: Synthesis) -> dict[str, Any]:
 def _print(found: Synthesis, path: str | None) -> None:
     rows = [
         ("step time", in_words(found.step_time)),
-        ("no order takes less than", f"{in_words(found.bound.seconds)}, by {found.bound.by}"),
-        ("gap", f"{found.gap:.2%}" if found.gap > 1e-9 else "none: no order is faster"),
+        ("lower bound", f"{in_words(found.bound.seconds)}, by {found.bound.by}"),
+        ("gap", f"{found.gap:.2%}" if found.gap > TOLERANCE else "none: no order is faster"),
     ]
     if found.rule is not None and found.rule_step_time is not None:
         gain = found.rule_step_time / found.step_time - 1
-        told = f"{found.rule.rule.name}, {in_words(found.rule_step_time)}"
-        rows.append(("best rule that fits", f"{told} ({gain:+.1%})"))
+        rule = f"{found.rule.rule.name}, {in_words(found.rule_step_time)} ({gain:+.1%})"
+        rows.append(("fastest rule within the limit", rule))
     else:
-        rows.append(("best rule that fits", "none"))
+        rows.append(("fastest rule within the limit", "none"))
     print_table(f"Order of {found.placement} stages", ("", ""), rows)
     if path:
         name = shlex.quote(path)

@@ -1,7 +1,7 @@
-"""Orders that no rule gives: sought for an experiment's costs within a memory limit, with a bound.
+"""Synthesis: search for the fastest order of passes within a memory limit, with a lower bound.
 
-- `problem`: what an order is sought for, and orders as words.
-- `bounds`: what no order can beat.
+- `problem`: the passes to order, their costs and limits; orders as words.
+- `bounds`: lower bounds of the step time; `exact`: those that CP-SAT proves.
 - `search`, `kernels`: the search itself.
 - `placements`: where stages are, and which rules there are for them.
 - `synthesis`: an experiment in, an experiment with the best order out.

@@ -1,4 +1,4 @@
-"""Where stages are while an order is sought, and the rules that there are for them."""
+"""Placements of stages to synthesise orders for, and the registered schedules that fit them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an order is sought for: how long passes take where, and what ranks may keep."""
+"""The problem: how long passes take on which stage, and how much ranks may keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders sought: keys of a dispatch varied first, then the words moved pass by pass."""
+"""The search: random-key list scheduling first, then local search over words of ranks."""
 
 from __future__ import annotations
 
