@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bfpp.sim.synthesis.bounds import Bound
-from bfpp.sim.synthesis.problem import Problem, Words
+from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
 from bfpp.sim.synthesis.search import THREADS, Found
 
 MOST_PASSES = 1600
@@ -23,6 +23,9 @@ MOST_PASSES = 1600
 
 STEPS = 1000
 """Of time, in a mean pass."""
+
+ROUNDING = 1 + TOLERANCE / 10
+"""By so much times are longer before they are rounded down, that whole ones stay as they are."""
 
 ROOM = 10_000
 """What a rank may keep, as a whole number."""
@@ -42,7 +45,9 @@ def solve(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = THREADS
     status = solver.solve(posed.model)
-    bound = Bound(float(solver.best_objective_bound) / posed.scale, "a proof of CP-SAT")
+    bound = Bound(
+        float(solver.best_objective_bound) / (posed.scale * ROUNDING), "a proof of CP-SAT"
+    )
     is_solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return bound, posed.words(solver) if is_solved else known.words
 
@@ -68,7 +73,8 @@ class _Posed:
         model.minimize(self.step)
 
     def _whole(self, seconds: np.ndarray[Any, Any]) -> list[int]:
-        return np.floor(seconds * self.scale).astype(int).ravel().tolist()
+        whole = np.floor(seconds * self.scale * ROUNDING)
+        return [int(each) for each in whole.ravel()]
 
     def _in_turn(self, code: int) -> None:
         """A pass comes after what it needs, and after that of the micro-batch before."""
