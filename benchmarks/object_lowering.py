@@ -21,7 +21,7 @@ from bfpp.schedules.steps import Step
 FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 0, 1, 2, 3
 NOTHING = -1
 STREAMS = (
-    "COMPUTE", "DATA", "SEND_ACTIVATIONS", "RECEIVE_ACTIVATIONS", "SEND_GRADIENTS",
+    "COMPUTE", "DATA", "REPLICAS", "SEND_ACTIVATIONS", "RECEIVE_ACTIVATIONS", "SEND_GRADIENTS",
     "RECEIVE_GRADIENTS",
 )  # fmt: skip
 AT_ONCE = 2
@@ -111,7 +111,11 @@ def lower_to_objects(
     ]
     data.sort(key=attrgetter("order"))
     reductions = [task for task in data if task.operation is Operation.REDUCE]
-    tasks += [*data, *_updates(compute, reductions, communication.clipping)]
+    tasks += data
+    if communication.hybrid:
+        reductions = _all_reduces(reductions)
+        tasks += reductions
+    tasks += _updates(compute, reductions, communication.clipping)
     tasks.sort(key=attrgetter("turn", "phase"))
     for number, task in enumerate(tasks):
         task.number = number
@@ -283,6 +287,20 @@ def _meetings(ranks: list[list[ObjectRun]], layout: Layout) -> list[ObjectMeetin
     return sorted(found.values(), key=attrgetter("begins", "order"))
 
 
+def _all_reduces(reductions: list[ObjectTask]) -> list[ObjectTask]:
+    """Across groups of replicas, after the last reduction of each unit."""
+    last = {task.unit: task for task in sorted(reductions, key=attrgetter("turn"))}
+    found = []
+    for task in reductions:
+        if last[task.unit] is task:
+            across = ObjectTask(
+                Operation.ALL_REDUCE, task.rank, task.unit, task.turn, 4, peer=task.peer
+            )
+            across.dependencies.append(task)
+            found.append(across)
+    return found
+
+
 def _updates(
     compute: list[list[ObjectTask]], reductions: list[ObjectTask], clipping: bool
 ) -> list[ObjectTask]:
@@ -293,17 +311,17 @@ def _updates(
     ends = [max(steps[-1].turn, last[rank].turn) for rank, steps in enumerate(compute)]
     if not clipping:
         updates = [
-            ObjectTask(Operation.OPTIMIZER, rank, NOTHING, end, 5) for rank, end in enumerate(ends)
+            ObjectTask(Operation.OPTIMIZER, rank, NOTHING, end, 6) for rank, end in enumerate(ends)
         ]
         for update in updates:
             update.dependencies.append(last[update.rank])
         return updates
-    norms = [ObjectTask(Operation.NORM, rank, NOTHING, end, 4) for rank, end in enumerate(ends)]
+    norms = [ObjectTask(Operation.NORM, rank, NOTHING, end, 5) for rank, end in enumerate(ends)]
     for norm in norms:
         norm.dependencies.append(last[norm.rank])
     turn = max(norm.turn for norm in norms)
     updates = [
-        ObjectTask(Operation.OPTIMIZER, rank, NOTHING, turn, 5) for rank in range(len(compute))
+        ObjectTask(Operation.OPTIMIZER, rank, NOTHING, turn, 6) for rank in range(len(compute))
     ]
     for update in updates:
         update.dependencies.extend(norms)
@@ -424,10 +442,11 @@ def _put_on_lanes(
     tasks: list[ObjectTask], communication: Communication
 ) -> list[tuple[int, int, int]]:
     """Give each task its lane, or both; returns the lanes: rank, number of the stream, peer."""
-    compute, data, *channels = range(len(STREAMS))
+    compute, data, replicas, *channels = range(len(STREAMS))
     here = dict.fromkeys(range(len(OPERATIONS)), compute)
     if communication.dp_overlap:
         here |= dict.fromkeys((Operation.GATHER, Operation.REDUCE, Operation.NORM), data)
+        here[Operation.ALL_REDUCE] = replicas
     there = dict(here)
     if communication.pp_overlap:
         sends = Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS

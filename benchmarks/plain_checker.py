@@ -147,6 +147,22 @@ def delivery(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
                     yield too_early(graph, second, first)
 
 
+def replicas(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
+    """What is reduced of a unit is reduced across replicas once, when it is complete."""
+    due = int(graph.communication.hybrid)
+    reduced = having(graph, (Operation.REDUCE,)).tolist()
+    across = having(graph, (Operation.ALL_REDUCE,)).tolist()
+    for unit in range(graph.layout.units):
+        own = [task for task in across if graph.unit[task] == unit]
+        if len(own) != due:
+            name = graph.layout.name_of(unit)
+            yield f"{name} has {len(own)} tasks all-reduce, not {due}", tuple(own)
+    for late in across:
+        for early in reduced:
+            if graph.unit[early] == graph.unit[late] and not order(early, late):
+                yield too_early(graph, late, early)
+
+
 def _fill() -> tuple[Operation, ...]:
     """What puts a unit's weights into a buffer."""
     return of_scope(Scope.UNIT, writers(WEIGHTS))
@@ -308,6 +324,7 @@ def _one_each(
 RULES: dict[str, Any] = {
     "precedence": precedence,
     "delivery": delivery,
+    "replicas": replicas,
     "weights": weights,
     "gathers": gathers,
     "gradients": gradients,

@@ -103,7 +103,7 @@ def device_job_of(options: argparse.Namespace, schedule: Schedule, layout: Layou
         steps=1,
         backend=BackendName(options.backend),
         device=options.device,
-        dp=options.dp,
+        dp=options.dp or 1,
         microbatch_size=options.microbatch_size,
         precision=Precision(options.precision),
         reduce_precision=options.reduce_precision and Precision(options.reduce_precision),
@@ -141,6 +141,8 @@ def job_of(options: argparse.Namespace) -> Job:
         schedule = as_given(schedule, configuration.layout)
     return replace(
         device_job_of(options, schedule, configuration.layout),
+        dp=configuration.degrees.dp,
+        dp_replicate=configuration.degrees.dp_replicate,
         communication=replace(configuration.communication, clipping=optimization.needs_norm),
         steps=options.steps,
         optimization=optimization,

@@ -80,9 +80,11 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
         _add(group, name, option, default)
 
 
-def add_communication_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is communicated, and whether it overlaps with compute."""
-    _add_group(parser, COMMUNICATION)
+def add_communication_arguments(parser: argparse.ArgumentParser, *further: str) -> None:
+    """What is communicated, and whether it overlaps with compute; and `further` values."""
+    group = _add_group(parser, COMMUNICATION)
+    for name in further:
+        _add(group, name, OPTIONS[name], DEFAULTS[name])
 
 
 def add_posting_arguments(parser: argparse.ArgumentParser) -> None:
@@ -198,7 +200,8 @@ def experiment(options: argparse.Namespace) -> Experiment:
 
 def pipeline(options: argparse.Namespace) -> Configuration:
     """The configuration of SCHEDULE, by the options that say how it is cut and communicates."""
-    names = ("pp", "microbatches", *of_group(STAGES), *of_group(COMMUNICATION))
+    divided = ("pp", "dp", "dp_replicate", "microbatches")
+    names = (*divided, *of_group(STAGES), *of_group(COMMUNICATION))
     values = {
         name: value
         for name, value in given(options).items()

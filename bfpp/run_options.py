@@ -129,7 +129,6 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dp",
         type=shared.whole_number,
-        default=1,
         metavar="N",
         help="data-parallel replicas (default: 1)",
     )

@@ -55,14 +55,18 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="B",
         help="samples of a step; several are searched together",
     )
-    for name, title in (("--cp", "context-parallel"), ("--ep", "expert-parallel")):
+    for name, what in (
+        ("--cp", "context-parallel devices"),
+        ("--ep", "expert-parallel devices"),
+        ("--dp-replicate", "groups of replicas that shard the training state, each all (HSDP)"),
+    ):
         parser.add_argument(
             name,
             nargs="+",
             type=shared.whole_number,
             default=[1],
             metavar="N",
-            help=f"{title} devices; several are searched together (default: 1)",
+            help=f"{what}; several are searched together (default: 1)",
         )
     for name, title in (("--precision", "precisions"), ("--recompute", "recomputations")):
         parser.add_argument(
@@ -150,7 +154,7 @@ def problem_of(options: argparse.Namespace) -> Problem:
         tuple(options.precision),
         tuple(options.recompute),
         tuple(options.cut),
-        **{name: tuple(getattr(options, name)) for name in FULLY_SHARDED},
+        **{name: tuple(getattr(options, name)) for name in (*FULLY_SHARDED, "dp_replicate")},
     )
 
 

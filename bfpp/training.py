@@ -49,6 +49,7 @@ def train(
         steps=steps,
         backend=BackendName(backend),
         dp=degrees.dp,
+        dp_replicate=degrees.dp_replicate,
         microbatch_size=configuration.microbatch_size,
         **settings,
     )

@@ -72,6 +72,7 @@ KERNELS: Table[Kernel] = Table(
         Operation.REDUCE: lambda backend, *what: backend.reduce(*what),
         Operation.NORM: lambda backend, *what: backend.norm(*what),
         Operation.OPTIMIZER: _update,
+        Operation.ALL_REDUCE: lambda backend, *what: backend.all_reduce(*what),
     },
 )
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from bfpp.executor.dispatch import Step
 from bfpp.schedules import Operation, TaskGraph
-from bfpp.schedules.columns import Seconds, among
-from bfpp.schedules.operations import collectives
+from bfpp.schedules.columns import Seconds
+from bfpp.schedules.operations import Group, collectives
 from bfpp.traces.timeline import Timeline
 
 POSTED, READY, START, END = range(4)
@@ -69,9 +69,9 @@ def span_of(columns: Columns, graph: TaskGraph) -> Span:
     return Span(float(ready[first]), float(np.nanmax(own[END])), _is_shared(first, graph))
 
 
-def span_of_all(columns: Columns, graph: TaskGraph) -> Span:
+def span_of_all(columns: Columns, graph: TaskGraph, groups: int) -> Span:
     """By the times of all tasks, where one process has them all."""
-    whole = merged([columns], graph)
+    whole = merged([columns], graph, groups)
     return Span(float(whole[:, START].min()), float(whole[:, END].max()), False)
 
 
@@ -92,14 +92,20 @@ def _is_shared(task: int, graph: TaskGraph) -> bool:
     return int(graph.operation[task]) in collectives(graph.communication)
 
 
-def merged(parts: Sequence[Columns], graph: TaskGraph) -> Seconds:
-    """What all processes know together, in (replica, POSTED to END, task)."""
+def merged(parts: Sequence[Columns], graph: TaskGraph, groups: int = 1) -> Seconds:
+    """What all processes know together, in (replica, POSTED to END, task).
+
+    Replicas are in so many groups: those of one, or those at one place in each, start together.
+    """
     replicas = sorted({replica for part in parts for replica in part})
     known = [[part[replica] for part in parts if replica in part] for replica in replicas]
     whole: Seconds = np.array([np.fmin.reduce(each) for each in known])
     whole[:, START] = [np.fmax.reduce(each)[START] for each in known]
-    together = among(graph.operation, collectives(graph.communication))
-    whole[:, START, together] = whole[:, START, together].max(axis=0)
+    starts = whole.reshape(groups, -1, *whole.shape[1:])[:, :, START]
+    for operation in collectives(graph.communication):
+        across = operation.group(graph.communication) is Group.DP_REPLICATE
+        tasks = graph.operation == operation
+        starts[:, :, tasks] = starts[:, :, tasks].max(axis=0 if across else 1, keepdims=True)
     norms, updates = (graph.operation == each for each in (Operation.NORM, Operation.OPTIMIZER))
     if norms.any():
         known = whole[:, END, norms].max(axis=1, keepdims=True)

@@ -15,7 +15,8 @@ from bfpp.executor.batches import bits, require_function, samples_of
 from bfpp.executor.model import Model, Shape, build, cut, drawing
 from bfpp.executor.settings import Precision, Training
 from bfpp.executor.tracing import Traced, trace
-from bfpp.schedules import P2P, InvalidConfiguration, Sharding, TaskGraph
+from bfpp.schedules import P2P, InvalidConfiguration, Operation, Sharding, TaskGraph
+from bfpp.schedules.operations import Group
 
 DTYPES = {
     Precision.FLOAT64: torch.float64,
@@ -106,16 +107,38 @@ class Plan(Training):
     @property
     def shares(self) -> int:
         """In how many shares replicas, and copies of stages, keep the training state."""
-        return self.dp * (1 + len(self.graph.layout.copies)) if self.is_sharded else 1
+        return len(self.group_of(0, 0)) if self.is_sharded else 1
 
     def share_of(self, rank: int, replica: int) -> int:
         """Which share a pipeline rank of a replica keeps."""
-        return self.group_of(rank).index(self.process(rank, replica)) if self.is_sharded else 0
+        group = self.group_of(rank, replica)
+        return group.index(self.process(rank, replica)) if self.is_sharded else 0
 
-    def group_of(self, rank: int) -> list[int]:
-        """The processes that keep the stages of a rank: of all its replicas, and of all copies."""
+    def group_of(self, rank: int, replica: int) -> list[int]:
+        """The processes that reduce the gradients of a rank's stages together, those of copies too.
+
+        They are all that keep its stages or, if there are groups of replicas, all of one group.
+        """
         ranks = self.graph.layout.sharing(rank)
-        return [self.process(each, replica) for each in ranks for replica in range(self.dp)]
+        replicas = self.replicas_with(replica, Operation.REDUCE)
+        return [self.process(each, other) for each in ranks for other in replicas]
+
+    def replicas_with(self, replica: int, operation: Operation) -> list[int]:
+        """Those that a replica does such a task with, itself among them."""
+        return next(group for group in self.together(operation) if replica in group)
+
+    def together(self, operation: Operation) -> list[list[int]]:
+        """All replicas: in one list those that do such a task together."""
+        replicas = [*range(self.dp)]
+        sharing = self.dp // self.dp_replicate
+        match operation.group(self.graph.communication):
+            case Group.DP:
+                return [replicas]
+            case Group.DP_SHARD:
+                return [replicas[first : first + sharing] for first in replicas[::sharing]]
+            case Group.DP_REPLICATE:
+                return [replicas[first::sharing] for first in replicas[:sharing]]
+        return [[replica] for replica in replicas]
 
     def process(self, rank: int, replica: int) -> int:
         """The number of the process of a pipeline rank of a replica, where each has one."""
@@ -161,7 +184,7 @@ class Plan(Training):
         """A hash of all that ranks must agree on: for their messages to match, and their data."""
         data = [bits(part) for part in self.batch(0, 0, 0)]
         agreed = (
-            self.graph.digest, self.cuts, self.shapes, self.dp,
+            self.graph.digest, self.cuts, self.shapes, self.dp, self.dp_replicate,
             self.microbatch_size, self.precision, self.reduce_dtype, self.activations,
             self.optimization, self.seed,
             [part.numpy().tobytes() for part in data],

@@ -68,13 +68,14 @@ class Optimization:
 class Training:
     """How a model is trained, whatever the schedule and wherever it runs.
 
-    `dp` replicas of the pipeline; `microbatch_size` samples in a
-    micro-batch; `seed` of the first weights and of the order of the data.
-    Gradients are added up in single precision at least; `reduce_precision` is
-    what is sent of them to other replicas, by default as much.
+    `dp` replicas of the pipeline, in `dp_replicate` groups that shard the training state
+    each; `microbatch_size` samples in a micro-batch; `seed` of the first weights and of
+    the order of the data. Gradients are added up in single precision at least;
+    `reduce_precision` is what is sent of them to other replicas, by default as much.
     """
 
     dp: int = 1
+    dp_replicate: int = 1
     microbatch_size: int = 1
     precision: Precision = Precision.FLOAT32
     reduce_precision: Precision | None = None

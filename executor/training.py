@@ -24,6 +24,7 @@ from bfpp.executor.measured import (
     span_of_marks,
 )
 from bfpp.executor.plan import Plan
+from bfpp.schedules import Operation
 from bfpp.schedules.columns import Seconds
 
 T = TypeVar("T")
@@ -82,8 +83,13 @@ class Trainer:
         self.under_way: deque[Step] = deque()
         self.columns: deque[tuple[float, Columns]] = deque(maxlen=REMEMBERED)
         self.skipped_in_a_row = 0
-        ranks = range(plan.graph.layout.pp)
-        self.groups = torch.tensor([plan.group_of(rank) for rank in ranks])
+        self.groups = torch.tensor(
+            [
+                plan.group_of(rank, first)
+                for rank in range(plan.graph.layout.pp)
+                for first, *_ in plan.together(Operation.REDUCE)
+            ]
+        )
 
     def run(self, steps: range) -> Iterator[Report]:
         """Train, and tell of each step once it is done everywhere.
@@ -150,7 +156,9 @@ class Trainer:
         if not self.dispatcher.times:
             return None, span_of_marks(step, self.dispatcher.first, graph, self.ahead)
         columns = columns_of(step, graph, self.ahead)
-        return columns, (span_of if dist.is_initialized() else span_of_all)(columns, graph)
+        if dist.is_initialized():
+            return columns, span_of(columns, graph)
+        return columns, span_of_all(columns, graph, self.plan.dp_replicate)
 
     def _agree(
         self, loss: float, span: Span, bad: Finding | None
@@ -196,12 +204,12 @@ class Trainer:
         by_time = sorted(range(len(self.columns)), key=lambda each: self.columns[each][0])
         _, columns = self.columns[by_time[len(by_time) // 2]]
         parts = collect(columns)
-        return merged(parts, self.plan.graph) if parts else None
+        return merged(parts, self.plan.graph, self.plan.dp_replicate) if parts else None
 
     def columns_of_all(self) -> list[Seconds]:
         """When tasks ran in each of the last steps, for process 0, like that of the median."""
         parts = [collect(columns) for _, columns in self.columns]
-        return [merged(each, self.plan.graph) for each in parts if each]
+        return [merged(each, self.plan.graph, self.plan.dp_replicate) for each in parts if each]
 
     def close(self) -> None:
         """End the lanes."""

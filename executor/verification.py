@@ -89,7 +89,8 @@ def _difference(report: Report, reference: float) -> float:
 
 def _coarsest(plan: Plan) -> Precision:
     """The precision that the run is rounded to somewhere."""
-    reduced = plan.reduce_precision if len(plan.group_of(0)) > 1 else None
+    several = plan.dp * (1 + len(plan.graph.layout.copies)) > 1
+    reduced = plan.reduce_precision if several else None
     return min(plan.precision, reduced or plan.precision, key=lambda each: DTYPES[each].itemsize)
 
 

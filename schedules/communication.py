@@ -79,6 +79,9 @@ class Communication:
     Under full sharding, weights are gathered and gradients reduced for each run of micro-batches
     through a unit, of `run_length` at most, or once a step. Runs take turns in so many
     `weight_buffers`, and a gather begins no earlier than the run `prefetch` runs ahead.
+
+    `hybrid` sharding (HSDP) is over some of the replicas: gradients are reduced within such a
+    group as ever, and once a step, as far as each device keeps them, across the groups.
     """
 
     sharding: Sharding = Sharding.NONE
@@ -92,6 +95,7 @@ class Communication:
     run_length: int | None = None
     weight_buffers: int = 2
     prefetch: int = 1
+    hybrid: bool = False
 
     @property
     def has_queues(self) -> bool:
@@ -128,6 +132,8 @@ class Communication:
         for name in FULLY_SHARDED:
             if self.sharding is not Sharding.FULL and getattr(self, name) != getattr(default, name):
                 raise InvalidConfiguration(name, "is of fully sharded stages")
+        if self.hybrid and self.sharding is Sharding.NONE:
+            raise InvalidConfiguration("dp_replicate", "is of replicas that shard their state")
         if self.p2p is not P2P.CHANNELS and not self.pp_overlap:
             raise InvalidConfiguration("p2p", "transfers that block compute have no queues")
         if self.p2p is P2P.CHANNELS and self.eager:

@@ -11,9 +11,9 @@ from bfpp.schedules.invalid import InvalidConfiguration
 class Degrees:
     """The degrees of parallelism.
 
-    `dp` data-parallel replicas, of which `dp_replicate` keep a whole copy of the sharded
-    training state each (HSDP); `ep` divides `dp * cp * tp`. Raises `InvalidConfiguration`
-    for degrees that do not divide so.
+    `dp` data-parallel replicas in `dp_replicate` groups, each of which keeps all of the sharded
+    training state (HSDP); `ep` divides `dp / dp_replicate * cp * tp`. Raises
+    `InvalidConfiguration` for degrees that do not divide so.
 
     >>> Degrees(pp=8, dp=4, tp=2).devices
     64
@@ -34,10 +34,21 @@ class Degrees:
             raise InvalidConfiguration(
                 "dp_replicate", f"{self.dp_replicate} does not divide {self.dp} replicas"
             )
-        if (self.dp * self.cp * self.tp) % self.ep:
+        if (sharing := self.dp_shard * self.cp * self.tp) % self.ep:
+            replicas = "dp / dp_replicate" if self.is_hybrid else "dp"
             raise InvalidConfiguration(
-                "ep", f"{self.ep} does not divide dp x cp x tp = {self.dp * self.cp * self.tp}"
+                "ep", f"{self.ep} does not divide {replicas} x cp x tp = {sharing}"
             )
+
+    @property
+    def dp_shard(self) -> int:
+        """Replicas that shard their training state together, if it is sharded."""
+        return self.dp // self.dp_replicate
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether there are several such groups of replicas (HSDP)."""
+        return self.dp_replicate > 1
 
     @property
     def devices(self) -> int:

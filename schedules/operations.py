@@ -54,6 +54,10 @@ class Group(StrEnum):
     EP = "ep"
 
 
+DATA_PARALLEL = frozenset({Group.DP, Group.DP_SHARD, Group.DP_REPLICATE})
+"""Groups of data-parallel replicas: all of them, those that shard together, one of each such."""
+
+
 @dataclass(frozen=True)
 class Stream:
     """What one kind of lane carries; a rank has one such lane, or one for each peer.
@@ -70,6 +74,8 @@ class Stream:
 
 COMPUTE = Stream("COMPUTE", "compute")
 DATA = Stream("DATA", "data", overlap="dp_overlap")
+REPLICAS = Stream("REPLICAS", "replicas", overlap="dp_overlap")
+"""What groups of replicas do with each other: over other links than within such a group."""
 P2P = "pp_overlap"
 SEND_ACTIVATIONS = Stream("SEND_ACTIVATIONS", "send activations", "to", P2P)
 RECEIVE_ACTIVATIONS = Stream("RECEIVE_ACTIVATIONS", "receive activations", "from", P2P)
@@ -79,7 +85,8 @@ QUEUE = Stream("QUEUE", "P2P")
 """Whatever a rank sends or receives, where there is one queue for it."""
 
 STREAMS = [
-    COMPUTE, DATA, SEND_ACTIVATIONS, RECEIVE_ACTIVATIONS, SEND_GRADIENTS, RECEIVE_GRADIENTS, QUEUE,
+    COMPUTE, DATA, REPLICAS, SEND_ACTIVATIONS, RECEIVE_ACTIVATIONS, SEND_GRADIENTS,
+    RECEIVE_GRADIENTS, QUEUE,
 ]  # fmt: skip
 """All streams, in the order in which a rank's lanes are listed."""
 
@@ -104,6 +111,7 @@ HALVED = Datum("what is kept between the halves of a backward pass")
 WEIGHTS = Datum("weights", buffer="weight_buffer")
 GRADIENTS = Datum("gradients", buffer="gradient_buffer")
 REDUCED = Datum("reduced gradients")
+REPLICATED = Datum("gradients reduced across replicas")
 NORM_OF_RANK = Datum("norm of a rank's gradients", of_all_ranks=True)
 
 
@@ -156,6 +164,7 @@ class Operation(int):
     REDUCE: ClassVar[Operation]
     OPTIMIZER: ClassVar[Operation]
     NORM: ClassVar[Operation]
+    ALL_REDUCE: ClassVar[Operation]
 
     name: str
     row: Row
@@ -251,6 +260,11 @@ class Table(dict[Operation, Entry]):
         raise LookupError(f"the operation {OPERATIONS[operation].name} has no {self.knows}")
 
 
+def _sharding_group(communication: Communication) -> Group:
+    """Those that reduce a unit's gradients together, and share its state if they share it."""
+    return Group.DP_SHARD if communication.hybrid else Group.DP
+
+
 # The rows
 
 Operation.FORWARD = declare(
@@ -320,7 +334,7 @@ Operation.GATHER = declare(
         Scope.UNIT,
         DATA,
         writes=(WEIGHTS,),
-        group=Group.DP,
+        group=_sharding_group,
         happens=lambda communication: communication.sharding is not Sharding.NONE,
     ),
 )
@@ -332,7 +346,7 @@ Operation.REDUCE = declare(
         DATA,
         writes=(REDUCED,),
         ends=(GRADIENTS,),
-        group=Group.DP,
+        group=_sharding_group,
         algorithm=lambda communication: (
             "all-reduce" if communication.sharding is Sharding.NONE else "reduce-scatter"
         ),
@@ -343,7 +357,7 @@ Operation.OPTIMIZER = declare(
     Row(
         "optimizer",
         Scope.RANK,
-        reads=(REDUCED, NORM_OF_RANK),
+        reads=(REDUCED, REPLICATED, NORM_OF_RANK),
         ends=(WEIGHTS,),  # no pass may still compute with those before the update
         group=lambda communication: Group.PP if communication.clipping else Group.ALONE,
         algorithm=lambda communication: (
@@ -357,16 +371,30 @@ Operation.NORM = declare(
         "norm",
         Scope.RANK,
         DATA,
-        reads=(REDUCED,),
+        reads=(REDUCED, REPLICATED),
         writes=(NORM_OF_RANK,),
         # Unsharded, each replica has all gradients, and their norm.
         group=lambda communication: (
-            Group.ALONE if communication.sharding is Sharding.NONE else Group.DP
+            Group.ALONE
+            if communication.sharding is Sharding.NONE
+            else _sharding_group(communication)
         ),
         algorithm=lambda communication: (
             "norm" if communication.sharding is Sharding.NONE else "norm-of-shares"
         ),
         happens=lambda communication: communication.clipping,
+    ),
+)
+Operation.ALL_REDUCE = declare(
+    "ALL_REDUCE",
+    Row(
+        "all-reduce",
+        Scope.UNIT,
+        REPLICAS,
+        reads=(REDUCED,),
+        writes=(REPLICATED,),
+        group=Group.DP_REPLICATE,
+        happens=lambda communication: communication.hybrid,
     ),
 )
 
@@ -411,5 +439,5 @@ def compute_steps() -> tuple[Operation, ...]:
 
 
 def collectives(communication: Communication) -> tuple[Operation, ...]:
-    """What all data-parallel replicas of a rank do together."""
-    return _those(lambda operation: operation.group(communication) is Group.DP)
+    """What data-parallel replicas of a rank do together."""
+    return _those(lambda operation: operation.group(communication) in DATA_PARALLEL)

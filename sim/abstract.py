@@ -40,6 +40,7 @@ class AbstractCosts:
     optimizer: float = 0.0
     norm: float = 0.0
     forward_backward: float | None = None
+    all_reduce: float = 0.0
     further: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

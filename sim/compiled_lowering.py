@@ -122,6 +122,7 @@ def _rules(communication: Communication) -> tuple[int, ...]:
         communication.weight_buffers,
         communication.prefetch,
         not (communication.dp_overlap or communication.reduces_runs),
+        communication.hybrid,
         communication.clipping,
     )
 

@@ -103,7 +103,10 @@ class Experiment:
     cp: int = _option(1, PARALLELISM, "count", "context-parallel devices")
     ep: int = _option(1, PARALLELISM, "count", "expert-parallel devices; divides dp x cp x tp")
     dp_replicate: int = _option(
-        1, PARALLELISM, "count", "replicas of a sharded training state (HSDP); divides dp"
+        1,
+        PARALLELISM,
+        "count",
+        "groups of replicas that shard the training state, each all of it (HSDP); divides dp",
     )
     microbatches: int = _option(8, BATCH, "count", "sequential micro-batches of a step")
     microbatch_size: int = _option(1, BATCH, "count", "samples in a micro-batch")
@@ -226,6 +229,13 @@ class Experiment:
     optimizer: float | None = _option(None, ABSTRACT, "seconds", "optimizer step of a rank", "S")
     norm: float | None = _option(
         None, ABSTRACT, "seconds", "norm of a rank's gradients, with --clipping", "S"
+    )
+    all_reduce: float | None = _option(
+        None,
+        ABSTRACT,
+        "seconds",
+        "all-reduce of one stage's gradients across replicas, with --dp-replicate",
+        "S",
     )
     model: Transformer | str | None = _option(
         None,
@@ -457,6 +467,11 @@ class Experiment:
     def _degrees(self) -> Degrees:
         return Degrees(self.pp, self.dp, self.tp, self.cp, self.ep, self.dp_replicate)
 
+    @property
+    def hybrid(self) -> bool:
+        """Whether only some of the replicas shard their state together (HSDP)."""
+        return self._degrees.is_hybrid
+
     def _division(self) -> tuple[int, int | tuple[int, ...]]:
         """Loops, and units of a stage."""
         if self.rule.looped:
@@ -567,7 +582,8 @@ class Experiment:
         if self.profile is not None:
             return self._profiled(self.profile, given)
         if self.model is None and self.cluster is None:
-            for name in (*of_group(PHYSICAL), "dp", "tp", "cp", "ep", "microbatch_size"):
+            dividing = ("tp", "cp", "ep", "microbatch_size", *(() if self.hybrid else ("dp",)))
+            for name in (*of_group(PHYSICAL), *dividing):
                 if getattr(self, name) != DEFAULTS[name]:
                     raise InvalidConfiguration(name, "needs --model and --cluster too")
             return AbstractCosts(**given)

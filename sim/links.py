@@ -6,8 +6,9 @@ Rules:
   share of those that several have. A transfer passes the sender's ports out and the receiver's in,
   of the outermost level that it crosses and of those on the way there. A port's bandwidth is
   what transfers reach; a ring moves as many more bytes as it is slower.
-- A gather or reduction is a collective over the rank's data-parallel group as
-  it is placed on the network, and one over that of its experts after it. It uses its own
+- A gather or reduction is a collective over the rank's data-parallel group (of HSDP, those
+  that shard together) as it is placed on the network, and one over that of its experts after it.
+  Across replicas, it is one over those that keep the same share, of that share. It uses its own
   rank's ports of the level that limits it: where g members share a node, it crosses to the next
   node once for all of them, with g shares of the network. That of
   a stage with two copies spans both; it leaves by the ports of the first one's rank and
@@ -94,7 +95,12 @@ class Links:
         )
 
     def collectives(
-        self, graph: TaskGraph, tasks: Integers, size: float | Seconds, way: Way
+        self,
+        graph: TaskGraph,
+        tasks: Integers,
+        groups: Mapping[int, Shared],
+        size: Seconds,
+        way: Way,
     ) -> Load:
         """The load of collectives of data-parallel groups, of `size` bytes for each parameter.
 
@@ -105,7 +111,7 @@ class Links:
         peer = np.where(graph.peer[tasks] == NONE, rank, graph.peer[tasks])
         latency, seconds = np.zeros((2, len(tasks)))
         level = np.full(len(tasks), NONE)
-        for shared in self.shared.values():
+        for shared in groups.values():
             sizes = size * shared.parameters[unit]
             for place, ranks in _by_place(shared.places):
                 here = np.flatnonzero(np.isin(rank, ranks) & (sizes > 0))
@@ -139,12 +145,21 @@ class Links:
 
     @cached_property
     def shared(self) -> dict[int, Shared]:
-        """What several devices keep, by how far apart they are."""
+        """What several devices keep, or keep shares of, by how far apart they are."""
         groups = {
             stride: Shared(parameters, self.placement.data_groups(stride))
             for stride, parameters in self.parameters.items()
         }
         return {stride: each for stride, each in groups.items() if each.places[0].members > 1}
+
+    @cached_property
+    def replicated(self) -> dict[int, Shared]:
+        """The shares of it that several groups have a device each for."""
+        found = {}
+        for stride, parameters in self.parameters.items():
+            sharing = self.placement.data_groups(stride)[0].members
+            found[stride] = Shared(parameters / sharing, self.placement.replica_groups(stride))
+        return found
 
     @cached_property
     def port_bandwidth(self) -> Seconds:

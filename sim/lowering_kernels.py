@@ -12,18 +12,21 @@ import numpy as np
 
 from bfpp.sim.order_kernels import BACKWARD_INPUT, FORWARD
 
-TRANSFER_ACTIVATIONS, TRANSFER_GRADIENTS, GATHER, REDUCE, OPTIMIZER, NORM = range(4, 10)
+TRANSFER_ACTIVATIONS, TRANSFER_GRADIENTS, GATHER, REDUCE, OPTIMIZER, NORM, ALL_REDUCE = range(4, 11)
 """Codes of operations, in the order of `bfpp.schedules.operations`."""
 
-PHASES = 6
-COMPUTE_PHASE, TRANSFER_PHASE, GATHER_PHASE, REDUCE_PHASE, NORM_PHASE, UPDATE_PHASE = range(PHASES)
+PHASES = 7
+(
+    COMPUTE_PHASE, TRANSFER_PHASE, GATHER_PHASE, REDUCE_PHASE, ALL_REDUCE_PHASE, NORM_PHASE,
+    UPDATE_PHASE,
+) = range(PHASES)  # fmt: skip
 GRADIENT_BUFFERS = 2
 
 
 def find_runs(steps, units, ranks, unit_on_rank, rules):
     """The columns of `Runs` of all steps."""
     operation, rank, unit, _, _, block, _ = steps
-    gathers, gathers_runs, reduces_runs, run_length, buffers, _, _, _ = rules
+    gathers, gathers_runs, reduces_runs, run_length, buffers, _, _, _, _ = rules
     of_step, first, last, length = np.empty((4, len(rank)), dtype=np.int32)
     current = np.full((ranks, 2), -1)
     overlap = np.zeros(ranks, dtype=np.bool_)
@@ -97,17 +100,17 @@ def lower(steps, bounds, layout, rules, runs):
     """Tasks by provisional number, their keys, and what each waits for, pass by pass."""
     operation, rank, unit, microbatch, before, block, round_of = steps
     rank_of_unit, peer_of_rank, copies = layout
-    _, gathers_runs, _, _, _, prefetch, reduces_last, clipping = rules
+    _, gathers_runs, _, _, _, prefetch, reduces_last, hybrid, clipping = rules
     (
         of_step, first, last, does_gather, does_reduce, weight_buffer, gradient_buffer,
         weights_after, gradients_after,
     ) = runs  # fmt: skip
     count, ranks, units = len(rank), len(bounds) - 1, len(rank_of_unit)
-    most = 2 * count + 2 * len(first) + 2 * ranks
+    most = 2 * count + 2 * len(first) + units + 2 * ranks
     # operation, rank, peer, unit, micro-batch, weight buffer, gradient buffer, block
     columns = np.full((8, most), -1, dtype=np.int32)
     key = np.empty(most, dtype=np.int64)
-    edges = np.empty((2, 2 * count + 4 * len(first) + ranks * (1 + ranks)), dtype=np.int32)
+    edges = np.empty((2, 2 * count + 4 * len(first) + units + ranks * (1 + ranks)), dtype=np.int32)
     waits = 0
     consumer = np.full(count, -1, dtype=np.int32)
     for step in range(count):
@@ -171,7 +174,7 @@ def lower(steps, bounds, layout, rules, runs):
             edges[0, waits], edges[1, waits] = task_of_run[run], last[weights_after[run]]
             waits += 1
 
-    size = lead
+    reductions = lead
     task_of_run[:] = -1
     for run in range(len(first)):
         here, own = rank[first[run]], unit[first[run]]
@@ -196,13 +199,31 @@ def lower(steps, bounds, layout, rules, runs):
             edges[0, waits] = first[run]
             edges[1, waits] = task_of_run[gradients_after[run]]
             waits += 1
+    if hybrid:
+        task_of_unit[:] = -1
+        for task in range(reductions, lead):
+            so_far = task_of_unit[columns[3, task]]
+            if so_far < 0 or key[so_far] <= key[task]:
+                task_of_unit[columns[3, task]] = task
+        end = lead
+        for task in range(reductions, end):
+            if task_of_unit[columns[3, task]] == task:
+                columns[0, lead] = ALL_REDUCE
+                columns[1:4, lead] = columns[1:4, task]
+                key[lead] = key[task]
+                edges[0, waits], edges[1, waits] = lead, task
+                waits += 1
+                lead += 1
+        complete = end
+    else:
+        complete = reductions
     last_reduction = np.full(ranks, -1)
-    for run in range(len(first)):
-        task, here = task_of_run[run], rank[first[run]]
-        if task >= 0:
-            so_far = last_reduction[here]
-            if so_far < 0 or (key[so_far], so_far) < (key[task], task):
-                last_reduction[here] = task
+    for task in range(complete, lead):
+        for here in columns[1:3, task]:
+            if here >= 0:
+                so_far = last_reduction[here]
+                if so_far < 0 or key[so_far] <= key[task]:
+                    last_reduction[here] = task
 
     size = lead
     latest = np.int64(-1)
@@ -222,9 +243,9 @@ def lower(steps, bounds, layout, rules, runs):
                 edges[0, waits], edges[1, waits] = lead, size + other
                 waits += 1
             lead += 1
-    for task in range(size):
-        if columns[0, task] == REDUCE:
-            key[task] = key[task] * PHASES + REDUCE_PHASE
+    for task in range(reductions, size):
+        phase = REDUCE_PHASE if columns[0, task] == REDUCE else ALL_REDUCE_PHASE
+        key[task] = key[task] * PHASES + phase
     return columns[:, :lead], key[:lead], edges[:, :waits]
 
 

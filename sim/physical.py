@@ -73,8 +73,6 @@ class PhysicalCosts:
     quantised_weights: bool = False
 
     def __post_init__(self) -> None:
-        if self.degrees.dp_replicate > 1:
-            raise InvalidConfiguration("dp_replicate", "only 1 has costs so far")
         if self.microbatch_size < 1:
             raise InvalidConfiguration(
                 "microbatch_size", f"must be at least 1, not {self.microbatch_size}"
@@ -255,7 +253,7 @@ class PhysicalCosts:
         Of those that devices so far apart (N_TP by default) keep too.
         """
         degrees = self.degrees
-        replicas = degrees.dp * degrees.cp * self.tp // (stride or self.tp)
+        replicas = degrees.dp_shard * degrees.cp * self.tp // (stride or self.tp)
         keepers = replicas * (1 + len(layout.copies))
         return 1.0 if sharding is Sharding.NONE else 1 / keepers
 
@@ -318,6 +316,11 @@ class PhysicalStep:
 
     physical: PhysicalCosts
     graph: TaskGraph
+
+    def __post_init__(self) -> None:
+        if self.graph.communication.hybrid != self.physical.degrees.is_hybrid:
+            groups = self.physical.degrees.dp_replicate
+            raise InvalidConfiguration("dp_replicate", f"the task graph is not that of {groups}")
 
     @property
     def links(self) -> Links:
@@ -386,6 +389,10 @@ class PhysicalStep:
         unsharded = self.graph.communication.sharding is Sharding.NONE
         sizes = np.full(len(tasks), self.parameter_bytes.gradients)
         return sizes, Way.ALL_REDUCE if unsharded else Way.REDUCE_SCATTER
+
+    def all_reduced(self, tasks: Integers) -> tuple[Seconds, Way]:
+        """What reductions across replicas do, and the bytes for each parameter."""
+        return np.full(len(tasks), self.parameter_bytes.gradients), Way.ALL_REDUCE
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
         """Passes of micro-batches through units, by their parts; of slices, an equal share."""

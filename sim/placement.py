@@ -3,8 +3,9 @@
 Devices are numbered as in Megatron-LM, tensor-parallel rank innermost, then
 context-parallel, then data-parallel, then pipeline-parallel:
 ((pipeline N_DP + data) N_CP + context) N_TP + tensor. Nodes take consecutive
-numbers. Those that keep the same parameters are all of a pipeline rank's that are
-a `stride` apart: N_TP for what all layers have, N_EP for routed experts.
+numbers, and so do the data-parallel replicas that shard their state together. Those that
+keep the same parameters are all of a pipeline rank's that are a `stride` apart: N_TP for
+what all layers have, N_EP for routed experts.
 """
 
 from __future__ import annotations
@@ -87,24 +88,40 @@ class DevicePlacement:
 
     @lru_cache(PLACEMENTS)  # noqa: B019
     def data_groups(self, stride: int) -> tuple[GroupPlace, ...]:
-        """For each pipeline rank, those that keep the same parameters: replicas, and copies."""
-        sharing = self.sharing or tuple((rank,) for rank in range(self.degrees.pp))
-        members = self.degrees.devices // (self.degrees.pp * stride) * len(sharing[0])
-        counts = [
-            [
-                np.unique(units[list(ranks)], return_counts=True)[1]
-                for units in (self._units(stride, size) for size in self.sizes)
-            ]
-            for ranks in sharing
-        ]
+        """For each pipeline rank, those that shard the same parameters: replicas, and copies."""
+        degrees = self.degrees
+        sharing = self.sharing or tuple((rank,) for rank in range(degrees.pp))
+        members = degrees.dp_shard * degrees.cp * degrees.tp // stride * len(sharing[0])
+        of_levels = self._replicas(stride)
         return tuple(
-            GroupPlace.on(
-                members,
-                tuple(len(of_level) for of_level in of_rank),
-                tuple(int(of_level.min()) for of_level in of_rank),
-            )
-            for of_rank in counts
+            _worst_place(members, [np.concatenate(each[list(ranks)], axis=1) for each in of_levels])
+            for ranks in sharing
         )
+
+    @lru_cache(PLACEMENTS)  # noqa: B019
+    def replica_groups(self, stride: int) -> tuple[GroupPlace, ...]:
+        """For each pipeline rank, those of such groups that keep the same share."""
+        of_levels = self._replicas(stride)
+        return tuple(
+            _worst_place(self.degrees.dp_replicate, [each[rank].T for each in of_levels])
+            for rank in range(self.degrees.pp)
+        )
+
+    def _replicas(self, stride: int) -> list[Integers]:
+        """For each level, the units by pipeline rank, group of replicas, and member of it."""
+        shape = self.degrees.pp, self.degrees.dp_replicate, -1
+        return [self._units(stride, size).reshape(shape) for size in self.sizes]
+
+
+def _worst_place(members: int, of_levels: list[Integers]) -> GroupPlace:
+    """Where groups are, each a row of the units of its members, in order: the rest waits for it."""
+    units, fewest = [], []
+    for each in of_levels:
+        begins = np.ones(each.shape, dtype=bool)
+        begins[:, 1:] = each[:, 1:] != each[:, :-1]
+        units.append(int(begins.sum(axis=1).max()))
+        fewest.append(int(np.diff(np.append(np.flatnonzero(begins), each.size)).min()))
+    return GroupPlace.on(members, tuple(units), tuple(fewest))
 
 
 def _groups_of_passes(degrees: Degrees) -> dict[str, int]:

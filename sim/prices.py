@@ -56,11 +56,17 @@ def _transfer(step: PhysicalStep, tasks: Integers) -> Load:
 
 
 def _gather(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.links.collectives(step.graph, tasks, *step.gathered(tasks))
+    return step.links.collectives(step.graph, tasks, step.links.shared, *step.gathered(tasks))
 
 
 def _reduce(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.links.collectives(step.graph, tasks, *step.reduced(tasks))
+    return step.links.collectives(step.graph, tasks, step.links.shared, *step.reduced(tasks))
+
+
+def _all_reduce(step: PhysicalStep, tasks: Integers) -> Load:
+    return step.links.collectives(
+        step.graph, tasks, step.links.replicated, *step.all_reduced(tasks)
+    )
 
 
 def _optimizer(step: PhysicalStep, tasks: Integers) -> Load:
@@ -137,6 +143,11 @@ PRICES: Table[Price] = Table(
             lambda costs: costs.norm,
             _norm,
             lambda step, tasks: step.of_rank(tasks),
+        ),
+        Operation.ALL_REDUCE: Price(
+            "all_reduce",
+            lambda costs: costs.all_reduce,
+            _all_reduce,
         ),
     },
 )

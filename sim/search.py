@@ -49,7 +49,8 @@ WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 class Problem:
     """What is searched: a model on so many of a cluster's GPUs, at some batch sizes.
 
-    Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow; every `precision`
+    Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow, and replicas that
+    shard their state are in as many groups as `dp_replicate` allows (HSDP); every `precision`
     is tried with every policy to `recompute` (none named: as the software has it) and every rule to
     `cut` stages by (none named: all of them have as many layers), and full sharding in every way
     that the fields of `FULLY_SHARDED` allow. Raises `InvalidConfiguration` for what there is not,
@@ -72,6 +73,7 @@ class Problem:
     run_length: tuple[int | None, ...] = (None,)
     weight_buffers: tuple[int, ...] = (2,)
     prefetch: tuple[int, ...] = (1,)
+    dp_replicate: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         for name in self.schedules:
@@ -88,15 +90,18 @@ class Problem:
         precisions = tuple(map(parse_precision, self.precision)) or (None,)
         return list(product(precisions, tuple(map(parse_recomputation, self.recompute)) or (None,)))
 
-    def communications(self, replicas: int) -> list[Communication]:
+    def communications(self, degrees: Degrees) -> list[Communication]:
         """Every level of sharding over replicas, full sharding in all ways that differ."""
         supported = SHARDING_OF.get(self.implementation.name, tuple(Sharding))
-        levels = supported if replicas > 1 else (Sharding.NONE,)
+        levels = supported if _replicas(degrees) > 1 else (Sharding.NONE,)
+        if degrees.is_hybrid:
+            levels = tuple(level for level in supported if level is not Sharding.NONE)
         ways = product(*(getattr(self, name) for name in FULLY_SHARDED))
         every = [
             _chosen(self.implementation.communication(level), zip(FULLY_SHARDED, way, strict=True))
             for level, way in product(levels, ways)
         ]
+        every = [replace(each, hybrid=degrees.is_hybrid) for each in every]
         return list(dict.fromkeys(each.without_idle_choices for each in every))
 
     def physical(
@@ -185,6 +190,7 @@ class Outcome:
             "dp": degrees.dp,
             "cp": degrees.cp,
             "ep": degrees.ep,
+            "dp_replicate": degrees.dp_replicate,
             "microbatch_size": configuration.microbatch_size,
             "batch": configuration.batch,
             "cut": configuration.cut and ",".join(map(str, configuration.cut)),
@@ -204,7 +210,7 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
     parameters = {} if record["sequence"] is None else {"sequence": record["sequence"]}
     configuration = Configuration(
         find_schedule(record["schedule"], **parameters),
-        Degrees(*(record[name] for name in ("pp", "dp", "tp", "cp", "ep"))),
+        Degrees(*(record[name] for name in ("pp", "dp", "tp", "cp", "ep", "dp_replicate"))),
         record["microbatches"],
         record["microbatch_size"],
         record["loops"],
@@ -228,7 +234,10 @@ def _named(value: object) -> str | None:
 
 def _communication_of(record: dict[str, Any]) -> Communication:
     implementation = find_implementation(record["implementation"])
-    communication = implementation.communication(Sharding(record["sharding"]))
+    communication = replace(
+        implementation.communication(Sharding(record["sharding"])),
+        hybrid=record["dp_replicate"] > 1,
+    )
     return _chosen(communication, ((name, record[name]) for name in FULLY_SHARDED))
 
 
@@ -253,16 +262,19 @@ def configurations(problem: Problem) -> list[Configuration]:
 def _degrees(problem: Problem) -> Iterator[Degrees]:
     """How the GPUs may be divided into groups."""
     sizes = _divisors(problem.gpus)
-    for tp, pp, cp, ep in product(sizes, sizes, problem.cp, problem.ep):
+    for tp, pp, cp, ep, groups in product(
+        sizes, sizes, problem.cp, problem.ep, problem.dp_replicate
+    ):
         dp, rest = divmod(problem.gpus, tp * pp * cp)
         within_node = problem.cluster.domain % tp == 0
         uneven = problem.model.layers % pp and not problem.cut
         if rest or not within_node or uneven or problem.model.layers < pp:
             continue
         with suppress(InvalidConfiguration):
-            degrees = Degrees(pp, dp, tp, cp, ep)
+            degrees = Degrees(pp, dp, tp, cp, ep, groups)
             problem.physical(degrees, microbatch_size=1)
-            yield degrees
+            if not degrees.is_hybrid or degrees.dp_shard * cp > 1:  # else they shard nothing
+                yield degrees
 
 
 def in_order(configuration: Configuration) -> tuple[Any, ...]:
@@ -293,7 +305,7 @@ def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Co
     for name, microbatch_size, communication in product(
         problem.schedules,
         _divisors(samples),
-        problem.communications(_replicas(degrees)),
+        problem.communications(degrees),
     ):
         microbatches = samples // microbatch_size
         if communication.run_length and communication.run_length >= microbatches:

@@ -156,6 +156,22 @@ def drop_guard(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
     return waiting_less(graph, *choose(edges)) if edges else None
 
 
+def wait_for_another(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
+    """A task waits for another one of the kind that it should wait for."""
+    edges = [
+        (task, other, instead.number)
+        for task in graph.tasks()
+        for other in task.dependencies
+        for instead in find(graph, graph.task(other).operation, rank=graph.task(other).rank)
+        if instead.number < task.number and instead.number not in task.dependencies
+    ]
+    if not edges:
+        return None
+    task, other, instead = choose(edges)
+    waits = {*task.dependencies} - {other} | {instead}
+    return changed(graph, task.number, dependencies=tuple(sorted(waits)))
+
+
 def drop_task(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
     return without(graph, choose(range(len(graph))), bridged=False)
 
@@ -255,6 +271,7 @@ MUTATIONS: dict[str, Mutation] = {
         swap_receives,
         drop_dependency,
         drop_guard,
+        wait_for_another,
         drop_task,
         repeat_task,
         skip_gather,

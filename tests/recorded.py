@@ -51,6 +51,7 @@ NAMES = {
     Operation.REDUCE: "reduce",
     Operation.OPTIMIZER: "optimizer",
     Operation.NORM: "norm",
+    Operation.ALL_REDUCE: "all-reduce",
 }
 
 

@@ -57,7 +57,13 @@ def communications() -> st.SearchStrategy[Communication]:
     flag = st.booleans()
     return st.sampled_from(Sharding).flatmap(
         lambda sharding: st.builds(
-            Communication, st.just(sharding), flag, flag, flag, **policies(sharding)
+            Communication,
+            st.just(sharding),
+            flag,
+            flag,
+            flag,
+            hybrid=st.just(False) if sharding is Sharding.NONE else flag,
+            **policies(sharding),
         )
     )
 

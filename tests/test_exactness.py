@@ -48,7 +48,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def plan_of(
     graph: TaskGraph, model: Model | None = None, replicas: int = 1, **settings: object
 ) -> Plan:
-    """A plan in double precision, whose clipping does clip."""
+    """A plan in double precision, whose clipping does clip; HSDP in two groups of replicas."""
     clip = 0.05 if graph.communication.clipping else None
     defaults: dict[str, object] = {
         "precision": Precision.FLOAT64,
@@ -56,7 +56,9 @@ def plan_of(
         "microbatch_size": 2,
     }
     model = model or chain(graph.layout.units)
-    return Plan(graph, model, dp=replicas, **(defaults | settings))  # type: ignore[arg-type]
+    groups = 2 if graph.communication.hybrid else 1
+    defaults |= {"dp": replicas * groups, "dp_replicate": groups}
+    return Plan(graph, model, **(defaults | settings))  # type: ignore[arg-type]
 
 
 # Every schedule, sharding and cut

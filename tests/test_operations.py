@@ -43,6 +43,7 @@ from bfpp.schedules.operations import (
     BUILT_IN,
     COMPUTE,
     DATA,
+    DATA_PARALLEL,
     OPERATIONS,
     STREAMS,
     Group,
@@ -68,7 +69,6 @@ from bfpp.sim.sensitivity import sensitivities
 from bfpp.traces.causes import Causes
 from bfpp.traces.html import write_html
 from bfpp.traces.metrics import (
-    DATA_PARALLEL,
     MODEL_PARALLEL,
     TRANSFERS,
     communicating,
@@ -81,7 +81,7 @@ from bfpp.traces.panel import Panel
 from bfpp.traces.perfetto import events
 from bfpp.traces.svg import svg
 from bfpp.traces.text import text
-from tests.mutations import MUTATIONS, changed, exchanged, rebuilt, waiting_less, without
+from tests.mutations import MUTATIONS, changed, exchanged, find, rebuilt, waiting_less, without
 from tests.small_models import chain
 from tests.strategies import graphs
 from tests.training_runs import errors_of
@@ -288,6 +288,8 @@ def drawn_graphs() -> list[TaskGraph]:
         communication = Communication(sharding, clipping=True)
         found.append(lower(SPLIT, Layout(2, 2), communication, "split"))
         found.append(build_graph("breadth-first", Layout(2, 2), communication))
+    hybrid = Communication(Sharding.FULL, clipping=True, run_length=1, hybrid=True)
+    found.append(build_graph("breadth-first", Layout(2, 2), hybrid))
     found.append(build_graph("1f1b", Layout(2, 2)))
     for graph in tuple(found):
         tasks = [*graph.tasks()]
@@ -297,6 +299,10 @@ def drawn_graphs() -> list[TaskGraph]:
             waiting_less(graph, task.number, other) for task in tasks for other in task.dependencies
         ]
         found += [without(graph, task.number, bridged=True) for task in tasks]
+        for task in find(graph, Operation.BACKWARD, Operation.BACKWARD_INPUT):
+            free = changed(graph, task.number, dependencies=())
+            (before,) = find(graph, Operation.FORWARD, unit=task.unit, microbatch=task.microbatch)
+            found.append(exchanged(free, before.number, task.number))
         for task in tasks:
             if task.operation.row.scope is Scope.RANK:
                 free = changed(graph, task.number, dependencies=())
@@ -325,7 +331,8 @@ def all_that_follows(graphs: Sequence[TaskGraph]) -> Iterator[object]:
     order_validity._makers.cache_clear()
     yield [each.message for each in order_violations(LATE)]
     for sharding, overlap in product(Sharding, (True, False)):
-        communication = Communication(sharding, overlap, overlap, clipping=True)
+        hybrid = sharding is Sharding.FULL and overlap
+        communication = Communication(sharding, overlap, overlap, clipping=True, hybrid=hybrid)
         for groups in (TRANSFERS, DATA_PARALLEL, MODEL_PARALLEL):
             yield [each.name for each in communicating(groups, communication)]
         yield [each.name for each in collectives(communication)]
@@ -345,7 +352,7 @@ def what_is_lowered(communication: Communication) -> list[object]:
         lower(SPLIT, Layout(2, 2), communication, "split"),
         build_graph("breadth-first", Layout(2, 2), communication),
     ):
-        timeline = simulate(graph, AbstractCosts(1, 2, 1, 1, 1, 1, 1, 1, 1))
+        timeline = simulate(graph, AbstractCosts(1, 2, 1, 1, 1, 1, 1, 1, 1, all_reduce=1))
         found += [graph.digest, peak_activations(graph).tolist(), text(timeline)]
         for rank in (0, 1):
             found.append(str(passes_alive(timeline, rank)))
@@ -378,7 +385,7 @@ def wrong_rows() -> list[object]:
         scopes = [scope for scope in Scope if scope is not row.scope]
         cases += [(operation, f"of a {scope}", {"scope": scope}) for scope in scopes]
         cases.append((operation, "another group", {"group": Group.TP}))
-        if operation in (Operation.GATHER, Operation.NORM):
+        if operation in (Operation.GATHER, Operation.NORM, Operation.ALL_REDUCE):
             cases.append((operation, "always", {"happens": lambda _: True}))
             cases.append((operation, "never", {"happens": lambda _: False}))
     return [pytest.param(*case, id=f"{case[0].name} {case[1]}") for case in cases]

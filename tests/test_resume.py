@@ -32,7 +32,7 @@ NORM = 0.1
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[Configuration, int]:
-    """A schedule with all that goes with it, and the number of replicas."""
+    """A schedule with all that goes with it, and the number of replicas in a group."""
     return draw(configurations(ranks=3, parts=2, cells=6)), draw(st.integers(1, 2))
 
 
@@ -45,10 +45,12 @@ def plan_of(
 ) -> Plan:
     configuration, replicas = drawn
     is_clipped = configuration.communication.clipping
+    groups = 2 if configuration.communication.hybrid else 1
     return Plan(
         configuration.graph(),
         regression(0),
-        dp=replicas,
+        dp=replicas * groups,
+        dp_replicate=groups,
         microbatch_size=microbatch_size,
         precision=precision,
         activations=activations,

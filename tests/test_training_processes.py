@@ -75,6 +75,13 @@ JOBS = dict(jobs())
 SINGLE = "breadth-first full 2x2"
 JOBS["single precision"] = replace(JOBS[SINGLE], precision=Precision.FLOAT32)
 
+for sharding in (Sharding.PARTIAL, Sharding.FULL):
+    for ranks, name in ((1, "breadth-first"), (2, "chimera")):
+        job = job_of(name, sharding, ranks, PROCESSES // ranks)
+        hybrid = replace(job.communication, hybrid=True)
+        case = f"{name} {sharding} {ranks}x{PROCESSES // ranks} in groups of replicas"
+        JOBS[case] = replace(job, communication=hybrid, dp_replicate=2)
+
 HALF = {
     f"{sharding} in half precision, {sent} sent": replace(
         JOBS[f"breadth-first {sharding} 2x2"], precision=Precision.BFLOAT16, reduce_precision=sent

@@ -39,7 +39,9 @@ from tests.mutations import (
 from tests.strategies import graphs, order_graphs, some_configuration
 from tests.toy_execution import flaw
 
-MEANING = {"deadlock", "precedence", "delivery", "weights", "gradients", "optimizer"}
+MEANING = {
+    "deadlock", "precedence", "delivery", "weights", "gradients", "replicas", "optimizer",
+}  # fmt: skip
 """Rules that no graph breaks which computes the right weights whatever takes how long.
 
 The others also ask for good order: no work done twice, no task on a stranger's lane.
@@ -59,7 +61,8 @@ def objections(graph: TaskGraph) -> set[str]:
     return {
         each.rule
         for each in found
-        if each.kind is Kind.WRONG and not (each.rule == "optimizer" and useless & {*each.tasks})
+        if each.kind is Kind.WRONG
+        and not (each.rule in ("replicas", "optimizer") and useless & {*each.tasks})
     }
 
 

@@ -128,6 +128,11 @@ def reduces_twice() -> TaskGraph:
     return twice(graph, first(graph, Operation.REDUCE))
 
 
+def reduces_across_replicas_twice() -> TaskGraph:
+    graph = one_rank(1, 1, sharding=Sharding.FULL, dp_overlap=False, hybrid=True)
+    return twice(graph, first(graph, Operation.ALL_REDUCE))
+
+
 def updates_too_early() -> TaskGraph:
     graph = one_rank(1, 1)
     return changed(graph, first(graph, Operation.OPTIMIZER), dependencies=())
@@ -238,6 +243,10 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
         ],
     ),
     "reductions": (reduces_twice, ["#3 reduce of stage 0 on rank 0 is of no use"]),
+    "replicas": (
+        reduces_across_replicas_twice,
+        ["stage 0 has 2 tasks all-reduce, not 1"],
+    ),
     "optimizer": (
         updates_too_early,
         ["#3 optimizer on rank 0 may start before #2 reduce of stage 0 on rank 0 has ended"],

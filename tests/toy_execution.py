@@ -165,6 +165,7 @@ class Machine:
         self.halves: dict[tuple[int, int, int], tuple[float, float]] = {}
         self.added: defaultdict[tuple[int, int], float] = defaultdict(int)
         self.reduced: defaultdict[tuple[int, int], float] = defaultdict(int)
+        self.across: defaultdict[tuple[int, int], float] = defaultdict(int)
         self.norms: dict[int, float] = {}
         self.told: Counter[int] = Counter()
 
@@ -256,12 +257,25 @@ class Machine:
             self.added[rank, task.gradient_buffer] = 0
             self.reduced[rank, task.unit] += taken
 
+    def all_reduce(self, task: Task) -> Iterator[None]:
+        """What other replicas have reduced is as much again: here, what this one has."""
+        ends = task.ranks
+        reduced = [self.reduced[rank, task.unit] for rank in ends]
+        yield
+        for rank, before in zip(ends, reduced, strict=True):
+            self.across[rank, task.unit] += unchanged(before, self.reduced[rank, task.unit])
+
+    @property
+    def complete(self) -> defaultdict[tuple[int, int], float]:
+        """The gradients of each rank's stages, summed up over whoever has a part of them."""
+        return self.across if self.graph.communication.hybrid else self.reduced
+
     def norm(self, task: Task) -> Iterator[None]:
         """Of two copies of a stage, the first one tells; each tells once, or the sum is wrong."""
         yield
         own = np.flatnonzero(self.layout.rank_of_unit == task.rank).tolist()
         self.told[task.rank] += 1
-        self.norms[task.rank] = sum(self.reduced[task.rank, stage] for stage in own)
+        self.norms[task.rank] = sum(self.complete[task.rank, stage] for stage in own)
 
     def clipped(self) -> float:
         """What every rank adds to its weights: the same, as it depends on all gradients."""
@@ -273,7 +287,7 @@ class Machine:
     def optimizer(self, task: Task) -> Iterator[None]:
         own = [(task.rank, stage) for stage in self.layout.units_of(task.rank)]
         clipped = self.clipped()
-        updated = {key: self.weights[key] + self.reduced[key] + clipped for key in own}
+        updated = {key: self.weights[key] + self.complete[key] + clipped for key in own}
         self.weights.update(dict.fromkeys(own, NOTHING))
         yield
         self.weights.update(updated)
@@ -290,6 +304,7 @@ DOES: dict[Operation, Callable[[Machine, Task], Iterator[None]]] = {
     Operation.REDUCE: Machine.reduce,
     Operation.OPTIMIZER: Machine.optimizer,
     Operation.NORM: Machine.norm,
+    Operation.ALL_REDUCE: Machine.all_reduce,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.counts import peak_microbatches
 from bfpp.schedules.operations import (
+    DATA_PARALLEL,
     GRADIENTS,
     OPERATIONS,
     SAVED,
@@ -26,7 +27,6 @@ from bfpp.schedules.operations import (
 from bfpp.traces.timeline import Timeline
 
 TRANSFERS = {Group.P2P}
-DATA_PARALLEL = {Group.DP, Group.DP_SHARD, Group.DP_REPLICATE}
 MODEL_PARALLEL = {Group.TP, Group.CP, Group.EP}
 
 
@@ -87,7 +87,7 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
     return table
 
 
-def communicating(groups: set[Group], communication: Communication) -> list[Operation]:
+def communicating(groups: Collection[Group], communication: Communication) -> list[Operation]:
     """What such groups exchange for a stage or a micro-batch."""
     return [
         operation

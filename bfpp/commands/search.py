@@ -159,7 +159,9 @@ COLUMNS = (
 
 def _groups(row: Mapping[str, Any]) -> str:
     further = "".join(f", {name.upper()} {row[name]}" for name in ("cp", "ep") if row[name] > 1)
-    return f"{row['pp']} x {row['tp']} x {row['dp']}{further}"
+    groups = row["dp_replicate"]
+    replicas = f"({groups} x {row['dp'] // groups})" if groups > 1 else row["dp"]
+    return f"{row['pp']} x {row['tp']} x {replicas}{further}"
 
 
 def _choices(row: Mapping[str, Any]) -> list[str]:

@@ -47,10 +47,19 @@ class DistributedBackend:
         rank, replica = divmod(dist.get_rank(), plan.dp)
         self.worker = make(plan, rank, replica, device)
         self.workers = [self.worker]
-        ranks, replicas = range(plan.graph.layout.pp), range(plan.dp)
+        ranks = range(plan.graph.layout.pp)
         self.groups = Groups(kind, timeout)
-        self.data = self.groups.make("data", [plan.process(rank, each) for each in replicas])
-        self.members = plan.group_of(rank)
+        self.data, self.replicas = (
+            self.groups.make(
+                purpose,
+                [plan.process(rank, each) for each in plan.replicas_with(replica, operation)],
+            )
+            for purpose, operation in (
+                ("data", Operation.REDUCE),
+                ("replicas", Operation.ALL_REDUCE),
+            )
+        )
+        self.members = plan.group_of(rank, replica)
         self.copies = (
             self.groups.make("copies", self.members) if plan.graph.layout.copies else self.data
         )
@@ -75,7 +84,7 @@ class DistributedBackend:
                 dist.send(value, self.plan.process(receiver, self.worker.replica), group)
             else:
                 dist.recv(value, self.plan.process(sender, self.worker.replica), group)
-        for group in (self.data, self.copies, self.pipeline):
+        for group in (self.data, self.replicas, self.copies, self.pipeline):
             dist.all_reduce(value, group=group)
         dist.barrier()
 
@@ -139,6 +148,14 @@ class DistributedBackend:
             else:
                 dist.all_reduce(buffer, group=self.copies)
         worker.take_gradients(task, buffer)
+
+    def all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
+        """An all-reduce in place, or in a copy of less precision."""
+        (worker,) = workers
+        share = worker.state_of(task).gradients
+        sent = share.to(self.plan.reduce_dtype)
+        dist.all_reduce(sent, group=self.replicas)
+        share.copy_(sent)
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:
         """The sum over the shares."""

@@ -51,7 +51,14 @@ class Backend(Protocol):
         ...
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
-        """The sum of all replicas' gradients of a stage, to whoever keeps a share of them."""
+        """The sum of all replicas' gradients of a stage, to whoever keeps a share of them.
+
+        Of the replicas of one group, where there are several.
+        """
+        ...
+
+    def all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
+        """The sum over those that keep the same share of a stage, of what each has reduced."""
         ...
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:

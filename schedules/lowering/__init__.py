@@ -3,7 +3,8 @@
 Each pass adds one kind of task or dependency to a `Draft`, whose tasks carry a
 key instead of a number. The key is (round, phase). A round is one turn in which
 every rank that can runs one compute step; within it come first the compute
-steps, then what they set free: transfers, gathers, reductions, the optimizer.
+steps, then what they set free: transfers, gathers, reductions (within groups of
+replicas, and across them), the optimizer.
 Sorting by the key numbers the tasks in an order in which they could run, and so
 also fixes the order of each lane, blocking transfers on compute lanes included:
 that is why no graph made here can deadlock.
@@ -18,6 +19,7 @@ from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.draft import Draft
 from bfpp.schedules.lowering.passes import (
+    add_all_reduces,
     add_compute,
     add_gathers,
     add_optimizer,
@@ -75,5 +77,7 @@ def lower_steps(
     add_transfers(draft, steps)
     add_gathers(draft, steps, runs)
     reduced = add_reductions(draft, steps, runs)
+    if communication.hybrid:
+        reduced = add_all_reduces(draft, reduced)
     add_optimizer(draft, steps, reduced)
     return posted(draft.finish(name), posts)

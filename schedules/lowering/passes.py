@@ -11,6 +11,7 @@ from bfpp.schedules.columns import NONE, Flags, Integers
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.draft import (
+    ALL_REDUCE,
     COMPUTE,
     GATHER,
     NORM,
@@ -131,7 +132,16 @@ def _require_in_time(draft: Draft, units: Integers, in_time: Flags, field: str, 
         raise InvalidConfiguration(field, f"the copies of {name} are used too far apart {how}")
 
 
-def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Last:
+class Reductions(NamedTuple):
+    """Tasks that reduce gradients: each one's unit, its round, and the rank of its first copy."""
+
+    task: Integers
+    unit: Integers
+    round: Integers
+    rank: Integers
+
+
+def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Reductions:
     """Gradients, after the runs that complete them; a buffer's next run waits for it.
 
     Where reductions are in the way of the compute and no buffer waits for them,
@@ -145,7 +155,6 @@ def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Last:
     when = np.full(len(lead), BEFORE, dtype=np.int32)
     np.maximum.at(when, of_run[run], complete)
     rank = draft.layout.rank_of_unit[runs.unit[lead]]
-    peer = draft.layout.peer_of_rank[rank]
     reduction = draft.add(
         len(lead),
         Tasks(
@@ -154,7 +163,7 @@ def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Last:
             runs.unit[lead],
             when,
             REDUCE,
-            peer=peer,
+            peer=draft.layout.peer_of_rank[rank],
             gradient_buffer=runs.gradient_buffer[lead],
         ),
     )
@@ -164,13 +173,28 @@ def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Last:
     in_time = when[before] < steps.round[runs.first[later]]
     _require_in_time(draft, runs.unit[later], in_time, "reduce_per", "to be reduced for each run")
     draft.depend(runs.first[later], reduction[before])
-    ends = np.flatnonzero(peer != NONE)
-    return _last_on_rank(
-        draft.layout,
-        np.append(rank, peer[ends]),
-        np.append(reduction, reduction[ends]),
-        np.append(when, when[ends]),
+    return Reductions(reduction, runs.unit[lead], when, rank)
+
+
+def add_all_reduces(draft: Draft, reduced: Reductions) -> Reductions:
+    """Across groups of replicas: what devices keep of a unit's gradients, once it is complete."""
+    last = np.empty(draft.layout.units, dtype=np.int32)
+    in_order = np.lexsort((reduced.task, reduced.round))
+    last[reduced.unit[in_order]] = in_order
+    _, unit, when, rank = found = Reductions(*(column[np.sort(last)] for column in reduced))
+    task = draft.add(
+        len(unit),
+        Tasks(
+            Operation.ALL_REDUCE,
+            rank,
+            unit,
+            when,
+            ALL_REDUCE,
+            peer=draft.layout.peer_of_rank[rank],
+        ),
     )
+    draft.depend(task, found.task)
+    return found._replace(task=task)
 
 
 class Last(NamedTuple):
@@ -180,7 +204,12 @@ class Last(NamedTuple):
     round: Integers
 
 
-def _last_on_rank(layout: Layout, rank: Integers, reduction: Integers, when: Integers) -> Last:
+def _last_on_ranks(layout: Layout, reduced: Reductions) -> Last:
+    peer = layout.peer_of_rank[reduced.rank]
+    ends = np.flatnonzero(peer != NONE)
+    rank = np.append(reduced.rank, peer[ends])
+    reduction = np.append(reduced.task, reduced.task[ends])
+    when = np.append(reduced.round, reduced.round[ends])
     last, rounds = np.empty((2, layout.pp), dtype=np.int32)
     in_order = np.lexsort((reduction, when))
     last[rank[in_order]] = reduction[in_order]
@@ -188,14 +217,14 @@ def _last_on_rank(layout: Layout, rank: Integers, reduction: Integers, when: Int
     return Last(last, rounds)
 
 
-def add_optimizer(draft: Draft, steps: Steps, reduced: Last) -> None:
+def add_optimizer(draft: Draft, steps: Steps, reduced: Reductions) -> None:
     """The update of each rank's weights, after its compute and its last reduction.
 
     With clipping, after every rank has told the norm of its gradients.
     """
     ranks = draft.layout.pp
-    last_round = np.maximum(steps.round[steps.first_of_rank[1:] - 1], reduced.round)
-    complete = reduced.reduction
+    complete, rounds = _last_on_ranks(draft.layout, reduced)
+    last_round = np.maximum(steps.round[steps.first_of_rank[1:] - 1], rounds)
     if not draft.communication.clipping:
         draft.depend(_one_a_rank(draft, Operation.OPTIMIZER, last_round, OPTIMIZER), complete)
         return

@@ -27,6 +27,7 @@ from bfpp.schedules.validity.blocks import blocks
 from bfpp.schedules.validity.buffers import Buffers
 from bfpp.schedules.validity.findings import Finding
 from bfpp.schedules.validity.happens_before import HappensBefore, replay
+from bfpp.schedules.validity.replicas import replicas
 from bfpp.schedules.validity.slices import slices
 
 __all__ = ["BUFFERS", "ORDER", "PRESCRIBED", "STRUCTURE", "Kind", "Violation", "violations"]
@@ -67,6 +68,7 @@ ORDER: dict[str, Callable[[TaskGraph, HappensBefore], Iterator[Finding]]] = {
     "precedence": compute.precedence,
     "slices": slices,
     "delivery": transfers.delivery,
+    "replicas": replicas,
     "optimizer": compute.optimizer,
 }
 

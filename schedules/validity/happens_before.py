@@ -28,7 +28,8 @@ LANES_AT_ONCE = 32
 
 def replay(graph: TaskGraph) -> Integers:
     """Each task's turn in one order in which all can run; `NONE` if it never starts."""
-    if (graph.dependencies.member < graph.dependent).all():
+    is_behind_itself = graph.lane == graph.peer_lane
+    if (graph.dependencies.member < graph.dependent).all() and not is_behind_itself.any():
         return np.arange(len(graph), dtype=np.int32)
     return turns(graph.predecessors)
 

@@ -1,0 +1,31 @@
+"""The rule for what is done once for a unit, with what others of its tasks have made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bfpp.schedules.graph import TaskGraph
+from bfpp.schedules.operations import OPERATIONS, Scope, of_scope, writers
+from bfpp.schedules.validity.findings import Finding, having, out_of_order, too_early
+from bfpp.schedules.validity.happens_before import HappensBefore
+
+
+def replicas(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
+    """What is reduced of a unit is reduced across replicas once, when it is complete.
+
+    More often would add it up again, and any part that comes later would stay its replica's own.
+    """
+    layout = graph.layout
+    for operation in of_scope(Scope.UNIT, OPERATIONS):
+        tasks, needs = having(graph, (operation,)), operation.reads
+        due = int(operation.row.happens(graph.communication))
+        times = np.bincount(graph.unit[tasks] + 1, minlength=layout.units + 1)[1:]
+        for unit in np.flatnonzero(times != due).tolist() if needs else ():
+            own = tuple(tasks[graph.unit[tasks] == unit].tolist())
+            yield f"{layout.name_of(unit)} has {len(own)} tasks {operation.title}, not {due}", own
+        for datum, units_on in needs:
+            made = having(graph, of_scope(Scope.UNIT, writers(datum)))
+            for early, late in out_of_order(order, made, tasks, -units_on):
+                yield too_early(graph, late, early)
