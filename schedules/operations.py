@@ -134,8 +134,8 @@ class Row:
     A task `reads` data, `writes` some (a datum that several tasks write is added up), and
     `ends` others, of which nothing is left once it ran. `carries` is for transfers: what
     arrives, and how many units on it is needed. `arrives_on` is the stream at the receiver.
-    `group` and `algorithm` may depend on what is communicated; so does whether there is such
-    a task at all.
+    `group`, `algorithm` and what it is `called` may depend on what is communicated; so does
+    whether there is such a task at all. `title` stands where that is not known, and in files.
     """
 
     title: str
@@ -148,6 +148,7 @@ class Row:
     carries: Needed | None = None
     group: Group | Callable[[Communication], Group] = Group.ALONE
     algorithm: Callable[[Communication], str] | None = None
+    called: Callable[[Communication], str] | None = None
     happens: Callable[[Communication], bool] = _always
 
 
@@ -202,8 +203,12 @@ class Operation(int):
         return group if isinstance(group, Group) else group(communication)
 
     def algorithm(self, communication: Communication) -> str:
-        """How a task is done with this communication: a reduction by `reduce-scatter`."""
+        """How a task is done with this communication, as profiles name it: `norm-of-shares`."""
         return self.row.algorithm(communication) if self.row.algorithm else self.title
+
+    def called(self, communication: Communication) -> str:
+        """The operation as people read it, with this communication: an all-reduce."""
+        return self.row.called(communication) if self.row.called else self.title
 
     def streams(self, communication: Communication) -> tuple[Stream, Stream]:
         """The streams of its lanes, at its rank and at its peer."""
@@ -260,12 +265,17 @@ class Table(dict[Operation, Entry]):
         raise LookupError(f"the operation {OPERATIONS[operation].name} has no {self.knows}")
 
 
+# The rows
+
+
 def _sharding_group(communication: Communication) -> Group:
     """Those that reduce a unit's gradients together, and share its state if they share it."""
     return Group.DP_SHARD if communication.hybrid else Group.DP
 
 
-# The rows
+def _reduction(communication: Communication) -> str:
+    return "all-reduce" if communication.sharding is Sharding.NONE else "reduce-scatter"
+
 
 Operation.FORWARD = declare(
     "FORWARD",
@@ -335,6 +345,7 @@ Operation.GATHER = declare(
         DATA,
         writes=(WEIGHTS,),
         group=_sharding_group,
+        called=lambda _: "all-gather",
         happens=lambda communication: communication.sharding is not Sharding.NONE,
     ),
 )
@@ -347,9 +358,8 @@ Operation.REDUCE = declare(
         writes=(REDUCED,),
         ends=(GRADIENTS,),
         group=_sharding_group,
-        algorithm=lambda communication: (
-            "all-reduce" if communication.sharding is Sharding.NONE else "reduce-scatter"
-        ),
+        algorithm=_reduction,
+        called=_reduction,
     ),
 )
 Operation.OPTIMIZER = declare(
