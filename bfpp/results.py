@@ -81,7 +81,8 @@ class Result:
         if graph.layout.slices > 1:
             parts.append(f"{graph.layout.slices} slices each")
         if graph.communication.sharding is not Sharding.NONE:
-            parts.append(f"{graph.communication.sharding} sharding")
+            within = " in groups of replicas" if graph.communication.hybrid else ""
+            parts.append(f"{graph.communication.sharding} sharding{within}")
         return ", ".join(parts)
 
     def __repr__(self) -> str:

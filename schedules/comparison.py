@@ -14,6 +14,7 @@ SETTINGS: dict[str, Callable[[TaskGraph], object]] = {
     "units": lambda graph: graph.layout.units_per_stage,
     "placement": lambda graph: graph.layout.placement,
     "sharding": lambda graph: graph.communication.sharding,
+    "groups of replicas": lambda graph: graph.communication.hybrid,
     "overlap of transfers": lambda graph: graph.communication.pp_overlap,
     "overlap of data-parallel communication": lambda graph: graph.communication.dp_overlap,
     "clipping": lambda graph: graph.communication.clipping,

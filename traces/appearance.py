@@ -16,7 +16,7 @@ import numpy as np
 
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE, Integers
-from bfpp.schedules.operations import COMPUTE, DATA, OPERATIONS, STREAMS, Stream
+from bfpp.schedules.operations import COMPUTE, DATA, OPERATIONS, REPLICAS, STREAMS, Stream
 from bfpp.traces.operations import TRACED
 from bfpp.traces.timeline import Timeline
 
@@ -55,7 +55,7 @@ class Row(NamedTuple):
     tasks: Integers
 
 
-COMPUTE_AND_DATA = (COMPUTE, DATA)
+COMPUTE_AND_DATA = (COMPUTE, DATA, REPLICAS)
 
 
 def rows(graph: TaskGraph, streams: Collection[Stream] = STREAMS) -> list[Row]:

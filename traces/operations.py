@@ -87,7 +87,7 @@ TRACED = Table(
             Tone(220, 0.10, 0.62, 0.62), Mark("", " ", "", "+"), Cause.OPTIMIZER
         ),
         Operation.ALL_REDUCE: Traced(
-            Tone(312, 0.42, 0.46, 0.46), Mark("<", " ", ">", "w"), Cause.REDUCTION
+            Tone(312, 0.42, 0.46, 0.46), Mark("&", " ", "&", "&"), Cause.REDUCTION
         ),
     },
 )
