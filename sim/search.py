@@ -286,7 +286,7 @@ def in_order(configuration: Configuration) -> tuple[Any, ...]:
         (configuration.loops, configuration.layout.units_per_stage),
         configuration.microbatches,
         tuple(schedule.parameters.values()),
-        configuration.communication.sharding,
+        (configuration.communication.sharding, configuration.communication.hybrid),
         tuple(getattr(configuration.communication, name) or 0 for name in FULLY_SHARDED),
         degrees,
         configuration.microbatch_size,

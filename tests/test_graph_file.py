@@ -100,6 +100,7 @@ CHANGES = [
     ("layout.colour", "red", "is not a task graph"),
     ("communication.sharding", "some", "'some' is not one of none"),
     ("communication.dp_overlap", "yes", "communication: dp_overlap must be true or false"),
+    ("communication.hybrid", 1, "communication: hybrid must be true or false"),
     ("lanes", None, "is not a task graph"),
     ("lanes", [], "lane: there is no number"),
     ("lanes.0", [0, "COMPUTE"], "is not a task graph"),

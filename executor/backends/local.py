@@ -11,7 +11,7 @@ from bfpp.executor.backends.protocol import MakeWorker
 from bfpp.executor.lanes import Device
 from bfpp.executor.plan import Plan
 from bfpp.executor.worker import Worker
-from bfpp.schedules import Operation, Task
+from bfpp.schedules import Task
 from bfpp.schedules.operations import collectives, transfers
 
 
@@ -30,23 +30,14 @@ class LocalBackend:
         """Nobody is elsewhere."""
 
     def parties(self, task: Task) -> list[list[Worker]]:
-        """Sender and receiver of each replica; or replicas and copies; or each on its own.
-
-        Copies of a stage keep a share each: what is reduced across replicas is not theirs together.
-        """
+        """Sender and receiver of each replica; or replicas and copies; or each on its own."""
         if task.operation in transfers():
             return [[replica[task.rank], replica[task.peer]] for replica in self.replicas]
-        groups = self.plan.together(task.operation)
-        if task.operation is Operation.ALL_REDUCE:
-            return [
-                [self.replicas[each][rank] for each in group]
-                for rank in task.ranks
-                for group in groups
-            ]
         if task.operation in collectives(self.plan.graph.communication):
             ranks = sorted(task.ranks)
             return [
-                [self.replicas[each][rank] for rank in ranks for each in group] for group in groups
+                [self.replicas[each][rank] for rank in ranks for each in group]
+                for group in self.plan.together(task.operation)
             ]
         return [[replica[task.rank]] for replica in self.replicas]
 
@@ -76,13 +67,14 @@ class LocalBackend:
             worker.take_gradients(task, total)
 
     def all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
-        """A sum in the order of all, copied to all."""
-        shares = [worker.state_of(task).gradients for worker in workers]
-        total = torch.zeros_like(shares[0], dtype=self.plan.reduce_dtype)
-        for share in shares:
-            total.add_(share.to(total.dtype))
-        for share in shares:
-            share.copy_(total)
+        """A sum in the order of all, copied to all; two copies of a stage have a share each."""
+        for rank in task.ranks:
+            shares = [each.state_of(task).gradients for each in workers if each.rank == rank]
+            total = torch.zeros_like(shares[0], dtype=self.plan.reduce_dtype)
+            for share in shares:
+                total.add_(share.to(total.dtype))
+            for share in shares:
+                share.copy_(total)
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:
         """The sum over the shares."""
