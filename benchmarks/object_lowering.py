@@ -293,9 +293,7 @@ def _all_reduces(reductions: list[ObjectTask]) -> list[ObjectTask]:
     found = []
     for task in reductions:
         if last[task.unit] is task:
-            across = ObjectTask(
-                Operation.ALL_REDUCE, task.rank, task.unit, task.turn, 4, peer=task.peer
-            )
+            across = ObjectTask(Operation.ALL_REDUCE, task.rank, task.unit, task.turn, 4)
             across.dependencies.append(task)
             found.append(across)
     return found

@@ -66,11 +66,9 @@ def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:
             ranks = [*task.ranks]
         case Group.PP:
             ranks = [*range(plan.graph.layout.pp)]
-        case Group.DP | Group.DP_SHARD:
+        case Group.DP | Group.DP_SHARD | Group.DP_REPLICATE:
             replicas = plan.replicas_with(worker.replica, task.operation)
             ranks = [*task.ranks]
-        case Group.DP_REPLICATE:
-            replicas = plan.replicas_with(worker.replica, task.operation)
     group = {plan.process(rank, replica) for rank in ranks for replica in replicas}
     return tuple(sorted(group - {plan.process(worker.rank, worker.replica)}))
 

@@ -64,8 +64,9 @@ class Configuration:
         """Raise `InvalidConfiguration` where the schedule cannot run."""
         self.schedule.require(self.layout)
         self.communication.require()
-        if self.layout.copies and self.communication.sharding is Sharding.FULL:
-            self.graph()  # only this tells whether copies meet for each run
+        by_run = self.communication.sharding is Sharding.FULL
+        if self.layout.copies and (by_run or self.communication.hybrid):
+            self.graph()  # only this tells whether copies meet for each run, in one group
 
     def graph(self) -> TaskGraph:
         """The task graph; raises `InvalidConfiguration` where the schedule cannot run."""

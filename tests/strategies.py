@@ -71,7 +71,12 @@ def communications() -> st.SearchStrategy[Communication]:
 def that_fits(
     layout: Layout, communication: Communication, orders: Sequence[Order]
 ) -> Communication:
-    """The same, but once a step where copies are used too far apart to meet for each run."""
+    """The same, but once a step where copies are used too far apart to meet for each run.
+
+    And in one group of replicas where there are copies.
+    """
+    if layout.copies:
+        communication = replace(communication, hybrid=False)
     if not layout.copies or communication.sharding is not Sharding.FULL:
         return communication
     try:

@@ -18,7 +18,6 @@ from bfpp.schedules import (
     TaskGraph,
     build_graph,
 )
-from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import REPLICAS, Group
 from bfpp.sim.bounds import bounds
 from bfpp.sim.cluster import load_cluster
@@ -77,12 +76,9 @@ def test_each_unit_is_reduced_across_replicas_once_it_is_complete() -> None:
     assert {graph.task(task).operation for (task,) in waits} == {Operation.ALL_REDUCE}
 
 
-def test_copies_of_a_stage_reduce_across_replicas_at_both() -> None:
-    communication = Communication(Sharding.PARTIAL, hybrid=True)
-    graph = build_graph("chimera", Layout(2, 4, copies=[(1, 0)]), communication)
-    across = graph.operation == Operation.ALL_REDUCE
-    assert across.sum() == 2
-    assert (graph.peer[across] != NONE).all()
+def test_copies_of_a_stage_are_in_one_group() -> None:
+    with pytest.raises(InvalidConfiguration, match="dp_replicate: copies of a stage are all in"):
+        HYBRID.changed(schedule="chimera", pp=2).configuration.require()
 
 
 def test_who_takes_part() -> None:

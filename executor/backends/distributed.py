@@ -49,16 +49,9 @@ class DistributedBackend:
         self.workers = [self.worker]
         ranks = range(plan.graph.layout.pp)
         self.groups = Groups(kind, timeout)
-        self.data, self.replicas = (
-            self.groups.make(
-                purpose,
-                [plan.process(rank, each) for each in plan.replicas_with(replica, operation)],
-            )
-            for purpose, operation in (
-                ("data", Operation.REDUCE),
-                ("replicas", Operation.ALL_REDUCE),
-            )
-        )
+        self.data = self._replicas("data", Operation.REDUCE)
+        hybrid = plan.graph.communication.hybrid
+        self.replicas = self._replicas("replicas", Operation.ALL_REDUCE) if hybrid else self.data
         self.members = plan.group_of(rank, replica)
         self.copies = (
             self.groups.make("copies", self.members) if plan.graph.layout.copies else self.data
@@ -70,6 +63,12 @@ class DistributedBackend:
             channel: self._channel(*channel) for channel in _channels(plan) if rank in channel[1:]
         }
         self._warm_up()
+
+    def _replicas(self, purpose: str, operation: Operation) -> dist.ProcessGroup:
+        """The group of those processes of this one's rank that do an operation together."""
+        replicas = self.plan.replicas_with(self.worker.replica, operation)
+        members = [self.plan.process(self.worker.rank, each) for each in replicas]
+        return self.groups.make(purpose, members)
 
     def _channel(self, operation: Operation, sender: int, receiver: int) -> dist.ProcessGroup:
         """The group of a directed channel between this process and another of its replica."""

@@ -67,14 +67,13 @@ class LocalBackend:
             worker.take_gradients(task, total)
 
     def all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
-        """A sum in the order of all, copied to all; two copies of a stage have a share each."""
-        for rank in task.ranks:
-            shares = [each.state_of(task).gradients for each in workers if each.rank == rank]
-            total = torch.zeros_like(shares[0], dtype=self.plan.reduce_dtype)
-            for share in shares:
-                total.add_(share.to(total.dtype))
-            for share in shares:
-                share.copy_(total)
+        """A sum in the order of all, copied to all."""
+        shares = [worker.state_of(task).gradients for worker in workers]
+        total = torch.zeros_like(shares[0], dtype=self.plan.reduce_dtype)
+        for share in shares:
+            total.add_(share.to(total.dtype))
+        for share in shares:
+            share.copy_(total)
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:
         """The sum over the shares."""

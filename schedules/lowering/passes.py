@@ -190,7 +190,6 @@ def add_all_reduces(draft: Draft, reduced: Reductions) -> Reductions:
             unit,
             when,
             ALL_REDUCE,
-            peer=draft.layout.peer_of_rank[rank],
         ),
     )
     draft.depend(task, found.task)
