@@ -59,7 +59,7 @@ def _entry(action: argparse.Action) -> str:
     """An option, and below it what it means."""
     meaning = argparse.HelpFormatter("bfpp")._expand_help(action) if action.help else ""
     meaning = _BARE.sub(r"`\1`", " ".join(meaning.split()).replace("<", "&lt;"))
-    return f"`{_invocation(action)}`\n:   {meaning[:1].upper()}{meaning[1:]}.\n"
+    return f"`{_invocation(action)}`\n:   {meaning}\n"
 
 
 def _invocation(action: argparse.Action) -> str:

@@ -68,8 +68,8 @@ assert (wide.microbatch == known.microbatch).all()
 len(wide)
 
 # %% [markdown]
-# How far from the best possible is it? The synthesis searches all orders in the memory of waves of
-# 4, and proves a lower bound:
+# How far from the best possible is it? The synthesis searches all orders in the memory of waves
+# of 4, backward passes in halves among them, and proves a lower bound:
 
 # %%
 best = bfpp.synthesize(base.changed(microbatches=8), memory_limit=4, placement="looped", seconds=2)
