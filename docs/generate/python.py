@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import bfpp
+from bfpp.sim.experiment import DEFAULTS, OPTIONS
 
 FOLDER = "reference/python"
 
@@ -29,12 +32,31 @@ def pages() -> dict[str, str]:
     rows, found = [], {}
     for layer, (page, title, about) in LAYERS.items():
         names = [name for name in bfpp.__all__ if layer_of(name) == layer]
-        body = "\n".join(f"::: bfpp.{name}\n" for name in names)
+        body = "\n".join(map(_entry, names))
         found[f"{FOLDER}/{page}.md"] = f"# {title}\n\n{about}\n\n{body}"
         links = ", ".join(f"[`{name}`]({page}.md#{_home(name)})" for name in names)
         rows.append(f"| [{title}]({page}.md) | {links} |")
     table = "\n".join(rows)
     return {f"{FOLDER}/index.md": f"{_INTRODUCTION}{table}\n", **found}
+
+
+def _entry(name: str) -> str:
+    """A name; an experiment's many values are a table instead of a signature."""
+    if name != "Experiment":
+        return f"::: bfpp.{name}\n"
+    rows = "\n".join(
+        f"| `{value}` | `{_shown(DEFAULTS[value])}` | {option.help} |"
+        for value, option in OPTIONS.items()
+    )
+    return (
+        f"::: bfpp.{name}\n    options:\n      show_signature: false\n\n"
+        f"### Values of an experiment\n\n| value | default | meaning |\n| --- | --- | --- |\n{rows}\n"
+    )
+
+
+def _shown(default: object) -> str:
+    """A default as it is written."""
+    return str(default) if isinstance(default, StrEnum) else repr(default)
 
 
 def _home(name: str) -> str:
