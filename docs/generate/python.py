@@ -50,7 +50,8 @@ def _entry(name: str) -> str:
     )
     return (
         f"::: bfpp.{name}\n    options:\n      show_signature: false\n\n"
-        f"### Values of an experiment\n\n| value | default | meaning |\n| --- | --- | --- |\n{rows}\n"
+        "### Values of an experiment\n\n"
+        f"| value | default | meaning |\n| --- | --- | --- |\n{rows}\n"
     )
 
 
