@@ -35,7 +35,7 @@ COMMANDS = {
     "compare": "several schedules side by side: one table, one figure",
     "show": "a saved timeline, simulated or measured: tables and pictures",
     "diff": "two saved timelines of one step: what a prediction gets wrong, and where",
-    "import": "a timeline from the traces of torch.profiler, or from one of --perfetto",
+    "import": "a timeline from the traces of torch.profiler or Nsight Systems, or of --perfetto",
     "explain": "why a step takes as long as it does, and what it depends on",
     "calibrate": "measure on this machine what the simulator needs",
     "run": "train a model with the schedule",

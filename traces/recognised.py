@@ -1,10 +1,13 @@
-"""Forward and backward passes, and receives, found in what the profiler saw of a rank.
+"""Forward and backward passes, and receives, found in what a profiler saw of a rank.
 
 Known names:
 
 - torch.distributed.pipelining names actions as `PP:2F1` (stage, letter, micro-batch), and GPipe's
   passes `Forward 1` and `Backward 1`.
-- Megatron-LM's schedules call `forward_step` and `backward_step`, which a profile with stacks has.
+- Megatron-LM's schedules call `forward_step` and `backward_step`, which a profile with stacks has,
+  and one of Nsight Systems that traces these functions.
+- Zero bubble's runtime names ranges `F3.1.0` (micro-batch, chunk, slice of the sequence). `B3` is
+  the gradient of the input where there is a `W3`, and else all of the backward pass.
 
 Where nothing is named (as by PyTorch's 1F1B), passes are runs of operators: one ends where the
 rank communicates, or where forward and backward meet. What autograd runs is backward; forward are
@@ -25,11 +28,14 @@ from typing import NamedTuple
 
 from bfpp.schedules.operations import OPERATIONS, Operation
 from bfpp.schedules.torch_format import MalformedOrders, steps_of
-from bfpp.traces.kineto import COMMUNICATES, Range, Recorded, within
+from bfpp.traces.recorded import COMMUNICATES, Range, Recorded, within
 
 
 class Pass(NamedTuple):
-    """A pass that a thread of the host ran; its stage and micro-batch, where its name says so."""
+    """A pass that a thread of the host ran; its stage and micro-batch, where its name says so.
+
+    Or else its chunk: which one of its rank's stages it is of.
+    """
 
     operation: Operation
     stage: int | None
@@ -37,6 +43,7 @@ class Pass(NamedTuple):
     thread: object
     start: float
     end: float
+    chunk: int | None = None
 
 
 class Receive(NamedTuple):
@@ -68,25 +75,30 @@ class Recognised:
 _ACTION = "PP:"
 _AUTOGRAD = "autograd::engine::evaluate_function"
 _NUMBERED = re.compile(r"(Forward|Backward) (\d+)")
-_FUNCTION = re.compile(r"(?:.*: )?(forward|backward)_step")
+_FUNCTION = re.compile(r"(?:.*[:.] ?)?(forward|backward)_step")
+_CHUNKED = re.compile(r"([FBW])(\d+)(?:\.(\d+)(?:\.0)?)?")
 _RECEIVE = re.compile(r"PP:(\d+)RECV_([FB])(\d+)")
 _RECEIVING = re.compile(r"gloo:recv|nccl:recv")
 _UPDATE = re.compile(r"Optimizer\.step#")
-_KNOWN = re.compile(r"PP:|gloo:|nccl:|Optimizer\.|ProfilerStep#|(Forward|Backward) \d")
-"""How names begin that have a meaning: torch's own, whether a timeline has a place for them."""
+_KNOWN = re.compile(
+    r"PP:|gloo:|nccl|Optimizer\.|ProfilerStep#|(Forward|Backward) \d"
+    r"|[FBW]\d+(\.\d+)*$|(.*[:.] ?)?(forward|backward)_step$"
+)
+"""Names that have a meaning, whether a timeline has a place for them."""
 
 _ARRIVES = {"F": (Operation.TRANSFER_ACTIVATIONS, -1), "B": (Operation.TRANSFER_GRADIENTS, +1)}
 """What a stage receives, and how many stages on its sender is."""
 
 
 _KINDS = {"forward": Operation.FORWARD, "backward": Operation.BACKWARD}
+_LETTERS = {"F": Operation.FORWARD, "B": Operation.BACKWARD, "W": Operation.BACKWARD_WEIGHT}
 
 
 def recognised(seen: Recorded) -> Recognised:
     """What a rank did."""
     spans = chain(seen.annotations, seen.functions)
     named = list(_outermost(it for span in spans for it in _named_so(seen, span)))
-    passes = [_computing(seen, it) for it in named or _by_operators(seen)]
+    passes = [_computing(seen, it) for it in _halved(named) or _by_operators(seen)]
     kernels = [it for it in seen.kernels if "SendRecv" in it.name]
     received = kernels or [it for it in seen.annotations if _RECEIVING.match(it.name)]
     updates = [it for it in seen.annotations if _UPDATE.match(it.name)]
@@ -108,6 +120,10 @@ def _named_so(seen: Recorded, span: Range) -> list[Pass]:
         ]
     if found := _FUNCTION.fullmatch(span.name):
         return [Pass(_KINDS[found[1]], None, None, span.thread, span.start, span.end)]
+    if found := _CHUNKED.fullmatch(span.name):
+        microbatch, chunk = int(found[2]), int(found[3] or 0)
+        times = span.start, span.end
+        return [Pass(_LETTERS[found[1]], None, microbatch, span.thread, *times, chunk)]
     if not span.name.startswith(_ACTION):
         return []
     try:
@@ -120,6 +136,21 @@ def _named_so(seen: Recorded, span: Range) -> list[Pass]:
     return [
         Pass(OPERATIONS[operation], stage, microbatch, span.thread, *times)
         for (operation, stage, microbatch, _), times in zip(steps, parts, strict=False)
+    ]
+
+
+def _halved(passes: Sequence[Pass]) -> list[Pass]:
+    """Of chunks, the backward passes that have a second half are first halves."""
+    halves = {
+        (it.microbatch, it.chunk) for it in passes if it.operation == Operation.BACKWARD_WEIGHT
+    }
+    return [
+        it._replace(operation=Operation.BACKWARD_INPUT)
+        if it.operation == Operation.BACKWARD
+        and it.chunk is not None
+        and (it.microbatch, it.chunk) in halves
+        else it
+        for it in passes
     ]
 
 
