@@ -31,6 +31,25 @@ class Cause(StrEnum):
     DISPATCH = "dispatch"
 
 
+class Share(StrEnum):
+    """What a rank's step consists of, in the words of those who ask how much is bubble."""
+
+    COMPUTE = "compute"
+    BUBBLE = "bubble"
+    COMMUNICATION = "exposed communication"
+    OTHER = "optimizer, peers and dispatch"
+
+
+SHARES = {
+    Share.BUBBLE: {Cause.WARM_UP, Cause.DRAIN, Cause.OTHER_RANK, Cause.IMBALANCE},
+    Share.COMMUNICATION: {
+        Cause.TRANSFER, Cause.GATHER, Cause.REDUCTION, Cause.TENSOR, Cause.CONTEXT, Cause.EXPERT,
+    },
+    Share.OTHER: {Cause.BUFFER, Cause.OPTIMIZER, Cause.REPLICAS, Cause.DISPATCH},
+}  # fmt: skip
+"""Which idle time is what; each cause is in one of them."""
+
+
 class Tone(NamedTuple):
     """A hue in degrees, a saturation, and the lightness of first and last micro-batch."""
 
