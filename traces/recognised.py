@@ -13,8 +13,8 @@ Where nothing is named (as by PyTorch's 1F1B), passes are runs of operators: one
 rank communicates, or where forward and backward meet. What autograd runs is backward; forward are
 the operators that autograd comes back to.
 
-A range is open while a pass waits for what it receives. So a pass lasts from the first to the last
-operator (or kernel) that computes and began in its range.
+A range is open while a pass waits for what it receives; so a pass is what is left of its range
+without that wait, or the kernels that were launched in it.
 """
 
 from __future__ import annotations
@@ -98,9 +98,10 @@ def recognised(seen: Recorded) -> Recognised:
     """What a rank did."""
     spans = chain(seen.annotations, seen.functions)
     named = list(_outermost(it for span in spans for it in _named_so(seen, span)))
-    passes = [_computing(seen, it) for it in _halved(named) or _by_operators(seen)]
     kernels = [it for it in seen.kernels if "SendRecv" in it.name]
     received = kernels or [it for it in seen.annotations if _RECEIVING.match(it.name)]
+    found = _halved(named) or list(_by_operators(seen))
+    passes = [_computing(seen, it, received) for it in found]
     updates = [it for it in seen.annotations if _UPDATE.match(it.name)]
     return Recognised(
         passes=sorted(passes, key=lambda it: it.start),
@@ -188,17 +189,26 @@ def _kind(seen: Recorded, operator: Range) -> str:
     return "forward" if is_kept else ""
 
 
-def _computing(seen: Recorded, it: Pass) -> Pass:
-    """The pass from its first to its last computing part; a half may have none, after its wait.
+def _computing(seen: Recorded, it: Pass, received: Sequence[Range]) -> Pass:
+    """The pass without its wait; a half may have nothing else, and lasts no time.
 
-    As its range is, where the profiler was told to look at names alone.
+    On a device, from its first to its last kernel. On the host, what Python does around the
+    operators is part of the pass, but not what comes before its receive has ended, nor
+    communication before its first or after its last operator.
     """
     if not seen.work:
-        return it
-    parts = _begun(seen, seen.work, Range("", it.thread, it.start, it.start, it.end))
+        return it  # the profiler was told to look at names alone
+    span = Range("", it.thread, it.start, it.start, it.end)
+    parts = _begun(seen, seen.work, span)
     if not parts:
         return it._replace(start=it.end)
-    return it._replace(start=min(it.start for it in parts), end=max(it.end for it in parts))
+    first, last = min(part.start for part in parts), max(part.end for part in parts)
+    if seen.kernels:
+        return it._replace(start=first, end=last)
+    beside = [part for part in _begun(seen, seen.operators, span) if part not in set(parts)]
+    before = [each.end for each in (*received, *beside) if it.start < each.end <= first]
+    after = [each.start for each in beside if each.start >= last]
+    return it._replace(start=max([it.start, *before]), end=min([it.end, *after]))
 
 
 def _begun(seen: Recorded, ranges: Sequence[Range], span: Range) -> Sequence[Range]:
