@@ -108,7 +108,7 @@ def recognised(seen: Recorded) -> Recognised:
         are_named=bool(named),
         receives=list(_receives(seen, received)),
         received=received,
-        update=updates[-1] if updates else None,
+        update=_on_device(seen, updates[-1]) if updates else None,
         unknown=[it.name for it in seen.annotations if not _KNOWN.match(it.name)],
     )
 
@@ -209,6 +209,14 @@ def _computing(seen: Recorded, it: Pass, received: Sequence[Range]) -> Pass:
     before = [each.end for each in (*received, *beside) if it.start < each.end <= first]
     after = [each.start for each in beside if each.start >= last]
     return it._replace(start=max([it.start, *before]), end=min([it.end, *after]))
+
+
+def _on_device(seen: Recorded, span: Range) -> Range:
+    """From the first to the last kernel that was launched in a range; itself without any."""
+    kernels = within(seen.kernels, span)
+    if not kernels:
+        return span
+    return span._replace(start=min(it.start for it in kernels), end=max(it.end for it in kernels))
 
 
 def _begun(seen: Recorded, ranges: Sequence[Range], span: Range) -> Sequence[Range]:

@@ -17,6 +17,7 @@ from bfpp.schedules.reading import read_file
 from bfpp.schedules.steps import Order
 from bfpp.schedules.torch_format import read_orders
 from bfpp.tables import print_result
+from bfpp.traces.chakra import is_chakra, read_chakra
 from bfpp.traces.imported import imported
 from bfpp.traces.kineto import recorded
 from bfpp.traces.nsight import is_nsight, recorded_processes
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TRACE",
         help="what torch.profiler exported, one file a rank in the order of the pipeline (or as "
         "the files' distributedInfo says); what nsys export --type sqlite made of one rank or "
-        "several; or one file of --perfetto; compressed or not",
+        "several; one file of --perfetto, compressed or not; or those of --chakra",
     )
     parser.add_argument(
         "--orders",
@@ -76,13 +77,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _timeline(options: argparse.Namespace) -> Timeline:
-    traces = [each for path in options.traces for each in _read(path)]
+    traces = [each for path in options.traces if not is_chakra(path) for each in _read(path)]
+    if files := [path for path in options.traces if is_chakra(path)]:
+        with blaming(f"TRACE: {files[0]}"):
+            traces.append(read_chakra([read_file(path) for path in files]))
     ours = [each for each in traces if isinstance(each, Timeline)]
     if not ours:
         seen = [each for each in traces if isinstance(each, Recorded)]
         return imported(seen, _orders(options.orders), options.step)
     if len(traces) > 1 or options.orders or options.step is not None:
-        raise InvalidInput("TRACE: a trace of --perfetto has all ranks, orders and one step")
+        raise InvalidInput(
+            "TRACE: a trace of --perfetto, as those of --chakra, has all ranks, orders and one step"
+        )
     return ours[0]
 
 
