@@ -223,6 +223,7 @@ BASE = {
     "search": SMALL_SEARCH, "tradeoff": f"{SMALL_SEARCH} --critical-batch 8",
     "validate": "table.csv", "fit": "table.csv --no-cross-validation",
     "check": "orders.csv", "paper": "figure-3", "models": "", "clusters": "",
+    "completion": "bash",
 }  # fmt: skip
 """What each command is given besides: little to do."""
 
