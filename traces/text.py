@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bfpp.schedules import Operation, Task
+from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import Integers, Seconds
 from bfpp.schedules.operations import STREAMS, Scope, Stream
 from bfpp.traces.appearance import Row, drawn_operations, drawn_rows, fill, ink, label
@@ -75,9 +75,9 @@ def text(
         f"{title:{margin - len(BAR)}}{BAR}" + _line(timeline, row, scale, colour)
         for title, row in zip(titles, drawn, strict=True)
     ]
-    operations = drawn_operations(timeline.graph, drawn)
     is_crowded = any(_is_crowded(timeline, row, scale) for row in drawn)
-    below = [_axis(scale, available), *_key(operations, available, is_crowded)]
+    key = _key(timeline.graph, drawn, available, is_crowded)
+    below = [_axis(scale, available), *key]
     lines += [" " * margin + line for line in below]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -172,9 +172,10 @@ def _is_crowded(timeline: Timeline, row: Row, scale: Scale) -> bool:
     )
 
 
-def _key(operations: Sequence[Operation], available: int, is_crowded: bool) -> list[str]:
+def _key(graph: TaskGraph, drawn: Sequence[Row], available: int, is_crowded: bool) -> list[str]:
     """What each mark stands for, in lines that break between two marks."""
-    told = [_explained(operation) for operation in operations]
+    operations = drawn_operations(graph, drawn)
+    told = [_explained(each, each.called(graph.communication)) for each in operations]
     if is_crowded:
         told += [
             f"{' '.join(mark)} {operation.title}, no room"
@@ -186,11 +187,11 @@ def _key(operations: Sequence[Operation], available: int, is_crowded: bool) -> l
     return [line.replace(UNBROKEN, " ") for line in lines]
 
 
-def _explained(operation: Operation) -> str:
+def _explained(operation: Operation, name: str) -> str:
     mark = TRACED[operation].mark
     scope = operation.row.scope
     sample = mark.unlabelled if scope is Scope.RANK else f"{mark.before}0{mark.after}".strip()
-    return f"{sample} {operation.title}" + (" of stage 0" if scope is Scope.UNIT else "")
+    return f"{sample} {name}" + (" of stage 0" if scope is Scope.UNIT else "")
 
 
 def _axis(scale: Scale, available: int) -> str:
