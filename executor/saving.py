@@ -104,7 +104,7 @@ def begin(job: Job, place: Place, backend: Backend) -> Begun:
     with place.watch.during(slow(place, f"loading {start.path.name}")):
         checkpoint.load(start.path, pieces, processes.group)
         for worker in backend.workers:
-            worker.refresh()
+            worker.loaded()
         manifest = checkpoint.read_manifest(start.path)
     return Begun(manifest.step, manifest.settings, start.path, start.abandoned)
 

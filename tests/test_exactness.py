@@ -376,14 +376,14 @@ def no_weight_decay(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def make(self: Worker, *arguments: object) -> None:
         made(self, *arguments)  # type: ignore[arg-type]
-        self.optimizer.param_groups[0]["weight_decay"] = 0.0
+        self.updates.optimizer.param_groups[0]["weight_decay"] = 0.0
 
     monkeypatch.setattr(Worker, "__init__", make)
 
 
 def unclipped(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Worker.update
-    monkeypatch.setattr(Worker, "update", lambda self, _: update(self, None))
+    monkeypatch.setattr(Worker, "update", lambda self, step, _: update(self, step, None))
 
 
 def own_norm_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ BAD = {
     "--interface nowhere": "--interface: nowhere is none of this machine's: ",
     "--trace out.json --no-task-times": "--trace: needs the times of tasks: not with --no-task",
     "--steps 0": "argument --steps: must be a whole number of at least 1, not '0'",
-    "--precision float16": "argument --precision: invalid choice: 'float16'",
+    "--precision float8": "argument --precision: invalid choice: 'float8'",
     "--backend tpu": "argument --backend: invalid choice: 'tpu'",
     "--device mps": "--device: must be cpu, cuda or cuda:N, not mps",
     "--hidden 8": f"--hidden: is decided by {MODEL}",
