@@ -28,15 +28,17 @@ from bfpp.executor.training import Report, Trainer
 from bfpp.executor.transformer import TransformerSizes, transformer
 from bfpp.schedules import Communication, Layout, Sharding, build_graph
 
-CONTEXT, MICROBATCHES = 64, 4
+CONTEXT = 64
 LARGE = TransformerSizes(
     layers=9, hidden=320, heads=8, kv_heads=4, context=CONTEXT, vocabulary=257, mlp=864, gated=True
 )
 SMALL = replace(LARGE, layers=5, hidden=128, mlp=344)
 RUNS = (
-    ("10 M", LARGE, 200, 1, (Precision.FLOAT32, Precision.BFLOAT16)),
-    ("1 M", SMALL, 50, 2, (Precision.FLOAT32, Precision.FLOAT16)),
+    ("10 M", LARGE, 200, 2, 1, (Precision.FLOAT32, Precision.BFLOAT16)),
+    ("1 M", SMALL, 50, 4, 2, (Precision.FLOAT32, Precision.FLOAT16)),
 )
+"""Models, their steps, micro-batches, samples in one, and precisions."""
+
 LAST = 20
 """Steps whose mean loss is compared: single ones differ by their batch."""
 
@@ -47,13 +49,15 @@ MANY, GRADIENT = 256, 0.005
 """Micro-batches, and the error that their gradient may have in BF16, as a share of its norm."""
 
 
-def plan_of(sizes: TransformerSizes, samples: int, precision: Precision, steps: int) -> Plan:
+def plan_of(
+    sizes: TransformerSizes, steps: int, microbatches: int, samples: int, precision: Precision
+) -> Plan:
     optimization = Optimization(
         1e-3, 0.1, clip=1.0, no_decay=("vectors",), rates=LearningRates("cosine", 10, steps, 0.1)
     )
     communication = Communication(Sharding.NONE, clipping=True)
     return Plan(
-        build_graph("1f1b", Layout(2, MICROBATCHES), communication),
+        build_graph("1f1b", Layout(2, microbatches), communication),
         transformer(sizes, Text(default_text(), CONTEXT, 0)),
         microbatch_size=samples,
         precision=precision,
@@ -71,10 +75,10 @@ def trained(plan: Plan, steps: int) -> tuple[list[Report], LocalBackend]:
 
 def curves() -> Results:
     rows = []
-    for name, sizes, steps, samples, precisions in RUNS:
+    for name, sizes, steps, microbatches, samples, precisions in RUNS:
         exact = 0.0
         for precision in precisions:
-            plan = plan_of(sizes, samples, precision, steps)
+            plan = plan_of(sizes, steps, microbatches, samples, precision)
             begin = perf_counter()
             reports, backend = trained(plan, steps)
             taken = perf_counter() - begin
@@ -91,7 +95,7 @@ def curves() -> Results:
                     "model": f"{name} ({parameters:,} parameters)",
                     "precision": str(precision),
                     "steps": steps,
-                    "tokens a step": MICROBATCHES * samples * CONTEXT,
+                    "tokens a step": microbatches * samples * CONTEXT,
                     "first loss": f"{losses[0]:.3f}",
                     f"mean of the last {LAST}": f"{last:.4f}",
                     "largest difference from the plain loop": f"{apart:.1e}",

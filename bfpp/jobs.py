@@ -127,8 +127,9 @@ def job_of(options: argparse.Namespace) -> Job:
         raise InvalidConfiguration("clipping", "needs the norm to clip to: --clip NORM")
     if (options.resume or options.save_every) and not options.checkpoint:
         raise InvalidConfiguration("checkpoint", "is needed by --resume and --save-every")
-    if (options.keep or options.keep_every) and not options.checkpoint:
-        raise InvalidConfiguration("checkpoint", "is needed by --keep and --keep-every")
+    if (options.keep or options.keep_every or options.async_save) and not options.checkpoint:
+        reason = "is needed by --keep, --keep-every and --async-save"
+        raise InvalidConfiguration("checkpoint", reason)
     if options.no_task_times and options.trace:
         raise InvalidConfiguration("trace", "needs the times of tasks: not with --no-task-times")
     if options.backend == BackendName.TORCH_PIPELINING:
@@ -229,6 +230,7 @@ def _saving(options: argparse.Namespace) -> Saving | None:
         step=None if options.resume == LAST else options.resume,
         keep=options.keep or Saving.keep,
         keep_every=options.keep_every,
+        in_background=options.async_save,
     )
 
 

@@ -353,6 +353,11 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         help="also keep checkpoints whose step is a multiple of this (default: none)",
     )
     group.add_argument(
+        "--async-save",
+        action="store_true",
+        help="write checkpoints while training goes on, from a copy of the state",
+    )
+    group.add_argument(
         "--check-messages",
         action="store_true",
         help="send each message's task ahead of it, and fail if another was due",

@@ -166,7 +166,8 @@ class Saving:
     """Checkpoints: where, and after how many steps.
 
     `resumes`: go on from the last one, or from that of `step`, if it is given.
-    The last `keep` stay, and those whose step is a multiple of `keep_every`.
+    The last `keep` stay, and those whose step is a multiple of `keep_every`. They
+    are written while training goes on, from a copy, if it is `in_background`.
     """
 
     directory: Path
@@ -175,3 +176,4 @@ class Saving:
     step: int | None = None
     keep: int = 2
     keep_every: int | None = None
+    in_background: bool = False
