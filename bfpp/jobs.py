@@ -236,8 +236,7 @@ def _saving(options: argparse.Namespace) -> Saving | None:
 
 def _source(options: argparse.Namespace) -> ModelSource:
     from bfpp.executor.corpus import read_text
-    from bfpp.executor.sources import FunctionSource, TransformerSource
-    from bfpp.executor.transformer import TransformerSizes
+    from bfpp.executor.sources import FunctionSource
 
     path, is_function, name = (options.model or "").rpartition(".py:")
     given = [size for size in SIZES if getattr(options, size) is not None]
@@ -245,27 +244,39 @@ def _source(options: argparse.Namespace) -> ModelSource:
         for size in given:
             raise InvalidConfiguration(size, f"is decided by {options.model}")
         return FunctionSource(Path(f"{path}.py"), name)
-    model = _transformer(options)
-    _require_layers(model)
     with blaming("--text"):
         text = options.text and options.text.resolve(strict=True)
         if text:
             read_text(text)  # as every rank will
-        return TransformerSource(
-            TransformerSizes(
-                layers=model.layers,
-                hidden=model.hidden,
-                heads=model.heads,
-                context=model.sequence,
-                vocabulary=max(model.vocabulary, VOCABULARY),
-                mlp=model.mlp or 4 * model.hidden,
-                kv_heads=model.kv_heads or model.heads,
-                causal=options.objective == Objective.NEXT,
-                gated=model.gated,
-                head_layers=model.head_layers,
-            ),
-            text,
+        return transformer_source(
+            _transformer(options), text, is_causal=options.objective == Objective.NEXT
         )
+
+
+def transformer_source(model: Transformer, text: Path | None, *, is_causal: bool) -> ModelSource:
+    """A transformer of these sizes, which learns the bytes of a text.
+
+    Raises `InvalidConfiguration` for one that cannot be run.
+    """
+    from bfpp.executor.sources import TransformerSource
+    from bfpp.executor.transformer import TransformerSizes
+
+    _require_layers(model)
+    return TransformerSource(
+        TransformerSizes(
+            layers=model.layers,
+            hidden=model.hidden,
+            heads=model.heads,
+            context=model.sequence,
+            vocabulary=max(model.vocabulary, VOCABULARY),
+            mlp=model.mlp or 4 * model.hidden,
+            kv_heads=model.kv_heads or model.heads,
+            causal=is_causal,
+            gated=model.gated,
+            head_layers=model.head_layers,
+        ),
+        text,
+    )
 
 
 def _require_layers(model: Transformer) -> None:
