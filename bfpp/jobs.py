@@ -115,6 +115,7 @@ def device_job_of(options: argparse.Namespace, schedule: Schedule, layout: Layou
         precision=Precision(options.precision),
         reduce_precision=options.reduce_precision and Precision(options.reduce_precision),
         keeps_float32=options.keep_fp32,
+        loader_threads=options.loader_threads or 0,
         activations=Activations.RECOMPUTE if is_full else Activations.KEEP,
         recomputation=NO_RECOMPUTATION if is_full else options.recompute,
         ends=Ends(options.ends),

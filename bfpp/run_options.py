@@ -102,7 +102,14 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--text",
         type=Path,
         metavar="FILE",
-        help="learn the bytes of this file (default: the documentation that Python carries)",
+        help="learn the bytes of this file; of a .npy file the tokens, an array of whole numbers "
+        "that is mapped and not read (default: the documentation that Python carries)",
+    )
+    group.add_argument(
+        "--loader-threads",
+        type=shared.whole_number,
+        metavar="N",
+        help="threads of each rank that load a step's batch during the step before (default: none)",
     )
     add_choice(
         group,

@@ -137,6 +137,7 @@ class Training:
     Gradients are added up in single precision at least; `reduce_precision` is
     what is sent of them to other replicas, by default as much. Modules whose name or
     class is one of the patterns `keeps_float32` compute in single precision at least.
+    Of each rank, `loader_threads` load the next step's batch during a step.
     """
 
     dp: int = 1
@@ -149,6 +150,7 @@ class Training:
     ends: Ends = Ends.ATTACHED
     optimization: Optimization = field(default_factory=Optimization)
     seed: int = 0
+    loader_threads: int = 0
 
 
 @dataclass(frozen=True)

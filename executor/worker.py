@@ -14,6 +14,7 @@ from torch.autograd.graph import GradientEdge
 from bfpp.executor.finite import Seen, Where
 from bfpp.executor.halves import Branch, backward_input, backward_weight
 from bfpp.executor.lanes import Device
+from bfpp.executor.loading import Loader
 from bfpp.executor.memory import Memory
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
@@ -56,6 +57,7 @@ class Worker(Memory):
     def __init__(self, plan: Plan, rank: int, replica: int, device: Device) -> None:
         super().__init__(plan, rank, replica, device.device)
         self.pool = Pool(device)
+        self.loader = Loader(plan, replica)
         self.shapes = plan.shapes
         self.number = 0
         self.inputs: dict[Cell, Tensor] = {}
@@ -75,7 +77,7 @@ class Worker(Memory):
         first, last = cells[0], cells[-1]
         load = self.pool.device.load
         for microbatch in np.flatnonzero(first | last).tolist():
-            inputs, targets = self.plan.batch(step, self.replica, microbatch)
+            inputs, targets = self.loader.batch(step, microbatch)
             if first[microbatch]:
                 dtype = self.plan.dtype if inputs.is_floating_point() else inputs.dtype
                 self.inputs[Cell(0, microbatch)] = load(inputs.to(dtype))
