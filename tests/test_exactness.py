@@ -336,9 +336,9 @@ def not_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
 def not_zeroed(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Worker.update
 
-    def keep(self: Worker, square_norm: Tensor | None) -> None:
+    def keep(self: Worker, step: int, square_norm: Tensor | None) -> None:
         before = [stage.state.gradients.clone() for stage in self.stages.values()]
-        update(self, square_norm)
+        update(self, step, square_norm)
         for stage, gradients in zip(self.stages.values(), before, strict=True):
             stage.state.gradients.copy_(gradients)
 
