@@ -32,8 +32,13 @@ NORM = 0.1
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[Configuration, int]:
-    """A schedule with all that goes with it, and the number of replicas in a group."""
-    return draw(configurations(ranks=3, parts=2, cells=6)), draw(st.integers(1, 2))
+    """A schedule with all that goes with it, and the number of replicas: two groups in HSDP."""
+    configuration = draw(configurations(ranks=3, parts=2, cells=6))
+    return configuration, groups_of(configuration) * draw(st.integers(1, 2))
+
+
+def groups_of(configuration: Configuration) -> int:
+    return 2 if configuration.communication.hybrid else 1
 
 
 def plan_of(
@@ -45,12 +50,11 @@ def plan_of(
 ) -> Plan:
     configuration, replicas = drawn
     is_clipped = configuration.communication.clipping
-    groups = 2 if configuration.communication.hybrid else 1
     return Plan(
         configuration.graph(),
         regression(0),
-        dp=replicas * groups,
-        dp_replicate=groups,
+        dp=replicas,
+        dp_replicate=groups_of(configuration),
         microbatch_size=microbatch_size,
         precision=precision,
         activations=activations,
