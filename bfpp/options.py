@@ -196,6 +196,20 @@ def experiment(options: argparse.Namespace) -> Experiment:
     return _named(options.schedule).changed(**given(options))
 
 
+def words(experiment: Experiment) -> list[str]:
+    """SCHEDULE and the options that mean an experiment: `experiment` reads them back."""
+    record = experiment.record
+    found = [record.pop("schedule")]
+    for name, value in record.items():
+        if not isinstance(value, bool):
+            found += [_option(name), str(value)]
+        elif DEFAULTS.get(name) is None:
+            found.append(_option(name) if value else f"--no-{_option(name)[2:]}")
+        else:  # a flag says what is not the default
+            found.append(f"--no-{_option(name)[2:]}" if DEFAULTS[name] else _option(name))
+    return found
+
+
 def pipeline(options: argparse.Namespace) -> Configuration:
     """The configuration of SCHEDULE, by the options that say how it is cut and communicates."""
     names = ("pp", "microbatches", *of_group(STAGES), *of_group(COMMUNICATION))

@@ -16,6 +16,7 @@ from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import SOURCE
 from bfpp.sim.compiled_lowering import join, lower_steps
 from bfpp.sim.memory import GIGABYTE, Memory, least_memory
+from bfpp.sim.objectives import Objective, robust_step_time
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
 from bfpp.sim.search import Outcome, Problem, in_order
@@ -59,15 +60,25 @@ class Evaluation:
 
     def outcome(self, configuration: Configuration) -> Outcome:
         """The prediction of a configuration."""
-        physical, graph = self.physical(configuration), self.graph_of(configuration)
-        timeline = Timeline(graph, *physical.times(graph), source=SOURCE)
+        physical, timeline = self.physical(configuration), self.timeline(configuration)
         return Outcome(
             configuration,
             self._problem.implementation.name,
             timeline.step_time,
             bubble(timeline),
             **predict(timeline, physical),
+            robust_step_time=self._robust_step_time(timeline.graph, physical),
         )
+
+    def timeline(self, configuration: Configuration) -> Timeline:
+        """The predicted step of a configuration."""
+        graph = self.graph_of(configuration)
+        return Timeline(graph, *self.physical(configuration).times(graph), source=SOURCE)
+
+    def _robust_step_time(self, graph: TaskGraph, physical: PhysicalCosts) -> float | None:
+        if self._problem.objective is not Objective.ROBUSTNESS:
+            return None
+        return robust_step_time(graph, physical.costs(graph), self._problem.jitter)
 
     def least_memory(self, configuration: Configuration) -> Memory:
         """What the fullest rank needs at least, known without an order."""

@@ -432,7 +432,7 @@ class Experiment:
             self.microbatch_size,
             loops,
             units,
-            self._communication(),
+            self.communication,
             self._precision,
             self._recomputation,
             self._cut,
@@ -511,11 +511,12 @@ class Experiment:
         self._require_size(self._stages)
         loops = self._stages // self.pp
         layout = self.rule.layout(self.pp, self.microbatches, loops)
-        communication = self._communication()
-        physical = self._physical(None)
+        communication = self.communication
+        physical = self.physical_of_cut(None)
         return balanced(balance, physical, self.rule, layout, communication)
 
-    def _communication(self) -> Communication:
+    @property
+    def communication(self) -> Communication:
         """What is communicated, and what of it a cluster's software overlaps."""
         values = {each.name: getattr(self, each.name) for each in fields(Communication)}
         if self.model is not None:
@@ -575,9 +576,9 @@ class Experiment:
             raise InvalidConfiguration(
                 name, "abstract seconds do not go with --model and --cluster"
             )
-        return self._physical(self._cut)
+        return self.physical_of_cut(self._cut)
 
-    def _physical(self, cut: tuple[int, ...] | None) -> PhysicalCosts:
+    def physical_of_cut(self, cut: tuple[int, ...] | None) -> PhysicalCosts:
         """The costs of the model on the cluster, with so many layers in each stage."""
         from bfpp.sim.operators import Routing
         from bfpp.sim.physical import PhysicalCosts
@@ -700,14 +701,14 @@ def experiment_of(values: Mapping[str, object]) -> Experiment:
     schedule = find_schedule(name)
     given = {**schedule.values, **given}
     parameters = {
-        each: _read(each, parameter_kind(value), given.pop(each))
+        each: read_value(each, parameter_kind(value), given.pop(each))
         for each, value in schedule.parameters.items()
         if each in given
     }
     for each in given:
         if each not in OPTIONS:
             raise InvalidConfiguration(each, f"there is no such value{did_you_mean(each, OPTIONS)}")
-    read = {each: _read(each, OPTIONS[each].kind, value) for each, value in given.items()}
+    read = {each: read_value(each, OPTIONS[each].kind, value) for each, value in given.items()}
     return Experiment(replace(schedule, **parameters), **read)
 
 
@@ -716,7 +717,7 @@ def parameter_kind(value: object) -> str:
     return "flag" if isinstance(value, bool) else "count"
 
 
-def _read(name: str, kind: str, value: object) -> Any:
+def read_value(name: str, kind: str, value: object) -> Any:
     """A value as its kind has it, from what a file or a table holds."""
     reader, expected = _KINDS[kind]
     if (read := reader(value)) is None:
