@@ -7,11 +7,12 @@ a schedule for any communication, and a task graph for any costs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from math import inf
+from operator import attrgetter
 
-from bfpp.schedules import Communication, Configuration, Layout, Schedule, TaskGraph
+from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule, TaskGraph
 from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import SOURCE
 from bfpp.sim.compiled_lowering import join, lower_steps
@@ -30,6 +31,13 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]
     return [known.outcome(configuration) for configuration in chosen]
 
 
+_beside_pipeline = attrgetter(
+    *(f"degrees.{each.name}" for each in fields(Degrees) if each.name != "pp"),
+    "microbatch_size", "precision", "recompute", "cut",
+)  # fmt: skip
+"""What costs depend on, of a configuration."""
+
+
 class Evaluation:
     """What is known of a problem from the configurations that have been predicted."""
 
@@ -42,13 +50,7 @@ class Evaluation:
 
     def physical(self, configuration: Configuration) -> PhysicalCosts:
         """The cost model of a configuration; the number of pipeline ranks is the graph's."""
-        key = (
-            replace(configuration.degrees, pp=1),
-            configuration.microbatch_size,
-            configuration.precision,
-            configuration.recompute,
-            configuration.cut,
-        )
+        key = _beside_pipeline(configuration)
         if key not in self._physical:
             found = self._physical[key] = self._problem.physical_of(configuration)
             vars(found)["one_sample"] = self.physical(replace(configuration, microbatch_size=1))
@@ -60,7 +62,8 @@ class Evaluation:
 
     def outcome(self, configuration: Configuration) -> Outcome:
         """The prediction of a configuration."""
-        physical, timeline = self.physical(configuration), self.timeline(configuration)
+        physical = self.physical(configuration)
+        timeline = self._timeline(configuration, physical)
         return Outcome(
             configuration,
             self._problem.implementation.name,
@@ -72,8 +75,11 @@ class Evaluation:
 
     def timeline(self, configuration: Configuration) -> Timeline:
         """The predicted step of a configuration."""
+        return self._timeline(configuration, self.physical(configuration))
+
+    def _timeline(self, configuration: Configuration, physical: PhysicalCosts) -> Timeline:
         graph = self.graph_of(configuration)
-        return Timeline(graph, *self.physical(configuration).times(graph), source=SOURCE)
+        return Timeline(graph, *physical.times(graph), source=SOURCE)
 
     def _robust_step_time(self, graph: TaskGraph, physical: PhysicalCosts) -> float | None:
         if self._problem.objective is not Objective.ROBUSTNESS:

@@ -530,12 +530,13 @@ class Experiment:
         model = load_model(self.model) if isinstance(self.model, str) else self.model
         if model is None:
             raise InvalidConfiguration("model", "must be given together with --cluster")
-        return replace(
+        trained = replace(
             model,
             layers=self.layers or model.layers,
             sequence=self.seq_length or model.sequence,
             prediction_modules=model.prediction_modules if self.prediction else 0,
         )
+        return model if trained == model else trained  # which knows what it was asked before
 
     @cached_property
     def _constants(self) -> Constants:
