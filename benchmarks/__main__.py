@@ -32,7 +32,7 @@ SPEEDS = (
     "zero_bubble",
     "runtimes",
 )
-NAMES = (*SPEEDS, "faults", "accuracy", "recipes")
+NAMES = (*SPEEDS, "faults", "accuracy", "recipes", "acceptance")
 
 
 def show(console: Console, results: Results) -> None:
