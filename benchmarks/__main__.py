@@ -28,6 +28,7 @@ SPEEDS = (
     "startup",
     "batch",
     "prediction",
+    "dispatch",
     "halves",
     "zero_bubble",
     "runtimes",
