@@ -31,6 +31,7 @@ SPEEDS = (
     "halves",
     "zero_bubble",
     "runtimes",
+    "redraw",
 )
 NAMES = (*SPEEDS, "faults", "accuracy", "recipes")
 

@@ -81,10 +81,15 @@ class Prediction(Result):
     def memory_curves(self) -> list[MemoryCurve]:
         """What each rank's devices hold over the step, of a model on a cluster."""
         if not self.physical:
-            return []
+            return super().memory_curves
         from bfpp.sim.memory_over_time import memory_over_time
 
         return memory_over_time(self.timeline, self.physical)
+
+    @property
+    def memory_unit(self) -> str:
+        """Of a model on a cluster, gigabytes."""
+        return "GB" if self.physical else super().memory_unit
 
     def _peak(self) -> dict[str, Any]:
         """When most is held, where, during which task."""

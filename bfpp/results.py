@@ -19,6 +19,7 @@ from rich.text import Text
 
 from bfpp.errors import one_line
 from bfpp.schedules import Sharding
+from bfpp.traces.memory import MemoryCurve, in_flight_over_time
 from bfpp.traces.metrics import RankMetrics, bubble, bubble_fraction, rank_metrics, span
 from bfpp.traces.period import period
 from bfpp.traces.time_axis import in_words
@@ -83,6 +84,16 @@ class Result:
         if graph.communication.sharding is not Sharding.NONE:
             parts.append(f"{graph.communication.sharding} sharding")
         return ", ".join(parts)
+
+    @cached_property
+    def memory_curves(self) -> list[MemoryCurve]:
+        """What each rank holds over the step."""
+        return in_flight_over_time(self.timeline)
+
+    @property
+    def memory_unit(self) -> str:
+        """What it is counted in."""
+        return "micro-batches"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.title}: {in_words(self.timeline.step_time)}>"

@@ -14,6 +14,7 @@ from bfpp.results import NOISE, Result, print_json, print_table
 from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.experiment import Experiment
+from bfpp.traces.time_axis import in_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         print_text(options, results)
         _print(results)
-    write_pictures(options, results, "Schedules compared")
+    write_pictures(options, results, "Schedules compared", verdict(results))
     return 0
 
 
@@ -58,6 +59,21 @@ def _require_same_model(experiments: Sequence[Experiment]) -> None:
             f"schedules of {' and '.join(map(str, sorted(units)))} units do not compare; "
             "with seconds per unit, --loops divides all of them alike",
         )
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """In a sentence, which is the fastest, and how far behind the others are."""
+    first, *others = sorted(results, key=lambda result: result.timeline.step_time)
+    least = first.timeline.step_time
+    if not others or not least:
+        return ""
+    behind = [
+        f"{each.name} takes {each.timeline.step_time / least - 1:.1%} longer"
+        if each.timeline.step_time > least * (1 + NOISE)
+        else f"{each.name} takes as long"
+        for each in others
+    ]
+    return f"{first.name} is the fastest: {in_words(least)} a step. {', '.join(behind)}."
 
 
 def _print(results: Sequence[Prediction]) -> None:
