@@ -32,6 +32,7 @@ SPEEDS = (
     "zero_bubble",
     "runtimes",
     "redraw",
+    "explorer",
 )
 NAMES = (*SPEEDS, "faults", "accuracy", "recipes")
 

@@ -118,15 +118,12 @@ def add_output(
 
 
 def add_output_folder(
-    group: argparse._ActionsContainer, option: str, default: Path, purpose: str
+    group: argparse._ActionsContainer, option: str, default: Path | None, purpose: str
 ) -> None:
     """An option that names a folder to write files to."""
+    kind = partial(_folder, option)
     group.add_argument(
-        option,
-        type=lambda text: Output(option, Path(text), (), is_folder=True),
-        default=Output(option, default, (), is_folder=True),
-        metavar="DIR",
-        help=purpose,
+        option, type=kind, default=default and kind(str(default)), metavar="DIR", help=purpose
     )
 
 
@@ -144,6 +141,10 @@ def _file(declared: Output, text: str) -> Output:
         what = f"must end in {known}" if known else "must name a file"
         raise argparse.ArgumentTypeError(f"{what}, not {text!r}")
     return replace(declared, path=Path(text))
+
+
+def _folder(option: str, text: str) -> Output:
+    return Output(option, Path(text), (), is_folder=True)
 
 
 def _ends(name: str, format_: Format) -> bool:

@@ -165,6 +165,21 @@ class Result:
         return in_words(seconds if seconds > NOISE * self.timeline.step_time else 0.0)
 
 
+def verdict(results: Sequence[Result]) -> str:
+    """In a sentence, which is the fastest, and how far behind the others are."""
+    first, *others = sorted(results, key=lambda result: result.timeline.step_time)
+    least = first.timeline.step_time
+    if not others or not least:
+        return ""
+    behind = [
+        f"{each.name} takes {each.timeline.step_time / least - 1:.1%} longer"
+        if each.timeline.step_time > least * (1 + NOISE)
+        else f"{each.name} takes as long"
+        for each in others
+    ]
+    return f"{first.name} is the fastest: {in_words(least)} a step. {', '.join(behind)}."
+
+
 def _count(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{plural if number > 1 else ''}"
 

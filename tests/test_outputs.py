@@ -26,6 +26,7 @@ MODEL = "--model small.toml --cluster dgx1-v100"
 
 WRITING = {
     ("experiment", "--out"): f"experiment gpipe {STEP} --out PLACE.toml",
+    ("explore", "--out"): "explore --out PLACE",
     ("simulate", "--html"): f"simulate gpipe {STEP} --html PLACE.html",
     ("simulate", "--svg"): f"simulate gpipe {STEP} --svg PLACE.svg",
     ("simulate", "--perfetto"): f"simulate gpipe {STEP} --perfetto PLACE.json.gz",
@@ -55,6 +56,11 @@ WRITING = {
 
 WITH_TORCH = {("run", "--metrics"), ("run", "--trace"), ("calibrate", "--out")}
 
+FEW_STEPS = {
+    "schedule": ("1f1b",), "pp": ("2",), "loops": ("2",), "microbatches": ("8",),
+    "sharding": ("none",),
+}  # fmt: skip
+
 READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--mock-compute", "--orders"}
 """Options of files that are read."""
 
@@ -67,6 +73,7 @@ def folder(tmp_path, monkeypatch, bfpp):
     """Every test runs in a folder of its own, with what commands read."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bfpp.sim.fit.TOLERANCE", 0.5)  # as good as its first guess, and soon
+    monkeypatch.setattr("bfpp.explorer.static.LISTED", FEW_STEPS)
     Path("small.toml").write_text(SMALL)
     lines = MEASUREMENTS.read_text().splitlines(keepends=True)
     small = [line for line in lines if ",bert-6.6b,dgx1-v100,paper,no-pipeline" in line]
@@ -88,7 +95,8 @@ def options_of(command):
 def is_output(action):
     if isinstance(action.default, outputs.Output):
         return True
-    return isinstance(action.type, partial) and action.type.func is outputs._file
+    kinds = (outputs._file, outputs._folder)
+    return isinstance(action.type, partial) and action.type.func in kinds
 
 
 def test_every_option_that_names_a_file_is_read_or_written_or_tried_here():
@@ -144,7 +152,11 @@ def refused(bfpp, monkeypatch):
     return run
 
 
-FILES = {key: line for key, line in WRITING.items() if key != ("paper", "--out")}
+FILES = {
+    key: line
+    for key, line in WRITING.items()
+    if key not in {("paper", "--out"), ("explore", "--out")}
+}
 
 
 @pytest.mark.parametrize(("key", "line"), FILES.items(), ids=map(" ".join, FILES))

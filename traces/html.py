@@ -44,6 +44,7 @@ SCRIPTS = (
     "saving",
     "links",
     "choices",
+    "replay",
     "timeline",
 )
 """The parts of the page's one script, in order."""

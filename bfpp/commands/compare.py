@@ -10,11 +10,10 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.predictions import Prediction, predict, print_cautions
-from bfpp.results import NOISE, Result, print_json, print_table
+from bfpp.results import NOISE, Result, print_json, print_table, verdict
 from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.experiment import Experiment
-from bfpp.traces.time_axis import in_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +35,8 @@ def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     shared.refuse_text_beside_json(options)
     names = options.schedules or DEFAULT_SCHEDULES
-    experiments = shared.side_by_side(options, names)
+    known = [shared.named(name) for name in names]
+    experiments = shared.side_by_side(known, shared.given(options))
     _require_same_model(experiments)
     assumed = assumptions(options)
     results = [predict(each, options.engine) for each in experiments]
@@ -59,21 +59,6 @@ def _require_same_model(experiments: Sequence[Experiment]) -> None:
             f"schedules of {' and '.join(map(str, sorted(units)))} units do not compare; "
             "with seconds per unit, --loops divides all of them alike",
         )
-
-
-def verdict(results: Sequence[Result]) -> str:
-    """In a sentence, which is the fastest, and how far behind the others are."""
-    first, *others = sorted(results, key=lambda result: result.timeline.step_time)
-    least = first.timeline.step_time
-    if not others or not least:
-        return ""
-    behind = [
-        f"{each.name} takes {each.timeline.step_time / least - 1:.1%} longer"
-        if each.timeline.step_time > least * (1 + NOISE)
-        else f"{each.name} takes as long"
-        for each in others
-    ]
-    return f"{first.name} is the fastest: {in_words(least)} a step. {', '.join(behind)}."
 
 
 def _print(results: Sequence[Prediction]) -> None:

@@ -19,13 +19,17 @@ function choicesNow() {
 
 function followChoices(said) {
   if (!choices) return null;
+  fillIn(said);
+  return ask();
+}
+
+function fillIn(said) {
   for (const field of fieldsOf()) {
     const value = said[field.name] ?? choices.defaults[field.name];
     if (field.type === "checkbox") field.checked = value === "true";
     else field.value = value;
     field.dispatchEvent(new Event("followed"));
   }
-  return ask();
 }
 
 // A control with its label; a number has a slider beside it where its range is known.
@@ -38,7 +42,7 @@ function controlOf({ name, title, help, kind, choices, least, most, step }) {
         : element("input", kind === "text" ? {} : { type: "number", min: least ?? 0, step: step ?? "any" });
   Object.assign(field, { name, id, title: described });
   const parts = [element("label", { htmlFor: id, title: described }, title), field];
-  if (most !== undefined) {
+  if (most !== undefined && !choices) {
     const slider = element("input", { type: "range", min: least, max: most, step, tabIndex: -1 });
     slider.setAttribute("aria-hidden", "true");
     slider.addEventListener("input", () => { field.value = slider.value; });
@@ -55,12 +59,15 @@ function setUpChoices(content) {
   const groups = choices.groups.map(({ title, open, fields }) => element("details", { open },
     element("summary", {}, title), element("div", {}, ...fields.map(controlOf))));
   const saved = [
-    ["Experiment file", () => download(new Blob([answer.experiment]), "experiment.toml")],
+    ["Experiment files", () => answer.experiments.forEach(([name, text]) =>
+      download(new Blob([text]), `${name}.toml`))],
     ["Command line", () => { find(".command").hidden = !find(".command").hidden; }],
   ].map(([words, onclick]) => element("button", { type: "button", onclick }, words));
   find(".choices").append(...groups, element("p", { className: "saving" }, ...saved,
     element("code", { className: "command", hidden: true, tabIndex: 0 })));
   find(".choices").hidden = false;
+  document.body.classList.add("exploring");
+  fillIn(choices.defaults);
   find(".choices").addEventListener("input", () => ask().then(linkLater));
   find(".choices").addEventListener("submit", (event) => event.preventDefault());
 }
@@ -84,7 +91,9 @@ async function answerTo(values) {
   if (!choices.address) return replayedAnswer(values);
   try {
     const response = await fetch(choices.address, { method: "POST", body: JSON.stringify(values) });
-    return response.ok ? response.json() : { wrong: { reason: await response.text() } };
+    if (!response.ok) return { wrong: { reason: await response.text() } };
+    const given = await response.json();
+    return given.wrong ? given : { ...given, panels: await Promise.all(given.panels.map(load)) };
   } catch {
     return { wrong: { reason: "bfpp explore has ended: start it again, and open its new address" } };
   }
@@ -104,7 +113,7 @@ async function showAnswer(given) {
   find(".lead").textContent = given.lead;
   find(".command").textContent = given.command;
   const scroll = window.scrollY, whole = isWhole();
-  setPanels(await Promise.all(given.panels.map(load)));
+  setPanels(given.panels);
   place();
   await (whole ? showStep() : show(...view));
   window.scrollTo(0, scroll);

@@ -14,7 +14,11 @@ async function unpack({ type, data }) {
   return new globalThis[type](await new Response(inflated).arrayBuffer());
 }
 
-async function load({ columns, memory, ...panel }) {
+const load = async (packed) => arranged(await unpacked(packed));
+
+// The columns of a panel, which share nothing with what they were packed as.
+async function unpacked({ columns, memory, lanes, ...panel }) {
+  panel.lanes = lanes.map((lane) => ({ ...lane }));
   const unpackAll = async (packed) => Object.fromEntries(await Promise.all(
     Object.entries(packed).map(async ([name, column]) => [name, await unpack(column)])));
   Object.assign(panel, await unpackAll(columns));
@@ -26,7 +30,7 @@ async function load({ columns, memory, ...panel }) {
     panel.dependencyStart[task + 1] = panel.dependencyStart[task] + count;
   });
   panel.digits = `${panel.microbatch.reduce((most, number) => Math.max(most, number), 0)}`.length;
-  return arranged(panel);
+  return panel;
 }
 
 // The panel with its rows, which follow from starts and durations.

@@ -157,7 +157,7 @@ async function start() {
 }
 
 window.bfpp = {
-  state, show, showStep, nextHit, pictureAsSvg, pictureAsPng, topOf,
+  state, show, showStep, nextHit, pictureAsSvg, pictureAsPng, topOf, replayedAnswer, asked: () => ask(),
   view: () => [...view], panels: () => panels, ready: start(),
 };
 window.bfpp.ready.catch((error) => {
