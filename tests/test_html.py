@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bfpp.command_line import main
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.operations import OPERATIONS
 from bfpp.sim.abstract import AbstractCosts
@@ -510,3 +511,22 @@ def test_a_picture_can_be_saved(opened: Callable[..., Page]) -> None:
         )
         == "image/png"
     )
+
+
+@in_browser
+def test_what_was_found_is_filtered(driver: Any, tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(
+        "layers = 4\nhidden = 256\nheads = 4\nsequence = 128\nvocabulary = 1024\n"
+    )
+    words = "search --cluster dgx1-v100 --gpus 2 --batch 4 --workers 1 --json"
+    model, address = tmp_path / "tiny.toml", tmp_path / "found.html"
+    assert main([*words.split(), "--model", str(model), "--html", str(address)]) == 0
+    page = Page(driver, address.as_uri())
+    everything = page.get("document.querySelectorAll('.plot circle').length")
+    assert 0 < page.get("document.querySelectorAll('.plot .pareto').length") < everything
+    assert page.get("bfpp.panels().length") == 3
+    page.find(".filters [name=schedule]").send_keys("gpipe")
+    kept = page.get("document.querySelectorAll('.plot circle').length")
+    assert 0 < kept < everything
+    assert page.find(".told").text.startswith(f"{kept} of {everything} configurations")
+    assert page.complaints() == []

@@ -26,6 +26,7 @@ MODEL = "--model small.toml --cluster dgx1-v100"
 
 WRITING = {
     ("experiment", "--out"): f"experiment gpipe {STEP} --out PLACE.toml",
+    ("search", "--html"): f"search {SEARCH} --html PLACE.html",
     ("explore", "--out"): "explore --out PLACE",
     ("simulate", "--html"): f"simulate gpipe {STEP} --html PLACE.html",
     ("simulate", "--svg"): f"simulate gpipe {STEP} --svg PLACE.svg",

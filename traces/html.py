@@ -45,6 +45,7 @@ SCRIPTS = (
     "links",
     "choices",
     "replay",
+    "scatter",
     "timeline",
 )
 """The parts of the page's one script, in order."""

@@ -148,6 +148,7 @@ async function start() {
   find(".lead").textContent = content.lead;
   find(".channels input").checked = content.opensWithChannels;
   setUpChoices(content);
+  setUpFound(content);
   setPanels(await Promise.all(content.panels.map(load)));
   view = clampedView(-Infinity, Infinity);
   opening = viewNow();
