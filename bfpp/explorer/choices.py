@@ -102,7 +102,7 @@ def _default(name: str) -> str:
 
 def _field(name: str) -> dict[str, Any]:
     option = OPTIONS.get(name)
-    field = {
+    field: dict[str, Any] = {
         "name": name,
         "title": TITLES.get(name, name.replace("_", " ")),
         "help": EXPLAINED.get(name) or (option.help if option else ""),

@@ -18,6 +18,7 @@ from bfpp.experiment_file import experiment_text
 from bfpp.explorer.answers import TITLE
 from bfpp.explorer.choices import SECONDS, chosen, defaults, groups
 from bfpp.schedules import InvalidInput, TaskGraph, registered_schedules
+from bfpp.schedules.columns import Seconds
 from bfpp.schedules.counts import peak_microbatches
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.traces.html import document
@@ -74,10 +75,7 @@ def _steps() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _data(graph: TaskGraph) -> dict[str, Any]:
     """A step as the page replays it, without times but with the shares of costs of each task."""
-    costs = [
-        AbstractCosts(**{name: float(name == each) for name in SECONDS}).costs(graph).seconds
-        for each in SECONDS
-    ]
+    costs = [_seconds(graph, name) for name in SECONDS]
     shares, of_task = np.unique(np.stack(costs, axis=1), axis=0, return_inverse=True)
     peak = f"{peak_microbatches(graph).max():.4g}"
     anything = Timeline(graph, np.zeros(len(graph)), shares[of_task.reshape(-1)].sum(axis=1), "")
@@ -90,3 +88,9 @@ def _data(graph: TaskGraph) -> dict[str, Any]:
     }
     price = packed(of_task.reshape(-1).astype(np.int32))
     return {**data, "columns": {**columns, "price": price}, "shares": shares.tolist()}
+
+
+def _seconds(graph: TaskGraph, name: str) -> Seconds:
+    """What each task takes where one of the abstract costs is a second, and the others nothing."""
+    prices: dict[str, Any] = {each: float(each == name) for each in SECONDS}
+    return AbstractCosts(**prices).costs(graph).seconds
