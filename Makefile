@@ -1,5 +1,6 @@
 # make demo   set up, simulate and draw the paper's 52 B model; then calibrate this machine, train a
 #             small model on two ranks, and lay what was predicted over what was measured
+# make docs   set up, then build the site in build/site: runs its tutorials, notebooks and figures
 # make test   set up, then run the tests
 # make check  formatter, linter, strict types
 
@@ -11,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 DEMO := --model bert-52b --cluster dgx1-v100 --pp 8 --tp 4 --dp 2 --microbatches 16 --loops 4
 TRAINED := breadth-first --pp 2 --loops 2 --microbatches 8
 
-.PHONY: demo test check clean
+.PHONY: demo docs test check clean
 
 demo: $(VENV)/runtime
 	$(BIN)/bfpp compare $(DEMO) --html out/report.html --svg out/schedules.svg
@@ -19,6 +20,10 @@ demo: $(VENV)/runtime
 	$(BIN)/bfpp simulate $(TRAINED) --profile out/profile.toml --timeline out/predicted.json.gz
 	$(BIN)/bfpp run $(TRAINED) --steps 30 --verify --trace out/measured.json.gz
 	$(BIN)/bfpp diff out/predicted.json.gz out/measured.json.gz --html out/difference.html
+
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo wrote build/site/index.html
 
 test: $(VENV)/development
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
@@ -40,4 +45,8 @@ $(VENV)/runtime: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/development: $(BIN)/python pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[torch,schedule,search,dev]'
+	@touch $@ $(VENV)/runtime
+
+$(VENV)/docs: $(BIN)/python pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[torch,schedule,docs]'
 	@touch $@ $(VENV)/runtime

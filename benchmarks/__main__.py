@@ -34,7 +34,7 @@ SPEEDS = (
     "redraw",
     "explorer",
 )
-NAMES = (*SPEEDS, "faults", "accuracy", "recipes")
+NAMES = (*SPEEDS, "faults", "accuracy", "recipes", "acceptance")
 
 
 def show(console: Console, results: Results) -> None:

@@ -54,8 +54,8 @@ TYPES = {"count": whole_number, "seconds": seconds, "number": seconds}
 """How the texts of options are read."""
 
 
-def add_schedule_argument(parser: argparse.ArgumentParser) -> None:
-    """SCHEDULE, by name or by file."""
+def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
+    """SCHEDULE, by name or by file; `more` is what else a command takes for it."""
     summaries = [f"{name}: {each.summary}" for name, each in registered_schedules().items()]
     parser.add_argument(
         "schedule",
@@ -63,6 +63,7 @@ def add_schedule_argument(parser: argparse.ArgumentParser) -> None:
         help="; ".join(
             [
                 *summaries,
+                *more,
                 "a file of orders (*.csv, in PyTorch's words)",
                 "a schedule in a Python file (FILE.py:NAME)",
                 "or an experiment file (*.toml), whose values options change",

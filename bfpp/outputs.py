@@ -80,6 +80,10 @@ class Output:
                 aside.unlink(missing_ok=True)
         announce(self.path)
 
+    def inside(self, name: str, format_: Format) -> Output:
+        """A file in the folder that this is."""
+        return Output(self.option, self.path / name, (format_,))
+
     def require_ours(self, force: bool) -> None:
         """Raises unless nothing is there, or a regular file that may be overwritten."""
         place = self.place
@@ -121,9 +125,13 @@ def add_output_folder(
     group: argparse._ActionsContainer, option: str, default: Path | None, purpose: str
 ) -> None:
     """An option that names a folder to write files to."""
-    kind = partial(_folder, option)
+    declared = Output(option, default or Path(), (), is_folder=True)
     group.add_argument(
-        option, type=kind, default=default and kind(str(default)), metavar="DIR", help=purpose
+        option,
+        type=partial(_folder, declared),
+        default=default and declared,
+        metavar="DIR",
+        help=purpose,
     )
 
 
@@ -134,6 +142,10 @@ def add_force_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _folder(declared: Output, text: str) -> Output:
+    return replace(declared, path=Path(text))
+
+
 def _file(declared: Output, text: str) -> Output:
     name = Path(text).name
     if not name or not any(_ends(name, each) for each in declared.formats):
@@ -141,10 +153,6 @@ def _file(declared: Output, text: str) -> Output:
         what = f"must end in {known}" if known else "must name a file"
         raise argparse.ArgumentTypeError(f"{what}, not {text!r}")
     return replace(declared, path=Path(text))
-
-
-def _folder(option: str, text: str) -> Output:
-    return Output(option, Path(text), (), is_folder=True)
 
 
 def _ends(name: str, format_: Format) -> bool:

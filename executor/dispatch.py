@@ -56,7 +56,7 @@ def _update(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
     del task
     (worker,) = workers
     is_clipped = worker.plan.graph.communication.clipping
-    worker.update(backend.total_square_norm(worker) if is_clipped else None)
+    worker.update(worker.number, backend.total_square_norm(worker) if is_clipped else None)
 
 
 KERNELS: Table[Kernel] = Table(

@@ -2,8 +2,9 @@
 
 A backward pass first recomputes what was not kept, with its communication, then takes
 the gradients of inputs and of weights. Collectives inside a pass block the compute, but
-for the share that an implementation hides of those which allow it, and for what runs
-beside the kernels of its own operator.
+for the share that an implementation hides of those which allow it, for what runs
+beside the kernels of its own operator, and for what runs beside another micro-batch's.
+That the first micro-batch and the last have none beside them is left out.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ from bfpp.sim.unit_layers import Layers
 
 GRAPH_LAUNCH = 1.5e-6
 """Seconds in which the host launches a kernel of a CUDA graph. Published: 1 to 2 us."""
+
+EXCHANGE_MULTIPROCESSORS = 32
+"""Multiprocessors that send rows to experts (Megatron-Bridge's recipes: moe_hybridep_num_sms)."""
 
 SETTINGS = 256
 """How many settings' seconds are remembered."""
@@ -199,13 +203,33 @@ def _seconds(shape: Shape, works: Iterable[Work], *, backward: bool = False) -> 
     works = list(works)
     launch = GRAPH_LAUNCH if graphs else device.host_seconds
     launched = launch * sum(work.kernels for work in works)
-    return max(sum(_device_seconds(shape, work, backward=backward) for work in works), launched)
+    computing = sum(_device_seconds(shape, work, backward=backward) for work in works)
+    return max(_interleaved(shape, works, computing), launched)
+
+
+def _interleaved(shape: Shape, works: Iterable[Work], computing: float) -> float:
+    """Seconds of compute and of what is sent while another micro-batch computes.
+
+    What is sent takes some of the multiprocessors as long as it lasts.
+    """
+    sent = sum(
+        blocked_seconds(shape, each)
+        for work in works
+        for each in work.collectives
+        if each.interleaved
+    )
+    taken = min(EXCHANGE_MULTIPROCESSORS / shape.cluster.device.multiprocessors, 1.0)
+    return max(computing + taken * sent, sent)
 
 
 def _device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     """Seconds of some work: of its kernels, and of collectives while nothing hides them."""
     kernels = _kernel_seconds(shape, work, backward=backward)
-    alone = sum(blocked_seconds(shape, each) for each in work.collectives if not each.beside)
+    alone = sum(
+        blocked_seconds(shape, each)
+        for each in work.collectives
+        if not each.beside and not each.interleaved
+    )
     beside = [each for each in work.collectives if each.beside]
     if beside:
         hiding = min(each.beside for each in beside) * kernels
@@ -222,10 +246,12 @@ def _kernel_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     seconds += sum(product_seconds(device, each, operands) for each in work.products)
     if work.attention:
         speed = shape.implementation.attention_speed or device.attention
-        share = speed.uneven_heads if work.kind is Kernel.UNEVEN_ATTENTION else 1.0
-        peak = share * device.peak_of(precision)
+        uneven = work.kind is Kernel.UNEVEN_ATTENTION
         seconds += sum(
-            attention_seconds(peak, speed, each, backward=backward) for each in work.attention
+            attention_seconds(
+                device, speed, each, precision, operands, backward=backward, uneven=uneven
+            )
+            for each in work.attention
         )
     return seconds
 

@@ -300,6 +300,12 @@ class Experiment:
         "tokens are on their way to experts as products take them, and gradients of what those "
         "make (DeepEP, DeepSeek-V3)",
     )
+    quantised_attention: bool = _option(
+        False, PHYSICAL, "flag", "attention's own products take operands in 8 bits too"
+    )
+    quantised_head: bool = _option(
+        False, PHYSICAL, "flag", "the output layer's products take quantised operands too"
+    )
     recompute: Recomputation | str | None = _option(
         None,
         PHYSICAL,
@@ -349,12 +355,26 @@ class Experiment:
         "all-to-all",
         PHYSICAL,
         "choice",
-        "how tokens cross the network: once for each of their experts, or once for each node with "
-        "some (DeepEP)",
+        "how tokens are sent: once for each of their experts, or once for each device with some, "
+        "and over the network once for each node (DeepEP, HybridEP)",
         choices=("all-to-all", "deduplicated"),
     )
     shared_overlap: bool = _option(
         False, PHYSICAL, "flag", "tokens are on their way to experts while the shared ones compute"
+    )
+    microbatch_overlap: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "tokens are on their way to experts while another micro-batch computes (Megatron's "
+        "--overlap-moe-expert-parallel-comm, DualPipe)",
+    )
+    fused_experts: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "a product is one kernel for all experts, with the activation and casts after it "
+        "(Transformer Engine's fused grouped MLP)",
     )
     fused_router: bool = _option(
         False,
@@ -607,8 +627,12 @@ class Experiment:
                 self.shared_overlap,
                 quantised=self.quantised_dispatch,
                 fused=self.fused_router,
+                interleaved=self.microbatch_overlap,
+                fused_experts=self.fused_experts,
             ),
             quantised_weights=self.quantised_weights,
+            quantised_attention=self.quantised_attention,
+            quantised_head=self.quantised_head,
         )
 
     @property

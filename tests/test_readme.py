@@ -1,81 +1,31 @@
-"""Every command and every example of the README runs, and prints what it says."""
+"""README's commands run from a wheel, and its figure is the tool's (`test_docs` runs the rest)."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 import venv
-from contextlib import redirect_stdout, suppress
-from io import StringIO
+from contextlib import suppress
 from pathlib import Path
 
 import numpy
 import pytest
 
-from bfpp.command_line import main
 from bfpp.paper import figure_4
-from bfpp.schedules.steps import Schedule
+from docs.generate.sessions import Command, quick
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-
-
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
-
-
-def sessions():
-    """Each command of the README, and the lines printed below it."""
-    lines = "".join(blocks("console")).splitlines()
-    starts = [at for at, line in enumerate(lines) if line.startswith("$ ")]
-    for at, until in zip(starts, [*starts[1:], len(lines)], strict=True):
-        yield lines[at].removeprefix("$ "), lines[at + 1 : until]
-
-
-def test_every_command_runs(tmp_path, monkeypatch):
-    """In order, in an empty folder: later ones read what earlier ones wrote."""
-    monkeypatch.chdir(tmp_path)
-    ran = 0
-    for command, expected in sessions():
-        words = shlex.split(command, comments=True)
-        if words[0] == "make":
-            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-            continue
-        assert words[0] == "bfpp"
-        printed = StringIO()
-        target = words[words.index(">") + 1] if ">" in words else None
-        with redirect_stdout(printed):
-            assert main(words[1 : words.index(">") if target else None]) == 0, command
-        if target:
-            Path(target).write_text(printed.getvalue())
-        if expected:
-            assert printed.getvalue().splitlines() == expected
-        if words[1:] == ["paper", "measurements"]:
-            thin(Path("out/paper/measurements.csv"))
-        ran += 1
-    assert ran >= 10
-
-
-def thin(table):
-    """Leave a fourth of the rows: enough for a fit."""
-    measured = table.read_text().splitlines(keepends=True)
-    table.write_text("".join(measured[:1] + measured[1::4]))
+README = ROOT / "README.md"
 
 
 def without_torch():
-    """The commands that need neither torch nor what commands with torch write."""
-    missing = set()
-    for command, _ in sessions():
-        words = shlex.split(command, comments=True)
-        files = {word for word in words if word.startswith("out/")}
-        if words[0] == "bfpp" and words[1] not in ("run", "calibrate") and not missing & files:
-            yield command
-        else:
-            missing |= files
+    """README's commands that need neither torch nor what commands with torch write."""
+    for step in quick(README):
+        if isinstance(step, Command) and step.words[0] == "bfpp":
+            yield step.line
 
 
 @pytest.fixture
@@ -145,19 +95,6 @@ def test_every_command_runs_from_a_wheel_without_torch_in_an_empty_folder(instal
         )  # fmt: skip
         assert done.returncode == 0, (command, done.stderr)
         assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("code", blocks("python"))
-def test_every_example_runs(code):
-    names = {}
-    with redirect_stdout(StringIO()):
-        exec(compile(code, "README.md", "exec"), names)
-    assert "timeline" in names or issubclass(names["Mine"], Schedule)
-
-
-def test_every_link_leads_somewhere():
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", README):
-        assert (ROOT / target).exists(), target
 
 
 def test_the_figure_is_what_the_tool_draws(tmp_path):

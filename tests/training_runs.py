@@ -46,7 +46,7 @@ class Training:
     def load(self, path: Path) -> None:
         checkpoint.load(path, pieces_of(self.backend.workers), None)
         for worker in self.backend.workers:
-            worker.refresh()
+            worker.loaded()
 
     def values(self) -> dict[str, torch.Tensor]:
         """Every parameter and its moments, whole; all who hold a value agree on it."""
