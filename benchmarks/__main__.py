@@ -28,9 +28,12 @@ SPEEDS = (
     "startup",
     "batch",
     "prediction",
+    "dispatch",
     "halves",
     "zero_bubble",
     "runtimes",
+    "redraw",
+    "explorer",
 )
 NAMES = (*SPEEDS, "faults", "accuracy", "recipes", "acceptance")
 

@@ -81,7 +81,7 @@ class Stage:
         if buffer != self.reads:
             for name, leaf in self.leaves[buffer].items():
                 for module, key in self.places[name]:
-                    setattr(module, key, leaf)
+                    module._parameters[key] = leaf  # setattr takes ten times as long
             self.reads = buffer
 
     def add_to(self, buffer: int) -> None:

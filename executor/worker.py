@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from bfpp.executor.finite import Seen, Where
-from bfpp.executor.halves import Branch, backward_input, backward_weight
+from bfpp.executor.halves import Branch, backward, backward_input, backward_weight
 from bfpp.executor.lanes import Device
 from bfpp.executor.loading import Loader
 from bfpp.executor.memory import Memory
@@ -129,7 +129,7 @@ class Worker(Memory):
         made = self.passes.pop(cell, None) or self._record(cell)
         self._tell_of_loss(cell)
         if self._is_trained(cell, made):
-            made.result.backward(self._arrived(cell, made.result))
+            backward(made.result, self._arrived(cell, made.result))
         self._hand_back(cell, made.value, made.value.grad)
         self._release(cell)
 

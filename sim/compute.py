@@ -9,7 +9,7 @@ That the first micro-batch and the last have none beside them is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from itertools import chain
@@ -100,6 +100,7 @@ class Setting(NamedTuple):
     execution: Execution
     recomputation: Recomputation
     implementation: Implementation
+    communicates: bool
 
 
 class LayerParts(NamedTuple):
@@ -161,10 +162,15 @@ def part_counts(shape: Shape, layers: Layers) -> list[tuple[Checkpointed, Second
     ]
 
 
-def unit_seconds(shape: Shape, layers: Layers) -> UnitSeconds:
-    """Seconds of each unit; the embedding is in the first, the head in the last."""
+def unit_seconds(shape: Shape, layers: Layers, *, communicates: bool = True) -> UnitSeconds:
+    """Seconds of each unit; the embedding is in the first, the head in the last.
+
+    Not `communicates`: as if collectives inside passes took no time.
+    """
     counts = [count for _, count in part_counts(shape, layers)]
-    setting = Setting(shape.cluster, shape.execution, shape.recomputation, shape.implementation)
+    setting = Setting(
+        shape.cluster, shape.execution, shape.recomputation, shape.implementation, communicates
+    )
     timed = [
         (seconds, count)
         for seconds, count in zip(_part_seconds(setting), counts, strict=True)
@@ -181,26 +187,31 @@ def unit_seconds(shape: Shape, layers: Layers) -> UnitSeconds:
 @lru_cache(SETTINGS)
 def _part_seconds(setting: Setting) -> tuple[PassSeconds, ...]:
     """Seconds of each part, in the order of `part_counts`."""
-    return tuple(pass_seconds(setting, part) for part in parts(setting).each)
-
-
-def pass_seconds(shape: Shape, part: Checkpointed) -> PassSeconds:
-    """Seconds of the passes of one micro-batch through a part."""
-    forward = [each.forward for each in part.operators]
-    again = [each.forward for each in part.recomputed]
-    of_inputs = [each.backward_input for each in part.operators]
-    of_weights = [each.backward_weight for each in part.operators]
-    return PassSeconds(
-        _seconds(shape, forward),
-        _seconds(shape, again) + _seconds(shape, of_inputs, backward=True),
-        _seconds(shape, of_weights, backward=True),
+    return tuple(
+        pass_seconds(setting, part, communicates=setting.communicates)
+        for part in parts(setting).each
     )
 
 
-def _seconds(shape: Shape, works: Iterable[Work], *, backward: bool = False) -> float:
+def pass_seconds(shape: Shape, part: Checkpointed, *, communicates: bool = True) -> PassSeconds:
+    """Seconds of the passes of one micro-batch through a part."""
+
+    def seconds(works: Iterable[Work], *, backward: bool = False) -> float:
+        alone = [each if communicates else each._replace(collectives=()) for each in works]
+        return _seconds(shape, alone, backward=backward)
+
+    again = seconds(each.forward for each in part.recomputed)
+    of_inputs = seconds((each.backward_input for each in part.operators), backward=True)
+    return PassSeconds(
+        seconds(each.forward for each in part.operators),
+        again + of_inputs,
+        seconds((each.backward_weight for each in part.operators), backward=True),
+    )
+
+
+def _seconds(shape: Shape, works: Sequence[Work], *, backward: bool) -> float:
     """Seconds of some work: the device's, or the host's if it launches kernels more slowly."""
     device, graphs = shape.cluster.device, shape.implementation.cuda_graphs
-    works = list(works)
     launch = GRAPH_LAUNCH if graphs else device.host_seconds
     launched = launch * sum(work.kernels for work in works)
     computing = sum(_device_seconds(shape, work, backward=backward) for work in works)

@@ -462,7 +462,7 @@ class Experiment:
             self.microbatch_size,
             loops,
             units,
-            self._communication(),
+            self.communication,
             self._precision,
             self._recomputation,
             self._cut,
@@ -546,11 +546,12 @@ class Experiment:
         self._require_size(self._stages)
         loops = self._stages // self.pp
         layout = self.rule.layout(self.pp, self.microbatches, loops)
-        communication = self._communication()
-        physical = self._physical(None)
+        communication = self.communication
+        physical = self.physical_of_cut(None)
         return balanced(balance, physical, self.rule, layout, communication)
 
-    def _communication(self) -> Communication:
+    @property
+    def communication(self) -> Communication:
         """What is communicated, and what of it a cluster's software overlaps."""
         values = {each.name: getattr(self, each.name) for each in fields(Communication)}
         if self.model is not None:
@@ -564,12 +565,13 @@ class Experiment:
         model = load_model(self.model) if isinstance(self.model, str) else self.model
         if model is None:
             raise InvalidConfiguration("model", "must be given together with --cluster")
-        return replace(
+        trained = replace(
             model,
             layers=self.layers or model.layers,
             sequence=self.seq_length or model.sequence,
             prediction_modules=model.prediction_modules if self.prediction else 0,
         )
+        return model if trained == model else trained  # which knows what it was asked before
 
     @cached_property
     def _constants(self) -> Constants:
@@ -611,9 +613,9 @@ class Experiment:
             raise InvalidConfiguration(
                 name, "abstract seconds do not go with --model and --cluster"
             )
-        return self._physical(self._cut)
+        return self.physical_of_cut(self._cut)
 
-    def _physical(self, cut: tuple[int, ...] | None) -> PhysicalCosts:
+    def physical_of_cut(self, cut: tuple[int, ...] | None) -> PhysicalCosts:
         """The costs of the model on the cluster, with so many layers in each stage."""
         from bfpp.sim.operators import Routing
         from bfpp.sim.physical import PhysicalCosts
@@ -738,17 +740,21 @@ def experiment_of(values: Mapping[str, object]) -> Experiment:
     if not isinstance(name, str):
         raise InvalidConfiguration("schedule", "must be given, by name")
     schedule = find_schedule(name)
-    given = {**schedule.values, **given}
-    parameters = {
-        each: _read(each, parameter_kind(value), given.pop(each))
-        for each, value in schedule.parameters.items()
-        if each in given
-    }
-    for each in given:
-        if each not in OPTIONS:
+    read = values_read({**schedule.values, **given}, schedule.parameters)
+    own = {each: read.pop(each) for each in schedule.parameters if each in read}
+    return Experiment(replace(schedule, **own), **read)
+
+
+def values_read(values: Mapping[str, object], parameters: Mapping[str, object]) -> dict[str, Any]:
+    """Values by name as an experiment has them, those of schedules' `parameters` among them."""
+    for each in values:
+        if each not in OPTIONS and each not in parameters:
             raise InvalidConfiguration(each, f"there is no such value{did_you_mean(each, OPTIONS)}")
-    read = {each: _read(each, OPTIONS[each].kind, value) for each, value in given.items()}
-    return Experiment(replace(schedule, **parameters), **read)
+    kinds = {each: parameter_kind(value) for each, value in parameters.items()}
+    return {
+        each: read_value(each, kinds.get(each) or OPTIONS[each].kind, value)
+        for each, value in values.items()
+    }
 
 
 def parameter_kind(value: object) -> str:
@@ -756,7 +762,7 @@ def parameter_kind(value: object) -> str:
     return "flag" if isinstance(value, bool) else "count"
 
 
-def _read(name: str, kind: str, value: object) -> Any:
+def read_value(name: str, kind: str, value: object) -> Any:
     """A value as its kind has it, from what a file or a table holds."""
     reader, expected = _KINDS[kind]
     if (read := reader(value)) is None:
