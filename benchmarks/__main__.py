@@ -28,11 +28,12 @@ SPEEDS = (
     "startup",
     "batch",
     "prediction",
+    "dispatch",
     "halves",
     "zero_bubble",
     "runtimes",
 )
-NAMES = (*SPEEDS, "faults", "accuracy", "recipes")
+NAMES = (*SPEEDS, "faults", "accuracy", "recipes", "acceptance")
 
 
 def show(console: Console, results: Results) -> None:

@@ -19,7 +19,7 @@ import platform
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from importlib import import_module
 from keyword import iskeyword
 
@@ -35,7 +35,7 @@ COMMANDS = {
     "compare": "several schedules side by side: one table, one figure",
     "show": "a saved timeline, simulated or measured: tables and pictures",
     "diff": "two saved timelines of one step: what a prediction gets wrong, and where",
-    "import": "a timeline from the traces of torch.profiler, or from one of --perfetto",
+    "import": "a timeline from the traces of torch.profiler or Nsight Systems, or of --perfetto",
     "explain": "why a step takes as long as it does, and what it depends on",
     "calibrate": "measure on this machine what the simulator needs",
     "run": "train a model with the schedule",
@@ -50,6 +50,7 @@ COMMANDS = {
     "paper": "the paper's figures and tables, made again",
     "models": "the models known by name, or one as a file",
     "clusters": "the clusters known by name, or one as a file",
+    "completion": "what bash, zsh or fish needs to complete these commands",
 }
 """Every command and what it is for, in the order of the help text."""
 
@@ -119,6 +120,17 @@ def _request(error: Exception, words: list[str]) -> str:
 
 def _parsers(words: list[str]) -> tuple[Parser, Parser | None]:
     """The parser, and that of the command in `words`, which alone has its options."""
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    parser, commands = _with_options_of({chosen})
+    return parser, commands[0] if commands else None
+
+
+def all_commands() -> tuple[Parser, list[Parser]]:
+    """The parser, and those of all commands with their options."""
+    return _with_options_of({*COMMANDS})
+
+
+def _with_options_of(chosen: Container[str | None]) -> tuple[Parser, list[Parser]]:
     parser = Parser(
         prog="bfpp",
         description="See, predict and check the schedules of pipeline-parallel training.",
@@ -126,17 +138,16 @@ def _parsers(words: list[str]) -> tuple[Parser, Parser | None]:
     )
     parser.add_argument("--version", action="version", version=f"bfpp {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    chosen = next((word for word in words if not word.startswith("-")), None)
-    found = None
+    found = []
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
             name, help=summary, description=f"bfpp {name}: {summary}.", allow_abbrev=False
         )
-        if name == chosen:
+        if name in chosen:
             module = import_module(module_of(name))
             module.add_arguments(command)
             command.set_defaults(run=module.run, parser=command)
-            found = command
+            found.append(command)
     return parser, found
 
 

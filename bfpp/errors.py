@@ -13,6 +13,7 @@ OPTION_OF_FIELD = {
     "sleep": "--mock-compute",
     "ends": "--embedding-stage",
     "activations": "--recompute",
+    "keeps_float32": "--keep-fp32",
 }
 """The option that sets a field of a configuration; by default `--field`."""
 

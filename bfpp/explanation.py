@@ -7,7 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bfpp.predictions import Prediction, predict
+from bfpp.saved import Saved
 from bfpp.schedules.operations import OPERATIONS
+from bfpp.sim.as_it_ran import Pace, paces
 from bfpp.sim.engines import DEFAULT
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.sensitivity import Sensitivity, sensitivities
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 class Explanation:
     """Where the time of a result goes."""
 
-    result: Prediction
+    result: Prediction | Saved
 
     @property
     def step_time(self) -> float:
@@ -34,6 +36,11 @@ class Explanation:
     def causes(self) -> Causes:
         """Blockers, critical path and waits."""
         return Causes(self.result.timeline)
+
+    @cached_property
+    def paces(self) -> list[Pace]:
+        """How each rank's passes keep up with the median rank's."""
+        return paces(self.causes)
 
     @cached_property
     def idle(self) -> list[dict[Cause, float]]:
@@ -49,11 +56,11 @@ class Explanation:
     @cached_property
     def bounds(self) -> list[Bound]:
         """What bounds the communication of a model on a cluster."""
-        if (physical := self.result.physical) is None:
+        if not isinstance(self.result, Prediction) or self.result.physical is None:
             return []
         from bfpp.sim.bounds import bounds
 
-        return bounds(physical, self.result.timeline.graph)
+        return bounds(self.result.physical, self.result.timeline.graph)
 
     def path_by_operation(self) -> list[tuple[str, int, float]]:
         """For each operation on the critical path: its name, tasks and seconds."""
@@ -89,9 +96,16 @@ class Explanation:
             "schedule": self.result.name,
             "step_time": self.step_time,
             "mean_rank": self.causes.mean_rank,
+            "shares": self.causes.shares,
             "ranks": [
-                {"rank": rank, "idle": sum(idle.values()), "causes": idle}
-                for rank, idle in enumerate(self.idle)
+                {
+                    "rank": pace.rank,
+                    "idle": sum(idle.values()),
+                    "causes": idle,
+                    "excess": pace.excess,
+                    "gain": pace.gain,
+                }
+                for pace, idle in zip(self.paces, self.idle, strict=True)
             ],
             "critical_path": path,
             "communication": [each._asdict() for each in self.bounds],

@@ -15,6 +15,7 @@ from bfpp.formats import FOUND_CSV, FOUND_PARQUET, Format
 from bfpp.outputs import Output
 from bfpp.schedules import Configuration, InvalidConfiguration, InvalidInput
 from bfpp.sim.implementation import FITTED
+from bfpp.sim.objectives import Objective
 from bfpp.sim.search import Outcome, Problem, outcome_of
 
 
@@ -33,13 +34,15 @@ class Journal:
         self._path = path
         subject = json.dumps(
             {
-                "format": "bfpp search journal 4",
+                "format": "bfpp search journal 5",
                 "model": asdict(problem.model),
                 "cluster": asdict(problem.cluster),
                 "implementation": {
                     name: getattr(problem.implementation, name) for name in ("name", *FITTED)
                 },
                 "gpus": problem.gpus,
+                "fixed": dict(problem.fixed),
+                "jitter": problem.jitter if problem.objective is Objective.ROBUSTNESS else None,
             }
         )
         if path is None:

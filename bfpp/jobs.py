@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 from dataclasses import replace
@@ -20,6 +21,8 @@ from bfpp.executor.settings import (
     Activations,
     BackendName,
     Ends,
+    LearningRates,
+    LossScaling,
     Objective,
     Optimization,
     Precision,
@@ -36,7 +39,9 @@ from bfpp.schedules import (
     registered_schedules,
 )
 from bfpp.schedules.given_orders import as_given
+from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION
 from bfpp.sim.model import Transformer, load_model
+from bfpp.sim.numbers import real
 from bfpp.sim.profile import PASSES, ProfiledCosts
 
 if TYPE_CHECKING:
@@ -63,6 +68,7 @@ def about(job: Job) -> dict[str, str | int]:
         "replicas": job.dp,
         "precision": str(job.precision),
         "activations": str(job.activations),
+        "recompute": str(job.recomputation),
     }
 
 
@@ -95,6 +101,7 @@ def device_job_of(options: argparse.Namespace, schedule: Schedule, layout: Layou
         raise InvalidConfiguration("device", "goes with --backend local; cuda takes all GPUs")
     if options.tp > 1:
         raise InvalidConfiguration("tp", "only 1 can be run; more can be simulated")
+    is_full = options.recompute == FULL_RECOMPUTATION
     return Job(
         schedule=schedule,
         layout=layout,
@@ -107,7 +114,10 @@ def device_job_of(options: argparse.Namespace, schedule: Schedule, layout: Layou
         microbatch_size=options.microbatch_size,
         precision=Precision(options.precision),
         reduce_precision=options.reduce_precision and Precision(options.reduce_precision),
-        activations=Activations(options.activations),
+        keeps_float32=options.keep_fp32,
+        loader_threads=options.loader_threads or 0,
+        activations=Activations.RECOMPUTE if is_full else Activations.KEEP,
+        recomputation=NO_RECOMPUTATION if is_full else options.recompute,
         ends=Ends(options.ends),
     )
 
@@ -118,8 +128,9 @@ def job_of(options: argparse.Namespace) -> Job:
         raise InvalidConfiguration("clipping", "needs the norm to clip to: --clip NORM")
     if (options.resume or options.save_every) and not options.checkpoint:
         raise InvalidConfiguration("checkpoint", "is needed by --resume and --save-every")
-    if (options.keep or options.keep_every) and not options.checkpoint:
-        raise InvalidConfiguration("checkpoint", "is needed by --keep and --keep-every")
+    if (options.keep or options.keep_every or options.async_save) and not options.checkpoint:
+        reason = "is needed by --keep, --keep-every and --async-save"
+        raise InvalidConfiguration("checkpoint", reason)
     if options.no_task_times and options.trace:
         raise InvalidConfiguration("trace", "needs the times of tasks: not with --no-task-times")
     if options.backend == BackendName.TORCH_PIPELINING:
@@ -133,9 +144,7 @@ def job_of(options: argparse.Namespace) -> Job:
             raise InvalidConfiguration("sleep", f"--{name} has no meaning with mocked compute")
     configuration = shared.pipeline(options)
     configuration.schedule.require(configuration.layout)
-    optimization = Optimization(
-        options.learning_rate, options.weight_decay, options.clip, options.skip_nonfinite
-    )
+    optimization = _optimization(options)
     schedule = configuration.schedule
     if schedule.name not in registered_schedules():  # other processes may not know it
         schedule = as_given(schedule, configuration.layout)
@@ -149,6 +158,48 @@ def job_of(options: argparse.Namespace) -> Job:
         checks_messages=options.check_messages,
         times_tasks=not options.no_task_times,
     )
+
+
+def _optimization(options: argparse.Namespace) -> Optimization:
+    """How weights are updated."""
+    name, *arguments = options.optimizer.split(",")
+    chosen = Optimization(
+        options.learning_rate,
+        options.weight_decay,
+        options.clip,
+        options.skip_nonfinite,
+        LossScaling(options.loss_scale) if options.loss_scale else None,
+        name,
+        tuple(map(_argument, arguments)),
+        options.no_decay,
+        LearningRates(
+            options.lr_schedule,
+            options.warmup,
+            options.decay_steps or (0 if options.lr_schedule == "constant" else options.steps),
+            options.final_rate,
+        ),
+    ).for_precision(Precision(options.precision))
+    if options.loss_scale_interval is None:
+        return chosen
+    if chosen.loss_scaling is None:
+        raise InvalidConfiguration("loss_scale_interval", "needs --loss-scale or --precision fp16")
+    scaling = replace(chosen.loss_scaling, interval=options.loss_scale_interval)
+    return replace(chosen, loss_scaling=scaling)
+
+
+def _argument(text: str) -> tuple[str, object]:
+    """An optimizer's argument: a number, several with colons, true or false."""
+    name, is_given, value = text.partition("=")
+    words = {"true": True, "false": False}
+    numbers = [real(each) for each in value.split(":")]
+    if not name or not is_given or (value not in words and any(map(math.isnan, numbers))):
+        raise InvalidConfiguration(
+            "optimizer",
+            f"{text!r} is not KEY=VALUE, with a number, numbers with colons, true or false",
+        )
+    if value in words:
+        return name, words[value]
+    return name, numbers[0] if len(numbers) == 1 else tuple(numbers)
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
@@ -180,13 +231,13 @@ def _saving(options: argparse.Namespace) -> Saving | None:
         step=None if options.resume == LAST else options.resume,
         keep=options.keep or Saving.keep,
         keep_every=options.keep_every,
+        in_background=options.async_save,
     )
 
 
 def _source(options: argparse.Namespace) -> ModelSource:
     from bfpp.executor.corpus import read_text
-    from bfpp.executor.sources import FunctionSource, TransformerSource
-    from bfpp.executor.transformer import TransformerSizes
+    from bfpp.executor.sources import FunctionSource
 
     path, is_function, name = (options.model or "").rpartition(".py:")
     given = [size for size in SIZES if getattr(options, size) is not None]
@@ -194,27 +245,39 @@ def _source(options: argparse.Namespace) -> ModelSource:
         for size in given:
             raise InvalidConfiguration(size, f"is decided by {options.model}")
         return FunctionSource(Path(f"{path}.py"), name)
-    model = _transformer(options)
-    _require_layers(model)
     with blaming("--text"):
         text = options.text and options.text.resolve(strict=True)
         if text:
             read_text(text)  # as every rank will
-        return TransformerSource(
-            TransformerSizes(
-                layers=model.layers,
-                hidden=model.hidden,
-                heads=model.heads,
-                context=model.sequence,
-                vocabulary=max(model.vocabulary, VOCABULARY),
-                mlp=model.mlp or 4 * model.hidden,
-                kv_heads=model.kv_heads or model.heads,
-                causal=options.objective == Objective.NEXT,
-                gated=model.gated,
-                head_layers=model.head_layers,
-            ),
-            text,
+        return transformer_source(
+            _transformer(options), text, is_causal=options.objective == Objective.NEXT
         )
+
+
+def transformer_source(model: Transformer, text: Path | None, *, is_causal: bool) -> ModelSource:
+    """A transformer of these sizes, which learns the bytes of a text.
+
+    Raises `InvalidConfiguration` for one that cannot be run.
+    """
+    from bfpp.executor.sources import TransformerSource
+    from bfpp.executor.transformer import TransformerSizes
+
+    _require_layers(model)
+    return TransformerSource(
+        TransformerSizes(
+            layers=model.layers,
+            hidden=model.hidden,
+            heads=model.heads,
+            context=model.sequence,
+            vocabulary=max(model.vocabulary, VOCABULARY),
+            mlp=model.mlp or 4 * model.hidden,
+            kv_heads=model.kv_heads or model.heads,
+            causal=is_causal,
+            gated=model.gated,
+            head_layers=model.head_layers,
+        ),
+        text,
+    )
 
 
 def _require_layers(model: Transformer) -> None:

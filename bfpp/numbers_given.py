@@ -26,3 +26,23 @@ def seconds(text: str) -> float:
             f"not {text!r}"
         )
     return value
+
+
+POINTS = {"mm": 72 / 25.4, "cm": 720 / 25.4, "in": 72.0, "pt": 1.0}
+"""Points of print in each unit of length."""
+
+NARROWEST, WIDEST = 200.0, 7200.0
+"""Points between which a figure's letters and its drawing have room."""
+
+
+def length(text: str) -> float:
+    """A length of print with its unit, such as 84mm: in points."""
+    unit = text[-2:]
+    value = real(text.removesuffix(unit))
+    points = value * POINTS.get(unit, 0.0) if is_usable(value) else 0.0
+    if not NARROWEST <= points <= WIDEST:
+        least, most = (f"{each / POINTS['mm']:.0f}mm" for each in (NARROWEST, WIDEST))
+        raise argparse.ArgumentTypeError(
+            f"must be a length from {least} to {most}, in {', '.join(POINTS)}, not {text!r}"
+        )
+    return points

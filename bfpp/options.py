@@ -54,8 +54,8 @@ TYPES = {"count": whole_number, "seconds": seconds, "number": seconds}
 """How the texts of options are read."""
 
 
-def add_schedule_argument(parser: argparse.ArgumentParser) -> None:
-    """SCHEDULE, by name or by file."""
+def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
+    """SCHEDULE, by name or by file; `more` is what else a command takes for it."""
     summaries = [f"{name}: {each.summary}" for name, each in registered_schedules().items()]
     parser.add_argument(
         "schedule",
@@ -63,6 +63,7 @@ def add_schedule_argument(parser: argparse.ArgumentParser) -> None:
         help="; ".join(
             [
                 *summaries,
+                *more,
                 "a file of orders (*.csv, in PyTorch's words)",
                 "a schedule in a Python file (FILE.py:NAME)",
                 "or an experiment file (*.toml), whose values options change",
@@ -194,6 +195,20 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
 def experiment(options: argparse.Namespace) -> Experiment:
     """The experiment that SCHEDULE and the options mean."""
     return _named(options.schedule).changed(**given(options))
+
+
+def words(experiment: Experiment) -> list[str]:
+    """SCHEDULE and the options that mean an experiment: `experiment` reads them back."""
+    record = experiment.record
+    found = [record.pop("schedule")]
+    for name, value in record.items():
+        if not isinstance(value, bool):
+            found += [_option(name), str(value)]
+        elif DEFAULTS.get(name) is None:
+            found.append(_option(name) if value else f"--no-{_option(name)[2:]}")
+        else:  # a flag says what is not the default
+            found.append(f"--no-{_option(name)[2:]}" if DEFAULTS[name] else _option(name))
+    return found
 
 
 def pipeline(options: argparse.Namespace) -> Configuration:

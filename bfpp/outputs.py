@@ -80,6 +80,10 @@ class Output:
                 aside.unlink(missing_ok=True)
         announce(self.path)
 
+    def inside(self, name: str, format_: Format) -> Output:
+        """A file in the folder that this is."""
+        return Output(self.option, self.path / name, (format_,))
+
     def require_ours(self, force: bool) -> None:
         """Raises unless nothing is there, or a regular file that may be overwritten."""
         place = self.place
@@ -118,13 +122,14 @@ def add_output(
 
 
 def add_output_folder(
-    group: argparse._ActionsContainer, option: str, default: Path, purpose: str
+    group: argparse._ActionsContainer, option: str, default: Path | None, purpose: str
 ) -> None:
     """An option that names a folder to write files to."""
+    declared = Output(option, default or Path(), (), is_folder=True)
     group.add_argument(
         option,
-        type=lambda text: Output(option, Path(text), (), is_folder=True),
-        default=Output(option, default, (), is_folder=True),
+        type=partial(_folder, declared),
+        default=default and declared,
         metavar="DIR",
         help=purpose,
     )
@@ -135,6 +140,10 @@ def add_force_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="overwrite files that bfpp did not write"
     )
+
+
+def _folder(declared: Output, text: str) -> Output:
+    return replace(declared, path=Path(text))
 
 
 def _file(declared: Output, text: str) -> Output:

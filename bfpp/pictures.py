@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bfpp import formats
+from bfpp.numbers_given import length
 from bfpp.outputs import Output, add_output
 from bfpp.predictions import Prediction
 from bfpp.results import Result, output
@@ -30,6 +31,13 @@ def add_picture_arguments(parser: argparse.ArgumentParser) -> argparse._Argument
     group = parser.add_argument_group("pictures")
     add_output(group, "--html", [formats.HTML], "interactive timeline")
     add_output(group, "--svg", [formats.SVG], "timeline for print")
+    group.add_argument(
+        "--width",
+        type=length,
+        metavar="LENGTH",
+        help="width of --svg in print, such as 84mm for a column: letters stay as large "
+        "(default: 720 pixels)",
+    )
     group.add_argument("--text", action="store_true", help="timeline on the terminal")
     return group
 
@@ -62,7 +70,7 @@ def write_pictures(options: argparse.Namespace, results: Sequence[Result], title
     if options.html:
         _write_html(results, options.html, title)
     if options.svg:
-        _write_svg(results, options.svg)
+        _write_svg(results, options.svg, options.width)
 
 
 def _write_html(results: Sequence[Result], page: Output, title: str) -> None:
@@ -85,13 +93,14 @@ def _panel(result: Result) -> Panel:
     return replace(panel, waits=waits, critical_path=tuple(causes.critical_path))
 
 
-def _write_svg(results: Sequence[Result], figure: Output) -> None:
-    """A printable figure of the results."""
+def _write_svg(results: Sequence[Result], figure: Output, points: float | None) -> None:
+    """A printable figure of the results, of this width."""
     from bfpp.traces.panel import Panel
     from bfpp.traces.svg import write_svg
 
     with figure.written() as path:
-        write_svg([Panel(result.title, result.timeline) for result in results], path)
+        panels = [Panel(result.title, result.timeline) for result in results]
+        write_svg(panels, path, points)
 
 
 def print_text(options: argparse.Namespace, results: Sequence[Result]) -> None:

@@ -8,7 +8,19 @@ from enum import StrEnum
 from pathlib import Path
 
 from bfpp import options as shared
-from bfpp.executor.settings import Activations, BackendName, Ends, Objective, Precision
+from bfpp.executor.settings import (
+    BackendName,
+    Ends,
+    Objective,
+    Optimization,
+    Precision,
+)
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.recomputation import (
+    FULL_RECOMPUTATION,
+    Recomputation,
+    parse_recomputation,
+)
 from bfpp.sim.numbers import is_usable, real, whole
 
 LARGEST_SEED = 2**62
@@ -57,8 +69,11 @@ PRECISIONS = {
     "fp64": Precision.FLOAT64,
     "fp32": Precision.FLOAT32,
     "bf16": Precision.BFLOAT16,
+    "fp16": Precision.FLOAT16,
 }
-RECOMPUTATION = {"full": Activations.RECOMPUTE, "none": Activations.KEEP}
+FORMER = {"keep": "none", "recompute": "full"}
+"""What `--activations` took."""
+
 EMBEDDING_STAGE = {"shared": Ends.ATTACHED, "separate": Ends.OWN}
 
 
@@ -87,7 +102,14 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--text",
         type=Path,
         metavar="FILE",
-        help="learn the bytes of this file (default: the documentation that Python carries)",
+        help="learn the bytes of this file; of a .npy file the tokens, an array of whole numbers "
+        "that is mapped and not read (default: the documentation that Python carries)",
+    )
+    group.add_argument(
+        "--loader-threads",
+        type=shared.whole_number,
+        metavar="N",
+        help="threads of each rank that load a step's batch during the step before (default: none)",
     )
     add_choice(
         group,
@@ -146,8 +168,16 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         kind=Precision,
         default=Precision.FLOAT32,
         purpose="of weights, activations and gradients; their sums and the optimizer have at "
-        "least fp32",
+        "least fp32; with fp16 the loss is scaled (--loss-scale)",
         words=PRECISIONS,
+    )
+    group.add_argument(
+        "--keep-fp32",
+        type=_patterns,
+        default=(),
+        metavar="NAME,...",
+        help="modules that compute in fp32 at least, whatever --precision is: by their names or "
+        "classes, with * for any letters, as '*norm*,Router'",
     )
     add_choice(
         group,
@@ -158,15 +188,16 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         "for --precision bf16); less is less traffic, and rounded",
         words=PRECISIONS,
     )
-    add_choice(
-        group,
+    group.add_argument(
         "--recompute",
         "--activations",
-        kind=Activations,
-        default=Activations.RECOMPUTE,
-        purpose="activation checkpointing: keep each stage's input and run it again in the "
-        "backward pass (full), or keep all that this needs (none)",
-        words=RECOMPUTATION,
+        type=_recomputation,
+        default=FULL_RECOMPUTATION,
+        metavar="none|full|selective|N|MODULE,...",
+        help="activation checkpointing: keep each stage's input and run it again in the backward "
+        "pass (full), keep all that this needs (none), or run again N layers of each stage, or "
+        "modules: core_attn (selective), mlp (default: full; keep and recompute stand for none "
+        "and full)",
     )
 
 
@@ -212,20 +243,77 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=1e-3,
         metavar="X",
-        help="of AdamW (default: 1e-3)",
+        help="the highest (default: 1e-3)",
+    )
+    group.add_argument(
+        "--lr-schedule",
+        default="constant",
+        metavar="NAME",
+        help="how the learning rate goes after the warm-up: constant, linear or cosine; or "
+        "FILE.py:FUNCTION, which takes a step and returns its share (default: constant)",
+    )
+    group.add_argument(
+        "--warmup",
+        type=shared.whole_number,
+        default=0,
+        metavar="N",
+        help="steps in which the learning rate rises (default: 0)",
+    )
+    group.add_argument(
+        "--decay-steps",
+        type=shared.whole_number,
+        metavar="N",
+        help="the step at which it is lowest (default: --steps)",
+    )
+    group.add_argument(
+        "--final-rate",
+        type=_not_negative,
+        default=0.0,
+        metavar="X",
+        help="the share of the learning rate that is left then (default: 0)",
+    )
+    group.add_argument(
+        "--optimizer",
+        default=Optimization.optimizer,
+        metavar="NAME[,KEY=VALUE...]",
+        help="one of torch.optim, or FILE.py:FUNCTION, which takes groups of parameters and lr, "
+        "with its arguments: sgd,momentum=0.9 or adamw,betas=0.9:0.95 (default: adamw); its update "
+        "must be element-wise",
     )
     group.add_argument(
         "--weight-decay",
         type=_not_negative,
         default=0.01,
         metavar="X",
-        help="of AdamW (default: 0.01)",
+        help="of all parameters that decay (default: 0.01)",
+    )
+    group.add_argument(
+        "--no-decay",
+        type=_patterns,
+        default=(),
+        metavar="NAME,...",
+        help="parameters that do not decay, by name, with * for any letters; vectors stands for "
+        "those of fewer than two dimensions, norms and biases",
     )
     group.add_argument(
         "--clip",
         type=_positive,
         metavar="NORM",
         help="clip gradients to this norm over all ranks (default: not at all)",
+    )
+    group.add_argument(
+        "--loss-scale",
+        type=_positive,
+        metavar="X",
+        help="multiply the loss by this to begin with, halve it and leave the step out where "
+        "gradients overflow, and double it after many steps (default: 65536 with --precision "
+        "fp16, else none)",
+    )
+    group.add_argument(
+        "--loss-scale-interval",
+        type=shared.whole_number,
+        metavar="N",
+        help="steps in a row without an overflow, after which the scale is doubled (default: 2000)",
     )
     group.add_argument(
         "--skip-nonfinite",
@@ -272,6 +360,11 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         help="also keep checkpoints whose step is a multiple of this (default: none)",
     )
     group.add_argument(
+        "--async-save",
+        action="store_true",
+        help="write checkpoints while training goes on, from a copy of the state",
+    )
+    group.add_argument(
         "--check-messages",
         action="store_true",
         help="send each message's task ahead of it, and fail if another was due",
@@ -289,6 +382,17 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure how long steps take, and of tasks nothing: less for a GPU and its host to do",
     )
+
+
+def _recomputation(text: str) -> Recomputation:
+    try:
+        return parse_recomputation(FORMER.get(text, text))
+    except InvalidConfiguration as error:
+        raise argparse.ArgumentTypeError(error.reason) from None
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
 
 
 def _step(text: str) -> int | str:

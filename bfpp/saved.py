@@ -6,14 +6,18 @@ import argparse
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bfpp import formats
 from bfpp.errors import blaming, one_line
 from bfpp.results import Result
 from bfpp.traces.causes import Causes
 from bfpp.traces.operations import Cause
 from bfpp.traces.timeline import Timeline
 from bfpp.traces.timeline_file import load_timeline
+
+if TYPE_CHECKING:
+    from bfpp.sim.costs import CostModel
 
 
 def add_timeline_argument(parser: argparse.ArgumentParser, name: str, metavar: str) -> None:
@@ -24,6 +28,11 @@ def add_timeline_argument(parser: argparse.ArgumentParser, name: str, metavar: s
         metavar=metavar,
         help="a timeline, as bfpp simulate --timeline writes it (compressed or not)",
     )
+
+
+def is_timeline_file(name: str) -> bool:
+    """Whether a name is that of a file as timelines are saved in."""
+    return name.endswith(formats.TIMELINE.suffixes)
 
 
 def load(path: Path, option: str) -> Timeline:
@@ -52,9 +61,21 @@ class Saved(Result):
         return ", ".join(f"{name} {value}" for name, value in self.origins)
 
     @cached_property
+    def causes(self) -> Causes:
+        """Blockers, critical path and waits."""
+        return Causes(self.timeline)
+
+    @property
     def idle(self) -> list[dict[Cause, float]]:
         """For each rank, its idle seconds by cause."""
-        return Causes(self.timeline).idle
+        return self.causes.idle
+
+    @cached_property
+    def costs(self) -> CostModel:
+        """What each task took."""
+        from bfpp.sim.as_it_ran import AsItRan
+
+        return AsItRan(self.causes)
 
     @cached_property
     def record(self) -> dict[str, Any]:

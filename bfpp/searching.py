@@ -7,31 +7,32 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, groupby
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bfpp import options as shared
+from bfpp.fixing import ALL, RANGES, parse_fixed
 from bfpp.model_options import add_model_argument, model_of
 from bfpp.schedules import Configuration, InvalidInput
 from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.schedules.cut import CUTS
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
-from bfpp.sim.cluster import load_cluster
+from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.evaluation import nearest_first, nothing_can_fit
 from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
-from bfpp.sim.experiment import OPTIONS
+from bfpp.sim.experiment import OPTIONS, Experiment
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
-from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
+from bfpp.sim.memory import GIGABYTE
+from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES, is_usable, real
 from bfpp.sim.pruning import TOO_LARGE, Found, evaluate_best, most_promising_first
 from bfpp.sim.search import Problem, configurations
-
-ALL = "all"
-"""For a run of micro-batches of any length."""
 
 PASSES_AT_ONCE = 2**15
 """Passes of micro-batches that one piece of work simulates, in many configurations or in one."""
@@ -82,6 +83,20 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         help="rules for uneven stages; several are searched together (default: equal stages alone)",
     )
     parser.add_argument(
+        "--fix",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="keep to this value of an experiment (may be given again); what is searched takes "
+        "several, as in tp=1,2,4",
+    )
+    parser.add_argument(
+        "--max-memory",
+        type=gigabytes,
+        metavar="GB",
+        help="what a device may have reserved, as in 60GB (default: its memory)",
+    )
+    parser.add_argument(
         "--schedule",
         action="append",
         metavar="SCHEDULE",
@@ -125,6 +140,14 @@ def _add_choices(parser: argparse.ArgumentParser, name: str) -> None:
     )
 
 
+def gigabytes(text: str) -> float:
+    """A size in units of 2^30 bytes, with or without `GB` behind it."""
+    value = real(text.removesuffix("GB").removesuffix("GiB").strip())
+    if not value or not is_usable(value):
+        raise argparse.ArgumentTypeError(f"must be a size above 0, as in 60GB, not {text!r}")
+    return value
+
+
 def _number_or_all(text: str) -> int | None:
     """So many, or as many as there are."""
     return None if text == ALL else shared.whole_number(text)
@@ -138,20 +161,33 @@ def problem_of(options: argparse.Namespace) -> Problem:
         if number > most:
             raise InvalidInput(f"{option}: must be at most {most:,}, not {number:,}")
     constants = load_constants(options.constants) if options.constants else Constants()
+    fixed = parse_fixed(options.fix)
+    cluster = load_cluster(options.cluster, constants.clusters)
+    if options.max_memory:
+        cluster = _with_memory(cluster, options.max_memory)
+    ranges: dict[str, Any] = {name: tuple(getattr(options, name)) for name in RANGES}
+    ranges["schedules"] = tuple(options.schedule or DEFAULT_SCHEDULES)
+    model = Experiment(DEFAULT_SCHEDULES[0], model=model_of(options), **fixed.of_model).transformer
     return Problem(
-        model_of(options),
-        load_cluster(options.cluster, constants.clusters),
+        model,
+        cluster,
         options.gpus,
         tuple(options.batch),
-        tuple(options.schedule or DEFAULT_SCHEDULES),
-        find_implementation(options.implementation, constants.implementations),
-        tuple(options.cp),
-        tuple(options.ep),
-        tuple(options.precision),
-        tuple(options.recompute),
-        tuple(options.cut),
-        **{name: tuple(getattr(options, name)) for name in FULLY_SHARDED},
+        implementation=find_implementation(options.implementation, constants.implementations),
+        fixed=tuple(fixed.others.items()),
+        only=tuple(fixed.only.items()),
+        **(ranges | fixed.ranges),
     )
+
+
+def _with_memory(cluster: Cluster, gigabytes: float) -> Cluster:
+    """A cluster whose devices have no more memory than that."""
+    device = cluster.device
+    if gigabytes * GIGABYTE > device.memory:
+        raise InvalidInput(
+            f"--max-memory: a device of {cluster.name} has {device.memory / GIGABYTE:.4g} GB"
+        )
+    return replace(cluster, device=replace(device, memory=gigabytes * GIGABYTE))
 
 
 def chosen_configurations(problem: Problem) -> tuple[Configuration, ...]:

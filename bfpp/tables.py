@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bfpp.results import RANKS_SHOWN, Result, print_table
-from bfpp.traces.operations import Cause
+from bfpp.traces.operations import Cause, Share
 from bfpp.traces.time_axis import in_words, unit_of
 
 RANK_COLUMNS = (
@@ -33,6 +33,16 @@ def print_result(result: Result) -> None:
     left_out = len(result.ranks) - len(rows)
     title = "Ranks" + (f" (the first {len(rows)}; --json has all)" if left_out else "")
     print_table(title, RANK_COLUMNS, rows)
+
+
+def print_shares(shares: Mapping[Share, float]) -> None:
+    """What the step of the mean rank consists of."""
+    step_time = sum(shares.values())
+    rows = [
+        (share, in_words(seconds), f"{seconds / step_time:.1%}")
+        for share, seconds in shares.items()
+    ]
+    print_table("Where the mean rank's time goes", ("", "seconds", "of the step"), rows)
 
 
 def print_idle(idle: Sequence[Mapping[Cause, float]]) -> None:

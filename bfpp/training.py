@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bfpp.jobs import transformer_source
+from bfpp.run_options import PRECISIONS
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.experiment import Experiment
+from bfpp.sim.model import Transformer
 
 if TYPE_CHECKING:
     from bfpp.executor.events import Message
@@ -16,52 +20,84 @@ if TYPE_CHECKING:
 
 
 def train(
-    model: Callable[[int], Any] | str,
+    model: Callable[[int], Any] | str | Transformer,
     experiment: Experiment,
     *,
     steps: int,
     backend: str = "local",
+    precision: str = "fp32",
+    on_step: Callable[[Message], None] | None = None,
     on_message: Callable[[Message], None] | None = None,
     **settings: Any,
 ) -> Outcome:
     """Train a model for some steps, divided and ordered as the experiment says.
 
     `model` is a function of a Python file that takes a seed and returns a
-    `bfpp.executor.model.Model`, or its name, `FILE.py:FUNCTION`: every process imports it.
-    `settings` are those of `bfpp.executor.job.Job` (`precision`, `optimization`, `saving`, ...).
+    `bfpp.executor.model.Model`, or its name, `FILE.py:FUNCTION`: every process imports it. Or the
+    sizes of a transformer, which learns the text that `bfpp run` does. `precision` is that of
+    `bfpp run`; `settings` are those of `bfpp.executor.job.Job` (`optimization`, `saving`,
+    `recomputation`, ...). `on_step` is called after each step, with what `bfpp.executor.events`
+    says of it; `on_message` with every event.
+
+    >>> import bfpp
+    >>> tiny = bfpp.Transformer(
+    ...     "tiny", layers=2, hidden=16, heads=2, sequence=8, vocabulary=257, tied_embeddings=False
+    ... )
+    >>> experiment = bfpp.Experiment("1f1b", pp=2, microbatches=4, dp=1)
+    >>> outcome = bfpp.train(tiny, experiment, steps=3, on_step=lambda step: print(step["step"]))
+    0
+    1
+    2
+    >>> outcome.reports[-1].loss < outcome.reports[0].loss
+    True
+
     Needs torch. Raises `InvalidConfiguration` for what cannot be run, and
     `bfpp.executor.processes.RunFailed` where a process failed.
     """
     from bfpp.executor.job import Job
     from bfpp.executor.processes import launch
     from bfpp.executor.session import train as in_each_process
-    from bfpp.executor.settings import BackendName
+    from bfpp.executor.settings import BackendName, Optimization, Precision
 
     configuration = experiment.configuration
     degrees = configuration.degrees
     if degrees.devices != degrees.pp * degrees.dp:
         raise InvalidConfiguration("tp", "only pipeline and data parallelism can be run")
+    numbers = Precision(PRECISIONS.get(precision, precision))
+    optimization = settings.pop("optimization", Optimization()).for_precision(numbers)
+    measures = configuration.communication.clipping or optimization.needs_norm
     job = Job(
         schedule=configuration.schedule,
         layout=configuration.layout,
-        communication=configuration.communication,
+        communication=replace(configuration.communication, clipping=measures),
         model=_source(model),
         steps=steps,
         backend=BackendName(backend),
         dp=degrees.dp,
         microbatch_size=configuration.microbatch_size,
+        precision=numbers,
+        optimization=optimization,
         **settings,
     )
-    outcome = launch(in_each_process, job, job.processes, on_message=on_message or (lambda _: None))
+
+    def tell(message: Message) -> None:
+        if on_step and message["event"] == "step":
+            on_step(message)
+        if on_message:
+            on_message(message)
+
+    outcome = launch(in_each_process, job, job.processes, on_message=tell)
     if outcome is None:
         raise InvalidConfiguration("backend", "under torchrun, use bfpp run")
     return outcome
 
 
-def _source(model: Callable[[int], Any] | str) -> Any:
-    """Where processes find the function."""
+def _source(model: Callable[[int], Any] | str | Transformer) -> Any:
+    """Where processes find the function, or what they make the transformer of."""
     from bfpp.executor.sources import FunctionSource
 
+    if isinstance(model, Transformer):
+        return transformer_source(model, None, is_causal=True)
     if isinstance(model, str):
         path, _, name = model.rpartition(":")
         return FunctionSource(Path(path), name)

@@ -11,7 +11,7 @@ def to_save_memory(job: Job) -> str:
     """The options that a job leaves unused, the one that costs least time first."""
     is_whole = job.communication.sharding is not Sharding.FULL and job.dp > 1
     options = [
-        "--activations recompute" if job.activations is Activations.KEEP else "",
+        "--recompute full" if job.activations is Activations.KEEP else "",
         "--sharding full" if is_whole else "",
         "a smaller --microbatch-size" if job.microbatch_size > 1 else "",
         "more ranks (--pp)",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -29,18 +30,22 @@ IGNORED = -100
 """The target of a byte that is not to be predicted."""
 
 
+Tokens = bytes | npt.NDArray[np.integer]
+"""A text: its bytes, or tokens, which may be in a file that is mapped into memory."""
+
+
 @dataclass(frozen=True)
 class Text:
-    """Samples of `context` bytes from a text."""
+    """Samples of `context` bytes, or tokens, from a text."""
 
-    data: bytes
+    data: Tokens
     context: int
     seed: int
 
     def __post_init__(self) -> None:
         if len(self.data) <= self.context:
             raise InvalidConfiguration(
-                "text", f"has {len(self.data)} bytes, too few for samples of {self.context}"
+                "text", f"has {len(self.data)} tokens, too few for samples of {self.context}"
             )
 
     def next_bytes(self, step: int, samples: range) -> tuple[Tensor, Tensor]:
@@ -59,7 +64,9 @@ class Text:
 
     def _stretch(self, chance: random.Random) -> Tensor:
         start = chance.randrange(len(self.data) - self.context)
-        stretch = np.frombuffer(self.data, np.uint8, self.context + 1, start)
+        stretch = self.data[start : start + self.context + 1]
+        if isinstance(stretch, bytes):
+            stretch = np.frombuffer(stretch, np.uint8)
         return torch.from_numpy(stretch.astype(np.int64))
 
     def _masked(self, chance: random.Random) -> tuple[Tensor, Tensor]:
@@ -78,6 +85,24 @@ def default_text() -> bytes:
     return "\n\n".join(topics[name] for name in sorted(topics)).encode()
 
 
-def read_text(path: Path | None) -> bytes:
-    """The bytes of a file, or the default text."""
-    return default_text() if path is None else read_file(path)
+def read_text(path: Path | None) -> Tokens:
+    """The bytes of a file, or the default text; the tokens of an array in a file, mapped.
+
+    Raises `InvalidConfiguration` for an array of anything else.
+    """
+    if path is None:
+        return default_text()
+    return _mapped(path) if path.suffix == ".npy" else read_file(path)
+
+
+def _mapped(path: Path) -> npt.NDArray[np.integer]:
+    try:
+        found = np.load(path, mmap_mode="r")
+    except ValueError as error:
+        raise InvalidConfiguration("text", f"{path}: {error}") from error
+    if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
+        raise InvalidConfiguration(
+            "text", f"{path} is an array of {found.dtype} of shape {found.shape}, not of tokens"
+        )
+    tokens: npt.NDArray[np.integer] = found
+    return tokens

@@ -9,16 +9,18 @@ a transfer, all replicas of a gather), their lanes meet before and after.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor
 
 from bfpp.executor.backends.protocol import Backend
 from bfpp.executor.finite import Seen, Where
-from bfpp.executor.lanes import Lane, Mark
+from bfpp.executor.lanes import Action, Lane, Mark
+from bfpp.executor.waits import Clocks
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE
@@ -56,7 +58,7 @@ def _update(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
     del task
     (worker,) = workers
     is_clipped = worker.plan.graph.communication.clipping
-    worker.update(backend.total_square_norm(worker) if is_clipped else None)
+    worker.update(worker.number, backend.total_square_norm(worker) if is_clipped else None)
 
 
 KERNELS: Table[Kernel] = Table(
@@ -76,17 +78,23 @@ KERNELS: Table[Kernel] = Table(
 )
 
 
-@dataclass(frozen=True)
-class End:
-    """A worker's part in a task: its lane, and the tasks that the lane waits for."""
+class End(NamedTuple):
+    """A worker's part in a task: its lane, and the meetings that the lane waits for."""
 
     worker: Worker
     lane: Lane
     waits: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Times:
+class Meeting(NamedTuple):
+    """A task of workers that act as one: the last one's lane runs it once all are ready."""
+
+    task: Task
+    ends: tuple[End, ...]
+    action: Action
+
+
+class Times(NamedTuple):
     """When a worker's part in a task was put on its lane, could begin, and was over."""
 
     task: int
@@ -100,12 +108,13 @@ class Times:
 class Step:
     """A step that was dispatched, and may be under way.
 
-    `last` are marks at the end of each lane; `marks` are all that were made.
+    `ends` are the marks at the end of each meeting; `last` those at the end of each lane;
+    `marks` are all that were made.
     """
 
     number: int
     times: list[Times] = field(default_factory=list)
-    ends: dict[tuple[int, int], Mark] = field(default_factory=dict)
+    ends: list[Mark] = field(default_factory=list)
     losses: dict[Where, Tensor] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     last: list[Mark] = field(default_factory=list)
@@ -140,37 +149,49 @@ class Dispatcher:
             for worker in backend.workers
             for lane in graph.lanes_of(worker.rank)
         }
-        self.program = [
-            (task, [[self._end(task, worker) for worker in party] for party in parties])
-            for task in graph.tasks()
-            if (parties := backend.parties(task))
-        ]
+        self.program: list[Meeting] = []
+        place = {id(lane): number for number, lane in enumerate(self.lanes.values())}
+        clocks = Clocks(len(place))
+        last: dict[tuple[int, int], int] = {}
+        for task in graph.tasks():
+            for workers in backend.parties(task):
+                lanes = [self._lane(task, worker) for worker in workers]
+                waits = [self._waits(task, worker, last) for worker in workers]
+                waits = clocks.meet([place[id(lane)] for lane in lanes], waits)
+                ends = tuple(map(End, workers, lanes, waits))
+                for worker in workers:
+                    last[worker.replica, task.number] = len(self.program)
+                self.program.append(Meeting(task, ends, partial(self._run, task, workers)))
         self.first = self._first()
 
     def _first(self) -> frozenset[int]:
         """Which of all parts in tasks are the first of their lanes; no transfer begins a step."""
-        parts = [(task, end) for task, parties in self.program for ends in parties for end in ends]
+        parts = [(task, end) for task, ends, _ in self.program for end in ends]
         found: dict[int, int] = {}
         for number, (task, end) in enumerate(parts):
             if task.peer == NONE:
                 found.setdefault(id(end.lane), number)
         return frozenset(found.values())
 
-    def _end(self, task: Task, worker: Worker) -> End:
-        """A worker's part in a task.
+    def _lane(self, task: Task, worker: Worker) -> Lane:
+        lane = task.lane if task.rank == worker.rank else task.peer_lane
+        return self.lanes[worker.replica, lane]
+
+    def _waits(
+        self, task: Task, worker: Worker, last: Mapping[tuple[int, int], int]
+    ) -> tuple[int, ...]:
+        """The meetings that a worker's part in a task waits for, by who was `last` in a task.
 
         It waits for what its own rank takes part in. What happens on other
         ranks is told by messages, or is waited for if that is in this process.
         """
-        lane = task.lane if task.rank == worker.rank else task.peer_lane
         crosses = task.peer != NONE
         near = {worker.rank} if crosses else {each.rank for each in self.backend.workers}
-        waits = tuple(
-            dependency
+        return tuple(
+            last[worker.replica, dependency]
             for dependency in task.dependencies
             if near & {int(self.graph.rank[dependency]), int(self.graph.peer[dependency])}
         )
-        return End(worker, self.lanes[worker.replica, lane], waits)
 
     def dispatch(self, step: Step) -> None:
         """Dispatch all tasks once; the step is done when its last marks are passed."""
@@ -179,9 +200,8 @@ class Dispatcher:
             step.marks.append(outside)
         for worker in self.backend.workers:
             self._begin(worker, step, outside)
-        for task, parties in self.program:
-            for ends in parties:
-                self._dispatch(task, ends, step)
+        for meeting in self.program:
+            self._dispatch(meeting, step)
         for worker in self.backend.workers:
             compute = self.lanes[worker.replica, self.graph.lanes_of(worker.rank)[0]]
             compute.run(partial(worker.finish, step.losses, step.seen))
@@ -207,25 +227,26 @@ class Dispatcher:
         with self.observe(LOADING, worker):
             worker.begin(number)
 
-    def _dispatch(self, task: Task, ends: Sequence[End], step: Step) -> None:
+    def _dispatch(self, meeting: Meeting, step: Step) -> None:
         """Put a task on the lanes of those who act as one; the last one acts."""
         posted = time.perf_counter()
+        task, ends, action = meeting
         ready: list[Mark] = []
-        for end in ends:
-            for dependency in end.waits:
-                end.lane.wait(step.ends[end.worker.replica, dependency])
+        for _, lane, waits in ends:
+            for each in waits:
+                lane.wait(step.ends[each])
             is_timed = self.times or len(step.times) + len(ready) in self.first
-            ready.append(step.mark(end.lane, is_timed))
-        *others, actor = ends
+            ready.append(step.mark(lane, is_timed))
+        *others, (_, acting, _) = ends
         for mark in ready[:-1]:
-            actor.lane.wait(mark)
-        actor.lane.run(partial(self._run, task, [end.worker for end in ends]))
-        done = step.mark(actor.lane, self.times)
-        for end in others:
-            end.lane.wait(done)
-        for end, mark in zip(ends, ready, strict=True):
-            step.ends[end.worker.replica, task.number] = done
-            step.times.append(Times(task.number, end.worker, posted, mark, done))
+            acting.wait(mark)
+        acting.run(action)
+        done = step.mark(acting, self.times)
+        step.ends.append(done)
+        for _, lane, _ in others:
+            lane.wait(done)
+        for (worker, _, _), mark in zip(ends, ready, strict=True):
+            step.times.append(Times(task.number, worker, posted, mark, done))
 
     def _run(self, task: Task, workers: Sequence[Worker]) -> None:
         with self.observe(task, workers[-1]):

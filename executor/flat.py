@@ -7,12 +7,16 @@ and begin at round addresses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
+
+FULL = torch.float32.itemsize
+"""Bytes of a number in full precision."""
 
 ROUND = 32
 """Elements that a share's size is a multiple of: 128 bytes in single precision."""
@@ -29,12 +33,27 @@ class Flat:
 
     shapes: Mapping[str, torch.Size]
     shares: int
+    wide: int = 0
+    """How many of the parameters, the first ones, keep float32 in buffers of 16 bits.
 
-    @property
+    Their elements take two places each there. In any other buffer the second one is empty,
+    so that a share is the same part of each.
+    """
+
+    @cached_property
+    def strides(self) -> dict[str, int]:
+        """The places that an element of each parameter takes."""
+        return {name: 2 if number < self.wide else 1 for number, name in enumerate(self.shapes)}
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The places of each parameter."""
+        return {name: shape.numel() * self.strides[name] for name, shape in self.shapes.items()}
+
+    @cached_property
     def offsets(self) -> dict[str, int]:
-        """The first element of each parameter."""
-        sizes = [shape.numel() for shape in self.shapes.values()]
-        return dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))
+        """The first place of each parameter."""
+        return dict(zip(self.sizes, accumulate(self.sizes.values(), initial=0), strict=False))
 
     @property
     def share(self) -> int:
@@ -42,7 +61,7 @@ class Flat:
 
         A stage's first gradient tells all replicas of a loss that is not finite.
         """
-        total = sum(shape.numel() for shape in self.shapes.values())
+        total = sum(self.sizes.values())
         return max(1, -(-total // (self.shares * ROUND))) * ROUND
 
     @property
@@ -52,26 +71,49 @@ class Flat:
 
     def views(self, buffer: Tensor) -> dict[str, Tensor]:
         """Each parameter, in place."""
-        return {
-            name: buffer[offset : offset + self.shapes[name].numel()].view(self.shapes[name])
-            for name, offset in self.offsets.items()
-        }
-
-    def pieces(self, share: Tensor, number: int) -> Iterator[tuple[str, int, Tensor]]:
-        """What a share holds of each parameter: its name, the first element, the elements."""
-        start, stop = number * self.share, (number + 1) * self.share
+        found = {}
         for name, offset in self.offsets.items():
-            first, last = max(offset, start), min(offset + self.shapes[name].numel(), stop)
+            places = buffer[offset : offset + self.sizes[name]]
+            if self.strides[name] > 1:
+                places = _both(places) if buffer.itemsize < FULL else places[::2]
+            found[name] = places.view(self.shapes[name])
+        return found
+
+    def put(self, values: Tensor, buffer: Tensor, first: int = 0) -> None:
+        """Fill a buffer with values: the places from `first` on.
+
+        They are rounded to the buffer's precision, but for those that keep float32.
+        """
+        buffer.copy_(values)
+        end = sum([*self.sizes.values()][: self.wide])
+        if buffer.itemsize < FULL and first < end:
+            wide = min(end - first, len(buffer))
+            _both(buffer[:wide]).copy_(values[:wide:2])
+
+    def pieces(self, values: Tensor, start: int) -> Iterator[tuple[str, int, Tensor]]:
+        """What some places, from `start` on, hold of each parameter: its name, the first element.
+
+        And the elements.
+        """
+        stop = start + len(values)
+        for name, offset in self.offsets.items():
+            first, last = max(offset, start), min(offset + self.sizes[name], stop)
             if first < last:
-                yield name, first - offset, share[first - start : last - start]
+                stride = self.strides[name]
+                here = values[first - start : last - start : stride]
+                yield name, (first - offset) // stride, here
+
+
+def _both(places: Tensor) -> Tensor:
+    """Two places of 16 bits each as one of float32."""
+    return places.view(torch.float32)
 
 
 class StageState:
-    """A replica's share of a stage: weights, gradients, and what the optimizer keeps of them."""
+    """A replica's share of a stage: weights and gradients."""
 
     def __init__(self, flat: Flat, number: int, values: Tensor, dtype: torch.dtype) -> None:
         self.flat = flat
-        self.number = number
         self.own = slice(number * flat.share, (number + 1) * flat.share)
         self.weights = nn.Parameter(values[self.own].to(dtype, copy=True))
         self.weights.grad = torch.zeros_like(self.weights)
@@ -82,17 +124,19 @@ class StageState:
         assert self.weights.grad is not None  # noqa: S101
         return self.weights.grad
 
-    def moments(self, counts_on: torch.device) -> dict[str, Tensor]:
-        """What Adam keeps of the share before its first step, by torch's names."""
-        return {
-            "step": torch.zeros((), dtype=torch.float32, device=counts_on),
-            "exp_avg": torch.zeros_like(self.weights),
-            "exp_avg_sq": torch.zeros_like(self.weights),
-        }
+    def pieces(self, values: Tensor) -> list[tuple[str, int, Tensor]]:
+        """What a buffer like the share's own holds of each parameter."""
+        return [*self.flat.pieces(values, self.own.start)]
 
     def part(self, buffer: Tensor) -> Tensor:
         """The share's part of a buffer of the whole stage."""
         return buffer[self.own]
+
+    def write(self, buffer: Tensor) -> Tensor:
+        """Put the weights in the share's part of a buffer of weights; that part."""
+        own = self.part(buffer)
+        self.flat.put(self.weights.detach(), own, self.own.start)
+        return own
 
 
 def parameters_of(layers: Mapping[int, nn.Module]) -> dict[str, list[tuple[nn.Module, str]]]:
@@ -113,12 +157,24 @@ def parameters_of(layers: Mapping[int, nn.Module]) -> dict[str, list[tuple[nn.Mo
     return places
 
 
+def values_of(places: Mapping[str, Sequence[tuple[nn.Module, str]]]) -> dict[str, Tensor]:
+    """The values of parameters, from the first place of each."""
+    return {name: getattr(*uses[0]).detach() for name, uses in places.items()}
+
+
 def flatten(
-    places: Mapping[str, Sequence[tuple[nn.Module, str]]], shares: int, device: torch.device
+    values: Mapping[str, Tensor],
+    shares: int,
+    device: torch.device,
+    wide: Collection[str] = (),
+    decay: Callable[[str, torch.Size], float] = lambda *_: 0.0,
 ) -> tuple[Flat, Tensor]:
-    """Where parameters lie in a flat buffer, and their values there."""
-    values = {name: getattr(*uses[0]).detach() for name, uses in places.items()}
-    flat = Flat({name: value.shape for name, value in values.items()}, shares)
+    """Where parameters lie in a flat buffer, and their values there.
+
+    Which are `wide`, by name, come first; those that decay alike come together.
+    """
+    names = sorted(values, key=lambda name: (name not in wide, decay(name, values[name].shape)))
+    flat = Flat({name: values[name].shape for name in names}, shares, len(wide))
     dtypes = {value.dtype for value in values.values()}
     largest = max(dtypes, key=lambda each: each.itemsize, default=torch.float32)
     buffer = torch.zeros(flat.size, dtype=largest, device=device)

@@ -45,6 +45,24 @@ class Branch:
     joints: dict[Node, Arrived]
 
 
+# Around the engine, torch.autograd.backward takes as long as the engine for a small layer.
+run_backward = torch.autograd.Variable._execution_engine.run_backward
+
+
+def backward(result: Tensor, gradient: Tensor | None) -> None:
+    """A whole backward pass; `gradient` is that of the result: None of a loss."""
+    seed = torch.ones_like(result) if gradient is None else gradient
+    run_backward(
+        (result,),
+        (seed,),
+        keep_graph=False,
+        create_graph=False,
+        inputs=(),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )
+
+
 def backward_input(
     value: Tensor, start: GradientEdge, result: Tensor, gradient: Tensor | None
 ) -> tuple[Tensor | None, list[Branch]]:
@@ -76,14 +94,12 @@ def backward_input(
 
 def backward_weight(branches: list[Branch]) -> None:
     """Add the gradients of the parameters; what was kept for each branch is let go of at once."""
-    # Around the engine, torch.autograd.backward takes as long as the engine for a small layer.
-    run = torch.autograd.Variable._execution_engine.run_backward
     while branches:
         branch = branches.pop(0)
         kept = [
             (node, *each) for node, it in branch.joints.items() for each in it.gradients.items()
         ]
-        run(
+        run_backward(
             tuple(GradientEdge(node, number) for node, number, _ in kept),
             tuple(gradient for _, _, gradient in kept),
             keep_graph=True,

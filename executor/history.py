@@ -34,7 +34,12 @@ def training_of(plan: Plan) -> History:
         "precision": str(plan.precision),
         "learning rate": options.learning_rate,
         "weight decay": options.weight_decay,
+        "no decay of": list(options.no_decay),
+        "optimizer": ",".join([options.optimizer, *(f"{a}={b}" for a, b in options.arguments)]),
+        "learning rates": [*vars(options.rates).values()],
         "clipping to": options.clip,
+        "loss scaling from": options.loss_scaling and options.loss_scaling.initial,
+        "float32 in": list(plan.keeps_float32),
     }
 
 

@@ -8,22 +8,16 @@ once by the host, which queues its kernels on the stream.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from queue import SimpleQueue
-from threading import Event, Thread
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bfpp.executor.cuda_events import Events, StreamMark
+from bfpp.executor.thread_lanes import Crew, ThreadLane
 
 Action = Callable[[], None]
-
-
-class Stopped(Exception):
-    """A lane gives up, since the run has failed elsewhere."""
 
 
 class Mark(Protocol):
@@ -103,88 +97,22 @@ class Device(Protocol):
         ...
 
 
-# On a CPU: a thread for each lane
-
-
-class ThreadMark:
-    """A point that a worker thread comes to."""
-
-    __slots__ = ("event", "when")
-
-    def __init__(self) -> None:
-        self.event = Event()
-        self.when = 0.0
-
-    def set(self) -> None:
-        """The lane is here."""
-        self.when = time.perf_counter()
-        self.event.set()
-
-    def passed(self) -> bool:
-        """Whether the lane was here."""
-        return self.event.is_set()
-
-    def seconds(self) -> float:
-        """When the lane was here."""
-        return self.when
-
-
-class ThreadLane:
-    """A worker thread that runs what it is given, in order."""
-
-    def __init__(self, name: str, device: Threads) -> None:
-        self.device = device
-        self.queue: SimpleQueue[Action | None] = SimpleQueue()
-        self.thread = Thread(target=self._work, name=name, daemon=True)
-        self.thread.start()
-
-    def wait(self, mark: Mark) -> None:
-        """Let what follows wait for another lane."""
-        assert isinstance(mark, ThreadMark)  # noqa: S101
-        self.queue.put(lambda: self.device.wait(mark))
-
-    def mark(self, timed: bool = False) -> ThreadMark:
-        """A mark at this point."""
-        del timed  # it costs nothing
-        mark = ThreadMark()
-        self.queue.put(mark.set)
-        return mark
-
-    def run(self, action: Action) -> None:
-        """Run an action in the thread."""
-        self.queue.put(action)
-
-    def close(self) -> None:
-        """End the thread once its queue is empty."""
-        self.queue.put(None)
-        self.thread.join(self.device.patience)
-
-    def _work(self) -> None:
-        while (action := self.queue.get()) is not None:
-            try:
-                action()
-            except Stopped:
-                return
-            except BaseException as error:
-                self.device.fail(error)
-                return
+# On a CPU: threads that take turns at the lanes
 
 
 class Threads:
-    """A CPU whose lanes are threads."""
+    """A CPU whose lanes are run by threads: as many as lanes, unless fewer are enough."""
 
     device = torch.device("cpu")
     is_asynchronous = False
-    patience = 0.05
-    """Seconds between two looks at whether another lane has failed."""
 
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-        self.failed = Event()
+    def __init__(self, most: int | None = None) -> None:
+        self.crew = Crew(most)
 
     def lane(self, name: str) -> ThreadLane:
-        """A new thread."""
-        return ThreadLane(name, self)
+        """A new lane."""
+        del name
+        return self.crew.lane()
 
     def load(self, value: Tensor) -> Tensor:
         """The tensor itself, if it is here."""
@@ -202,27 +130,9 @@ class Threads:
     def reuse(self, marks: list[Mark]) -> None:
         """A new mark costs as little."""
 
-    def fail(self, error: BaseException) -> None:
-        """Let every lane give up; the first error is the one that counts."""
-        if self.error is None:
-            self.error = error
-        self.failed.set()
-
-    def wait(self, mark: ThreadMark) -> None:
-        """Wait for a mark; raises `Stopped` if it will not be passed."""
-        while not mark.event.wait(self.patience):
-            if self.failed.is_set():
-                raise Stopped
-
     def finish(self, marks: list[Mark]) -> None:
         """Wait for all marks; raises the error of the lane that failed first."""
-        try:
-            for mark in marks:
-                assert isinstance(mark, ThreadMark)  # noqa: S101
-                self.wait(mark)
-        except Stopped:
-            assert self.error is not None  # noqa: S101
-            raise self.error from None
+        self.crew.finish(marks)
 
 
 # On a GPU: a CUDA stream for each lane

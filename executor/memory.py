@@ -16,7 +16,9 @@ from torch import Tensor
 from bfpp.executor.finite import Piece, largest
 from bfpp.executor.flat import StageState, memory_of
 from bfpp.executor.plan import Plan
+from bfpp.executor.scaler import Scaler
 from bfpp.executor.stage import Stage
+from bfpp.executor.updates import Updates
 from bfpp.schedules import Operation, Task
 from bfpp.schedules.columns import NONE
 
@@ -40,26 +42,13 @@ class Memory:
                     for each in self._buffers_of(number, "gradient_buffer")
                 },
             )
-        self.optimizer = torch.optim.AdamW(
-            [stage.state.weights for stage in self.stages.values()],
-            lr=plan.optimization.learning_rate,
-            weight_decay=plan.optimization.weight_decay,
-            fused=self.skips or None,
-        )
-        counts_on = device if self.skips else torch.device("cpu")
-        for stage in self.stages.values():
-            self.optimizer.state[stage.state.weights] = stage.state.moments(counts_on)
+        states = {number: stage.state for number, stage in self.stages.items()}
+        self.updates = Updates(plan.optimization, states)
+        rule = plan.optimization.loss_scaling
+        self.scaler = Scaler(rule, device) if rule else None
         self.square_norm = torch.zeros((), dtype=torch.float64, device=device)
         self.total_square_norm: Tensor | None = None
         self.largest: dict[int, Tensor] = {}
-
-    @property
-    def skips(self) -> bool:
-        """Whether an update is left out where the norm of all gradients is not finite.
-
-        The fused optimizer can do so without the host, and counts no step then.
-        """
-        return self.plan.optimization.skip_nonfinite is not None
 
     # Buffers
 
@@ -135,38 +124,53 @@ class Memory:
         ]
         return torch.stack([torch.zeros_like(self.square_norm), *norms]).square().sum()
 
-    def update(self, square_norm: Tensor | None) -> None:
-        """The optimizer's step, with gradients clipped if their norm is given."""
-        clip = self.plan.optimization.clip
+    def update(self, step: int, square_norm: Tensor | None) -> None:
+        """The optimizer's update in a step.
+
+        With the norm of all gradients, they are unscaled and clipped by it before.
+        """
         states = [stage.state for stage in self.stages.values()]
         self.total_square_norm = square_norm
         self.largest = {
             number: largest(stage.gradient_pieces) for number, stage in self.stages.items()
         }
-        if self.skips and square_norm is not None:
-            is_bad = square_norm.isfinite().logical_not()
-            setattr(self.optimizer, "found_inf", is_bad.to(torch.float32))  # noqa: B010  torch's name
-        if clip is not None and square_norm is not None:
-            scale = (clip / (square_norm.sqrt() + 1e-6)).clamp(max=1)
+        if square_norm is not None and (factor := self._factor(square_norm.sqrt())) is not None:
             for state in states:
-                state.gradients.mul_(scale)
-        self.optimizer.step()
+                state.gradients.mul_(factor)
+        is_bad = None
+        if self.plan.optimization.skips and square_norm is not None:
+            is_bad = square_norm.isfinite().logical_not().to(torch.float32)
+            if self.scaler:
+                self.scaler.update(is_bad)
+        self.updates.step(step, is_bad)
         for state in states:
             state.gradients.zero_()
+        self.refresh()
+
+    def _factor(self, norm: Tensor) -> Tensor | None:
+        """What gradients of this norm are multiplied by: the loss's scale taken back, clipping."""
+        clip, factor = self.plan.optimization.clip, None
+        if self.scaler:
+            factor = self.scaler.scale.double().reciprocal()
+            norm = norm * factor
+        if clip is not None:
+            scale = (clip / (norm + 1e-6)).clamp(max=1)
+            factor = scale if factor is None else scale * factor
+        return factor
+
+    def loaded(self) -> None:
+        """The training state is what a checkpoint held."""
+        self.updates.loaded()
         self.refresh()
 
     def refresh(self) -> None:
         """Take the weights of the training state, where no gather brings them."""
         for number, stage in self.stages.items():
             for buffer in stage.buffers.values() if number not in self.gathers else ():
-                buffer.copy_(stage.state.weights.detach())
+                stage.state.write(buffer)
 
     def state_pieces(self, stage: Stage) -> Iterator[list[Piece]]:
         """What is kept of a stage from step to step: of the weights, and of each moment."""
-        kept = self.optimizer.state[stage.state.weights]
-        for values in (stage.state.weights.detach(), kept["exp_avg"], kept["exp_avg_sq"]):
-            yield list(stage.flat.pieces(values, stage.state.number))
-
-    def step_counts(self) -> list[Tensor]:
-        """How many steps the optimizer has made, as it counts them for each stage."""
-        return [self.optimizer.state[stage.state.weights]["step"] for stage in self.stages.values()]
+        yield stage.state.pieces(stage.state.weights.detach())
+        for _, pieces in self.updates.moments(stage.number):
+            yield pieces

@@ -35,6 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bfpp.executor.islands import islands_of, surround
 from bfpp.executor.settings import Ends
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.cut import cut_layers
@@ -138,13 +139,23 @@ def copy(module: nn.Module, number: int, copied: dict[int, Any]) -> nn.Module:
         ) from error
 
 
-def compute_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Change the precision of a module: of its parameters, and of buffers if theirs is lower."""
+def compute_in(
+    module: nn.Module, dtype: torch.dtype, keeps_float32: Sequence[str] = ()
+) -> nn.Module:
+    """Change the precision of a module: of its parameters, and of buffers if theirs is lower.
+
+    Parts that keep float32 (`bfpp.executor.islands`) have at least that.
+    """
+    islands = islands_of(module, keeps_float32)
+    within = {id(each) for island in islands for each in island.modules()}
     for each in module.modules():
+        own = torch.promote_types(dtype, torch.float32) if id(each) in within else dtype
         for parameter in each.parameters(recurse=False):
-            parameter.data = parameter.data.to(dtype)
+            parameter.data = parameter.data.to(own)
         for name, buffer in each.named_buffers(recurse=False):
-            setattr(each, name, buffer.to(_widened(buffer.dtype, dtype)))
+            setattr(each, name, buffer.to(_widened(buffer.dtype, own)))
+    for island in islands:
+        surround(island, dtype)
     return module
 
 

@@ -12,15 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from bfpp.executor.batches import bits, require_function, samples_of
-from bfpp.executor.model import Model, Shape, build, cut, drawing
+from bfpp.executor.model import Model, Shape, build, compute_in, cut, drawing
+from bfpp.executor.optimizers import require_elementwise, require_rates
+from bfpp.executor.recomputing import counted_layers, require_recomputable
 from bfpp.executor.settings import Precision, Training
 from bfpp.executor.tracing import Traced, trace
 from bfpp.schedules import P2P, InvalidConfiguration, Sharding, TaskGraph
+from bfpp.schedules.recomputation import NO_RECOMPUTATION
 
 DTYPES = {
     Precision.FLOAT64: torch.float64,
     Precision.FLOAT32: torch.float32,
     Precision.BFLOAT16: torch.bfloat16,
+    Precision.FLOAT16: torch.float16,
 }
 
 
@@ -39,7 +43,14 @@ class Plan(Training):
     @cached_property
     def traced(self) -> Traced:
         """What can be known of the layers without computing."""
-        return trace(self.model, self.cuts, self.microbatch_size, self.dtype, self.seed)
+        return trace(
+            self.model,
+            self.cuts,
+            self.microbatch_size,
+            self.dtype,
+            self.seed,
+            self.keeps_float32,
+        )
 
     def check(self) -> None:
         """Raises `InvalidConfiguration` for a model that cannot be cut, or cannot be run so."""
@@ -52,6 +63,11 @@ class Plan(Training):
                 "reduce_precision",
                 f"{self.reduce_precision} is more than gradients have, {self.gradient_dtype}",
             )
+        if self.recomputation != NO_RECOMPUTATION:
+            outlines = {each: self.outline(each) for each in counted_layers(self.model)}
+            require_recomputable(self.recomputation, outlines, self.traced.random)
+        require_elementwise(self.optimization)
+        require_rates(self.optimization.rates)
         if self.graph.communication.p2p is not P2P.CHANNELS:
             raise InvalidConfiguration("p2p", "what is run posts its transfers on channels")
         if self.optimization.needs_norm and not self.graph.communication.clipping:
@@ -62,6 +78,10 @@ class Plan(Training):
     def build(self, layers: Iterable[int]) -> dict[int, nn.Module]:
         """The modules of some layers, by their number."""
         return build(self.model, layers, self.seed, self.traced.kept)
+
+    def compute_in(self, layer: nn.Module) -> nn.Module:
+        """A layer that computes in this precision, but for what keeps float32."""
+        return compute_in(layer, self.dtype, self.keeps_float32)
 
     def outline(self, layer: int) -> nn.Module:
         """A layer's module, to look at; without values, if it is not kept by somebody else."""
@@ -162,8 +182,8 @@ class Plan(Training):
         data = [bits(part) for part in self.batch(0, 0, 0)]
         agreed = (
             self.graph.digest, self.cuts, self.shapes, self.dp,
-            self.microbatch_size, self.precision, self.reduce_dtype, self.activations,
-            self.optimization, self.seed,
+            self.microbatch_size, self.precision, self.reduce_dtype, self.keeps_float32,
+            self.activations, str(self.recomputation), self.optimization, self.seed,
             [part.numpy().tobytes() for part in data],
         )  # fmt: skip
         return hashlib.sha256(repr(agreed).encode()).hexdigest()

@@ -15,24 +15,28 @@ from bfpp.executor.flat import memory_of
 from bfpp.executor.lanes import Device, Mark
 from bfpp.executor.model import Shape
 
+Spare = deque[tuple[Tensor, Mark | None]]
+"""Tensors of a shape that nobody uses, and the marks where they were given back."""
+
 
 class Pool:
     """Tensors of a few shapes that lanes lend one another."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.free: dict[Shape, deque[tuple[Tensor, Mark | None]]] = {}
-        self.lent: dict[int, tuple[Tensor, Shape]] = {}
+        self.free: dict[Shape, Spare] = {}
+        self.lent: dict[int, tuple[Tensor, Spare]] = {}
 
     def take(self, shape: Shape) -> Tensor:
         """A tensor that nobody uses: the one that was given back the longest ago, or a new one."""
+        spare = self.free.setdefault(shape, deque())
         try:
-            tensor, given_back = self.free[shape].popleft()
-        except (KeyError, IndexError):
+            tensor, given_back = spare.popleft()
+        except IndexError:
             tensor = torch.empty(shape.size, dtype=shape.dtype, device=self.device.device)
         else:
             self.device.after(given_back)
-        self.lent[memory_of(tensor)] = tensor, shape
+        self.lent[memory_of(tensor)] = tensor, spare
         return tensor
 
     def lends(self, tensor: Tensor) -> bool:
@@ -41,7 +45,8 @@ class Pool:
 
     def give(self, tensor: Tensor) -> None:
         """Give a tensor back, if it is the pool's: the lane whose action runs needs it no more."""
-        lent, shape = self.lent.get(memory_of(tensor), (None, None))
-        if lent is tensor and shape is not None:
-            del self.lent[memory_of(tensor)]
-            self.free.setdefault(shape, deque()).append((tensor, self.device.here()))
+        memory = memory_of(tensor)
+        lent, spare = self.lent.get(memory, (None, None))
+        if lent is tensor and spare is not None:
+            del self.lent[memory]
+            spare.append((tensor, self.device.here()))

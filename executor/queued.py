@@ -74,13 +74,12 @@ class Queued:
         self.doing: dict[str, tuple[int, int]] = {}
         self.cursors: dict[str, Cursor] = {}
         place = 0
-        for task, parties in trainer.dispatcher.program:
-            for ends in parties:
-                meeting = range(place, place + len(ends))
-                for place, end in zip(meeting, ends, strict=True):
-                    lane = f"queued {lane_name(end.worker, task)}"
-                    self.cursors.setdefault(lane, Cursor()).parts.append(Part(place, meeting))
-                place = meeting.stop
+        for task, ends, _ in trainer.dispatcher.program:
+            meeting = range(place, place + len(ends))
+            for place, end in zip(meeting, ends, strict=True):
+                lane = f"queued {lane_name(end.worker, task)}"
+                self.cursors.setdefault(lane, Cursor()).parts.append(Part(place, meeting))
+            place = meeting.stop
 
     def look(self) -> None:
         """Tell the watch which task each lane is in."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor, nn
 
-from bfpp.executor.flat import parameters_of
-from bfpp.executor.model import compute_in
+from bfpp.executor.flat import parameters_of, values_of
+from bfpp.executor.optimizers import decay_of, make_optimizer, rate_of
 from bfpp.executor.plan import Plan
+from bfpp.executor.settings import LossScaling
 
 
 @dataclass(frozen=True)
@@ -22,52 +25,93 @@ class Reference:
     first: dict[str, Tensor]
 
 
+class _Scale:
+    """The factor of the loss, by PyTorch's rule; 1 if there is none."""
+
+    def __init__(self, rule: LossScaling | None) -> None:
+        self.rule = rule
+        self.value = rule.initial if rule else 1.0
+        self.good = 0
+
+    def update(self, is_good: bool) -> None:
+        """After a step."""
+        if self.rule is None:
+            return
+        self.good = self.good + 1 if is_good else 0
+        if not is_good:
+            self.value *= self.rule.backoff
+        elif self.good == self.rule.interval:
+            self.value, self.good = self.value * self.rule.growth, 0
+
+
 def train_plainly(plan: Plan, steps: range) -> Reference:
     """Train the plan's model in one piece, one micro-batch after another.
 
-    A parameter that nothing used has a gradient of zero, as in a flat buffer. A
+    In the plan's precision, with weights and sums of gradients in single precision at
+    least. A parameter that nothing used has a gradient of zero, as in a flat buffer. A
     step whose losses or gradients are not finite is left out, if the plan says so.
     """
-    dtype = plan.state_dtype
     layers = plan.build(range(len(plan.model.layers)))
-    model = compute_in(nn.ModuleList(layers.values()), dtype)
-    options = plan.optimization
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
-    )
     places = parameters_of(layers)
-    parameters = {name: getattr(*uses[0]).detach() for name, uses in places.items()}
-    first = {name: value.clone() for name, value in parameters.items()}
+    weights = {
+        name: nn.Parameter(value.to(plan.state_dtype, copy=True))
+        for name, value in values_of(places).items()
+    }
+    for layer in layers.values():
+        plan.compute_in(layer)
+    used = {name: getattr(*uses[0]) for name, uses in places.items()}
+    options = plan.optimization
+    scale = _Scale(options.loss_scaling)
+    optimizer = make_optimizer(
+        replace(options, skip_nonfinite=None, loss_scaling=None),
+        [
+            {"params": [weight], "weight_decay": decay_of(options, name, weight.shape)}
+            for name, weight in weights.items()
+        ],
+    )
+    first = {name: value.detach().clone() for name, value in weights.items()}
     losses = []
     for step in steps:
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        total, is_finite = 0.0, True
-        for replica in range(plan.dp):
-            for microbatch in range(plan.graph.layout.microbatches):
-                value, targets = plan.batch(step, replica, microbatch)
-                value = value.to(dtype) if value.is_floating_point() else value
-                for number, layer in layers.items():
-                    with plan.drawing(step, plan.number_of(replica, microbatch), number):
-                        value = layer(value)
-                loss = plan.model.loss(value, targets) / plan.microbatches
-                loss.backward()
-                total += loss.item()
-                is_finite &= math.isfinite(loss.item())
-        losses.append(total)
-        if options.skip_nonfinite is not None and not (is_finite and _has_norm(model)):
-            continue
-        if options.clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), options.clip)
-        optimizer.step()
-    return Reference(losses, parameters, first)
+        sums = {name: torch.zeros_like(value) for name, value in weights.items()}
+        for name, weight in weights.items():
+            used[name].data.copy_(weight.data)
+            weight.grad = sums[name]
+        parts = []
+        for replica, microbatch in product(range(plan.dp), range(plan.graph.layout.microbatches)):
+            loss = _loss(plan, layers, step, replica, microbatch)
+            loss.backward(torch.tensor(scale.value).to(loss.dtype))
+            parts.append(loss.item())
+            for name, parameter in used.items():
+                if parameter.grad is not None:
+                    sums[name] += parameter.grad
+                    parameter.grad = None
+        losses.append(sum(parts))
+        are_finite = all(map(math.isfinite, parts)) and _have_norm(sums.values())
+        if are_finite or not options.skips:
+            for gradient in sums.values():
+                gradient /= scale.value
+            if options.clip is not None:
+                nn.utils.clip_grad_norm_(weights.values(), options.clip)
+            for group in optimizer.param_groups:
+                group["lr"] = options.learning_rate * rate_of(options.rates, step)
+            optimizer.step()
+        scale.update(are_finite)
+    return Reference(losses, {name: value.detach() for name, value in weights.items()}, first)
 
 
-def _has_norm(model: nn.Module) -> bool:
+def _loss(
+    plan: Plan, layers: Mapping[int, nn.Module], step: int, replica: int, microbatch: int
+) -> Tensor:
+    """The part of a step's loss that is a micro-batch's."""
+    value, targets = plan.batch(step, replica, microbatch)
+    value = value.to(plan.dtype) if value.is_floating_point() else value
+    for number, layer in layers.items():
+        with plan.drawing(step, plan.number_of(replica, microbatch), number):
+            value = layer(value)
+    return plan.model.loss(value, targets) / plan.microbatches
+
+
+def _have_norm(gradients: Iterable[Tensor]) -> bool:
     """Whether the norm of all gradients is a number."""
-    norms = [
-        torch.linalg.vector_norm(parameter.grad, dtype=torch.float64)
-        for parameter in model.parameters()
-        if parameter.grad is not None
-    ]
+    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients]
     return all(math.isfinite(norm) for norm in [*norms, sum(norm.square() for norm in norms)])

@@ -1,4 +1,4 @@
-"""A run's checkpoints: its directory held, where it begins, and what it saves as it goes."""
+"""A run's checkpoints: its directory held, and where it begins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from bfpp.executor import checkpoint
 from bfpp.executor.backends.protocol import Backend
-from bfpp.executor.checkpoint import CheckpointError, Processes, Retention
+from bfpp.executor.checkpoint import CheckpointError, Processes
 from bfpp.executor.job import Job
 from bfpp.executor.processes import Place
 from bfpp.executor.processes.member import PARENT
@@ -104,19 +104,6 @@ def begin(job: Job, place: Place, backend: Backend) -> Begun:
     with place.watch.during(slow(place, f"loading {start.path.name}")):
         checkpoint.load(start.path, pieces, processes.group)
         for worker in backend.workers:
-            worker.refresh()
+            worker.loaded()
         manifest = checkpoint.read_manifest(start.path)
     return Begun(manifest.step, manifest.settings, start.path, start.abandoned)
-
-
-def save(
-    job: Job, place: Place, backend: Backend, step: int, begun: Begun, settings: Mapping[str, Any]
-) -> Path | None:
-    """Write a checkpoint, if one is wanted, together with all processes; where it is."""
-    if (saving := job.saving) is None:
-        return None
-    retention = Retention(saving.keep, saving.keep_every, begun.abandoned)
-    group = _processes(job, saving.directory).group
-    with place.watch.during(slow(place, f"saving step {step}")):
-        pieces = pieces_of(backend.workers)
-        return checkpoint.save(saving.directory, step, pieces, settings, group, retention)

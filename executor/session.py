@@ -25,7 +25,8 @@ from bfpp.executor.history import KEY, LAST, changes, continued, described
 from bfpp.executor.job import Job
 from bfpp.executor.plan import Plan
 from bfpp.executor.processes import Place
-from bfpp.executor.saving import Begun, begin, held, save
+from bfpp.executor.saver import Saver
+from bfpp.executor.saving import Begun, begin, held
 from bfpp.executor.state import weights_of, whole
 from bfpp.executor.training import Report, Trainer, collect
 from bfpp.executor.watching import connected, in_one_process, slow, watched
@@ -87,22 +88,31 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
         )
     )
     reports: list[Report] = []
-    saved = None
+    saved: list[Path] = []
+    saver = Saver(job, place, backend, begun)
+
+    def tell_of_saves() -> None:
+        for each in saver.news():
+            saved.append(each.path)
+            place.send(events.saved(each.step, each.path))
+
     for steps in _between_saves(begun.step, job):
         for report in watched(place, trainer, steps):
             reports.append(report)
             place.send(events.stepped(**vars(report)))
+            tell_of_saves()
             if len(reports) == 1:
                 place.offer_to_stop()
         done = reports[-1].step + 1
         if job.saving:
             with in_one_process(place):
                 trainer.require_finite_state()
-        if path := save(job, place, backend, done, begun, settings):
-            saved = path
-            place.send(events.saved(done, path))
+        saver.save(done, settings)
+        tell_of_saves()
         if trainer.stops or (done < job.steps and trainer.agree_to_stop()):
             break
+    saver.finish()
+    tell_of_saves()
     stopped = bool(reports) and reports[-1].step + 1 < job.steps
     weights = collect(weights_of(backend.workers)) if job.tells_weights else None
     columns = trainer.columns_of_median()
@@ -110,7 +120,14 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
         return None
     place.send(events.ended("stopped" if stopped else "done"))
     return Outcome(
-        reports, columns, begun.step, whole(weights or []), stopped, saved, begun.path, changed
+        reports,
+        columns,
+        begun.step,
+        whole(weights or []),
+        stopped,
+        saved[-1] if saved else None,
+        begun.path,
+        changed,
     )
 
 

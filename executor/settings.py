@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+
+from bfpp.schedules.recomputation import NO_RECOMPUTATION, Recomputation
 
 
 class BackendName(StrEnum):
@@ -22,6 +24,7 @@ class Precision(StrEnum):
     FLOAT64 = "float64"
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
 
 
 class Activations(StrEnum):
@@ -46,22 +49,82 @@ class Objective(StrEnum):
 
 
 @dataclass(frozen=True)
-class Optimization:
-    """How weights are updated: AdamW, with gradients clipped to a norm if one is given.
+class LossScaling:
+    """The loss is multiplied, so that small gradients are not lost in 16 bits.
 
+    The rule is that of PyTorch's GradScaler: a step whose gradients overflow is left
+    out, and the scale multiplied by `backoff`; after `interval` steps without one,
+    it is multiplied by `growth`.
+    """
+
+    initial: float = 2.0**16
+    growth: float = 2.0
+    backoff: float = 0.5
+    interval: int = 2000
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """How the learning rate goes by steps: up over the `warmup`, then down until `steps`.
+
+    The `shape` of the decay is constant, linear or cosine; `final` is the share that is left at
+    its end. Or it is FILE.py:FUNCTION, of the step, for all of it.
+    """
+
+    shape: str = "constant"
+    warmup: int = 0
+    steps: int = 0
+    final: float = 0.0
+
+
+MOST_BACKOFFS = 32
+"""Steps in a row that a scale may be too large for: nothing is left of 2^16 after so many."""
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How weights are updated, with gradients clipped to a norm if one is given.
+
+    The `optimizer` is one of torch.optim by its name, or FILE.py:FUNCTION, with `arguments`;
+    parameters whose names are among the patterns of `no_decay` do not decay ("vectors": norms
+    and biases).
     A loss or a norm of gradients that is not finite ends the run; with
-    `skip_nonfinite`, up to so many such steps in a row are left out instead.
+    `skip_nonfinite`, up to so many such steps in a row are left out instead, and
+    with `loss_scaling` up to `MOST_BACKOFFS`.
     """
 
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
     clip: float | None = None
     skip_nonfinite: int | None = None
+    loss_scaling: LossScaling | None = None
+    optimizer: str = "adamw"
+    arguments: tuple[tuple[str, object], ...] = ()
+    no_decay: tuple[str, ...] = ()
+    rates: LearningRates = LearningRates()
+
+    @property
+    def skips(self) -> bool:
+        """Whether a step is left out where the norm of all gradients is not finite."""
+        return self.skip_nonfinite is not None or self.loss_scaling is not None
+
+    @property
+    def most_skipped(self) -> int:
+        """How many steps in a row may be left out."""
+        if self.skip_nonfinite is None:
+            return MOST_BACKOFFS if self.loss_scaling else 0
+        return self.skip_nonfinite
 
     @property
     def needs_norm(self) -> bool:
         """Whether weights are updated by what the norm of all gradients is."""
-        return self.clip is not None or self.skip_nonfinite is not None
+        return self.clip is not None or self.skips
+
+    def for_precision(self, precision: Precision) -> Optimization:
+        """With loss scaling in float16, which has no room for small gradients otherwise."""
+        if precision is not Precision.FLOAT16 or self.loss_scaling:
+            return self
+        return replace(self, loss_scaling=LossScaling())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +133,24 @@ class Training:
 
     `dp` replicas of the pipeline; `microbatch_size` samples in a
     micro-batch; `seed` of the first weights and of the order of the data.
+    Of a forward pass whose record is kept, the `recomputation` says what is computed again.
     Gradients are added up in single precision at least; `reduce_precision` is
-    what is sent of them to other replicas, by default as much.
+    what is sent of them to other replicas, by default as much. Modules whose name or
+    class is one of the patterns `keeps_float32` compute in single precision at least.
+    Of each rank, `loader_threads` load the next step's batch during a step.
     """
 
     dp: int = 1
     microbatch_size: int = 1
     precision: Precision = Precision.FLOAT32
     reduce_precision: Precision | None = None
+    keeps_float32: tuple[str, ...] = ()
     activations: Activations = Activations.RECOMPUTE
+    recomputation: Recomputation = NO_RECOMPUTATION
     ends: Ends = Ends.ATTACHED
     optimization: Optimization = field(default_factory=Optimization)
     seed: int = 0
+    loader_threads: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,7 +168,8 @@ class Saving:
     """Checkpoints: where, and after how many steps.
 
     `resumes`: go on from the last one, or from that of `step`, if it is given.
-    The last `keep` stay, and those whose step is a multiple of `keep_every`.
+    The last `keep` stay, and those whose step is a multiple of `keep_every`. They
+    are written while training goes on, from a copy, if it is `in_background`.
     """
 
     directory: Path
@@ -108,3 +178,4 @@ class Saving:
     step: int | None = None
     keep: int = 2
     keep_every: int | None = None
+    in_background: bool = False

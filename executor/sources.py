@@ -72,6 +72,10 @@ class FunctionSource:
         return found
 
 
+BEGINNING = 2**26
+"""What is looked at of a text: all, unless it is too long to be read for that."""
+
+
 def description(source: ModelSource) -> dict[str, str | int]:
     """What a model and its data are made from: sizes, names, and the beginning of a SHA-256.
 
@@ -82,7 +86,7 @@ def description(source: ModelSource) -> dict[str, str | int]:
             sizes = {f"the model's {name}": size for name, size in asdict(source.sizes).items()}
             text = read_text(source.text)
             name = "Python's documentation" if source.text is None else source.text.name
-            return {**sizes, "the text": f"{name} ({_hash(text)})"}
+            return {**sizes, "the text": f"{name} ({_hash(bytes(text[:BEGINNING]))})"}
         case FunctionSource():
             content = _hash(source.path.read_bytes())
             return {"the model": f"{source.name} of {source.path.name} ({content})"}

@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
-from bfpp.executor.flat import StageState, flatten, memory_of, parameters_of
+from bfpp.executor.flat import StageState, flatten, memory_of, parameters_of, values_of
 from bfpp.executor.leaves import require_own_leaves
-from bfpp.executor.model import compute_in
+from bfpp.executor.optimizers import decay_of
 from bfpp.executor.plan import Plan
+from bfpp.executor.recomputing import counted_layers, recompute
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import NONE
+
+
+class Placed(NamedTuple):
+    """Where some weights are in a buffer, in elements of their own precision."""
+
+    dtype: torch.dtype
+    size: torch.Size
+    stride: tuple[int, ...]
+    first: int
 
 
 class Stage:
@@ -27,11 +38,15 @@ class Stage:
             each: layer.to(device) for each, layer in plan.build(plan.cuts[number]).items()
         }
         self.places = parameters_of(self.layers)
-        self.flat, values = flatten(self.places, plan.shares, device)
+        given = values_of(self.places)
         for layer in self.layers.values():
-            compute_in(layer, plan.dtype)
+            plan.compute_in(layer)
+        wide = {name for name, own in values_of(self.places).items() if own.dtype != plan.dtype}
+        decay = partial(decay_of, plan.optimization)
+        self.flat, values = flatten(given, plan.shares, device, wide, decay)
+        recompute(self.layers, counted_layers(plan.model), plan.recomputation)
         self.state = StageState(self.flat, share, values, plan.state_dtype)
-        self.gradient_pieces = list(self.flat.pieces(self.state.gradients, share))
+        self.gradient_pieces = self.state.pieces(self.state.gradients)
         self.values: Tensor | None = values
         self.buffers: Mapping[int, Tensor] = {}
         self.leaves: dict[int, dict[str, nn.Parameter]] = {}
@@ -47,7 +62,7 @@ class Stage:
         """
         assert self.values is not None  # noqa: S101
         for buffer in weights.values():
-            buffer[: self.flat.size].copy_(self.values)
+            self.flat.put(self.values, buffer[: self.flat.size])
         self.values = None
         self.buffers = weights
         self.leaves = {
@@ -66,7 +81,7 @@ class Stage:
         if buffer != self.reads:
             for name, leaf in self.leaves[buffer].items():
                 for module, key in self.places[name]:
-                    setattr(module, key, leaf)
+                    module._parameters[key] = leaf  # setattr takes ten times as long
             self.reads = buffer
 
     def add_to(self, buffer: int) -> None:
@@ -126,15 +141,16 @@ class Stage:
         """
         return saved_tensors_hooks(self._place, self._find)
 
-    def _place(self, tensor: Tensor) -> Tensor | tuple[torch.Size, tuple[int, ...], int]:
+    def _place(self, tensor: Tensor) -> Tensor | Placed:
         if memory_of(tensor) != memory_of(self.buffers[self.reads]):
             return tensor
-        return tensor.size(), tensor.stride(), int(tensor.storage_offset())
+        return Placed(tensor.dtype, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
-    def _find(self, saved: Tensor | tuple[torch.Size, tuple[int, ...], int]) -> Tensor:
+    def _find(self, saved: Tensor | Placed) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
-        return torch.as_strided(self.buffers[self.reads], *saved)
+        buffer = self.buffers[self.reads].view(saved.dtype)
+        return torch.as_strided(buffer, saved.size, saved.stride, saved.first)
 
 
 def _place_of(value: Tensor) -> GradientEdge | None:

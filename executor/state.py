@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from bfpp.executor.checkpoint import Pieces
+from bfpp.executor.stage import Stage
 from bfpp.executor.worker import Worker
 
 STEP = "steps of the optimizer"
-MOMENTS = {"": None, " first moment": "exp_avg", " second moment": "exp_avg_sq"}
-"""What is kept of a parameter: the suffix of its name, and the optimizer's name for it."""
+COUNTS = {"step": STEP}
+MOMENTS = {"exp_avg": " first moment", "exp_avg_sq": " second moment"}
+"""What the optimizer keeps: its name for it, and ours, which of a moment follows the parameter's.
+
+Others have torch's name.
+"""
+
+Held = dict[str, list[tuple[int, Tensor]]]
+"""By name, values and the place of the first in the whole."""
 
 
 def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
     """What these workers hold of every parameter and of its moments, in place."""
-    held: dict[str, list[tuple[int, Tensor]]] = {}
+    held: Held = defaultdict(list)
     sizes: dict[str, int] = {}
+    for worker, stage in _stages(workers):
+        kept = {"": stage.state.pieces(stage.state.weights.detach())}
+        for key, pieces in worker.updates.moments(stage.number):
+            kept[MOMENTS.get(key, f" {key}")] = pieces
+        for suffix, pieces in kept.items():
+            for name, offset, piece in pieces:
+                held[name + suffix].append((offset, piece))
+                sizes[name + suffix] = stage.flat.shapes[name].numel()
     for worker in workers:
-        for stage in worker.stages.values():
-            kept = worker.optimizer.state[stage.state.weights]
-            for suffix, key in MOMENTS.items():
-                share = stage.state.weights.detach() if key is None else kept[key]
-                for name, offset, piece in stage.flat.pieces(share, stage.state.number):
-                    held.setdefault(name + suffix, []).append((offset, piece))
-                    sizes[name + suffix] = stage.flat.shapes[name].numel()
+        for key, counts in worker.updates.counts().items():
+            name = COUNTS.get(key, f"{key} of the optimizer")
+            held[name] += [(0, count.view(1)) for count in counts]
+            sizes[name] = 1
     found = {name: Pieces(sizes[name], pieces) for name, pieces in held.items()}
-    counts = [(0, count.view(1)) for worker in workers for count in worker.step_counts()]
-    return {**found, STEP: Pieces(1, counts)}
+    return {**found, **_scales(workers)}
+
+
+def _stages(workers: Sequence[Worker]) -> Iterator[tuple[Worker, Stage]]:
+    return ((worker, stage) for worker in workers for stage in worker.stages.values())
+
+
+def _scales(workers: Sequence[Worker]) -> dict[str, Pieces]:
+    """What each worker keeps of the loss's scale: all the same."""
+    held = [worker.scaler.state for worker in workers if worker.scaler]
+    names = held[0] if held else ()
+    return {name: Pieces(1, [(0, each[name].view(1)) for each in held]) for name in names}
 
 
 Part = dict[str, tuple[int, list[tuple[int, Tensor]]]]
@@ -38,11 +62,12 @@ Part = dict[str, tuple[int, list[tuple[int, Tensor]]]]
 
 def weights_of(workers: Sequence[Worker]) -> Part:
     """What these workers hold of every parameter, to be sent."""
-    return {
-        name: (found.size, [(offset, piece.cpu()) for offset, piece in found.pieces])
-        for name, found in pieces_of(workers).items()
-        if name != STEP and not name.endswith(tuple(filter(None, MOMENTS)))
-    }
+    found: Part = {}
+    for _, stage in _stages(workers):
+        for name, offset, piece in stage.state.pieces(stage.state.weights.detach()):
+            size = stage.flat.shapes[name].numel()
+            found.setdefault(name, (size, []))[1].append((offset, piece.cpu()))
+    return found
 
 
 def whole(parts: Sequence[Part]) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ process makes more than its own. Two things are found by the way:
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from types import FunctionType, MethodType
@@ -48,7 +48,12 @@ class Traced:
 
 
 def trace(
-    model: Model, cuts: Sequence[range], microbatch_size: int, dtype: torch.dtype, seed: int = 0
+    model: Model,
+    cuts: Sequence[range],
+    microbatch_size: int,
+    dtype: torch.dtype,
+    seed: int = 0,
+    keeps_float32: Sequence[str] = (),
 ) -> Traced:
     """Run the layers on shapes alone.
 
@@ -65,7 +70,8 @@ def trace(
         for number in layers:
             module, is_kept = _look_at(model.layers[number], number, seed)
             owners.add(module, number, stage)
-            value, draws = _run_on_meta(module, number, value, dtype, is_kept)
+            narrow = partial(compute_in, dtype=dtype, keeps_float32=keeps_float32)
+            value, draws = _run_on_meta(module, number, value, dtype, narrow, is_kept)
             random |= {number} if draws else set()
             kept |= {number} if is_kept else set()
         if not value.is_floating_point() and len(shapes) < len(cuts) - 1:
@@ -229,13 +235,18 @@ class _Draws(TorchDispatchMode):
 
 
 def _run_on_meta(
-    module: nn.Module, number: int, value: Tensor, dtype: torch.dtype, is_kept: bool
+    module: nn.Module,
+    number: int,
+    value: Tensor,
+    dtype: torch.dtype,
+    narrow: Callable[[nn.Module], nn.Module],
+    is_kept: bool,
 ) -> tuple[Tensor, bool]:
     """What a layer returns, and whether it drew random numbers."""
     name = f"layer {number} ({type(module).__name__})"
     _require_trainable(module, name, dtype)
     own = copy(module, number, {}) if is_kept else module
-    own = compute_in(own.to(device="meta"), dtype)
+    own = narrow(own.to(device="meta"))
     draws = _Draws()
     try:
         with torch.device("meta"), torch.no_grad(), draws:

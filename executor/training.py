@@ -123,7 +123,7 @@ class Trainer:
             self.skipped_in_a_row = 0
             return ""
         self.skipped_in_a_row += 1
-        if self.skipped_in_a_row > (self.plan.optimization.skip_nonfinite or 0):
+        if self.skipped_in_a_row > self.plan.optimization.most_skipped:
             many = f", with {self.skipped_in_a_row} such steps in a row"
             raise self._not_finite(bad, many if self.skipped_in_a_row > 1 else "")
         return f"{bad.words} on {bad.where}"

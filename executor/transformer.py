@@ -12,6 +12,7 @@ from torch.nn import functional
 from bfpp.executor.corpus import IGNORED, Text
 from bfpp.executor.model import Model
 from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.recomputation import CORE_ATTENTION, MLP
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,23 @@ class Embedding(nn.Module):
         return embedded + self.places
 
 
+class CoreAttention(nn.Module):
+    """Each query's mean of the values, by how well the keys match: nothing of it is learned."""
+
+    recomputed_as = CORE_ATTENTION
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """(samples, heads, context, size) to the same; groups of heads may share keys."""
+        shares = keys.shape[1] < queries.shape[1]
+        return functional.scaled_dot_product_attention(
+            queries, keys, values, is_causal=self.causal, enable_gqa=shares
+        )
+
+
 class Attention(nn.Module):
     """Self-attention; groups of heads may share keys and values."""
 
@@ -66,7 +84,7 @@ class Attention(nn.Module):
         super().__init__()
         self.size = sizes.hidden // sizes.heads
         self.kv_heads = sizes.kv_heads
-        self.causal = sizes.causal
+        self.core = CoreAttention(sizes.causal)
         self.query = nn.Linear(sizes.hidden, sizes.hidden)
         self.key_value = nn.Linear(sizes.hidden, 2 * sizes.kv_heads * self.size)
         self.output = nn.Linear(sizes.hidden, sizes.hidden)
@@ -75,9 +93,7 @@ class Attention(nn.Module):
         """(samples, context, hidden) to the same."""
         queries = self._heads(self.query(value))
         keys, values = map(self._heads, self.key_value(value).chunk(2, dim=-1))
-        mixed = functional.scaled_dot_product_attention(
-            queries, keys, values, is_causal=self.causal, enable_gqa=len(keys[0]) < len(queries[0])
-        )
+        mixed = self.core(queries, keys, values)
         result: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return result
 
@@ -89,6 +105,8 @@ class Attention(nn.Module):
 
 class Perceptron(nn.Module):
     """The two matrices of a block with a GELU between them; or three, with a gate."""
+
+    recomputed_as = MLP
 
     def __init__(self, sizes: TransformerSizes) -> None:
         super().__init__()

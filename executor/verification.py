@@ -34,8 +34,9 @@ TOLERANCES = {
     Precision.FLOAT64: Tolerance(1e-10, 1e-10, 1e-6),
     Precision.FLOAT32: Tolerance(1e-4, 1e-3, 1e-2),
     Precision.BFLOAT16: Tolerance(5e-2, 0.2, 0.1),
+    Precision.FLOAT16: Tolerance(5e-2, 0.2, 0.1),
 }
-"""By the precision of the run. The loop it is compared with is that of the optimizer's state.
+"""By the precision of the run, which is that of the loop, too.
 
 Adam divides a gradient by its own size, so a weight whose gradient is nothing
 but rounding errors moves by up to a learning rate a step, either way. Such

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from bfpp.executor.finite import Seen, Where
-from bfpp.executor.halves import Branch, backward_input, backward_weight
+from bfpp.executor.halves import Branch, backward, backward_input, backward_weight
 from bfpp.executor.lanes import Device
+from bfpp.executor.loading import Loader
 from bfpp.executor.memory import Memory
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
@@ -56,6 +57,7 @@ class Worker(Memory):
     def __init__(self, plan: Plan, rank: int, replica: int, device: Device) -> None:
         super().__init__(plan, rank, replica, device.device)
         self.pool = Pool(device)
+        self.loader = Loader(plan, replica)
         self.shapes = plan.shapes
         self.number = 0
         self.inputs: dict[Cell, Tensor] = {}
@@ -75,7 +77,7 @@ class Worker(Memory):
         first, last = cells[0], cells[-1]
         load = self.pool.device.load
         for microbatch in np.flatnonzero(first | last).tolist():
-            inputs, targets = self.plan.batch(step, self.replica, microbatch)
+            inputs, targets = self.loader.batch(step, microbatch)
             if first[microbatch]:
                 dtype = self.plan.dtype if inputs.is_floating_point() else inputs.dtype
                 self.inputs[Cell(0, microbatch)] = load(inputs.to(dtype))
@@ -90,7 +92,7 @@ class Worker(Memory):
         own = torch.stack(list(self.losses.values())) if self.losses else None
         where = Where(self.rank, self.replica)
         if own is not None:
-            losses[where] = own.sum()
+            losses[where] = own.sum(dtype=torch.float64)
         seen.append(
             Seen(
                 where,
@@ -127,7 +129,7 @@ class Worker(Memory):
         made = self.passes.pop(cell, None) or self._record(cell)
         self._tell_of_loss(cell)
         if self._is_trained(cell, made):
-            made.result.backward(self.incoming.get(cell))
+            backward(made.result, self._arrived(cell, made.result))
         self._hand_back(cell, made.value, made.value.grad)
         self._release(cell)
 
@@ -140,7 +142,7 @@ class Worker(Memory):
         if self._is_trained(cell, made):
             assert made.start is not None  # noqa: S101
             gradient, self.halves[cell] = backward_input(
-                made.value, made.start, made.result, self.incoming.get(cell)
+                made.value, made.start, made.result, self._arrived(cell, made.result)
             )
         self._hand_back(cell, made.value, gradient)
 
@@ -181,12 +183,18 @@ class Worker(Memory):
         loss = self.plan.model.loss(output, self.targets[cell.microbatch])
         return loss / self.plan.microbatches, start
 
+    def _arrived(self, cell: Cell, result: Tensor) -> Tensor | None:
+        """The gradient of a stage's result: of a loss its scale, if it has one."""
+        if self.scaler and self._is_last(cell):
+            return self.scaler.scale.to(result.dtype)
+        return self.incoming.get(cell)
+
     def _is_last(self, cell: Cell) -> bool:
         return cell.stage == self.plan.graph.layout.units - 1
 
     def _tell_of_loss(self, cell: Cell) -> None:
         """A loss may be no number and its gradients zero: all ranks learn of it by the norm."""
-        if self.skips and self._is_last(cell):
+        if self.plan.optimization.skips and self._is_last(cell):
             first = self.gradients[self.stages[cell.stage].adds_to][:1]
             is_number = self.losses[cell.microbatch].isfinite()
             first.copy_(torch.where(is_number, first, torch.nan))

@@ -10,6 +10,8 @@ runs agrees):
 - Fused attention keeps queries, keys, values, its output and one number a row and head, the
   logarithm of the sum of exponentials. Its backward pass makes five products of the forward's
   two, and what a causal mask leaves out is not computed.
+- With quantised operands, queries, keys and values are cast to 8 bits and kept so; backward, the
+  gradient of the output is.
 - Unfused attention keeps what is as large as its scores, and computes all of them.
 - Context-parallel devices balance a causal mask: each has as much of it to compute.
 """
@@ -18,8 +20,9 @@ from __future__ import annotations
 
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.operations import Group
+from bfpp.schedules.precision import Format
 from bfpp.schedules.recomputation import CORE_ATTENTION, LATENT_UP
-from bfpp.sim.efficiency import Product
+from bfpp.sim.efficiency import Attended, Product
 from bfpp.sim.elementwise import MASK, OTHER, elementwise, norm, residual
 from bfpp.sim.linear import Division, Linear
 from bfpp.sim.matrices import LatentAttention
@@ -147,9 +150,9 @@ def _fused(execution: Execution, heads: Heads, mixed: Tensor) -> tuple[Operator,
     """One kernel for each block of keys: on a ring one of each device, of gathered keys two."""
     model, ranks, exchange = execution.model, execution.tp, execution.exchange
     sums = Tensor("log sum exp", execution.statistic * execution.tokens * model.heads / ranks)
-    flops = 2 * execution.tokens * model.attended / ranks
-    forward = flops * (model.query_width + model.context_width)
-    backward = flops * (3 * model.query_width + 2 * model.context_width)
+    pairs = execution.tokens * model.attended / ranks
+    forward = 2 * pairs * (model.query_width + model.context_width)
+    backward = 2 * pairs * (3 * model.query_width + 2 * model.context_width)
     blocks, received, returned = 1, [], []
     if execution.cp > 1 and exchange is not ContextExchange.ALL_TO_ALL:
         is_ring = exchange is ContextExchange.RING
@@ -161,28 +164,35 @@ def _fused(execution: Execution, heads: Heads, mixed: Tensor) -> tuple[Operator,
     kind = Kernel.ATTENTION
     if model.query_width != model.context_width:
         kind = Kernel.UNEVEN_ATTENTION
-    moved = sum(each.bytes for each in heads) + mixed.bytes
+    scores = pairs * model.heads / blocks
+    of_heads = sum(each.bytes for each in heads)
+    moved, form, kept, cast = of_heads + mixed.bytes, None, heads, (0.0, 0.0)
+    if execution.quantised_attention:
+        form, cast = Format.FP8, (of_heads, mixed.bytes)
+        kept = tuple(Tensor(f"{it.name} in 8 bits", it.bytes / execution.number) for it in heads)
     return (
         Operator(
             "attention",
             CORE_ATTENTION,
             Work(
                 kind,
-                moved,
-                blocks,
-                attention=(forward / blocks,) * blocks,
+                moved + cast[0],
+                blocks + (3 if form else 0),
+                attention=(Attended(forward / blocks, scores),) * blocks,
                 collectives=tuple(received),
+                format=form,
             ),
             Work(
                 kind,
-                2 * moved,
-                3 * blocks,
-                attention=(backward / blocks,) * blocks,
+                2 * moved + cast[1],
+                3 * blocks + (1 if form else 0),
+                attention=(Attended(backward / blocks, scores),) * blocks,
                 collectives=(*received, *returned),
+                format=form,
             ),
             reads=heads,
             writes=(mixed,),
-            saves=(*heads, mixed, sums),
+            saves=(*kept, mixed, sums),
         ),
     )
 

@@ -45,7 +45,7 @@ class Device:
     tiles, and split sums, so that none is wasted. `peaks` has the peak of
     other precisions and formats, `format_efficiencies` the share of `matmul_efficiency` that
     large products of operands of a format reach of its peak. One that `reads_columns` of operands
-    in 8 bits needs no transposed copies of them.
+    in 8 bits needs no transposed copies of them. It takes so many `exponentials` a second.
     """
 
     peak: float
@@ -62,6 +62,7 @@ class Device:
     peaks: tuple[tuple[str, float], ...] = ()
     format_efficiencies: tuple[tuple[str, float], ...] = ()
     reads_columns: bool = False
+    exponentials: float = inf
 
     def peak_of(self, precision: Precision | Format) -> float:
         """The peak in flop/s; raises `InvalidConfiguration` if nobody says it."""
@@ -143,7 +144,7 @@ _KEYS: dict[str, type] = {
 _TWO_LEVELS = ("gpus_per_node", INTRA_NODE, INTER_NODE)
 _EFFICIENCIES = ("matmul_efficiency", "sustained_efficiency", "memory_efficiency")
 _DEVICE_KEYS: dict[str, type] = {
-    **dict.fromkeys(("peak", "memory_bandwidth", "memory"), float),
+    **dict.fromkeys(("peak", "memory_bandwidth", "memory", "exponentials"), float),
     **dict.fromkeys(("multiprocessors", "tile"), int),
     **dict.fromkeys(("launch_seconds", "host_seconds"), float),
     "reads_columns": bool,
@@ -159,6 +160,7 @@ _DEVICE_DEFAULTS: Table = {
     "peaks": {},
     "format_efficiencies": {},
     "reads_columns": False,
+    "exponentials": inf,
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
 }

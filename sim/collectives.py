@@ -64,9 +64,10 @@ def _all_to_all(copies: Copies | None, place: GroupPlace, cluster: Cluster) -> O
         # What stays in a part of the level does not pass it, nor, if it leads nowhere, what leaves.
         inside = place.fewest[number - 1] if number else 1
         passing = (place.members if level.is_passed else place.fewest[number]) - inside
-        moved = passing / place.members * (crossing_share(copies, nodes) if number else 1.0)
-        if copies and not number and nodes > 1:  # what comes to a node goes to all members there
+        moved = passing / place.members
+        if copies and not number:  # what comes to a node goes to all its members there
             moved = (place.fewest[0] - 1) / place.fewest[0]
+        moved *= crossing_share(copies, nodes if number else place.members)
         reached = level.ring_efficiency * level.exchange_efficiency
         shares.append((moved / (level.bandwidth_of(place.fewest[number]) * reached), number))
     per_byte, narrowest = max(shares)
@@ -74,13 +75,13 @@ def _all_to_all(copies: Copies | None, place: GroupPlace, cluster: Cluster) -> O
     return Option("all-to-all", "Simple", latency, per_byte, narrowest)
 
 
-def crossing_share(copies: Copies | None, nodes: int) -> float:
-    """The share of rows for other nodes that cross the network, where one for each node does.
+def crossing_share(copies: Copies | None, places: int) -> float:
+    """The share of rows that are sent, where one is for each node, or device, that gets some.
 
-    Of `number` copies, spread evenly over as many nodes as they may go to, so many nodes get
+    Of `number` copies, spread evenly over as many places as they may go to, so many places get
     one at least.
     """
     if copies is None:
         return 1.0
-    reached = max(1.0, copies.share_of_nodes * nodes)
+    reached = max(1.0, copies.share_of_nodes * places)
     return reached * (1 - (1 - 1 / reached) ** copies.number) / copies.number

@@ -2,13 +2,14 @@
 
 A backward pass first recomputes what was not kept, with its communication, then takes
 the gradients of inputs and of weights. Collectives inside a pass block the compute, but
-for the share that an implementation hides of those which allow it, and for what runs
-beside the kernels of its own operator.
+for the share that an implementation hides of those which allow it, for what runs
+beside the kernels of its own operator, and for what runs beside another micro-batch's.
+That the first micro-batch and the last have none beside them is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from itertools import chain
@@ -38,6 +39,9 @@ from bfpp.sim.unit_layers import Layers
 
 GRAPH_LAUNCH = 1.5e-6
 """Seconds in which the host launches a kernel of a CUDA graph. Published: 1 to 2 us."""
+
+EXCHANGE_MULTIPROCESSORS = 32
+"""Multiprocessors that send rows to experts (Megatron-Bridge's recipes: moe_hybridep_num_sms)."""
 
 SETTINGS = 256
 """How many settings' seconds are remembered."""
@@ -96,6 +100,7 @@ class Setting(NamedTuple):
     execution: Execution
     recomputation: Recomputation
     implementation: Implementation
+    communicates: bool
 
 
 class LayerParts(NamedTuple):
@@ -157,10 +162,15 @@ def part_counts(shape: Shape, layers: Layers) -> list[tuple[Checkpointed, Second
     ]
 
 
-def unit_seconds(shape: Shape, layers: Layers) -> UnitSeconds:
-    """Seconds of each unit; the embedding is in the first, the head in the last."""
+def unit_seconds(shape: Shape, layers: Layers, *, communicates: bool = True) -> UnitSeconds:
+    """Seconds of each unit; the embedding is in the first, the head in the last.
+
+    Not `communicates`: as if collectives inside passes took no time.
+    """
     counts = [count for _, count in part_counts(shape, layers)]
-    setting = Setting(shape.cluster, shape.execution, shape.recomputation, shape.implementation)
+    setting = Setting(
+        shape.cluster, shape.execution, shape.recomputation, shape.implementation, communicates
+    )
     timed = [
         (seconds, count)
         for seconds, count in zip(_part_seconds(setting), counts, strict=True)
@@ -177,35 +187,60 @@ def unit_seconds(shape: Shape, layers: Layers) -> UnitSeconds:
 @lru_cache(SETTINGS)
 def _part_seconds(setting: Setting) -> tuple[PassSeconds, ...]:
     """Seconds of each part, in the order of `part_counts`."""
-    return tuple(pass_seconds(setting, part) for part in parts(setting).each)
-
-
-def pass_seconds(shape: Shape, part: Checkpointed) -> PassSeconds:
-    """Seconds of the passes of one micro-batch through a part."""
-    forward = [each.forward for each in part.operators]
-    again = [each.forward for each in part.recomputed]
-    of_inputs = [each.backward_input for each in part.operators]
-    of_weights = [each.backward_weight for each in part.operators]
-    return PassSeconds(
-        _seconds(shape, forward),
-        _seconds(shape, again) + _seconds(shape, of_inputs, backward=True),
-        _seconds(shape, of_weights, backward=True),
+    return tuple(
+        pass_seconds(setting, part, communicates=setting.communicates)
+        for part in parts(setting).each
     )
 
 
-def _seconds(shape: Shape, works: Iterable[Work], *, backward: bool = False) -> float:
+def pass_seconds(shape: Shape, part: Checkpointed, *, communicates: bool = True) -> PassSeconds:
+    """Seconds of the passes of one micro-batch through a part."""
+
+    def seconds(works: Iterable[Work], *, backward: bool = False) -> float:
+        alone = [each if communicates else each._replace(collectives=()) for each in works]
+        return _seconds(shape, alone, backward=backward)
+
+    again = seconds(each.forward for each in part.recomputed)
+    of_inputs = seconds((each.backward_input for each in part.operators), backward=True)
+    return PassSeconds(
+        seconds(each.forward for each in part.operators),
+        again + of_inputs,
+        seconds((each.backward_weight for each in part.operators), backward=True),
+    )
+
+
+def _seconds(shape: Shape, works: Sequence[Work], *, backward: bool) -> float:
     """Seconds of some work: the device's, or the host's if it launches kernels more slowly."""
     device, graphs = shape.cluster.device, shape.implementation.cuda_graphs
-    works = list(works)
     launch = GRAPH_LAUNCH if graphs else device.host_seconds
     launched = launch * sum(work.kernels for work in works)
-    return max(sum(_device_seconds(shape, work, backward=backward) for work in works), launched)
+    computing = sum(_device_seconds(shape, work, backward=backward) for work in works)
+    return max(_interleaved(shape, works, computing), launched)
+
+
+def _interleaved(shape: Shape, works: Iterable[Work], computing: float) -> float:
+    """Seconds of compute and of what is sent while another micro-batch computes.
+
+    What is sent takes some of the multiprocessors as long as it lasts.
+    """
+    sent = sum(
+        blocked_seconds(shape, each)
+        for work in works
+        for each in work.collectives
+        if each.interleaved
+    )
+    taken = min(EXCHANGE_MULTIPROCESSORS / shape.cluster.device.multiprocessors, 1.0)
+    return max(computing + taken * sent, sent)
 
 
 def _device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     """Seconds of some work: of its kernels, and of collectives while nothing hides them."""
     kernels = _kernel_seconds(shape, work, backward=backward)
-    alone = sum(blocked_seconds(shape, each) for each in work.collectives if not each.beside)
+    alone = sum(
+        blocked_seconds(shape, each)
+        for each in work.collectives
+        if not each.beside and not each.interleaved
+    )
     beside = [each for each in work.collectives if each.beside]
     if beside:
         hiding = min(each.beside for each in beside) * kernels
@@ -222,10 +257,12 @@ def _kernel_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     seconds += sum(product_seconds(device, each, operands) for each in work.products)
     if work.attention:
         speed = shape.implementation.attention_speed or device.attention
-        share = speed.uneven_heads if work.kind is Kernel.UNEVEN_ATTENTION else 1.0
-        peak = share * device.peak_of(precision)
+        uneven = work.kind is Kernel.UNEVEN_ATTENTION
         seconds += sum(
-            attention_seconds(peak, speed, each, backward=backward) for each in work.attention
+            attention_seconds(
+                device, speed, each, precision, operands, backward=backward, uneven=uneven
+            )
+            for each in work.attention
         )
     return seconds
 

@@ -18,8 +18,15 @@ def require_divisible(execution: Execution) -> None:
 def _faults(execution: Execution) -> list[tuple[str, str]]:
     model, tp, cp, ep = execution.model, execution.tp, execution.cp, execution.ep
     found = []
-    if execution.routing.quantised and execution.quantisation is None:
-        found.append(("quantised_dispatch", NARROW))
+    if execution.quantisation is None:
+        narrower = {
+            "quantised_dispatch": execution.routing.quantised,
+            "quantised_attention": execution.quantised_attention,
+            "quantised_head": execution.quantised_head,
+        }
+        found += [(option, NARROW) for option, asked in narrower.items() if asked]
+    if execution.quantised_attention and execution.attention is Attention.UNFUSED:
+        found.append(("quantised_attention", "needs fused attention (--attention fused)"))
     if model.heads % tp:
         found.append(("tp", f"{tp} does not divide {model.name}'s {model.heads} heads"))
     if cp > 1:
@@ -38,6 +45,8 @@ def _faults(execution: Execution) -> list[tuple[str, str]]:
         found.append(("capacity_factor", "must be more than 0"))
     if execution.routing.beside_shared and model.experts.shared is None:
         found.append(("shared_overlap", f"{model.name} has no shared experts"))
+    if execution.routing.beside_shared and execution.routing.interleaved:
+        found.append(("shared_overlap", "is part of --microbatch-overlap, and does not go with it"))
     return found
 
 

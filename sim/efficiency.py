@@ -7,6 +7,8 @@
   attention. Where the device has a `tile`, a product is cut into tiles of so many rows and
   columns, and each wave of tiles takes the device's multiprocessors once: a last wave that is
   not full takes as long as a full one, and each tile also fills and drains its pipeline.
+- Fused attention takes an exponential for each score, in units of their own: narrow heads have
+  fewer operations to each of them.
 - Products stream their operands at the memory's bandwidth, everything else at the share of it
   that the device's `memory_efficiency` says.
 """
@@ -18,6 +20,9 @@ from typing import NamedTuple
 
 from bfpp.schedules.precision import Format, Precision
 from bfpp.sim.cluster import AttentionSpeed, Device
+
+MEASURED_HEAD = 128
+"""Width of the heads of the attention kernels whose shares of the peak are known."""
 
 RAMP_DEPTH = 128
 """Depth of a product that takes as long as a tile's prologue and epilogue. Assumed."""
@@ -53,6 +58,13 @@ class Product(NamedTuple):
         return Product(self.depth, self.columns, self.rows, self.batch)
 
 
+class Attended(NamedTuple):
+    """One pass of a fused attention kernel: operations (flop), and scores."""
+
+    flops: float
+    scores: float
+
+
 def product_seconds(device: Device, product: Product, precision: Precision | Format) -> float:
     """Seconds of the operations of one (batched) matrix product."""
     return _padded_flops(device, product) / device.product_rate(precision)
@@ -67,11 +79,32 @@ def _padded_flops(device: Device, product: Product) -> float:
     return waves * device.multiprocessors * 2.0 * device.tile**2 * (depth + RAMP_DEPTH)
 
 
-def attention_seconds(peak: float, speed: AttentionSpeed, flops: float, *, backward: bool) -> float:
-    """Seconds of the operations of fused attention, on a device of that peak."""
-    share = speed.backward_efficiency if backward else speed.forward_efficiency
-    latency = speed.backward_latency if backward else speed.forward_latency
-    return flops / (peak * share) + latency
+def attention_seconds(
+    device: Device,
+    speed: AttentionSpeed,
+    attended: Attended,
+    precision: Precision,
+    operands: Precision | Format,
+    *,
+    backward: bool,
+    uneven: bool,
+) -> float:
+    """Seconds of the operations of fused attention, whose products take `operands`.
+
+    The shares of the peak that are known hold the exponentials of even heads of one width, or those
+    of the uneven heads themselves. A pass makes two products with each score, or backward five.
+    """
+    if backward:
+        share, latency, products = speed.backward_efficiency, speed.backward_latency, 5
+    else:
+        share, latency, products = speed.forward_efficiency, speed.forward_latency, 2
+    share *= speed.uneven_heads if uneven else 1.0
+    exponentials = attended.scores / device.exponentials
+    of_measured = 2 * products * MEASURED_HEAD * device.exponentials
+    included = exponentials if uneven else attended.flops / of_measured
+    peak = device.peak_of(precision)
+    multiplying = max(attended.flops / (peak * share) - included, 0.0)
+    return multiplying * peak / device.peak_of(operands) + exponentials + latency
 
 
 def streaming_seconds(device: Device, size: float) -> float:

@@ -68,7 +68,16 @@ def head_operators(execution: Execution) -> tuple[Operator, ...]:
     normed = execution.own("head normed", model.hidden)
     width = model.padded_vocabulary(ranks)
     logits = execution.divided("logits", width)
-    output = Linear("output", OTHER, normed, logits, model.hidden, width, Division.COLUMNS, False)
+    output = Linear(
+        "output",
+        OTHER,
+        normed,
+        logits,
+        model.hidden,
+        width,
+        Division.COLUMNS,
+        execution.quantised_head,
+    )
     return (
         *_head_layers(execution, last),
         norm(execution, "head norm", last, normed),

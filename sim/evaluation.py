@@ -7,15 +7,17 @@ a schedule for any communication, and a task graph for any costs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from math import inf
+from operator import attrgetter
 
-from bfpp.schedules import Communication, Configuration, Layout, Schedule, TaskGraph
+from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule, TaskGraph
 from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import SOURCE
 from bfpp.sim.compiled_lowering import join, lower_steps
 from bfpp.sim.memory import GIGABYTE, Memory, least_memory
+from bfpp.sim.objectives import Objective, robust_step_time
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
 from bfpp.sim.search import Outcome, Problem, in_order
@@ -27,6 +29,13 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]
     """Predict configurations; neighbours with the same graph share it."""
     known = evaluation_of(problem)
     return [known.outcome(configuration) for configuration in chosen]
+
+
+_beside_pipeline = attrgetter(
+    *(f"degrees.{each.name}" for each in fields(Degrees) if each.name != "pp"),
+    "microbatch_size", "precision", "recompute", "cut",
+)  # fmt: skip
+"""What costs depend on, of a configuration."""
 
 
 class Evaluation:
@@ -41,13 +50,7 @@ class Evaluation:
 
     def physical(self, configuration: Configuration) -> PhysicalCosts:
         """The cost model of a configuration; the number of pipeline ranks is the graph's."""
-        key = (
-            replace(configuration.degrees, pp=1),
-            configuration.microbatch_size,
-            configuration.precision,
-            configuration.recompute,
-            configuration.cut,
-        )
+        key = _beside_pipeline(configuration)
         if key not in self._physical:
             found = self._physical[key] = self._problem.physical_of(configuration)
             vars(found)["one_sample"] = self.physical(replace(configuration, microbatch_size=1))
@@ -59,15 +62,29 @@ class Evaluation:
 
     def outcome(self, configuration: Configuration) -> Outcome:
         """The prediction of a configuration."""
-        physical, graph = self.physical(configuration), self.graph_of(configuration)
-        timeline = Timeline(graph, *physical.times(graph), source=SOURCE)
+        physical = self.physical(configuration)
+        timeline = self._timeline(configuration, physical)
         return Outcome(
             configuration,
             self._problem.implementation.name,
             timeline.step_time,
             bubble(timeline),
             **predict(timeline, physical),
+            robust_step_time=self._robust_step_time(timeline.graph, physical),
         )
+
+    def timeline(self, configuration: Configuration) -> Timeline:
+        """The predicted step of a configuration."""
+        return self._timeline(configuration, self.physical(configuration))
+
+    def _timeline(self, configuration: Configuration, physical: PhysicalCosts) -> Timeline:
+        graph = self.graph_of(configuration)
+        return Timeline(graph, *physical.times(graph), source=SOURCE)
+
+    def _robust_step_time(self, graph: TaskGraph, physical: PhysicalCosts) -> float | None:
+        if self._problem.objective is not Objective.ROBUSTNESS:
+            return None
+        return robust_step_time(graph, physical.costs(graph), self._problem.jitter)
 
     def least_memory(self, configuration: Configuration) -> Memory:
         """What the fullest rank needs at least, known without an order."""

@@ -300,6 +300,12 @@ class Experiment:
         "tokens are on their way to experts as products take them, and gradients of what those "
         "make (DeepEP, DeepSeek-V3)",
     )
+    quantised_attention: bool = _option(
+        False, PHYSICAL, "flag", "attention's own products take operands in 8 bits too"
+    )
+    quantised_head: bool = _option(
+        False, PHYSICAL, "flag", "the output layer's products take quantised operands too"
+    )
     recompute: Recomputation | str | None = _option(
         None,
         PHYSICAL,
@@ -349,12 +355,26 @@ class Experiment:
         "all-to-all",
         PHYSICAL,
         "choice",
-        "how tokens cross the network: once for each of their experts, or once for each node with "
-        "some (DeepEP)",
+        "how tokens are sent: once for each of their experts, or once for each device with some, "
+        "and over the network once for each node (DeepEP, HybridEP)",
         choices=("all-to-all", "deduplicated"),
     )
     shared_overlap: bool = _option(
         False, PHYSICAL, "flag", "tokens are on their way to experts while the shared ones compute"
+    )
+    microbatch_overlap: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "tokens are on their way to experts while another micro-batch computes (Megatron's "
+        "--overlap-moe-expert-parallel-comm, DualPipe)",
+    )
+    fused_experts: bool = _option(
+        False,
+        PHYSICAL,
+        "flag",
+        "a product is one kernel for all experts, with the activation and casts after it "
+        "(Transformer Engine's fused grouped MLP)",
     )
     fused_router: bool = _option(
         False,
@@ -432,7 +452,7 @@ class Experiment:
             self.microbatch_size,
             loops,
             units,
-            self._communication(),
+            self.communication,
             self._precision,
             self._recomputation,
             self._cut,
@@ -511,11 +531,12 @@ class Experiment:
         self._require_size(self._stages)
         loops = self._stages // self.pp
         layout = self.rule.layout(self.pp, self.microbatches, loops)
-        communication = self._communication()
-        physical = self._physical(None)
+        communication = self.communication
+        physical = self.physical_of_cut(None)
         return balanced(balance, physical, self.rule, layout, communication)
 
-    def _communication(self) -> Communication:
+    @property
+    def communication(self) -> Communication:
         """What is communicated, and what of it a cluster's software overlaps."""
         values = {each.name: getattr(self, each.name) for each in fields(Communication)}
         if self.model is not None:
@@ -529,12 +550,13 @@ class Experiment:
         model = load_model(self.model) if isinstance(self.model, str) else self.model
         if model is None:
             raise InvalidConfiguration("model", "must be given together with --cluster")
-        return replace(
+        trained = replace(
             model,
             layers=self.layers or model.layers,
             sequence=self.seq_length or model.sequence,
             prediction_modules=model.prediction_modules if self.prediction else 0,
         )
+        return model if trained == model else trained  # which knows what it was asked before
 
     @cached_property
     def _constants(self) -> Constants:
@@ -575,9 +597,9 @@ class Experiment:
             raise InvalidConfiguration(
                 name, "abstract seconds do not go with --model and --cluster"
             )
-        return self._physical(self._cut)
+        return self.physical_of_cut(self._cut)
 
-    def _physical(self, cut: tuple[int, ...] | None) -> PhysicalCosts:
+    def physical_of_cut(self, cut: tuple[int, ...] | None) -> PhysicalCosts:
         """The costs of the model on the cluster, with so many layers in each stage."""
         from bfpp.sim.operators import Routing
         from bfpp.sim.physical import PhysicalCosts
@@ -607,8 +629,12 @@ class Experiment:
                 self.shared_overlap,
                 quantised=self.quantised_dispatch,
                 fused=self.fused_router,
+                interleaved=self.microbatch_overlap,
+                fused_experts=self.fused_experts,
             ),
             quantised_weights=self.quantised_weights,
+            quantised_attention=self.quantised_attention,
+            quantised_head=self.quantised_head,
         )
 
     @property
@@ -700,14 +726,14 @@ def experiment_of(values: Mapping[str, object]) -> Experiment:
     schedule = find_schedule(name)
     given = {**schedule.values, **given}
     parameters = {
-        each: _read(each, parameter_kind(value), given.pop(each))
+        each: read_value(each, parameter_kind(value), given.pop(each))
         for each, value in schedule.parameters.items()
         if each in given
     }
     for each in given:
         if each not in OPTIONS:
             raise InvalidConfiguration(each, f"there is no such value{did_you_mean(each, OPTIONS)}")
-    read = {each: _read(each, OPTIONS[each].kind, value) for each, value in given.items()}
+    read = {each: read_value(each, OPTIONS[each].kind, value) for each, value in given.items()}
     return Experiment(replace(schedule, **parameters), **read)
 
 
@@ -716,7 +742,7 @@ def parameter_kind(value: object) -> str:
     return "flag" if isinstance(value, bool) else "count"
 
 
-def _read(name: str, kind: str, value: object) -> Any:
+def read_value(name: str, kind: str, value: object) -> Any:
     """A value as its kind has it, from what a file or a table holds."""
     reader, expected = _KINDS[kind]
     if (read := reader(value)) is None:

@@ -7,7 +7,11 @@ What is counted as in today's Megatron-LM:
 - Dispatch copies a row for each of a token's experts, sends it, and sorts what comes by expert;
   combine is the way back. Rows that come are kept, and so is what enters and leaves the
   activation. Probabilities are applied inside it, so that combine keeps nothing.
-- The products of experts are a kernel for each of them, which reads its own weights.
+- The products of experts are a kernel for each of them, which reads its own weights. Fused, they
+  are one for all, which writes the activation's output too, or the gradient of its input, as the
+  next product takes it.
+- Not fused, what clamps the activation's input and what adds the last product's bias, times the
+  probabilities and in full precision, are chains of kernels of a single operation.
 - A shared expert is an MLP for all tokens, divided over the tensor-parallel group.
 """
 
@@ -40,6 +44,24 @@ FUSED_ROUTER = RouterCounts(passes=6, kernels=8)
 """Counted with Transformer Engine's kernels (--moe-router-fusion): top-k with its scores, those for
 the auxiliary loss, that loss, and five for the maps of rows."""
 
+
+class Passes(NamedTuple):
+    """How often a tensor goes through memory, forward and backward, in so many kernels."""
+
+    forward: int
+    backward: int
+    kernels: tuple[int, int]
+
+
+CLAMPING = Passes(4, 5, (3, 5))
+"""Counted in Megatron-LM, of the experts' expanded rows: two halves are clamped and put together
+again; backward each gradient is masked (three times half of them), and they are put together."""
+
+BIAS = Passes(14, 20, (6, 10))
+"""Counted there, of the rows that experts make: a bias times the probabilities in full precision,
+the sum, all experts' sums put together, and half precision again; backward the same for the rows,
+and a product and a sum each for the gradients of bias and probabilities."""
+
 ROUTING_MAPS = 6
 """Numbers that routing keeps for each token and expert: probabilities, masks and maps of rows."""
 
@@ -59,7 +81,17 @@ def expert_operators(
     ) -> tuple[Operator, ...]:
         each = ceil(rows * execution.ep / experts.routed)
         sizes = Product(each, columns, depth, experts.routed // execution.ep)
-        return weighted(execution, name, EXPERTS, sizes, (reads, writes), execution.quantisation)
+        fused = execution.routing.fused_experts
+        return weighted(
+            execution,
+            name,
+            EXPERTS,
+            sizes,
+            (reads, writes),
+            execution.quantisation,
+            kernels=1 if fused else sizes.batch,
+            casts=(not fused or reads is received, not fused or writes is made),
+        )
 
     scores = execution.own("router scores", experts.routed)
     widths = (model.hidden, experts.routed)
@@ -81,8 +113,9 @@ def expert_operators(
         elementwise("permute", EXPERTS, permuted, (2, 2), [normed], sent),
         _sent("dispatch", sent, received, alone),
         *product("experts up", received, expanded, model.hidden, wide),
-        *activation(execution, "experts ", EXPERT_ACTIVATION, expanded, active),
+        *_activation(execution, experts, expanded, active),
         *product("experts down", active, made, experts.width, model.hidden),
+        *_bias(execution, experts, made),
         _sent("combine", made, back, alone[::-1]),
         elementwise("unpermute", EXPERTS, permuted, (2, 2), [back], routed),
         *_shared(execution, experts, normed, beside),
@@ -118,7 +151,49 @@ def _exchange(
     size = rows.bytes
     if quantised and execution.quantisation is not None:
         size *= execution.quantisation.element / execution.number
-    return (Collective(Way.ALL_TO_ALL, size, group=Group.EP, beside=beside, copies=copies),)
+    return (
+        Collective(
+            Way.ALL_TO_ALL,
+            size,
+            group=Group.EP,
+            beside=beside,
+            interleaved=routing.interleaved,
+            copies=copies,
+        ),
+    )
+
+
+def _activation(
+    execution: Execution, experts: Experts, expanded: Tensor, active: Tensor
+) -> tuple[Operator, ...]:
+    """What is between the experts' products, or what those that do it write and read for it."""
+    alone = activation(execution, "experts ", EXPERT_ACTIVATION, expanded, active)
+    if not execution.routing.fused_experts:
+        return (*_chain("clamp", EXPERT_ACTIVATION, CLAMPING, expanded, experts.clamped), *alone)
+    written = 1.0
+    if (quantisation := execution.quantisation) is not None:
+        written = quantisation.copies * quantisation.element / execution.number
+    moved = (written * active.bytes, (1 + written) * expanded.bytes)
+    return (
+        elementwise(
+            "experts activation", EXPERT_ACTIVATION, moved, (0, 0), [expanded], active, [expanded]
+        ),
+    )
+
+
+def _bias(execution: Execution, experts: Experts, made: Tensor) -> tuple[Operator, ...]:
+    alone = experts.biased and not execution.routing.fused_experts
+    return _chain("experts bias", EXPERTS, BIAS, made, alone)
+
+
+def _chain(
+    name: str, module: str, passes: Passes, rows: Tensor, happens: bool
+) -> tuple[Operator, ...]:
+    """Kernels of a single operation each, that leave rows as large as they were."""
+    if not happens:
+        return ()
+    moved = passes.forward * rows.bytes, passes.backward * rows.bytes
+    return (elementwise(name, module, moved, passes.kernels, [rows], rows),)
 
 
 def _routing(execution: Execution, scores: Tensor) -> Operator:

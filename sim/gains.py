@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Groups, Seconds
+from bfpp.schedules.columns import NONE, Groups
+from bfpp.sim.as_it_ran import AsItRan
 from bfpp.sim.compiled_engine import times
-from bfpp.sim.costs import fixed_costs
 from bfpp.traces.causes import Causes, Wait
 
 MOST = 1000
@@ -29,8 +29,9 @@ def waits_with_gains(causes: Causes, most: int = MOST) -> list[Wait]:
     """
     waits = causes.waits
     longest = sorted(range(len(waits)), key=lambda at: waits[at].begin - waits[at].end)[:most]
-    costs = fixed_costs(causes.timeline.duration + _lateness(causes))
-    step_time = float(times(causes.timeline.graph, costs)[1].max())
+    graph = causes.timeline.graph
+    costs = AsItRan(causes).costs(graph)
+    step_time = float(times(graph, costs)[1].max())
     found = list(waits)
     for at in longest:
         if waits[at].task != NONE:
@@ -40,14 +41,6 @@ def waits_with_gains(causes: Causes, most: int = MOST) -> list[Wait]:
             most_gain = waits[at].end - waits[at].begin
             found[at] = replace(waits[at], gain=min(max(gain, 0.0), most_gain))
     return found
-
-
-def _lateness(causes: Causes) -> Seconds:
-    """For each task, the seconds from its blocker's end to its start; 0 where simulated."""
-    timeline, blocker = causes.timeline, causes.blocker
-    could_start = np.where(blocker == NONE, timeline.start.min(), timeline.end[blocker])
-    lateness: Seconds = np.maximum(timeline.start - could_start, 0.0)
-    return lateness
 
 
 def excused(causes: Causes, wait: Wait) -> TaskGraph:

@@ -31,7 +31,7 @@ def qwen_parts(where: str, config: Table) -> Table:
 
 
 def gpt_oss_parts(where: str, config: Table) -> Table:
-    """GPT-OSS: experts, and in every so-manieth layer attention to all tokens."""
+    """GPT-OSS: experts with biases, clamped; in every so-manieth layer attention to all tokens."""
     types = config.get("layer_types", [])
     if not isinstance(types, list):
         raise InvalidConfiguration("model", f"{where}: layer_types must be a list, not {types!r}")
@@ -42,6 +42,7 @@ def gpt_oss_parts(where: str, config: Table) -> Table:
             "model", f"{where}: layer_types must have a {WHOLE} every so many layers"
         )
     found = mixtral_parts(where, config)
+    found["experts"] |= {"biased": True, "clamped": True}
     return found if every > len(types) else {**found, "global_every": every}
 
 

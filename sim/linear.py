@@ -7,7 +7,16 @@ from math import ceil
 from typing import NamedTuple
 
 from bfpp.sim.efficiency import Product
-from bfpp.sim.operators import Collective, Execution, Kernel, Operator, Tensor, Way, Work
+from bfpp.sim.operators import (
+    NO_WORK,
+    Collective,
+    Execution,
+    Kernel,
+    Operator,
+    Tensor,
+    Way,
+    Work,
+)
 from bfpp.sim.quantisation import Quantisation
 
 
@@ -96,21 +105,25 @@ def weighted(
     quantisation: Quantisation | None,
     *,
     collectives: tuple[tuple[Collective, ...], tuple[Collective, ...]] = ((), ()),
+    kernels: int | None = None,
+    casts: tuple[bool, bool] = (True, True),
 ) -> tuple[Operator, ...]:
-    """A product with weights, or one of each of a batch of experts, a kernel each.
+    """A product with weights, or one of each of a batch of experts, by default a kernel each.
 
     `ends` are its input, which it keeps, and its output. If they are to be, the input and the
-    gradient of the output are quantised before, and the copy is kept.
+    gradient of the output are quantised before, and the copy is kept; `casts` says which of them
+    have a kernel of their own for it.
     """
-    rows, columns, depth, kernels = product
+    rows, columns, depth, batch = product
+    kernels = batch if kernels is None else kernels
     inputs, weights, outputs = (
-        kernels * size for size in (rows * depth, depth * columns, rows * columns)
+        batch * size for size in (rows * depth, depth * columns, rows * columns)
     )
     number = operand = float(execution.number)
     quantising: list[Operator] = []
     reads, form = ends[0], None
     if quantisation is not None:
-        quantising.append(_quantising(execution, name, module, ends, quantisation, kernels))
+        quantising.append(_quantising(execution, name, module, ends, quantisation, kernels, casts))
         (reads,) = quantising[0].writes
         operand, form = quantisation.element, quantisation.format
 
@@ -142,6 +155,7 @@ def _quantising(
     ends: tuple[Tensor, Tensor],
     quantisation: Quantisation,
     batch: int,
+    casts: tuple[bool, bool],
 ) -> Operator:
     """The input of a product is quantised, and backward the gradient of its output.
 
@@ -153,7 +167,9 @@ def _quantising(
             bytes=numbers * quantisation.traffic(execution.number),
             kernels=quantisation.kernels * batch,
         )
-        for numbers in (inputs, outputs)
+        if cast
+        else NO_WORK
+        for numbers, cast in zip((inputs, outputs), casts, strict=True)
     )
     return Operator(
         f"{name} operands",

@@ -33,6 +33,7 @@ class Experts:
 
     `width` is that of each; `shared` that of those which all tokens go through, together. The
     chosen ones of a token are on no more than a `share_of_nodes`, where experts are on several.
+    Their products may have biases, and what enters the activation may be clamped.
     """
 
     routed: int
@@ -40,6 +41,8 @@ class Experts:
     width: int
     shared: int | None = None
     share_of_nodes: float = 1.0
+    biased: bool = False
+    clamped: bool = False
 
     def matrices(self, model: Transformer) -> Matrices:
         """The shared experts' and the router's, and the routed experts'."""

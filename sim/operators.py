@@ -19,7 +19,7 @@ from typing import NamedTuple
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.operations import Group
 from bfpp.schedules.precision import Format, Precision
-from bfpp.sim.efficiency import Product
+from bfpp.sim.efficiency import Attended, Product
 from bfpp.sim.model import Transformer
 from bfpp.sim.quantisation import Quantisation
 
@@ -60,8 +60,9 @@ class Collective(NamedTuple):
     """A collective over `bytes` of data in all; of an all-to-all, of what one device sends.
 
     It is `hideable` where compute may go on beside it, if the software lets it. What runs beside
-    the kernels of its own operator runs beside a share of them (`beside`). Of `copies` of a
-    row that are sent to one node, one crosses the network.
+    the kernels of its own operator runs beside a share of them (`beside`); what is `interleaved`,
+    beside those of another micro-batch. Of `copies` of a row for one device one is sent, and of
+    those for one node one crosses the network.
     """
 
     way: Way
@@ -69,22 +70,23 @@ class Collective(NamedTuple):
     hideable: bool = False
     group: Group = Group.TP
     beside: float = 0.0
+    interleaved: bool = False
     copies: Copies | None = None
 
 
 class Work(NamedTuple):
     """What an operator does in one pass.
 
-    `products` are its matrix products, of operands that have a `format` if they are quantised,
-    `attention` the operations (flop) of each fused kernel; `bytes` go through memory, in so many
-    kernels. It takes `seconds` besides.
+    `products` are its matrix products, `attention` the fused kernels of it, of operands that have a
+    `format` if they are quantised; `bytes` go through memory, in so many kernels. It takes
+    `seconds` besides.
     """
 
     kind: Kernel = Kernel.ELEMENTWISE
     bytes: float = 0.0
     kernels: int = 0
     products: tuple[Product, ...] = ()
-    attention: tuple[float, ...] = ()
+    attention: tuple[Attended, ...] = ()
     collectives: tuple[Collective, ...] = ()
     seconds: float = 0.0
     format: Format | None = None
@@ -92,7 +94,7 @@ class Work(NamedTuple):
     @property
     def flops(self) -> float:
         """Operations (flop); those of element-wise kernels are not counted."""
-        return sum(self.attention) + sum(product.flops for product in self.products)
+        return sum(each.flops for each in (*self.attention, *self.products))
 
 
 NO_WORK = Work()
@@ -123,11 +125,13 @@ class Routing:
 
     Each expert takes as many rows as `capacity` says, of a mean load, and is padded to them; by
     default it takes all that come, on the busiest device `imbalance` times the mean load.
-    `deduplicated`: a token crosses the network once for all its experts on a node. `beside_shared`:
-    rows are on their way while the shared experts compute. To drop rows takes `dropping_seconds`
+    `deduplicated`: a token is sent once for all its experts on a device, and crosses the network
+    once for all those on a node. `beside_shared`: rows are on their way while the shared experts
+    compute; `interleaved`: while another micro-batch does. To drop rows takes `dropping_seconds`
     for each token and expert. `quantised`: rows on their way to experts, and the gradients of what
     those make, are as products take them. `fused`: scores, top-k and the auxiliary loss are a
-    kernel each.
+    kernel each. `fused_experts`: a product is one kernel for all experts, which also does what is
+    done to its output before the next product.
     """
 
     capacity: float | None = None
@@ -137,6 +141,8 @@ class Routing:
     dropping_seconds: float = 0.0
     quantised: bool = False
     fused: bool = False
+    interleaved: bool = False
+    fused_experts: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,7 +154,8 @@ class Execution:
     `fused` kernels take a gated activation or the loss as one; otherwise each operation of them is
     a kernel that keeps its own. `accumulation` is what the gradient of the weights takes of memory
     traffic for each weight, when it is added to those of micro-batches before. `quantisation` is
-    what becomes of the operands of a layer's products with weights, but for the router's.
+    what becomes of the operands of a layer's products with weights, but for the router's; where
+    they are quantised too, also of those of attention, in 8 bits, and of the output layer.
     """
 
     model: Transformer
@@ -164,6 +171,8 @@ class Execution:
     exchange: ContextExchange = ContextExchange.RING
     routing: Routing = Routing()
     quantisation: Quantisation | None = None
+    quantised_attention: bool = False
+    quantised_head: bool = False
 
     @cached_property
     def number(self) -> int:

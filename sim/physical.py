@@ -54,7 +54,8 @@ class PhysicalCosts:
     `sequence_parallel` and `precision` are the implementation's unless they are given. `cut`
     holds the layers of each stage: by default as equal as can be. `exchange` is what
     context-parallel devices do, `routing` how tokens get to experts. With `quantised_weights` those
-    of products whose operands are quantised are kept and gathered so. Raises
+    of products whose operands are quantised are kept and gathered so; `quantised_attention` and
+    `quantised_head` say that operands of their products are quantised too. Raises
     `InvalidConfiguration` for what cannot be divided so.
     """
 
@@ -71,6 +72,8 @@ class PhysicalCosts:
     exchange: ContextExchange = ContextExchange.RING
     routing: Routing = field(default_factory=Routing)
     quantised_weights: bool = False
+    quantised_attention: bool = False
+    quantised_head: bool = False
 
     def __post_init__(self) -> None:
         if self.degrees.dp_replicate > 1:
@@ -128,6 +131,8 @@ class PhysicalCosts:
             self.exchange,
             replace(self.routing, dropping_seconds=usual.dropping_seconds),
             quantisation_of(precision, self.cluster.device),
+            self.quantised_attention,
+            self.quantised_head,
         )
 
     def parameter_bytes(self, sharding: Sharding) -> ParameterBytes:

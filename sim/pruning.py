@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from heapq import nlargest
 from itertools import groupby
 from typing import NamedTuple
 
 from bfpp.schedules import Configuration
 from bfpp.sim.evaluation import Evaluation, evaluate, evaluation_of
 from bfpp.sim.memory import GIGABYTE, memories_of
+from bfpp.sim.objectives import Objective
 from bfpp.sim.search import Outcome, Problem, pareto, ranked
 
 TOO_LARGE = "needs more memory than a device has"
@@ -41,29 +41,32 @@ class Best:
     """The fastest so far, and the front of those that need least memory."""
 
     def __init__(self, problem: Problem, top: int) -> None:
-        del problem
+        self._objective = problem.objective
         self._top = top
         self._fitting: dict[Configuration, Outcome] = {}
 
     def add(self, outcome: Outcome) -> None:
         """Take one more into account."""
         if outcome.fits:
-            best_first = ranked([*self._fitting.values(), outcome])
-            kept = [*best_first[: self._top], *pareto(best_first)]
+            known = [*self._fitting.values(), outcome]
+            kept = [*ranked(known, self._objective)[: self._top], *pareto(ranked(known))]
             self._fitting = {each.configuration: each for each in kept}
 
     def exceeds(self, bound: Bound) -> bool:
         """Whether a configuration with that bound is neither among the best nor on the front."""
-        fastest = nlargest(self._top, (each.samples_per_second for each in self._fitting.values()))
-        return (
-            len(fastest) == self._top
-            and fastest[-1] > bound.throughput
-            and any(
-                each.samples_per_second > bound.throughput
-                and each.memory_largest_gb <= bound.memory_gb
-                for each in self._fitting.values()
-            )
+        passed = sum(self._passes(each, bound) for each in self._fitting.values())
+        return passed >= self._top and any(
+            each.samples_per_second > bound.throughput and each.memory_largest_gb <= bound.memory_gb
+            for each in self._fitting.values()
         )
+
+    def _passes(self, known: Outcome, bound: Bound) -> bool:
+        """Whether an outcome is better than anything within the bound; of jitter there is none."""
+        if self._objective is Objective.ROBUSTNESS:
+            return False
+        if self._objective is Objective.MEMORY:
+            return known.memory_largest_gb < bound.memory_gb
+        return known.samples_per_second > bound.throughput
 
 
 _best = lru_cache(1)(Best)

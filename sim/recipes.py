@@ -26,6 +26,9 @@ MACHINES = RECIPES / "machines.toml"
 BESIDE_EXAMPLES = "../../sim/measurements/recipes/machines.toml"
 """The same, from where experiment files of recipes are."""
 
+CONDITIONS = ("since", "systems", "precisions")
+"""What says of which recipes settings are."""
+
 WITHOUT_PREDICTION = "w/o MTP"
 DROPPING = "tokendrop"
 
@@ -103,11 +106,6 @@ class Recipe:
     def assumed(self) -> dict[str, Any]:
         """Values that are not published."""
         known = _assumed()
-        of_model = dict(known["models"][self.family])
-        of_system = of_model.pop("systems", {}).get(self.system, {})
-        del of_model["model"]
-        if self.release < of_model.pop("graphs_since", ""):
-            of_model["cuda_graphs"] = False
         values = {**known["all"], "constants": str(MACHINES)}
         if self.precision != "BF16":
             values |= known["narrow"]
@@ -118,8 +116,18 @@ class Recipe:
         stages = str(self.pp * self.loops)
         if cut := known["cuts"].get(self.family, {}).get(stages):
             values["cut"] = cut
-        values |= {**of_model, **of_system}
+        for settings in known["models"][self.family]["settings"]:
+            if self._is_among(settings):
+                values |= {key: it for key, it in settings.items() if key not in CONDITIONS}
         return {name: value for name, value in values.items() if value is not False}
+
+    def _is_among(self, settings: Mapping[str, Any]) -> bool:
+        """Whether settings are for its release, system and precision."""
+        return (
+            settings.get("since", "") <= self.release
+            and self.system in settings.get("systems", [self.system])
+            and self.precision in settings.get("precisions", [self.precision])
+        )
 
     @property
     def experiment(self) -> Experiment:

@@ -8,7 +8,7 @@ None is left out for being slow; those that do not fit in memory are kept apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -26,13 +26,15 @@ from bfpp.schedules import (
     find_schedule,
 )
 from bfpp.schedules.communication import CHOICES, FULLY_SHARDED
-from bfpp.schedules.cut import CUTS, default_division, given_cut
+from bfpp.schedules.cut import cut_of, default_division, given_cut
 from bfpp.schedules.invalid import chosen
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.implementation import PAPER, Implementation, find_implementation
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.implementation import PAPER, Implementation
 from bfpp.sim.model import Transformer
+from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.physical import PhysicalCosts
 
 SHARDING_OF = {"megatron": (Sharding.NONE,)}
@@ -50,10 +52,13 @@ class Problem:
     """What is searched: a model on so many of a cluster's GPUs, at some batch sizes.
 
     Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow; every `precision`
-    is tried with every policy to `recompute` (none named: as the software has it) and every rule to
-    `cut` stages by (none named: all of them have as many layers), and full sharding in every way
-    that the fields of `FULLY_SHARDED` allow. Raises `InvalidConfiguration` for what there is not,
-    what the cluster cannot compute, and modules that the model has not.
+    is tried with every policy to `recompute` (none named: as the software has it) and every rule or
+    list to `cut` stages by (none named: all of them have as many layers), and full sharding in
+    every way that the fields of `FULLY_SHARDED` allow. Other values of an experiment are those that
+    are `fixed`, or the defaults; of `DIMENSIONS` and schedules' parameters `only` those values are
+    tried that it has. The `objective` says what is best, after `jitter` if that is robust. Raises
+    `InvalidConfiguration` for what there is not, what the cluster cannot compute, and modules that
+    the model has not.
     """
 
     model: Transformer
@@ -72,13 +77,16 @@ class Problem:
     run_length: tuple[int | None, ...] = (None,)
     weight_buffers: tuple[int, ...] = (2,)
     prefetch: tuple[int, ...] = (1,)
+    fixed: tuple[tuple[str, Any], ...] = ()
+    only: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    objective: Objective = Objective.THROUGHPUT
+    jitter: Jitter = USUAL_JITTER
 
     def __post_init__(self) -> None:
         for name in self.schedules:
             find_schedule(name)
         for rule in self.cut:
-            if rule not in CUTS:
-                raise InvalidConfiguration("cut", f"{rule!r} is not one of {', '.join(CUTS)}")
+            given_cut(rule, self.model.prediction_modules)
         for precision, recompute in self.computed:
             self.physical(Degrees(), 1, precision, recompute)
 
@@ -94,7 +102,9 @@ class Problem:
         levels = supported if replicas > 1 else (Sharding.NONE,)
         ways = product(*(getattr(self, name) for name in FULLY_SHARDED))
         every = [
-            _chosen(self.implementation.communication(level), zip(FULLY_SHARDED, way, strict=True))
+            self._experiment(
+                sharding=level, **dict(zip(FULLY_SHARDED, way, strict=True))
+            ).communication
             for level, way in product(levels, ways)
         ]
         return list(dict.fromkeys(each.without_idle_choices for each in every))
@@ -108,15 +118,24 @@ class Problem:
         cut: tuple[int, ...] | None = None,
     ) -> PhysicalCosts:
         """The cost model of some configurations; raises `InvalidConfiguration`."""
-        return PhysicalCosts(
+        said = {each.name: getattr(degrees, each.name) for each in fields(degrees)}
+        said |= {"precision": precision, "recompute": recompute}
+        return self._experiment(microbatch_size=microbatch_size, **said).physical_of_cut(cut)
+
+    def _experiment(self, **values: Any) -> Experiment:
+        """What the values of a configuration, and those that are fixed, mean."""
+        return Experiment(
+            WITHOUT_PIPELINE[0],
             model=self.model,
             cluster=self.cluster,
-            degrees=degrees,
-            microbatch_size=microbatch_size,
             implementation=self.implementation,
-            precision=precision,
-            recompute=recompute,
-            cut=cut,
+            **{**dict(self.fixed), **values},
+        )
+
+    def allows(self, part: object) -> bool:
+        """Whether the values that some part of a configuration has are among those to try."""
+        return all(
+            getattr(part, name) in values for name, values in self.only if hasattr(part, name)
         )
 
     def physical_of(self, configuration: Configuration) -> PhysicalCosts:
@@ -137,6 +156,7 @@ class Outcome:
     `memory_gb` is that of the first rank, as the paper measures it;
     `memory_parts_gb` are those of `memory_largest_gb`, the fullest rank's, and
     `memory_reserved_gb`, what that takes of the device, decides whether it fits.
+    `robust_step_time` is a quantile over costs with jitter, where that is what is sought.
     """
 
     configuration: Configuration
@@ -157,6 +177,7 @@ class Outcome:
     memory_parts_gb: dict[str, float]
     device_memory_gb: float
     missing_gb: float
+    robust_step_time: float | None = None
 
     @property
     def fits(self) -> bool:
@@ -177,7 +198,7 @@ class Outcome:
             "microbatches": configuration.microbatches,
             "sequence": configuration.schedule.parameters.get("sequence"),
             "sharding": str(communication.sharding),
-            **{name: getattr(communication, name) for name in FULLY_SHARDED},
+            **{name: getattr(communication, name) for name in COMMUNICATED},
             "implementation": self.implementation,
             "precision": _named(configuration.precision),
             "recompute": _named(configuration.recompute),
@@ -222,22 +243,26 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
     return Outcome(configuration, record["implementation"], **results)
 
 
+COMMUNICATED = tuple(each.name for each in fields(Communication) if each.name != "sharding")
+"""What a row says of communication, besides its sharding."""
+
+DIMENSIONS = (
+    *(each.name for each in fields(Degrees)), "microbatches", "microbatch_size", "loops",
+    "units_per_stage", "sharding",
+)  # fmt: skip
+"""What every search goes through, by the names that an experiment has for it."""
+
+
 def _named(value: object) -> str | None:
     return None if value is None else str(value)
 
 
 def _communication_of(record: dict[str, Any]) -> Communication:
-    implementation = find_implementation(record["implementation"])
-    communication = implementation.communication(Sharding(record["sharding"]))
-    return _chosen(communication, ((name, record[name]) for name in FULLY_SHARDED))
-
-
-def _chosen(communication: Communication, choices: Iterable[tuple[str, Any]]) -> Communication:
     values: dict[str, Any] = {
-        name: chosen(CHOICES[name], name, value) if name in CHOICES else value
-        for name, value in choices
+        name: chosen(CHOICES[name], name, record[name]) if name in CHOICES else record[name]
+        for name in ("sharding", *COMMUNICATED)
     }
-    return replace(communication, **values)
+    return Communication(**values)
 
 
 def configurations(problem: Problem) -> list[Configuration]:
@@ -261,6 +286,8 @@ def _degrees(problem: Problem) -> Iterator[Degrees]:
             continue
         with suppress(InvalidConfiguration):
             degrees = Degrees(pp, dp, tp, cp, ep)
+            if not problem.allows(degrees):
+                continue
             problem.physical(degrees, microbatch_size=1)
             yield degrees
 
@@ -296,13 +323,17 @@ def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Co
         problem.communications(_replicas(degrees)),
     ):
         microbatches = samples // microbatch_size
+        if not problem.allows(communication):
+            continue
         if communication.run_length and communication.run_length >= microbatches:
             communication = replace(communication, run_length=None)
-        for schedule in _with_parameters(name, degrees.pp, microbatches):
+        for schedule in _with_parameters(problem, name, degrees.pp, microbatches):
             for division, cut in _divisions(problem, schedule, degrees):
                 found = Configuration(
                     schedule, degrees, microbatches, microbatch_size, *division, communication
                 )
+                if not problem.allows(found):
+                    continue
                 with suppress(InvalidConfiguration):
                     found.require()
                     yield from (
@@ -326,8 +357,13 @@ def _divisions(
     rules = problem.cut if pp > 1 else ()
     for loops, rule in product(every if looped else [schedule.loops], rules or (None,)):
         stages = len(schedule.placement(pp, loops))
-        cut = CUTS[rule](layers, stages) if rule else None
-        if min(cut) < 0 if cut else stages > layers:
+        cut = None
+        if rule:
+            with suppress(InvalidConfiguration):  # a list is of so many stages
+                cut = cut_of(rule, layers, stages, problem.model.prediction_modules)
+        if not cut if rule else stages > layers:
+            continue
+        if cut and min(cut) < 0:
             continue
         if looped:
             yield (loops, 1), cut
@@ -337,8 +373,18 @@ def _divisions(
             yield (loops, 1), cut
 
 
-def _with_parameters(name: str, pp: int, microbatches: int) -> Iterable[Schedule]:
-    """What depth-first runs together; the whole batch, if longer than N_PP, is breadth-first."""
+def _with_parameters(problem: Problem, name: str, pp: int, microbatches: int) -> Iterable[Schedule]:
+    """A schedule with the parameters that are given, if there are any.
+
+    Else what depth-first runs together; the whole batch, if longer than N_PP, is breadth-first.
+    """
+    known = find_schedule(name)
+    given = {name: values for name, values in problem.only if name in known.parameters}
+    if given:
+        return [
+            replace(known, **dict(zip(given, values, strict=True)))
+            for values in product(*given.values())
+        ]
     if name != "depth-first":
         return [find_schedule(name)]
     return [
@@ -353,13 +399,27 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // divisor for divisor in small)})
 
 
-def ranked(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Those that fit, highest throughput first; of equal ones, least memory first.
+def ranked(
+    outcomes: Iterable[Outcome], objective: Objective = Objective.THROUGHPUT
+) -> list[Outcome]:
+    """Those that fit, the best first: of highest throughput, or by another objective.
 
     By samples: what is recomputed is no throughput, and the peak depends on the precision.
     """
-    fitting = (outcome for outcome in outcomes if outcome.fits)
-    return sorted(fitting, key=lambda each: (-each.samples_per_second, each.memory_largest_gb))
+    key = KEYS[objective]
+    return sorted((outcome for outcome in outcomes if outcome.fits), key=key)
+
+
+KEYS: dict[Objective, Callable[[Outcome], tuple[float, float]]] = {
+    Objective.THROUGHPUT: lambda each: (-each.samples_per_second, each.memory_largest_gb),
+    Objective.MEMORY: lambda each: (each.memory_largest_gb, -each.samples_per_second),
+    Objective.COST: lambda each: (-each.tokens_per_second_per_gpu, each.memory_largest_gb),
+    Objective.ROBUSTNESS: lambda each: (
+        (each.robust_step_time or each.step_time) / each.configuration.batch,
+        each.memory_largest_gb,
+    ),
+}
+"""What is least of the best, and of equal ones, by the objective."""
 
 
 def nearest(outcomes: Iterable[Outcome]) -> Outcome:

@@ -87,9 +87,44 @@ def interval(
     timeline: Timeline, physical: PhysicalCosts, residuals: Mapping[str, float] | None = None
 ) -> Interval:
     """The interval of a predicted step time; with the shipped residuals by default."""
-    known = shipped_residuals() if residuals is None else residuals
-    residual = known.get(str(kind_of(physical, timeline.graph.layout)), known[ANY])
+    residual = _residual(timeline, physical, residuals)
     return around(timeline.step_time, constants_spread(timeline, physical), residual)
+
+
+def _residual(
+    timeline: Timeline, physical: PhysicalCosts, residuals: Mapping[str, float] | None = None
+) -> float:
+    """The deviation of runs of this kind that no constant explains."""
+    known = shipped_residuals() if residuals is None else residuals
+    return known.get(str(kind_of(physical, timeline.graph.layout)), known[ANY])
+
+
+class Doubt(NamedTuple):
+    """What is not known of a predicted step.
+
+    What constants change at either end of their 80 %, and a deviation that none explains.
+    """
+
+    faster: Seconds
+    slower: Seconds
+    residual: float
+
+
+def doubt_of(timeline: Timeline, physical: PhysicalCosts) -> Doubt:
+    """What is not known of a step."""
+    faster, slower = (constants_changes(timeline, physical, end) for end in (-QUANTILE, QUANTILE))
+    return Doubt(faster, slower, _residual(timeline, physical))
+
+
+def difference_spread(one: Doubt, other: Doubt) -> Spread:
+    """How far the 80 % interval of log(`one` / `other`) goes, of two steps on one cluster.
+
+    What a constant changes in both alike says nothing about which is longer. What no constant
+    explains is taken to be independent, since nobody has measured how much of it is common.
+    """
+    faster = float(np.linalg.norm(one.faster - other.faster))
+    slower = float(np.linalg.norm(one.slower - other.slower))
+    return Spread(faster, slower).wider(hypot(one.residual, other.residual))
 
 
 class Spread(NamedTuple):

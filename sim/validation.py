@@ -58,6 +58,15 @@ MEASURED = (*TIMES, *MEMORY)
 REQUIRED = ("model", "cluster", "schedule")
 FURTHER = ("table", "batch")
 
+COLUMNS_IN_WORDS = (
+    f"Columns of TABLE.csv: {', '.join(REQUIRED)}; one of what was measured: tflops_per_gpu (of "
+    "the hardware, as the paper counts them), tokens_per_second_per_gpu, step_seconds; if it was "
+    f"measured, in GB: {', '.join(MEMORY)}; table (where a row is from), batch (samples); and any "
+    f"value of an experiment by its option's name: {', '.join(OPTIONS)}. A row without a pipeline "
+    "has the schedule no-pipeline. Other columns are refused."
+)
+"""What a person needs to write a table."""
+
 ROW_DEFAULTS = {"pp": "1", "loops": "1"}
 """What a row means that does not say it, where an experiment by itself would mean another."""
 

@@ -165,7 +165,6 @@ def test_torch_reads_it_with_its_own_tools(tmp_path: Path) -> None:
         (4, [(1, torch.zeros(4))]),
         (4, [(-1, torch.zeros(2))]),
         (4, [(0, torch.zeros(2, 2))]),
-        (4, [(0, torch.zeros(8)[::2])]),
         (4, [(0, torch.zeros(2)), (2, torch.zeros(2, dtype=torch.float64))]),
         (4, [(0, torch.zeros(4, dtype=torch.complex64))]),
     ],

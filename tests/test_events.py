@@ -105,7 +105,7 @@ def trained(plan: Plan, times: bool) -> tuple[Trainer, list[Report], list[Counte
         asked = [
             mark.event
             for step in trainer.under_way
-            for mark in (*step.marks, *step.last, *step.ends.values())
+            for mark in (*step.marks, *step.last, *step.ends)
             if isinstance(mark, StreamMark)
         ]
         assert len(set(spare)) == len(spare), "an event would be recorded twice"

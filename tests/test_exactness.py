@@ -336,9 +336,9 @@ def not_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
 def not_zeroed(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Worker.update
 
-    def keep(self: Worker, square_norm: Tensor | None) -> None:
+    def keep(self: Worker, step: int, square_norm: Tensor | None) -> None:
         before = [stage.state.gradients.clone() for stage in self.stages.values()]
-        update(self, square_norm)
+        update(self, step, square_norm)
         for stage, gradients in zip(self.stages.values(), before, strict=True):
             stage.state.gradients.copy_(gradients)
 
@@ -376,14 +376,14 @@ def no_weight_decay(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def make(self: Worker, *arguments: object) -> None:
         made(self, *arguments)  # type: ignore[arg-type]
-        self.optimizer.param_groups[0]["weight_decay"] = 0.0
+        self.updates.optimizer.param_groups[0]["weight_decay"] = 0.0
 
     monkeypatch.setattr(Worker, "__init__", make)
 
 
 def unclipped(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Worker.update
-    monkeypatch.setattr(Worker, "update", lambda self, _: update(self, None))
+    monkeypatch.setattr(Worker, "update", lambda self, step, _: update(self, step, None))
 
 
 def own_norm_alone(monkeypatch: pytest.MonkeyPatch) -> None:

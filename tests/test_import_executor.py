@@ -13,8 +13,10 @@ from bfpp.executor.processes import launch
 from bfpp.executor.settings import Activations
 from bfpp.schedules import Communication, Layout, Operation, find_schedule
 from bfpp.schedules.columns import Seconds
+from bfpp.traces.causes import Causes
 from bfpp.traces.imported import imported
 from bfpp.traces.kineto import recorded
+from bfpp.traces.operations import Share
 from bfpp.traces.timeline import Timeline
 from tests.executor_traces import trace_step
 from tests.gloo_runs import Chain
@@ -46,9 +48,9 @@ def passes(timeline: Timeline, rank: int) -> Seconds:
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["1f1b", "breadth-first"])
 def test_an_imported_step_is_the_one_that_the_executor_measured(tmp_path, name):
-    """Its time; and its compute, but for what the host does around the operators of a pass."""
-    ours = job(name)
-    own = timeline_of(launch(trace_step, (ours, tmp_path, STEPS), 2), ours.plan().graph)
+    """Its time, its compute, and how much of it is bubble and exposed communication."""
+    run = job(name)
+    own = timeline_of(launch(trace_step, (run, tmp_path, STEPS), 2), run.plan().graph)
     texts = [(tmp_path / f"{rank}.json").read_text() for rank in range(2)]
     found = imported([recorded(json.loads(text)) for text in texts])
     assert found.step_time == pytest.approx(own.step_time, rel=0.03)
@@ -56,5 +58,8 @@ def test_an_imported_step_is_the_one_that_the_executor_measured(tmp_path, name):
         # On a busy machine, the host may stand still within any pass: the least disturbed counts.
         computed = passes(found, rank) / passes(own, rank)
         assert 0.8 < computed.max() < 1.02
+    ours, theirs = Causes(own).shares, Causes(found).shares
+    for share in (Share.BUBBLE, Share.COMMUNICATION):
+        assert abs(theirs[share] - ours[share]) < 0.03 * own.step_time
     assert found.about["clocks"] == "as in the traces"
     assert "transfer" not in str(found.about["not_measured"])

@@ -39,6 +39,7 @@ ALLOWED_WITHIN = {
     "sim/fit": {"scipy"},
     "executor/calibration/fitting": {"scipy"},
     "bfpp/found": {"pyarrow"},
+    "bfpp/commands/completion": {"shtab"},
 }
 LAYERS = tuple(folder for folder in ALLOWED if folder != FRONT_DOOR)
 

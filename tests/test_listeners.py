@@ -131,7 +131,7 @@ def test_the_documentations_listeners_hear_of_a_run(
     exec(compile(listeners.replace("< 0.01", "> 0"), "executor.md", "exec"), names)
     told, logged = capsys.readouterr()
     assert told.splitlines() == [f"learned by step {step}" for step in range(5)]
-    assert len(logged.splitlines()) == 5
+    assert logged == ""
     losses = [report.loss for report in names["outcome"].reports]
     lines = lines_of(Path("metrics.jsonl"))
     assert [line["event"] for line in lines] == ["begin", *["step"] * 5, "end"]

@@ -55,6 +55,7 @@ READERS = {
         "show timeline.json --json",
         "show timeline.json --svg out.svg --html out.html --perfetto out.json --text",
         "diff timeline.json other.json.gz --svg out.svg",
+        "explain timeline.json --set forward=x2",
     ],
     "other.json.gz": ["show other.json.gz", "diff timeline.json other.json.gz --json"],
     "graph.json": ["check graph.json", "check graph.json --json --format graph"],
@@ -222,6 +223,7 @@ BASE = {
     "search": SMALL_SEARCH, "tradeoff": f"{SMALL_SEARCH} --critical-batch 8",
     "validate": "table.csv", "fit": "table.csv --no-cross-validation",
     "check": "orders.csv", "paper": "figure-3", "models": "", "clusters": "",
+    "completion": "bash",
 }  # fmt: skip
 """What each command is given besides: little to do."""
 

@@ -170,7 +170,7 @@ def test_masked_bytes_are_what_is_to_be_found() -> None:
 
 
 def test_a_text_that_is_too_short() -> None:
-    with pytest.raises(InvalidConfiguration, match=r"text: has 8 bytes, too few for samples of 8"):
+    with pytest.raises(InvalidConfiguration, match=r"text: has 8 tokens, too few for samples of 8"):
         Text(b"8 bytes.", 8, 0)
 
 

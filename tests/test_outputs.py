@@ -15,6 +15,7 @@ import pytest
 
 from bfpp import outputs
 from bfpp.command_line import COMMANDS, module_of
+from bfpp.exports import FOLDERS
 from bfpp.parser import Parser
 from tests.test_physical import MEASUREMENTS
 
@@ -31,6 +32,8 @@ WRITING = {
     ("simulate", "--perfetto"): f"simulate gpipe {STEP} --perfetto PLACE.json.gz",
     ("simulate", "--timeline"): f"simulate gpipe {STEP} --timeline PLACE.json.gz",
     ("simulate", "--graph"): f"simulate gpipe {STEP} --graph PLACE.json",
+    ("simulate", "--kineto"): f"simulate gpipe {STEP} --kineto PLACE",
+    ("simulate", "--chakra"): f"simulate gpipe {STEP} --chakra PLACE",
     ("simulate", "--memory-svg"): f"simulate gpipe {STEP} {MODEL} --memory-svg PLACE.svg",
     ("compare", "--html"): f"compare {STEP} --html PLACE.html",
     ("compare", "--svg"): f"compare {STEP} --svg PLACE.svg",
@@ -39,6 +42,8 @@ WRITING = {
     ("show", "--perfetto"): "show step.json --perfetto PLACE.json",
     ("show", "--timeline"): "show step.json --timeline PLACE.json",
     ("show", "--graph"): "show step.json --graph PLACE.json",
+    ("show", "--kineto"): "show step.json --kineto PLACE",
+    ("show", "--chakra"): "show step.json --chakra PLACE",
     ("import", "--out"): "import trace.json --out PLACE.json",
     ("diff", "--html"): "diff step.json step.json --html PLACE.html",
     ("diff", "--svg"): "diff step.json step.json --svg PLACE.svg",
@@ -88,7 +93,9 @@ def options_of(command):
 def is_output(action):
     if isinstance(action.default, outputs.Output):
         return True
-    return isinstance(action.type, partial) and action.type.func is outputs._file
+    return isinstance(action.type, partial) and action.type.func in (
+        outputs._file, outputs._folder,
+    )  # fmt: skip
 
 
 def test_every_option_that_names_a_file_is_read_or_written_or_tried_here():
@@ -144,7 +151,11 @@ def refused(bfpp, monkeypatch):
     return run
 
 
-FILES = {key: line for key, line in WRITING.items() if key != ("paper", "--out")}
+OF_FOLDERS = {
+    ("paper", "--out"),
+    *((it, f"--{to}") for it in ("simulate", "show") for to in FOLDERS),
+}
+FILES = {key: line for key, line in WRITING.items() if key not in OF_FOLDERS}
 
 
 @pytest.mark.parametrize(("key", "line"), FILES.items(), ids=map(" ".join, FILES))

@@ -192,7 +192,7 @@ def test_the_command_finds_the_best_alone(command, capsys):
     assert best["simulated"] + sum(best["excluded"].values()) == best["tried"] == every["tried"]
     assert best["excluded"][TOO_SLOW] > 0
     assert main([*words, "--top", "3"]) == 0
-    assert f"; {best['excluded'][TOO_SLOW]} {TOO_SLOW}" in " ".join(capsys.readouterr().out.split())
+    assert f"{TOO_SLOW} ({best['excluded'][TOO_SLOW]})" in " ".join(capsys.readouterr().out.split())
 
 
 def test_when_nothing_fits_the_nearest_is_told_and_what_is_largest_in_it(command, capsys, tmp_path):
@@ -400,7 +400,7 @@ def test_uneven_cuts_and_recomputation_are_searched_where_they_are_named(bfpp, t
     assert [each.samples_per_second for each in best] == sorted(
         (each.samples_per_second for each in best), reverse=True
     )
-    with pytest.raises(InvalidConfiguration, match="cut: 'odd' is not one of even"):
+    with pytest.raises(InvalidConfiguration, match="cut: 'odd' is neither one of even"):
         Problem(model, cluster, 8, (8,), ("1f1b",), CURRENT, cut=("odd",))
     with pytest.raises(InvalidConfiguration, match="recompute: 'all' is not one of none"):
         Problem(model, cluster, 8, (8,), ("1f1b",), CURRENT, recompute=("all",))

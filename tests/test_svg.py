@@ -270,3 +270,23 @@ def test_gathers_do_not_join_although_they_touch() -> None:
     (data,) = (row for row in drawn_rows(one) if row.title == "data")
     assert (one.graph.microbatch[data.tasks] == NONE).all()
     assert len(bars(one, data, 10.0)) == len(data.tasks)
+
+
+@pytest.mark.parametrize("points", [200.0, 238.0, 510.0])
+def test_a_figure_of_a_chosen_width_keeps_its_letters_and_stays_inside(points):
+    sharded = Panel("sharded", timeline("breadth-first", Layout(2, 4, 2), "full", gather=0.5))
+    drawn = svg([*figure_4(transfer=0.25), sharded], points)
+    figure = parsed(drawn)
+    assert figure.get("width") == f"{points:g}pt"
+    assert float(figure.get("viewBox", "").split()[2]) == points
+    for group in figure.iter():
+        if size := group.get("font-size"):
+            assert float(size) >= 5
+    for each in figure.iter(f"{NAMESPACE}text"):
+        if each.get("font-size"):
+            wide = text_width(each.text or "", float(each.get("font-size")))
+            at = float(each.get("x"))
+            left = at - wide if each.get("text-anchor") == "end" else at
+            right = at if each.get("text-anchor") == "end" else at + wide
+            assert left >= -1
+            assert right <= points + 1

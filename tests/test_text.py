@@ -201,9 +201,9 @@ def test_keeps_to_the_width(width: int) -> None:
 
 def test_narrow_grid_marks_what_it_cannot_label() -> None:
     drawn = text(timeline("gpipe", LAYOUTS["gpipe"]), width=51)
-    assert grid_lines(drawn)[3] == "rank 3  compute |    012345670=1=2=3=4=5=6=7="
+    assert grid_lines(drawn)[3] == "rank 3  compute |    012345670=1:2=3:4=5:6=7:"
     drawn = text(timeline("gpipe", Layout(1, 12)), width=54)
-    assert grid_lines(drawn) == ["rank 0  compute | 0123456789--0=1=2=3=4=5=6=7=8=9====="]
+    assert grid_lines(drawn) == ["rank 0  compute | 0123456789-_0=1:2=3:4=5:6=7:8=9:==::"]
 
 
 def test_channels_and_data_have_rows_if_they_take_time() -> None:
@@ -253,3 +253,12 @@ def test_many_tasks_take_one_screen() -> None:
     drawn = text(timeline("1f1b", Layout(4, 2000), reduce=0.5))
     assert max(map(len, drawn.splitlines())) <= 100
     assert len(grid_lines(drawn)) == 8
+
+
+def test_micro_batches_without_room_for_their_numbers_are_told_apart():
+    drawn = text(timeline("gpipe", Layout(1, 24)), width=90)
+    forward, backward = "-_", "=:"
+    line = next(iter(drawn.splitlines())).partition(" | ")[2]
+    assert line.startswith("0123456789" + 7 * forward)
+    assert line.endswith("".join(2 * backward[number % 2] for number in range(10, 24)))
+    assert "- _ forward, no room" in drawn

@@ -18,6 +18,7 @@ from bfpp.executor import checkpoint
 from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.backends.protocol import MakeWorker
 from bfpp.executor.checkpoint import Pieces
+from bfpp.executor.dispatch import Observe, ignore
 from bfpp.executor.lanes import Device, Threads
 from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
@@ -32,9 +33,11 @@ STEPS = 3
 class Training:
     """A plan that is trained in this process, one device for all ranks."""
 
-    def __init__(self, plan: Plan, device: Device | None, make: MakeWorker) -> None:
+    def __init__(
+        self, plan: Plan, device: Device | None, make: MakeWorker, observe: Observe
+    ) -> None:
         self.backend = LocalBackend(plan, device or Threads(), make)
-        self.trainer = Trainer(plan, self.backend)
+        self.trainer = Trainer(plan, self.backend, observe)
 
     def run(self, steps: range) -> list[float]:
         """The losses of these steps."""
@@ -46,7 +49,7 @@ class Training:
     def load(self, path: Path) -> None:
         checkpoint.load(path, pieces_of(self.backend.workers), None)
         for worker in self.backend.workers:
-            worker.refresh()
+            worker.loaded()
 
     def values(self) -> dict[str, torch.Tensor]:
         """Every parameter and its moments, whole; all who hold a value agree on it."""
@@ -67,9 +70,12 @@ class Training:
 
 @contextmanager
 def training(
-    plan: Plan, device: Device | None = None, make: MakeWorker = Worker
+    plan: Plan,
+    device: Device | None = None,
+    make: MakeWorker = Worker,
+    observe: Observe = ignore,
 ) -> Iterator[Training]:
-    found = Training(plan, device, make)
+    found = Training(plan, device, make, observe)
     try:
         yield found
     finally:

@@ -19,7 +19,7 @@ import numpy as np
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.operations import OPERATIONS, collectives
 from bfpp.traces.metrics import compute_time
-from bfpp.traces.operations import TRACED, Cause
+from bfpp.traces.operations import SHARES, TRACED, Cause, Share
 from bfpp.traces.timeline import Timeline
 
 SAME = 1e-9
@@ -100,6 +100,14 @@ class Causes:
         seconds = {"compute": float(compute_time(self.timeline).mean())}
         return seconds | {
             str(cause): sum(idle[cause] for idle in self.idle) / len(self.idle) for cause in Cause
+        }
+
+    @cached_property
+    def shares(self) -> dict[Share, float]:
+        """The same in four parts."""
+        seconds = self.mean_rank
+        return {Share.COMPUTE: seconds["compute"]} | {
+            share: sum(seconds[cause] for cause in causes) for share, causes in SHARES.items()
         }
 
     @property

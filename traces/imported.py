@@ -1,10 +1,12 @@
-"""A timeline of what torch.profiler saw of each rank.
+"""A timeline of what a profiler saw of each rank.
 
 The graph is lowered from the orders in which the ranks ran their passes, or from given ones: then
 the n-th pass of a rank is its n-th step.
 
 - A transfer starts when both ends are ready (the pass that makes it has ended, and the receive has
   begun), and ends with the receive.
+- Chunks that have numbers alone are stages around the ranks in turn (or on a V: where the last rank
+  begins its second chunk before the first one does).
 - What no trace shows takes no time here, when it could have begun; `about` says how much it is.
 - Clocks are those of the traces. Where a pass would start (or a receive end) before what it waits
   for ends on another rank, its rank's clock is put forward, by as little as makes it right.
@@ -13,7 +15,8 @@ the n-th pass of a rank is its n-th step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -24,8 +27,8 @@ from bfpp.schedules.operations import OPERATIONS, Operation
 from bfpp.schedules.order_validity import order_violations
 from bfpp.schedules.steps import STEP, Order
 from bfpp.schedules.torch_format import layout_of
-from bfpp.traces.kineto import Recorded
 from bfpp.traces.recognised import Recognised, recognised
+from bfpp.traces.recorded import Recorded
 from bfpp.traces.time_axis import in_words
 from bfpp.traces.timeline import MEASURED, Timeline
 
@@ -49,10 +52,11 @@ def imported(
     """
     traces = _in_order(traces)
     ranks = [recognised(each) for each in _of_step(traces, step)]
-    found = orders or [_order(each, rank) for rank, each in enumerate(ranks)]
+    bases = _bases(traces)
+    found = orders or _orders(ranks, bases)
     _require_runnable(found)
     graph = lower(found, layout_of(found), Communication(), name)
-    start, end = _measured(graph, found, ranks) + _bases(traces)[_clock(graph)]
+    start, end = _measured(graph, found, ranks) + bases[_clock(graph)]
     is_known = ~np.isnan(end)
     shift, clocks = _shift(graph, start, end)
     start, end = _completed(graph, *(times + shift[_clock(graph)] for times in (start, end)))
@@ -96,14 +100,38 @@ def _of_step(traces: Sequence[Recorded], step: int | None) -> list[Recorded]:
 # Orders
 
 
-def _order(rank: Recognised, number: int) -> Order:
-    """The rank's steps as they ran: without other names, it has one stage, and counts passes."""
-    if not rank.passes:
-        raise InvalidInput(f"rank {number}: no forward or backward pass is known in its trace")
+def _orders(ranks: Sequence[Recognised], bases: Seconds) -> list[Order]:
+    """Each rank's steps as they ran."""
+    for number, each in enumerate(ranks):
+        if not each.passes:
+            raise InvalidInput(f"rank {number}: no forward or backward pass is known in its trace")
+    on_vee = _is_on_vee(ranks, bases)
+    return [
+        _order(each, partial(_stage, rank=number, ranks=len(ranks), on_vee=on_vee))
+        for number, each in enumerate(ranks)
+    ]
+
+
+def _is_on_vee(ranks: Sequence[Recognised], bases: Seconds) -> bool:
+    """Whether the last rank begins its second chunk before the first one does."""
+    begins = [
+        [it.start + base for it in ranks[end].passes if it.chunk == 1]
+        for end, base in ((0, bases[0]), (-1, bases[-1]))
+    ]
+    return all(begins) and min(begins[-1]) < min(begins[0])
+
+
+def _stage(chunk: int, rank: int, ranks: int, on_vee: bool) -> int:
+    """The stage of a rank's chunk."""
+    return chunk * ranks + (ranks - 1 - rank if on_vee and chunk % 2 else rank)
+
+
+def _order(rank: Recognised, stage_of: Callable[[int], int]) -> Order:
+    """The rank's steps: without other names, it has one stage, and counts passes."""
     counts = Counter[tuple[int, int]]()
     steps = []
     for each in rank.passes:
-        stage = number if each.stage is None else each.stage
+        stage = stage_of(each.chunk or 0) if each.stage is None else each.stage
         counted = counts[each.operation, stage]
         counts[each.operation, stage] += 1
         microbatch = counted if each.microbatch is None else each.microbatch

@@ -1,4 +1,4 @@
-"""What torch.profiler saw of one process: ranges that have names, operators, and kernels.
+"""What torch.profiler saw of one process.
 
 The file is a Chrome trace as Kineto writes it. Its times are microseconds after
 `baseTimeNanoseconds`, on the host's clock; here they are seconds. Python's functions are ranges
@@ -7,83 +7,14 @@ too, where the profiler recorded stacks.
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from bfpp.schedules import InvalidConfiguration
+from bfpp.traces.recorded import MalformedTrace, Range, Recorded, as_launched, outermost
 
 SECONDS_PER_MICROSECOND = 1e-6
-COMMUNICATES = re.compile(r"c10d::|record_param_comms|nccl")
-"""Operators and kernels that communicate; all others compute."""
 
-_STEP = re.compile(r"ProfilerStep#(\d+)")
-_OPERATORS = {"cpu_op"}
 _LAUNCHES = {"cuda_runtime", "cuda_driver"}
-
-
-class MalformedTrace(InvalidConfiguration):
-    """A text that does not hold a trace of torch.profiler; the reason is one line."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("file", reason)
-
-
-class Range(NamedTuple):
-    """Something that ran; `launched` is when the host began it, where a device ran it."""
-
-    name: str
-    thread: object
-    launched: float
-    start: float
-    end: float
-
-
-@dataclass(frozen=True, eq=False)
-class Recorded:
-    """One process. All ranges are in the order in which the host began them.
-
-    `annotations` and `functions` have names of their users; `operators` are those that no other
-    operator of their thread called; `kept` is when operators began that have a backward pass.
-    """
-
-    rank: int | None
-    base: int
-    annotations: Sequence[Range]
-    functions: Sequence[Range]
-    operators: Sequence[Range]
-    kernels: Sequence[Range]
-    kept: Sequence[float]
-
-    @cached_property
-    def work(self) -> list[Range]:
-        """What computed: kernels, or operators where there was no device."""
-        return [it for it in self.kernels or self.operators if not COMMUNICATES.match(it.name)]
-
-    @property
-    def steps(self) -> dict[int, Range]:
-        """The steps that the profiler was told of, by number."""
-        return {int(found[1]): it for it in self.annotations if (found := _STEP.fullmatch(it.name))}
-
-    def during(self, span: Range) -> Recorded:
-        """What the host began within a range."""
-        return replace(
-            self,
-            annotations=within(self.annotations, span),
-            functions=within(self.functions, span),
-            operators=within(self.operators, span),
-            kernels=within(self.kernels, span),
-            kept=self.kept[bisect_left(self.kept, span.start) : bisect_left(self.kept, span.end)],
-        )
-
-
-def within(ranges: Sequence[Range], span: Range) -> Sequence[Range]:
-    """Those that the host began within a range."""
-    first, last = (bisect_left(ranges, at, key=_launched) for at in (span.start, span.end))
-    return ranges[first:last]
 
 
 def recorded(trace: object) -> Recorded:
@@ -108,11 +39,11 @@ def _recorded(trace: Mapping[str, Any]) -> Recorded:
     return Recorded(
         rank=None if rank is None else int(rank),
         base=int(trace.get("baseTimeNanoseconds", 0)),
-        annotations=_ranges(slices, {"user_annotation"}, _seconds),
-        functions=_ranges(slices, {"python_function"}, _seconds),
-        operators=_ranges(_outermost(slices), _OPERATORS, _seconds),
+        annotations=_ranges(slices, "user_annotation", _seconds),
+        functions=_ranges(slices, "python_function", _seconds),
+        operators=as_launched(outermost(_ranges(slices, "cpu_op", _seconds))),
         kernels=_ranges(
-            slices, {"kernel"}, lambda event: launched.get(_correlation(event), _seconds(event))
+            slices, "kernel", lambda event: launched.get(_correlation(event), _seconds(event))
         ),
         kept=sorted(_seconds(event) for event in flows if event["ph"] == "s"),
     )
@@ -120,32 +51,17 @@ def _recorded(trace: Mapping[str, Any]) -> Recorded:
 
 def _ranges(
     events: Iterable[Mapping[str, Any]],
-    categories: set[str],
+    category: str,
     launched: Callable[[Mapping[str, Any]], float],
 ) -> list[Range]:
     found = []
     for event in events:
-        if event.get("cat") in categories:
+        if event.get("cat") == category:
             start = _seconds(event)
             end = start + float(event["dur"]) * SECONDS_PER_MICROSECOND
             thread = event["pid"], event["tid"]
             found.append(Range(str(event["name"]), thread, launched(event), start, end))
-    return sorted(found, key=_launched)
-
-
-def _outermost(events: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """The operators that no operator of the same thread called."""
-    until: dict[object, float] = {}
-    operators = [event for event in events if event.get("cat") in _OPERATORS]
-    for event in sorted(operators, key=lambda event: (event["ts"], -event["dur"])):
-        thread = event["pid"], event["tid"]
-        if event["ts"] >= until.get(thread, float("-inf")):
-            until[thread] = event["ts"] + event["dur"]
-            yield event
-
-
-def _launched(it: Range) -> float:
-    return it.launched
+    return as_launched(found)
 
 
 def _seconds(event: Mapping[str, Any]) -> float:

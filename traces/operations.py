@@ -31,6 +31,25 @@ class Cause(StrEnum):
     DISPATCH = "dispatch"
 
 
+class Share(StrEnum):
+    """What a rank's step consists of, in the words of those who ask how much is bubble."""
+
+    COMPUTE = "compute"
+    BUBBLE = "bubble"
+    COMMUNICATION = "exposed communication"
+    OTHER = "optimizer, peers and dispatch"
+
+
+SHARES = {
+    Share.BUBBLE: {Cause.WARM_UP, Cause.DRAIN, Cause.OTHER_RANK, Cause.IMBALANCE},
+    Share.COMMUNICATION: {
+        Cause.TRANSFER, Cause.GATHER, Cause.REDUCTION, Cause.TENSOR, Cause.CONTEXT, Cause.EXPERT,
+    },
+    Share.OTHER: {Cause.BUFFER, Cause.OPTIMIZER, Cause.REPLICAS, Cause.DISPATCH},
+}  # fmt: skip
+"""Which idle time is what; each cause is in one of them."""
+
+
 class Tone(NamedTuple):
     """A hue in degrees, a saturation, and the lightness of first and last micro-batch."""
 
@@ -41,7 +60,10 @@ class Tone(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """How an operation is written: around its label, behind it, and in place of it."""
+    """How an operation is written: around its label, behind it, and in place of it.
+
+    In place of it, by turns: two characters for even and odd micro-batches, or one for all.
+    """
 
     before: str
     padding: str
@@ -64,10 +86,10 @@ class Traced:
 TRACED = Table(
     "look",
     {
-        Operation.FORWARD: Traced(Tone(214, 0.68, 0.40, 0.76), Mark("", "-", " ", "-")),
-        Operation.BACKWARD: Traced(Tone(28, 0.86, 0.42, 0.74), Mark("[", " ", "]", "=")),
-        Operation.BACKWARD_INPUT: Traced(Tone(28, 0.86, 0.42, 0.74), Mark("[", " ", "]", "=")),
-        Operation.BACKWARD_WEIGHT: Traced(Tone(152, 0.42, 0.34, 0.68), Mark("{", " ", "}", "~")),
+        Operation.FORWARD: Traced(Tone(214, 0.68, 0.40, 0.76), Mark("", "-", " ", "-_")),
+        Operation.BACKWARD: Traced(Tone(28, 0.86, 0.42, 0.74), Mark("[", " ", "]", "=:")),
+        Operation.BACKWARD_INPUT: Traced(Tone(28, 0.86, 0.42, 0.74), Mark("[", " ", "]", "=:")),
+        Operation.BACKWARD_WEIGHT: Traced(Tone(152, 0.42, 0.34, 0.68), Mark("{", " ", "}", "~,")),
         Operation.TRANSFER_ACTIVATIONS: Traced(
             Tone(200, 0.28, 0.58, 0.80), Mark(">", "-", " ", ">"), Cause.TRANSFER
         ),

@@ -1,17 +1,20 @@
-"""Forward and backward passes, and receives, found in what the profiler saw of a rank.
+"""Forward and backward passes, and receives, found in what a profiler saw of a rank.
 
 Known names:
 
 - torch.distributed.pipelining names actions as `PP:2F1` (stage, letter, micro-batch), and GPipe's
   passes `Forward 1` and `Backward 1`.
-- Megatron-LM's schedules call `forward_step` and `backward_step`, which a profile with stacks has.
+- Megatron-LM's schedules call `forward_step` and `backward_step`, which a profile with stacks has,
+  and one of Nsight Systems that traces these functions.
+- Zero bubble's runtime names ranges `F3.1.0` (micro-batch, chunk, slice of the sequence). `B3` is
+  the gradient of the input where there is a `W3`, and else all of the backward pass.
 
 Where nothing is named (as by PyTorch's 1F1B), passes are runs of operators: one ends where the
 rank communicates, or where forward and backward meet. What autograd runs is backward; forward are
 the operators that autograd comes back to.
 
-A range is open while a pass waits for what it receives. So a pass lasts from the first to the last
-operator (or kernel) that computes and began in its range.
+A range is open while a pass waits for what it receives; so a pass is what is left of its range
+without that wait, or the kernels that were launched in it.
 """
 
 from __future__ import annotations
@@ -25,11 +28,14 @@ from typing import NamedTuple
 
 from bfpp.schedules.operations import OPERATIONS, Operation
 from bfpp.schedules.torch_format import MalformedOrders, steps_of
-from bfpp.traces.kineto import COMMUNICATES, Range, Recorded, within
+from bfpp.traces.recorded import COMMUNICATES, Range, Recorded, within
 
 
 class Pass(NamedTuple):
-    """A pass that a thread of the host ran; its stage and micro-batch, where its name says so."""
+    """A pass that a thread of the host ran; its stage and micro-batch, where its name says so.
+
+    Or else its chunk: which one of its rank's stages it is of.
+    """
 
     operation: Operation
     stage: int | None
@@ -37,6 +43,7 @@ class Pass(NamedTuple):
     thread: object
     start: float
     end: float
+    chunk: int | None = None
 
 
 class Receive(NamedTuple):
@@ -68,34 +75,40 @@ class Recognised:
 _ACTION = "PP:"
 _AUTOGRAD = "autograd::engine::evaluate_function"
 _NUMBERED = re.compile(r"(Forward|Backward) (\d+)")
-_FUNCTION = re.compile(r"(?:.*: )?(forward|backward)_step")
+_FUNCTION = re.compile(r"(?:.*[:.] ?)?(forward|backward)_step")
+_CHUNKED = re.compile(r"([FBW])(\d+)(?:\.(\d+)(?:\.0)?)?")
 _RECEIVE = re.compile(r"PP:(\d+)RECV_([FB])(\d+)")
 _RECEIVING = re.compile(r"gloo:recv|nccl:recv")
 _UPDATE = re.compile(r"Optimizer\.step#")
-_KNOWN = re.compile(r"PP:|gloo:|nccl:|Optimizer\.|ProfilerStep#|(Forward|Backward) \d")
-"""How names begin that have a meaning: torch's own, whether a timeline has a place for them."""
+_KNOWN = re.compile(
+    r"PP:|gloo:|nccl|Optimizer\.|ProfilerStep#|(Forward|Backward) \d"
+    r"|[FBW]\d+(\.\d+)*$|(.*[:.] ?)?(forward|backward)_step$"
+)
+"""Names that have a meaning, whether a timeline has a place for them."""
 
 _ARRIVES = {"F": (Operation.TRANSFER_ACTIVATIONS, -1), "B": (Operation.TRANSFER_GRADIENTS, +1)}
 """What a stage receives, and how many stages on its sender is."""
 
 
 _KINDS = {"forward": Operation.FORWARD, "backward": Operation.BACKWARD}
+_LETTERS = {"F": Operation.FORWARD, "B": Operation.BACKWARD, "W": Operation.BACKWARD_WEIGHT}
 
 
 def recognised(seen: Recorded) -> Recognised:
     """What a rank did."""
     spans = chain(seen.annotations, seen.functions)
     named = list(_outermost(it for span in spans for it in _named_so(seen, span)))
-    passes = [_computing(seen, it) for it in named or _by_operators(seen)]
     kernels = [it for it in seen.kernels if "SendRecv" in it.name]
     received = kernels or [it for it in seen.annotations if _RECEIVING.match(it.name)]
+    found = _halved(named) or list(_by_operators(seen))
+    passes = [_computing(seen, it, received) for it in found]
     updates = [it for it in seen.annotations if _UPDATE.match(it.name)]
     return Recognised(
         passes=sorted(passes, key=lambda it: it.start),
         are_named=bool(named),
         receives=list(_receives(seen, received)),
         received=received,
-        update=updates[-1] if updates else None,
+        update=_on_device(seen, updates[-1]) if updates else None,
         unknown=[it.name for it in seen.annotations if not _KNOWN.match(it.name)],
     )
 
@@ -108,6 +121,10 @@ def _named_so(seen: Recorded, span: Range) -> list[Pass]:
         ]
     if found := _FUNCTION.fullmatch(span.name):
         return [Pass(_KINDS[found[1]], None, None, span.thread, span.start, span.end)]
+    if found := _CHUNKED.fullmatch(span.name):
+        microbatch, chunk = int(found[2]), int(found[3] or 0)
+        times = span.start, span.end
+        return [Pass(_LETTERS[found[1]], None, microbatch, span.thread, *times, chunk)]
     if not span.name.startswith(_ACTION):
         return []
     try:
@@ -120,6 +137,21 @@ def _named_so(seen: Recorded, span: Range) -> list[Pass]:
     return [
         Pass(OPERATIONS[operation], stage, microbatch, span.thread, *times)
         for (operation, stage, microbatch, _), times in zip(steps, parts, strict=False)
+    ]
+
+
+def _halved(passes: Sequence[Pass]) -> list[Pass]:
+    """Of chunks, the backward passes that have a second half are first halves."""
+    halves = {
+        (it.microbatch, it.chunk) for it in passes if it.operation == Operation.BACKWARD_WEIGHT
+    }
+    return [
+        it._replace(operation=Operation.BACKWARD_INPUT)
+        if it.operation == Operation.BACKWARD
+        and it.chunk is not None
+        and (it.microbatch, it.chunk) in halves
+        else it
+        for it in passes
     ]
 
 
@@ -157,17 +189,34 @@ def _kind(seen: Recorded, operator: Range) -> str:
     return "forward" if is_kept else ""
 
 
-def _computing(seen: Recorded, it: Pass) -> Pass:
-    """The pass from its first to its last computing part; a half may have none, after its wait.
+def _computing(seen: Recorded, it: Pass, received: Sequence[Range]) -> Pass:
+    """The pass without its wait; a half may have nothing else, and lasts no time.
 
-    As its range is, where the profiler was told to look at names alone.
+    On a device, from its first to its last kernel. On the host, what Python does around the
+    operators is part of the pass, but not what comes before its receive has ended, nor
+    communication before its first or after its last operator.
     """
     if not seen.work:
-        return it
-    parts = _begun(seen, seen.work, Range("", it.thread, it.start, it.start, it.end))
+        return it  # the profiler was told to look at names alone
+    span = Range("", it.thread, it.start, it.start, it.end)
+    parts = _begun(seen, seen.work, span)
     if not parts:
         return it._replace(start=it.end)
-    return it._replace(start=min(it.start for it in parts), end=max(it.end for it in parts))
+    first, last = min(part.start for part in parts), max(part.end for part in parts)
+    if seen.kernels:
+        return it._replace(start=first, end=last)
+    beside = [part for part in _begun(seen, seen.operators, span) if part not in set(parts)]
+    before = [each.end for each in (*received, *beside) if it.start < each.end <= first]
+    after = [each.start for each in beside if each.start >= last]
+    return it._replace(start=max([it.start, *before]), end=min([it.end, *after]))
+
+
+def _on_device(seen: Recorded, span: Range) -> Range:
+    """From the first to the last kernel that was launched in a range; itself without any."""
+    kernels = within(seen.kernels, span)
+    if not kernels:
+        return span
+    return span._replace(start=min(it.start for it in kernels), end=max(it.end for it in kernels))
 
 
 def _begun(seen: Recorded, ranges: Sequence[Range], span: Range) -> Sequence[Range]:

@@ -50,19 +50,26 @@ ROW_GAP, RANK_GAP, PANEL_GAP, AXIS_GAP, BEFORE_ROW = 1.0, 3.0, 12.0, 5.0, 6.0
 LEAST_DISTANCE, MIDDLE = 3.0, 0.36
 LETTERS = (8.5, 6.0, 5.0)
 SWATCH, LINE = 16.5, 13.0
+TICK, MOST_TICKS = 30.0, 10
+"""User units that a tick and its number have for themselves, at least."""
 NUMBERS, UNITS = "numbers: micro-batch", "; of gathers and reductions, unit"
 GRID, SEAM = "#dfe3e8", "#ffffff"
 
 
-def write_svg(panels: Sequence[Panel], path: Path | str) -> None:
-    """Write `svg(panels)` to a file."""
-    Path(path).write_text(svg(panels), encoding="utf-8", newline="\n")
+def write_svg(panels: Sequence[Panel], path: Path | str, points: float | None = None) -> None:
+    """Write `svg(panels, points)` to a file."""
+    Path(path).write_text(svg(panels, points), encoding="utf-8", newline="\n")
 
 
-def svg(panels: Sequence[Panel]) -> str:
-    """The panels below each other to one time scale, with a time axis and a legend."""
+def svg(panels: Sequence[Panel], points: float | None = None) -> str:
+    """The panels below each other to one time scale, with a time axis and a legend.
+
+    Given a width in points (1/72 inch), it is that of the print, and letters have 5 points at least
+    and 7.5 beside the tasks: time is drawn as narrow as that asks for, letters are not. Without, a
+    user unit is a pixel.
+    """
     drawings = [_Drawing(panel, drawn_rows(panel.timeline, panel.streams)) for panel in panels]
-    frame = _frame(drawings)
+    frame = _frame(drawings, points or WIDTH)
     body, y = [], EDGE
     for drawing in drawings:
         elements, y = _panel(drawing, frame, y)
@@ -71,7 +78,8 @@ def svg(panels: Sequence[Panel]) -> str:
     axis, y = _axis(frame, y - PANEL_GAP + AXIS_GAP)
     legend, y = _legend(drawings, frame, y)
     title = "; ".join(panel.title for panel in panels) or "no schedules"
-    return document(WIDTH, y + EDGE, title, [*body, *axis, *legend])
+    elements = [*body, *axis, *legend]
+    return document(frame.width, y + EDGE, title, elements, "pt" if points else "")
 
 
 class _Drawing(NamedTuple):
@@ -89,23 +97,24 @@ class _Frame(NamedTuple):
     left: float
     seconds: float
     row: float
+    width: float
 
     @property
     def right(self) -> float:
-        return WIDTH - EDGE
+        return self.width - EDGE
 
     @property
     def scale(self) -> float:
         return (self.right - self.left) / (self.seconds or 1.0)
 
 
-def _frame(drawings: Sequence[_Drawing]) -> _Frame:
+def _frame(drawings: Sequence[_Drawing], width: float) -> _Frame:
     named = [_row_name(row, drawing) for drawing in drawings for row in drawing.rows]
     margin = max(text_width(name, SMALL) for name in ["time (ms)", *named])
     seconds = max((drawing.panel.timeline.step_time for drawing in drawings), default=0.0)
     most = max((sum(map(_relative_height, drawing.rows)) for drawing in drawings), default=0.0)
     row = min(max(MOST_ROWS_HEIGHT / most, LEAST_ROW), ROW) if most else ROW
-    return _Frame(EDGE + margin + BEFORE_ROW, seconds, row)
+    return _Frame(EDGE + margin + BEFORE_ROW, seconds, row, width)
 
 
 def _relative_height(row: Row) -> float:
@@ -220,7 +229,8 @@ def _label_size(longest: str, width: float, height: float) -> float:
 
 def _axis(frame: _Frame, top: float) -> tuple[list[str], float]:
     """A line with ticks, as long as the longest panel, and the y at which it ends."""
-    axis = time_axis(frame.seconds)
+    room = int((frame.right - frame.left) / TICK)
+    axis = time_axis(frame.seconds, min(max(room, 1), MOST_TICKS))
     ticks = [frame.left + seconds * frame.scale for seconds in axis.tick_seconds]
     line = f"M{number(frame.left)} {number(top)}H{number(frame.right)}"
     baseline = top + 4 + SMALL

@@ -99,16 +99,16 @@ def stroked(pieces: Sequence[str], colour: str, width: float, **attributes: str)
     )
 
 
-def document(width: float, height: float, title: str, body: Iterable[str]) -> str:
-    """A whole SVG file, white behind; a user unit is a CSS pixel."""
-    size = f'width="{number(width)}" height="{number(height)}"'
+def document(width: float, height: float, title: str, body: Iterable[str], unit: str = "") -> str:
+    """A whole SVG file, white behind; a user unit is a CSS pixel, or what `unit` says."""
+    size = f'width="{number(width)}{unit}" height="{number(height)}{unit}"'
     view = f'viewBox="0 0 {number(width)} {number(height)}"'
     return "\n".join(
         [
             f'<svg xmlns="{NAMESPACE}" {size} {view} role="img" font-family="{FONTS}">',
             "<!-- generator: bfpp -->",
             f"<title>{escaped(title)}</title>",
-            f'<rect {size} fill="#ffffff"/>',
+            f'<rect width="{number(width)}" height="{number(height)}" fill="#ffffff"/>',
             *body,
             "</svg>\n",
         ]

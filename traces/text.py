@@ -4,7 +4,8 @@ Where all times are whole numbers of one unit and the width allows, every unit
 is the same number of characters, so that the grid is exact and reads like the
 ones drawn by hand. A forward pass is its micro-batch, a backward pass has
 brackets around it, and a task too short for its label is a mark for each
-character that it takes. Two ranks, three micro-batches, GPipe:
+character that it takes, which tells even micro-batches from odd ones. Two
+ranks, three micro-batches, GPipe:
 
     rank 0  compute | 0 1 2             [0 ][1 ][2 ]
     rank 1  compute |   0 1 2 [0 ][1 ][2 ]
@@ -74,7 +75,9 @@ def text(
         f"{title:{margin - len(BAR)}}{BAR}" + _line(timeline, row, scale, colour)
         for title, row in zip(titles, drawn, strict=True)
     ]
-    below = [_axis(scale, available), *_key(timeline.graph, drawn, available)]
+    is_crowded = any(_is_crowded(timeline, row, scale) for row in drawn)
+    key = _key(timeline.graph, drawn, available, is_crowded)
+    below = [_axis(scale, available), *key]
     lines += [" " * margin + line for line in below]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -156,15 +159,30 @@ def _cell(task: Task, characters: int) -> str:
         return mark.before + name.ljust(room, mark.padding) + mark.after
     if len(name) == characters == 1 and not mark.before:
         return name
-    return (name if len(name) < characters else "").ljust(characters, mark.unlabelled)
+    in_place = mark.unlabelled[task.microbatch % len(mark.unlabelled)]
+    return (name if len(name) < characters else "").ljust(characters, in_place)
 
 
-def _key(graph: TaskGraph, drawn: Sequence[Row], available: int) -> list[str]:
-    """What each mark stands for, in lines that break between two marks."""
-    explained = (
-        _explained(operation, operation.called(graph.communication)).replace(" ", UNBROKEN)
-        for operation in drawn_operations(graph, drawn)
+def _is_crowded(timeline: Timeline, row: Row, scale: Scale) -> bool:
+    """Whether some micro-batch of a row has no room for its number."""
+    return any(
+        label(task) and label(task) not in _cell(task, last - first)
+        for number, first, last in _spans(timeline, row, scale)
+        for task in (timeline.graph.task(number),)
     )
+
+
+def _key(graph: TaskGraph, drawn: Sequence[Row], available: int, is_crowded: bool) -> list[str]:
+    """What each mark stands for, in lines that break between two marks."""
+    operations = drawn_operations(graph, drawn)
+    told = [_explained(each, each.called(graph.communication)) for each in operations]
+    if is_crowded:
+        told += [
+            f"{' '.join(mark)} {operation.title}, no room"
+            for operation in operations
+            if len(mark := TRACED[operation].mark.unlabelled) > 1
+        ]
+    explained = (each.replace(" ", UNBROKEN) for each in told)
     lines = textwrap.wrap("   ".join(explained), available, break_long_words=False)
     return [line.replace(UNBROKEN, " ") for line in lines]
 

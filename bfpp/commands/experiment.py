@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from bfpp import options as shared
+from bfpp.elsewhere import FRAMEWORKS, elsewhere
 from bfpp.experiment_file import comments_for_others, experiment_text
 from bfpp.formats import EXPERIMENT
 from bfpp.outputs import add_force_argument, add_output
@@ -16,6 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp experiment`."""
     shared.add_schedule_argument(parser)
     shared.add_experiment_arguments(parser)
+    parser.add_argument(
+        "--format",
+        choices=["bfpp", *FRAMEWORKS],
+        default="bfpp",
+        help="print an experiment file, the command of Megatron-LM, or the settings of torchtitan, "
+        "with what these cannot say (default: bfpp)",
+    )
     add_output(parser, "--out", [EXPERIMENT], "write it to a file, which takes SCHEDULE's place")
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -28,10 +36,13 @@ def run(options: argparse.Namespace) -> int:
     text = experiment_text(experiment)
     if experiment.physical:
         text += comments_for_others(experiment)
-    if options.json:
+    there = None if options.format == "bfpp" else elsewhere(experiment, options.format)
+    if options.json and there:
+        print_json({**experiment.record, options.format: there._asdict()})
+    elif options.json:
         print_json(experiment.record)
     else:
-        sys.stdout.write(text)
+        sys.stdout.write(str(there) if there else text)
     if options.out:
         with options.out.written() as path:
             path.write_text(text, encoding="utf-8")

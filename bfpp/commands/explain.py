@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from pathlib import Path
 
 from bfpp import options as shared
 from bfpp.errors import one_line
 from bfpp.explanation import Explanation
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.parser import Parser
-from bfpp.predictions import predict, print_cautions
-from bfpp.results import NOISE, print_json, print_table
+from bfpp.predictions import Prediction, predict, print_cautions
+from bfpp.results import NOISE, RANKS_SHOWN, print_json, print_table
+from bfpp.saved import Saved, is_timeline_file, load
 from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.costs import CostModel
+from bfpp.sim.engines import simulate
 from bfpp.sim.parameters import changed, parse_change
-from bfpp.tables import print_idle
+from bfpp.tables import print_idle, print_shares
 from bfpp.traces.time_axis import in_words
 
 SENSITIVITIES_SHOWN = 12
@@ -25,7 +29,7 @@ NOT_AGAINST = {"-h", "--help", "--json", "--set", "--against"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp explain`."""
-    shared.add_schedule_argument(parser)
+    shared.add_schedule_argument(parser, "a saved timeline (*.json, *.json.gz), as it ran")
     shared.add_experiment_arguments(parser)
     shared.add_engine_argument(parser)
     group = parser.add_argument_group("comparisons, each explained cause by cause")
@@ -43,13 +47,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar='"OPTIONS"',
-        help='what if these options were given too, such as "--loops 8" or "gpipe --loops 1"',
+        help='what if these options were given too, such as "--loops 8" or "gpipe --loops 1"; '
+        "beside a saved timeline, another one",
     )
     shared.add_json_argument(parser)
 
 
+Cases = dict[str, tuple[Explanation, Explanation]]
+"""What is compared, and with what."""
+
+
 def run(options: argparse.Namespace) -> int:
-    """Explain one configuration, and how each other one differs from it."""
+    """Explain one configuration or timeline, and how each other one differs from it."""
+    is_saved = is_timeline_file(options.schedule)
+    base, cases, assumed = _saved(options) if is_saved else _predicted(options)
+    if options.json:
+        told = [{"case": text, **one.difference(other)} for text, (one, other) in cases.items()]
+        print_json(with_assumptions({**base.record(), "what_if": told}, assumed))
+    else:
+        _print(base)
+        for text, (one, other) in cases.items():
+            _print_difference(text, one, other)
+    return 0
+
+
+def _predicted(options: argparse.Namespace) -> tuple[Explanation, Cases, list[str]]:
+    """The experiment's prediction, and its cases."""
     experiment = shared.experiment(options)
     assumed = assumptions(options)
     compared = []
@@ -63,17 +86,30 @@ def run(options: argparse.Namespace) -> int:
         if words.model != options.model:
             assumed += assumptions(words)
     base = Explanation(predict(experiment, options.engine))
-    others = {
-        text: Explanation(predict(case, options.engine, costs)) for text, case, costs in compared
+    cases = {
+        text: (base, Explanation(predict(case, options.engine, costs)))
+        for text, case, costs in compared
     }
-    if options.json:
-        cases = [{"case": text, **base.difference(other)} for text, other in others.items()]
-        print_json(with_assumptions({**base.record(), "what_if": cases}, assumed))
-    else:
-        _print(base)
-        for text, other in others.items():
-            _print_difference(text, base, other)
-    return 0
+    return base, cases, assumed
+
+
+def _saved(options: argparse.Namespace) -> tuple[Explanation, Cases, list[str]]:
+    """The timeline, and its replays with other costs, beside the one with its own."""
+    if given := shared.given(options):
+        raise InvalidConfiguration(min(given), "a saved timeline is as it ran; --set changes it")
+    saved = Saved(load(Path(options.schedule), "SCHEDULE"))
+    base = Explanation(saved)
+
+    def replayed(costs: CostModel) -> Explanation:
+        return Explanation(Saved(simulate(saved.timeline.graph, costs, options.engine)))
+
+    cases: Cases = {}
+    for text in options.set:
+        costs = changed(saved.costs, parse_change(text))
+        cases[text] = replayed(saved.costs), replayed(costs)
+    for text in options.against:
+        cases[text] = base, Explanation(Saved(load(Path(text), "--against")))
+    return base, cases, []
 
 
 def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
@@ -99,11 +135,17 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
 
 def _print(explained: Explanation) -> None:
     result = explained.result
+    if isinstance(result, Saved):
+        print_table("Where it is from", ("", ""), result.origins)
     print_table(result.title, ("", ""), result.highlights())
-    print_cautions([result])
-    print_idle(explained.idle)
+    if isinstance(result, Prediction):
+        print_cautions([result])
     if not explained.step_time:
         return
+    print_shares(explained.causes.shares)
+    print_idle(explained.idle)
+    if result.timeline.is_measured:
+        _print_paces(explained)
     print_table(
         "The critical path, by operation",
         ("operation", "tasks", "seconds", "share"),
@@ -142,6 +184,24 @@ def _print(explained: Explanation) -> None:
                 f"{each.seconds_per_percent / explained.step_time:+.3%}",
             )
             for each in strongest
+        ],
+    )
+
+
+def _print_paces(explained: Explanation) -> None:
+    """Who is slow, the slowest first."""
+    slowest = sorted(explained.paces, key=lambda pace: -pace.excess)[:RANKS_SHOWN]
+    print_table(
+        "Who is slow: passes beside the median rank's, and what the step would gain",
+        ("rank", "passes take", "step would be"),
+        [
+            (
+                str(pace.rank),
+                f"{pace.excess:+.1%}",
+                f"{explained.result.in_words(pace.gain)} shorter ({pace.gain / step:.1%})",
+            )
+            for step in (explained.step_time,)
+            for pace in slowest
         ],
     )
 

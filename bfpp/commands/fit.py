@@ -19,13 +19,14 @@ from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.sim.fit import Fit, Numbers, fit, fits, profile_text
 from bfpp.sim.fit import Progress as Tell
-from bfpp.sim.validation import Measurement, read_measurements
+from bfpp.sim.validation import COLUMNS_IN_WORDS, Measurement, read_measurements
 
 COLUMNS = ("constant", "value", "standard error", "unit", "determined")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp fit`."""
+    parser.epilog = COLUMNS_IN_WORDS
     parser.add_argument(
         "table", type=Path, metavar="TABLE.csv", help="measured configurations, one a row"
     )

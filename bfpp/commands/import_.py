@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bfpp import formats
 from bfpp import options as shared
@@ -17,9 +17,12 @@ from bfpp.schedules.reading import read_file
 from bfpp.schedules.steps import Order
 from bfpp.schedules.torch_format import read_orders
 from bfpp.tables import print_result
+from bfpp.traces.chakra import is_chakra, read_chakra
 from bfpp.traces.imported import imported
-from bfpp.traces.kineto import Recorded, recorded
+from bfpp.traces.kineto import recorded
+from bfpp.traces.nsight import is_nsight, recorded_processes
 from bfpp.traces.perfetto_reading import is_ours, read_perfetto
+from bfpp.traces.recorded import Recorded
 from bfpp.traces.text_files import parsed
 from bfpp.traces.timeline import Timeline
 from bfpp.traces.timeline_file import save_timeline
@@ -33,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="TRACE",
         help="what torch.profiler exported, one file a rank in the order of the pipeline (or as "
-        "the files' distributedInfo says), or one file of --perfetto; compressed or not",
+        "the files' distributedInfo says); what nsys export --type sqlite made of one rank or "
+        "several; one file of --perfetto, compressed or not; or those of --chakra",
     )
     parser.add_argument(
         "--orders",
@@ -73,24 +77,28 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _timeline(options: argparse.Namespace) -> Timeline:
-    traces = [_read(path) for path in options.traces]
-    if any(map(is_ours, traces)):
-        if len(traces) > 1 or options.orders or options.step is not None:
-            raise InvalidInput("TRACE: a trace of --perfetto has all ranks, orders and one step")
-        with blaming("TRACE"):
-            return read_perfetto(traces[0])
-    seen = [_recorded(*each) for each in zip(options.traces, traces, strict=True)]
-    return imported(seen, _orders(options.orders), options.step)
+    traces = [each for path in options.traces if not is_chakra(path) for each in _read(path)]
+    if files := [path for path in options.traces if is_chakra(path)]:
+        with blaming(f"TRACE: {files[0]}"):
+            traces.append(read_chakra([read_file(path) for path in files]))
+    ours = [each for each in traces if isinstance(each, Timeline)]
+    if not ours:
+        seen = [each for each in traces if isinstance(each, Recorded)]
+        return imported(seen, _orders(options.orders), options.step)
+    if len(traces) > 1 or options.orders or options.step is not None:
+        raise InvalidInput(
+            "TRACE: a trace of --perfetto, as those of --chakra, has all ranks, orders and one step"
+        )
+    return ours[0]
 
 
-def _recorded(path: Path, trace: object) -> Recorded:
+def _read(path: Path) -> Sequence[Recorded | Timeline]:
+    """What a file holds: a process or several, or a timeline of ours."""
     with blaming(f"TRACE: {path}"):
-        return recorded(trace)
-
-
-def _read(path: Path) -> Any:
-    with blaming(f"TRACE: {path}"):
-        return parsed(read_file(path))
+        if is_nsight(path):
+            return recorded_processes(path)
+        trace = parsed(read_file(path))
+        return [read_perfetto(trace) if is_ours(trace) else recorded(trace)]
 
 
 def _orders(path: Path | None) -> list[Order] | None:

@@ -6,21 +6,28 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bfpp import options as shared
+from bfpp.deciding import cost, print_decision, record_of
 from bfpp.errors import blaming
 from bfpp.experiment_file import experiment_text
+from bfpp.fixing import parse_fixed
 from bfpp.formats import EXPERIMENT, JOURNAL
 from bfpp.found import WRITERS, Journal, require_package, write_table
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.predictions import shortage
 from bfpp.results import print_json, print_table
-from bfpp.schedules import Communication, Configuration
+from bfpp.schedules import Communication, Configuration, InvalidInput
 from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
-from bfpp.sim.experiment import OPTIONS, Experiment, experiment_of
+from bfpp.sim.decision import decision, without_duplicates
+from bfpp.sim.evaluation import evaluation_of
+from bfpp.sim.experiment import DEFAULTS, OPTIONS, Experiment, experiment_of
+from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
+from bfpp.sim.pruning import TOO_LARGE
 from bfpp.sim.search import Outcome, Problem, in_order, nearest, pareto, ranked
 
 SHOWN = 15
@@ -36,10 +43,9 @@ class Tried(NamedTuple):
     seconds: float
 
     def __str__(self) -> str:
-        left_out = "".join(f"; {count:,} {why}" for why, count in self.excluded.items())
         simulated = self.all - self.excluded.total()
-        told = f"{simulated:,} simulated of " if left_out else ""
-        return f"{told}{self.all:,} configurations fit ({self.seconds:.1f} s){left_out}"
+        told = f"{simulated:,} simulated of " if self.excluded else ""
+        return f"{told}{self.all:,} configurations fit ({self.seconds:.1f} s)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +65,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="find the K best, and those that none faster undercuts in memory; what cannot be one "
         "of them is not simulated (default: simulate all)",
     )
+    parser.add_argument(
+        "--objective",
+        choices=list(Objective),
+        default=Objective.THROUGHPUT,
+        help="what is best: most samples a second, least memory, fewest GPU-hours a token, or the "
+        "shortest step that most draws of costs with jitter allow (default: throughput)",
+    )
+    for name, kind, purpose in (
+        (
+            "deviation",
+            shared.seconds,
+            "standard deviation of ranks' and of tasks' costs, as a share",
+        ),
+        ("quantile", shared.seconds, "share of draws in which a step takes no longer"),
+        ("draws", shared.whole_number, "draws of costs"),
+        ("seed", shared.whole_number, "seed of the generator that draws"),
+    ):
+        default = getattr(USUAL_JITTER, name)
+        parser.add_argument(
+            f"--jitter-{name}",
+            type=kind,
+            default=default,
+            metavar="X" if kind is shared.seconds else "N",
+            help=f"robustness: {purpose} (default: {default})",
+        )
+    parser.add_argument(
+        "--price", type=shared.seconds, metavar="P", help="price of a GPU-hour, in any currency"
+    )
     add_output(parser, "--best", [EXPERIMENT], "write the best as an experiment file")
     add_output(parser, "--out", list(WRITERS), "write all results to FILE.csv or FILE.parquet")
     add_force_argument(parser)
@@ -70,7 +104,9 @@ def run(options: argparse.Namespace) -> int:
     begun = time.monotonic()
     if options.out:
         require_package(options.out)
-    problem = problem_of(options)
+    problem = replace(
+        problem_of(options), objective=Objective(options.objective), jitter=_jitter(options)
+    )
     chosen = set(chosen_configurations(problem))
     with blaming("--journal"):
         journal = Journal(options.journal and options.journal.place, problem)
@@ -99,31 +135,63 @@ def _report(
     options: argparse.Namespace,
     assumed: Sequence[str],
 ) -> None:
-    best_first = ranked(outcomes)
-    front = {outcome.configuration for outcome in pareto(best_first)}
+    best_first = ranked(outcomes, problem.objective)
+    front = {outcome.configuration for outcome in pareto(ranked(outcomes))}
+    once = without_duplicates(best_first)
+    decided = decision(evaluation_of(problem), once)
     if options.json:
-        rows = [{**each.record, "pareto": each.configuration in front} for each in best_first]
+        rows = [
+            {
+                **each.record,
+                "pareto": each.configuration in front,
+                **cost(each, options.price),
+            }
+            for each in best_first
+        ]
         missed = {"nearest": nearest(outcomes).record} if outcomes and not rows else {}
         counts = {"tried": tried.all, "simulated": len(outcomes), "excluded": tried.excluded}
+        counts["merged"] = len(best_first) - len(once)
         record = {"configurations": rows, **counts, "seconds": tried.seconds, **missed}
+        if decided:
+            record["decision"] = record_of(decided)
         print_json(with_assumptions(record, assumed))
     else:
-        _print(problem, outcomes, best_first, front, tried)
+        _print(problem, outcomes, once, front, tried)
+        if decided:
+            left_out = {
+                **tried.excluded,
+                f"{TOO_LARGE}, once simulated": len(outcomes) - len(best_first),
+                "is another by another name": len(best_first) - len(once),
+            }
+            best = _experiment(decided.winner, problem, options)
+            print_decision(decided, left_out, best, cost(decided.winner, options.price))
     if options.best and best_first:
-        best = experiment_text(_experiment(best_first[0], options))
+        text = experiment_text(_experiment(best_first[0], problem, options))
         with options.best.written() as path:
-            path.write_text(best, encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
     if options.out:
         kept = [*best_first, *(each for each in outcomes if not each.fits)]
         write_table(options.out, kept, front)
 
 
-def _experiment(best: Outcome, options: argparse.Namespace) -> Experiment:
+def _experiment(best: Outcome, problem: Problem, options: argparse.Namespace) -> Experiment:
     """The experiment that predicts a configuration as the search did."""
     named = ("model", "seq_length", "cluster", "constants")
     values = best.record | {name: getattr(options, name) for name in named}
+    values |= dict(problem.fixed) | parse_fixed(options.fix).of_model
     known = ("schedule", *OPTIONS, *best.configuration.schedule.parameters)
-    return experiment_of({name: values[name] for name in known if values.get(name) is not None})
+    given = {name: values[name] for name in known if values.get(name) is not None}
+    if isinstance(given.get("units_per_stage"), tuple):
+        del given["units_per_stage"]  # uneven stages have a unit for each layer by themselves
+    return experiment_of({name: each for name, each in given.items() if each != DEFAULTS.get(name)})
+
+
+def _jitter(options: argparse.Namespace) -> Jitter:
+    """How costs vary, where robustness is sought."""
+    given = Jitter(**{name: getattr(options, f"jitter_{name}") for name in Jitter._fields})
+    if not 0 <= given.quantile <= 1:
+        raise InvalidInput(f"--jitter-quantile: must be from 0 to 1, not {given.quantile:g}")
+    return given
 
 
 def _print(
@@ -135,7 +203,7 @@ def _print(
 ) -> None:
     title = (
         f"{problem.model.name} on {problem.gpus} GPUs of {problem.cluster.name}: "
-        f"{len(best_first):,} of {tried}. "
+        f"{sum(outcome.fits for outcome in outcomes):,} of {tried}. "
         "Tflop/s per GPU; GB on the largest rank; * none is faster with less memory"
     )
     shown = list(best_first[:SHOWN])

@@ -14,6 +14,7 @@ from bfpp.results import print_json, print_table
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.published import sources, table_path
 from bfpp.sim.validation import (
+    COLUMNS_IN_WORDS,
     Comparison,
     compare,
     coverage,
@@ -30,6 +31,7 @@ COLUMNS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp validate`."""
+    parser.epilog = COLUMNS_IN_WORDS
     parser.add_argument(
         "table",
         type=table_path,

@@ -48,8 +48,8 @@ def _by_size(found: dict[str, list[Training]]) -> list[list[tuple[str, Training]
 def _chart(panel: Panel, found: dict[str, list[Training]]) -> Chart:
     return Chart(
         f"({panel.letter}) {panel.title} (B_crit {panel.critical_batch:g})",
-        "training time (days)",
-        "cost (1,000 GPU-days)",
+        "training time (days, logarithmic)",
+        "cost (1,000 GPU-days, logarithmic)",
         [
             Series(name, [one.days for one in each], [one.gpu_days / 1e3 for one in each])
             for name, each in found.items()

@@ -120,8 +120,7 @@ class DistributedBackend:
         """An all-gather in place."""
         (worker,) = workers
         buffer, state = worker.weights_of(task), worker.state_of(task)
-        own = state.part(buffer)
-        own.copy_(state.weights.detach())
+        own = state.write(buffer)
         if len(self.members) > 1:
             dist.all_gather_single(buffer, own, self.copies)
 

@@ -49,8 +49,7 @@ class LocalBackend:
         for worker in workers:
             buffer = worker.weights_of(task)
             for other in workers:
-                state = other.state_of(task)
-                state.part(buffer).copy_(state.weights.detach())
+                other.state_of(task).write(buffer)
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """A sum in the first one's buffer, in the order of all; or in a copy of it."""

@@ -13,7 +13,7 @@ from bfpp.executor.backends.protocol import Backend, MakeWorker
 from bfpp.executor.job import Job
 from bfpp.executor.lanes import Device, Streams, Threads
 from bfpp.executor.plan import Plan
-from bfpp.executor.processes import Place, join, measure_offset, use_cores
+from bfpp.executor.processes import Place, cores, join, measure_offset, use_cores
 from bfpp.executor.settings import BackendName
 from bfpp.executor.sleeping import SleepingWorker
 from bfpp.executor.worker import Worker
@@ -42,7 +42,9 @@ def _maker(job: Job) -> MakeWorker:
 def _local(plan: Plan, job: Job, place: Place) -> Backend:
     del place
     use_cores(job.workers)
-    device: Device = Streams(job.local_device()) if job.uses_gpu else Threads()
+    # Nothing blocks there but the cores, unless passes sleep.
+    threads = None if job.sleeps else cores()
+    device: Device = Streams(job.local_device()) if job.uses_gpu else Threads(threads)
     return LocalBackend(plan, device, _maker(job))
 
 

@@ -5,7 +5,7 @@ from bfpp.executor.processes.beats import Activity, Limits
 from bfpp.executor.processes.clock import ClockOffset, measure_offset
 from bfpp.executor.processes.environment import prepare
 from bfpp.executor.processes.launch import launch
-from bfpp.executor.processes.place import Place, join, use_cores
+from bfpp.executor.processes.place import Place, cores, join, use_cores
 from bfpp.executor.processes.stopping import STOPPED, Terminated
 from bfpp.executor.processes.verdict import RunFailed
 
@@ -18,6 +18,7 @@ __all__ = [
     "Place",
     "RunFailed",
     "Terminated",
+    "cores",
     "join",
     "launch",
     "measure_offset",

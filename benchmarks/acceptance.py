@@ -1,0 +1,160 @@
+"""Whether small language models learn alike in every precision, and as in a plain loop.
+
+A pipeline of two ranks on the demonstration's text, all in this process. The plain loop
+computes in the same precision, on the same batches; the curves in 16 bits are laid over the one
+in float32, too. And how far the gradients of many micro-batches in BF16 are from those in FP64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import mean
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.measure import Results
+from bfpp.executor.backends.local import LocalBackend
+from bfpp.executor.corpus import Text, default_text
+from bfpp.executor.lanes import Threads
+from bfpp.executor.model import Layer, Model, make
+from bfpp.executor.plan import Plan
+from bfpp.executor.reference import train_plainly
+from bfpp.executor.settings import LearningRates, Optimization, Precision
+from bfpp.executor.state import pieces_of
+from bfpp.executor.training import Report, Trainer
+from bfpp.executor.transformer import TransformerSizes, transformer
+from bfpp.schedules import Communication, Layout, Sharding, build_graph
+
+CONTEXT = 64
+LARGE = TransformerSizes(
+    layers=9, hidden=320, heads=8, kv_heads=4, context=CONTEXT, vocabulary=257, mlp=864, gated=True
+)
+SMALL = replace(LARGE, layers=5, hidden=128, mlp=344)
+RUNS = (
+    ("10 M", LARGE, 200, 2, 1, (Precision.FLOAT32, Precision.BFLOAT16)),
+    ("1 M", SMALL, 50, 4, 2, (Precision.FLOAT32, Precision.FLOAT16)),
+)
+"""Models, their steps, micro-batches, samples in one, and precisions."""
+
+LAST = 20
+"""Steps whose mean loss is compared: single ones differ by their batch."""
+
+PLAIN, OTHER = 0.02, 0.02
+"""The most that a loss may differ from the plain loop's, and the last ones from float32's."""
+
+MANY, GRADIENT = 256, 0.005
+"""Micro-batches, and the error that their gradient may have in BF16, as a share of its norm."""
+
+
+def plan_of(
+    sizes: TransformerSizes, steps: int, microbatches: int, samples: int, precision: Precision
+) -> Plan:
+    optimization = Optimization(
+        1e-3, 0.1, clip=1.0, no_decay=("vectors",), rates=LearningRates("cosine", 10, steps, 0.1)
+    )
+    communication = Communication(Sharding.NONE, clipping=True)
+    return Plan(
+        build_graph("1f1b", Layout(2, microbatches), communication),
+        transformer(sizes, Text(default_text(), CONTEXT, 0)),
+        microbatch_size=samples,
+        precision=precision,
+        optimization=optimization.for_precision(precision),
+    )
+
+
+def trained(plan: Plan, steps: int) -> tuple[list[Report], LocalBackend]:
+    backend = LocalBackend(plan, Threads())
+    trainer = Trainer(plan, backend)
+    reports = list(trainer.run(range(steps)))
+    trainer.close()
+    return reports, backend
+
+
+def curves() -> Results:
+    rows = []
+    for name, sizes, steps, microbatches, samples, precisions in RUNS:
+        exact = 0.0
+        for precision in precisions:
+            plan = plan_of(sizes, steps, microbatches, samples, precision)
+            begin = perf_counter()
+            reports, backend = trained(plan, steps)
+            taken = perf_counter() - begin
+            losses = [report.loss for report in reports]
+            plain = train_plainly(plan, range(steps)).losses
+            last = mean(losses[-LAST:])
+            exact = exact or last
+            apart = max(abs(a - b) for a, b in zip(losses, plain, strict=True))
+            parameters = sum(
+                stage.flat.size for w in backend.workers for stage in w.stages.values()
+            )
+            rows.append(
+                {
+                    "model": f"{name} ({parameters:,} parameters)",
+                    "precision": str(precision),
+                    "steps": steps,
+                    "tokens a step": microbatches * samples * CONTEXT,
+                    "first loss": f"{losses[0]:.3f}",
+                    f"mean of the last {LAST}": f"{last:.4f}",
+                    "largest difference from the plain loop": f"{apart:.1e}",
+                    "from float32's last losses": f"{last - exact:+.4f}",
+                    "steps left out": sum(bool(report.skipped) for report in reports),
+                    "seconds a step": f"{taken / steps:.2f}",
+                    "met": "yes" if apart < PLAIN and abs(last - exact) < OTHER else "NO",
+                }
+            )
+    return Results(
+        "Small language models in several precisions",
+        f"losses within {PLAIN} of a plain loop, the last ones within {OTHER} of float32's",
+        rows,
+    )
+
+
+# The gradient of many micro-batches
+
+
+def rounded(layer: Layer, number: int) -> nn.Module:
+    """A layer whose weights BF16 has, so that both precisions begin alike."""
+    module = make(layer, number)
+    for parameter in module.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    return module
+
+
+def gradient(model: Model, precision: Precision, microbatches: int) -> Tensor:
+    """That of the first step: ten times the optimizer's first moments after it."""
+    graph = build_graph("gpipe", Layout(1, microbatches), Communication(Sharding.NONE))
+    _, backend = trained(Plan(graph, model, precision=precision), 1)
+    held = pieces_of(backend.workers)
+    return torch.cat(
+        [
+            10 * piece.double()
+            for name in sorted(held)
+            if name.endswith("first moment")
+            for _, piece in held[name].pieces
+        ]
+    )
+
+
+def gradients(counts: Sequence[int] = (16, MANY)) -> Results:
+    torch.manual_seed(0)
+    given = transformer(SMALL, Text(default_text(), CONTEXT, 0))
+    layers = [rounded(layer, number) for number, layer in enumerate(given.layers)]
+    model = replace(given, layers=layers)
+    rows = []
+    for count in counts:
+        exact = gradient(model, Precision.FLOAT64, count)
+        error = float((gradient(model, Precision.BFLOAT16, count) - exact).norm() / exact.norm())
+        rows.append({"micro-batches": count, "error": f"{100 * error:.2f} %"})
+    return Results(
+        "The gradient in BF16, beside FP64, as a share of its norm",
+        f"below {100 * GRADIENT} % at {MANY} micro-batches",
+        rows,
+        ["The 1 M model, one sequence a micro-batch; its first weights rounded to BF16."],
+    )
+
+
+def run() -> list[Results]:
+    return [curves(), gradients()]

@@ -1,0 +1,112 @@
+"""What a search comes to, in words: the winner, why it wins, what was left out, what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.text import Text
+
+from bfpp import options as shared
+from bfpp.results import output
+from bfpp.sim.decision import Decision, Rival, kind_of
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.search import Outcome
+from bfpp.traces.time_axis import in_words
+
+SHOWN = 0.001
+"""Share of a step below which a part of a difference is not told."""
+
+TOKENS = 1e6
+"""Costs are told for so many tokens."""
+
+
+def cost(outcome: Outcome, price: float | None) -> dict[str, float]:
+    """GPU-hours for a million tokens and, at a price of one, their price."""
+    hours = TOKENS / outcome.tokens_per_second_per_gpu / 3600
+    priced = {} if price is None else {"price_per_million_tokens": hours * price}
+    return {"gpu_hours_per_million_tokens": hours, **priced}
+
+
+def record_of(decision: Decision) -> dict[str, Any]:
+    """The decision as a JSON object; times in seconds."""
+    return {
+        "kind": kind_of(decision.winner.configuration),
+        "parts": dict(decision.parts),
+        "rivals": [
+            {
+                "kind": kind_of(rival.outcome.configuration),
+                "configuration": rival.outcome.record,
+                "longer": dict(rival.longer),
+                "slower": rival.share,
+                "margin": rival.margin,
+                "ties": rival.ties,
+            }
+            for rival in decision.rivals
+        ],
+    }
+
+
+def print_decision(
+    decision: Decision, left_out: Mapping[str, int], experiment: Experiment, costs: dict[str, float]
+) -> None:
+    """All of it on standard output."""
+    lines = [*_winner(decision, costs), *map(_against, decision.rivals), ""]
+    if told := [f"{why} ({count:,})" for why, count in left_out.items() if count]:
+        lines += [f"Left out: {'; '.join(told)}.", ""]
+    lines += ["Next:", *(f"  bfpp {command}" for command in next_commands(experiment))]
+    output().print(Text("\n".join(lines)), soft_wrap=True)
+
+
+def _winner(decision: Decision, costs: dict[str, float]) -> Iterator[str]:
+    best = decision.winner
+    parts = ", ".join(
+        f"{name} {seconds / best.step_time:.0%}"
+        for name, seconds in decision.parts.items()
+        if seconds > SHOWN * best.step_time
+    )
+    yield f"Best: {_named(best)}: {in_words(best.step_time)} a step, of which {parts}."
+    hours, *price = costs.values()
+    priced = f", at a price of {price[0]:.4g}" if price else ""
+    yield f"A million tokens take {hours:.3g} GPU-hours{priced}."
+    if best.robust_step_time is not None:
+        yield f"With jitter, a step takes {in_words(best.robust_step_time)}."
+
+
+def _named(outcome: Outcome) -> str:
+    degrees = outcome.configuration.degrees
+    return f"{kind_of(outcome.configuration)}, pp {degrees.pp}, tp {degrees.tp}, dp {degrees.dp}"
+
+
+def _against(rival: Rival) -> str:
+    """Why the winner is better than another kind, the largest differences first."""
+    whole = sum(rival.longer.values())
+    parts = sorted(rival.longer.items(), key=lambda part: -abs(part[1]))
+    told = ", ".join(
+        f"{name} {'+' if seconds > 0 else '-'}{in_words(abs(seconds))}"
+        for name, seconds in parts
+        if abs(seconds) > SHOWN * rival.outcome.step_time
+    )
+    slower = f"{abs(rival.share):.1%} {'slower' if rival.share >= 0 else 'faster'}"
+    tie = (
+        f"; a tie, since predictions tell differences of more than {rival.margin:.0%}"
+        if rival.ties
+        else ""
+    )
+    difference = f"{'+' if whole > 0 else '-'}{in_words(abs(whole))} a step"
+    return f"Against {_named(rival.outcome)}: {slower} ({difference}: {told}){tie}."
+
+
+def next_commands(experiment: Experiment) -> list[str]:
+    """How to simulate it, to run its order here with a small model, and to launch it elsewhere."""
+    words = shlex.join(shared.words(experiment))
+    stages = len(experiment.layers_of_stages)
+    ordered = {name: getattr(experiment, name) for name in ("pp", "loops", "microbatches")}
+    order = shlex.join(shared.words(Experiment(experiment.rule, **ordered)))
+    return [
+        f"simulate {words}",
+        f"run {order} --layers {stages} --backend local --verify",
+        f"experiment {words} --format megatron",
+        f"experiment {words} --format torchtitan",
+    ]

@@ -1,0 +1,93 @@
+"""`--fix NAME=VALUE`: what a search is to keep, of anything that can be said of an experiment.
+
+What a search goes through anyhow takes several values, with commas or by another `--fix` of the
+same name (a list of modules or of layers has commas of its own). Other values take one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from bfpp.errors import blaming
+from bfpp.options import schedule_parameters
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.communication import CHOICES, FULLY_SHARDED
+from bfpp.schedules.invalid import chosen, did_you_mean
+from bfpp.sim.experiment import ABSTRACT, ALIASES, MEASURED, OPTIONS, of_group, read_value
+from bfpp.sim.search import DIMENSIONS
+
+ALL = "all"
+"""For a run of micro-batches of any length."""
+
+SCHEDULE = "schedule"
+
+RANGES = ("cp", "ep", "precision", "recompute", "cut", *FULLY_SHARDED)
+"""What a search goes through where it is told to."""
+
+WITH_COMMAS = ("recompute", "cut")
+
+OF_MODEL = ("layers", "prediction")
+"""Values that make another model."""
+
+WITH_OPTIONS = ("model", "seq_length", "cluster", "implementation", "constants")
+
+PER_CONFIGURATION = ("balance", *of_group(ABSTRACT), *of_group(MEASURED))
+"""What cannot be the same for all."""
+
+
+class Fixed(NamedTuple):
+    """What is kept: values of ranges and of dimensions, of the model, and of all else."""
+
+    ranges: dict[str, tuple[Any, ...]]
+    only: dict[str, tuple[Any, ...]]
+    of_model: dict[str, Any]
+    others: dict[str, Any]
+
+
+def parse_fixed(texts: Iterable[str]) -> Fixed:
+    """What the texts NAME=VALUE say; raises `InvalidConfiguration` for what cannot be kept."""
+    given: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not (name and equals and value):
+            raise InvalidConfiguration("fix", f"{text!r} is not NAME=VALUE")
+        name = ALIASES.get(name, name)
+        given.setdefault(name, []).extend([value] if name in WITH_COMMAS else value.split(","))
+    fixed = Fixed({}, {}, {}, {})
+    for name, values in given.items():
+        _add(fixed, name, values)
+    return fixed
+
+
+def _add(fixed: Fixed, name: str, texts: list[str]) -> None:
+    parameters = schedule_parameters()
+    if name in WITH_OPTIONS or name in PER_CONFIGURATION:
+        own = f"--{name.replace('_', '-')} says it" if name in WITH_OPTIONS else "is not searched"
+        raise InvalidConfiguration("fix", f"{name}: {own}")
+    if name == SCHEDULE:
+        fixed.ranges["schedules"] = tuple(texts)
+        return
+    if name not in OPTIONS and name not in parameters:
+        known = (SCHEDULE, *OPTIONS, *parameters)
+        raise InvalidConfiguration("fix", f"there is no {name!r}{did_you_mean(name, known)}")
+    option = OPTIONS[name] if name in OPTIONS else parameters[name][0]
+    is_range = name in RANGES or name in DIMENSIONS or name in parameters
+    if len(texts) > 1 and not is_range:
+        raise InvalidConfiguration("fix", f"{name} takes one value, not {len(texts)}")
+    with blaming("--fix"):
+        values = tuple(_value(name, option.kind, text) for text in texts)
+    if name in RANGES:
+        fixed.ranges[name] = values
+    elif name in DIMENSIONS or name in parameters:
+        fixed.only[name] = values
+    else:
+        (fixed.of_model if name in OF_MODEL else fixed.others)[name] = values[0]
+
+
+def _value(name: str, kind: str, text: str) -> Any:
+    if name == "run_length" and text == ALL:
+        return None
+    value = read_value(name, kind, text)
+    return chosen(CHOICES[name], name, value) if name in CHOICES else value

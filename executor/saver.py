@@ -1,0 +1,121 @@
+"""What a run saves as it goes: at once, or in the background from a copy of the state.
+
+In the background, a thread of each process writes its part while the next steps are trained.
+They exchange how it goes in a group of their own, so that no message of theirs meets those of
+training. One save is under way at a time: the next one waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor
+
+from bfpp.executor import checkpoint
+from bfpp.executor.backends.protocol import Backend
+from bfpp.executor.checkpoint import Pieces, Retention
+from bfpp.executor.job import Job
+from bfpp.executor.processes import Place
+from bfpp.executor.saving import Begun
+from bfpp.executor.settings import BackendName
+from bfpp.executor.state import pieces_of
+from bfpp.executor.watching import slow
+
+
+class Saved(NamedTuple):
+    """A checkpoint that is complete, of so many steps."""
+
+    step: int
+    path: Path
+
+
+class Saver:
+    """Writes a run's checkpoints, together with those of all other processes."""
+
+    def __init__(self, job: Job, place: Place, backend: Backend, begun: Begun) -> None:
+        self.saving, self.place, self.backend, self.begun = job.saving, place, backend, begun
+        self.group = None if job.backend is BackendName.LOCAL else dist.group.WORLD
+        self.under_way: _Background | None = None
+        self.complete: list[Saved] = []
+        if self.in_background and self.group:
+            self.group = dist.new_group(backend="gloo", timeout=place.timeout)
+
+    @property
+    def in_background(self) -> bool:
+        """Whether training goes on while a checkpoint is written."""
+        return self.saving is not None and self.saving.in_background
+
+    def save(self, step: int, settings: Mapping[str, Any]) -> None:
+        """Write a checkpoint of so many steps, if one is wanted; or begin to."""
+        if (saving := self.saving) is None:
+            return
+        self.finish()
+        retention = Retention(saving.keep, saving.keep_every, self.begun.abandoned)
+        with self.place.watch.during(slow(self.place, f"saving step {step}")):
+            pieces = pieces_of(self.backend.workers)
+            held = copied(pieces) if self.in_background else pieces
+
+            def write() -> Saved:
+                group = self.group
+                path = checkpoint.save(saving.directory, step, held, settings, group, retention)
+                return Saved(step, path)
+
+            if self.in_background:
+                self.under_way = _Background(write)
+            else:
+                self.complete.append(write())
+
+    def news(self) -> list[Saved]:
+        """What is complete, and was not told yet; raises what went wrong."""
+        if self.under_way and not self.under_way.is_alive():
+            self.finish()
+        told, self.complete = self.complete, []
+        return told
+
+    def finish(self) -> None:
+        """Wait for what is being written."""
+        if self.under_way:
+            with self.place.watch.during(slow(self.place, "finishing a checkpoint")):
+                self.complete.append(self.under_way.result())
+            self.under_way = None
+
+
+class _Background(threading.Thread):
+    """Work in a thread, which ends with the process at the latest."""
+
+    def __init__(self, work: Callable[[], Saved]) -> None:
+        super().__init__(name="checkpoint", daemon=True)
+        self.work = work
+        self.outcome: Saved | BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Do it."""
+        try:
+            self.outcome = self.work()
+        except BaseException as error:  # whoever waits for the result raises it
+            self.outcome = error
+
+    def result(self) -> Saved:
+        """What came of it, once it is done."""
+        self.join()
+        if isinstance(self.outcome, Saved):
+            return self.outcome
+        assert self.outcome is not None  # noqa: S101
+        raise self.outcome
+
+
+def copied(pieces: Mapping[str, Pieces]) -> dict[str, Pieces]:
+    """The values as they are now, in the host's memory; those of replicas once."""
+    return {name: Pieces(whole.size, _copies(whole)) for name, whole in pieces.items()}
+
+
+def _copies(whole: Pieces) -> list[tuple[int, Tensor]]:
+    different = {(offset, len(values)): values for offset, values in whole.pieces}
+    return [
+        (offset, values.detach().to("cpu", copy=True)) for (offset, _), values in different.items()
+    ]

@@ -1,0 +1,142 @@
+"""The optimizer of one device: it updates shares of stages, and keeps its state from step to step.
+
+Theory of operation. Each share is one flat buffer; the optimizer gets the parts of it whose
+parameters decay alike, as views. Torch makes what an optimizer keeps in its first step, and
+nobody else can: so where it is asked for before that, to be loaded into, a step is made for
+its sake and taken back. Unless something is loaded, the first step begins from nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from bfpp.executor.finite import Piece
+from bfpp.executor.flat import StageState
+from bfpp.executor.optimizers import decay_of, make_optimizer, rate_of
+from bfpp.executor.settings import Optimization
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a share whose parameters decay alike: its first place in the stage."""
+
+    state: StageState
+    first: int
+    weights: nn.Parameter
+    decay: float
+
+
+class Updates:
+    """Updates the shares of some stages."""
+
+    def __init__(self, options: Optimization, states: Mapping[int, StageState]) -> None:
+        self.options = options
+        self.parts = {number: _parts(state, options) for number, state in states.items()}
+        parts = [part for each in self.parts.values() for part in each]
+        decays = dict.fromkeys(part.decay for part in parts)
+        self.optimizer = make_optimizer(
+            options,
+            [
+                {
+                    "params": [part.weights for part in parts if part.decay == decay],
+                    "weight_decay": decay,
+                }
+                for decay in decays
+            ],
+        )
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.is_made = False
+        self.before: dict[Any, Any] | None = None
+        """The state before a step that was made for its sake."""
+
+    def step(self, number: int, is_bad: Tensor | None) -> None:
+        """Update all shares, in this step of the run; unless it is a bad one."""
+        if self.before is not None:
+            self._take_back()
+        self.is_made = True
+        share = rate_of(self.options.rates, number)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * share
+        if is_bad is not None and getattr(self.optimizer, "_step_supports_amp_scaling", False):
+            setattr(self.optimizer, "found_inf", is_bad)  # noqa: B010  torch's name
+        elif is_bad is not None and is_bad.item():
+            return
+        self.optimizer.step()
+
+    # What is kept
+
+    def loaded(self) -> None:
+        """What is kept now was loaded, and stays."""
+        self.before = None
+
+    def counts(self) -> dict[str, list[Tensor]]:
+        """What is kept in one number for each part, by torch's name: the count of steps."""
+        self._make()
+        found: dict[str, list[Tensor]] = {}
+        for part in self._all():
+            for key, value in self.optimizer.state[part.weights].items():
+                if not value.dim():
+                    found.setdefault(key, []).append(value)
+        return found
+
+    def moments(self, stage: int) -> Iterator[tuple[str, list[Piece]]]:
+        """What is kept for each element of a stage, by torch's name."""
+        self._make()
+        found: dict[str, list[Piece]] = {}
+        for part in self.parts[stage]:
+            for key, value in self.optimizer.state[part.weights].items():
+                if value.dim():
+                    found.setdefault(key, []).extend(part.state.flat.pieces(value, part.first))
+        yield from found.items()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of what is kept beside the weights."""
+        kept = (value for each in self.optimizer.state.values() for value in each.values())
+        return sum(value.nbytes for value in kept)
+
+    def _all(self) -> Iterator[Part]:
+        for parts in self.parts.values():
+            yield from parts
+
+    def _make(self) -> None:
+        """Let torch make what is kept, if it has not yet."""
+        if self.is_made:
+            return
+        weights = [part.weights.detach().clone() for part in self._all()]
+        self.before = {key: deepcopy(value) for key, value in self.optimizer.state.items()}
+        self.optimizer.step()
+        self.is_made = True
+        for part, values in zip(self._all(), weights, strict=True):
+            part.weights.detach().copy_(values)
+
+    def _take_back(self) -> None:
+        self.optimizer.state.clear()
+        self.optimizer.state.update(self.before or {})
+        self.before = None
+
+
+def _parts(state: StageState, options: Optimization) -> list[Part]:
+    """Neighbours that decay alike are one part."""
+    flat, own = state.flat, state.own
+    bounds: list[tuple[int, float]] = []
+    for name, offset in flat.offsets.items():
+        decay = decay_of(options, name, flat.shapes[name])
+        if not bounds or bounds[-1][1] != decay:
+            bounds.append((offset, decay))
+    bounds = bounds or [(0, options.weight_decay)]
+    ends = [first for first, _ in bounds[1:]] + [flat.size]
+    found = []
+    for (begin, decay), end in zip(bounds, ends, strict=True):
+        first, last = max(begin, own.start), min(end, own.stop)
+        if first < last:
+            inside = slice(first - own.start, last - own.start)
+            weights = nn.Parameter(state.weights.detach()[inside])
+            weights.grad = state.gradients[inside]
+            found.append(Part(state, first, weights, decay))
+    return found

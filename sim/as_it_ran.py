@@ -1,0 +1,86 @@
+"""A timeline as costs: what if something in a measured step had taken less time.
+
+Each task takes what it took, and what went by since it could have begun: so the replay ends when
+the timeline does, and what is faster in it ends earlier as far as the others allow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bfpp.schedules import TaskGraph
+from bfpp.schedules.columns import NONE, Seconds
+from bfpp.schedules.operations import OPERATIONS
+from bfpp.sim.compiled_engine import times
+from bfpp.sim.costs import Costs, fixed_costs
+from bfpp.traces.causes import Causes
+
+
+@dataclass(frozen=True)
+class AsItRan:
+    """The cost model of a timeline's own graph."""
+
+    causes: Causes
+
+    def costs(self, graph: TaskGraph) -> Costs:
+        """What each task took, from when it could have begun."""
+        del graph
+        return self._costs
+
+    @cached_property
+    def _costs(self) -> Costs:
+        return fixed_costs(self.causes.timeline.duration + lateness(self.causes))
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A rank's passes beside those of the median rank.
+
+    `excess` is the share by which they take longer in sum. `gain` is by how many seconds the step
+    would end earlier if each pass took no longer than the median rank's of its kind.
+    """
+
+    rank: int
+    excess: float
+    gain: float
+
+
+def lateness(causes: Causes) -> Seconds:
+    """For each task, the seconds from its blocker's end to its start; 0 where simulated."""
+    timeline, blocker = causes.timeline, causes.blocker
+    could_start = np.where(blocker == NONE, timeline.start.min(), timeline.end[blocker])
+    late: Seconds = np.maximum(timeline.start - could_start, 0.0)
+    return late
+
+
+def paces(causes: Causes) -> list[Pace]:
+    """How each rank keeps up with the others: a straggler has a large excess, and a gain."""
+    graph, duration = causes.timeline.graph, causes.timeline.duration
+    usual = _usual(causes)
+    costs = AsItRan(causes).costs(graph)
+    step_time = float(times(graph, costs)[1].max())
+    found = []
+    for rank in range(graph.layout.pp):
+        own = graph.compute_tasks.of(rank)
+        faster = costs.seconds.copy()
+        faster[own] -= np.maximum(duration[own] - usual[own], 0.0)
+        gain = step_time - float(times(graph, fixed_costs(faster))[1].max())
+        expected = float(usual[own].sum())
+        excess = float(duration[own].sum()) / expected - 1 if expected else 0.0
+        found.append(Pace(rank, excess, max(gain, 0.0)))
+    return found
+
+
+def _usual(causes: Causes) -> Seconds:
+    """For each pass, how long one of its operation takes on the median rank; 0 for others."""
+    graph, duration = causes.timeline.graph, causes.timeline.duration
+    usual = np.zeros(len(graph))
+    for code in np.unique(graph.operation[graph.is_compute]).tolist():
+        tasks = np.flatnonzero(graph.operation == OPERATIONS[code])
+        ranks = graph.rank[tasks]
+        mean = np.bincount(ranks, duration[tasks]) / np.maximum(np.bincount(ranks), 1)
+        usual[tasks] = np.median(mean[np.unique(ranks)])
+    return usual

@@ -1,0 +1,150 @@
+"""Why one configuration is better than another: where the time of a step goes, part by part.
+
+The parts of a mean rank's step sum to its step time:
+
+- the model's operations at the device's peak, and what kernels and clocks take beyond that;
+- what is computed again;
+- communication that compute waits for, inside passes and between them;
+- the bubble: waiting for other ranks' compute; and the optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import exp, log
+from typing import NamedTuple
+
+from bfpp.schedules import Configuration, Layout
+from bfpp.schedules.recomputation import NO_RECOMPUTATION
+from bfpp.sim.compute import UnitSeconds, unit_seconds
+from bfpp.sim.evaluation import Evaluation
+from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.search import Outcome
+from bfpp.sim.uncertainty import difference_spread, doubt_of
+from bfpp.traces.causes import Causes
+from bfpp.traces.operations import Cause
+from bfpp.traces.timeline import Timeline
+
+PEAK, KERNELS, RECOMPUTATION = "operations at the peak", "kernel efficiency", "recomputation"
+COMMUNICATION, BUBBLE, OPTIMIZER = "exposed communication", "bubble", "optimizer"
+
+WAITED_FOR = {
+    Cause.TRANSFER: COMMUNICATION,
+    Cause.GATHER: COMMUNICATION,
+    Cause.REDUCTION: COMMUNICATION,
+    Cause.TENSOR: COMMUNICATION,
+    Cause.CONTEXT: COMMUNICATION,
+    Cause.EXPERT: COMMUNICATION,
+    Cause.BUFFER: COMMUNICATION,
+    Cause.OPTIMIZER: OPTIMIZER,
+}
+"""What the causes of idle time count as; the others are the bubble."""
+
+RIVALS = 3
+"""How many other kinds a winner is compared with: the best ones."""
+
+WITHOUT_PIPELINE = "no pipeline"
+
+
+def kind_of(configuration: Configuration) -> str:
+    """What kind of method a configuration is: its schedule, if there is a pipeline."""
+    return configuration.schedule.name if configuration.degrees.pp > 1 else WITHOUT_PIPELINE
+
+
+def parts_of_step(timeline: Timeline, physical: PhysicalCosts) -> dict[str, float]:
+    """The seconds of a mean rank's step, part by part."""
+    layout = timeline.graph.layout
+    layers, kept = physical.layers(layout), replace(physical, recompute=NO_RECOMPUTATION)
+    whole = _of_mean_rank(physical.unit_seconds(layout), layout)
+    once = _of_mean_rank(unit_seconds(kept, layers), layout)
+    alone = _of_mean_rank(unit_seconds(kept, layers, communicates=False), layout)
+    device, precision = physical.cluster.device, physical.execution.precision
+    peak = physical.model_flops(layout) / device.peak_of(precision)
+    found = dict.fromkeys((PEAK, KERNELS, RECOMPUTATION, COMMUNICATION, BUBBLE, OPTIMIZER), 0.0)
+    mean = Causes(timeline).mean_rank
+    found[PEAK], found[RECOMPUTATION], found[COMMUNICATION] = peak, whole - once, once - alone
+    # With what power limits and communication beside compute add to passes.
+    found[KERNELS] = mean["compute"] - sum(found.values())
+    for cause in Cause:
+        found[WAITED_FOR.get(cause, BUBBLE)] += mean[cause]
+    return found
+
+
+def _of_mean_rank(units: UnitSeconds, layout: Layout) -> float:
+    passes = units.forward + units.backward_input + units.backward_weight
+    return float(passes.sum()) * layout.whole_microbatches / layout.pp
+
+
+class Rival(NamedTuple):
+    """The best of another kind, and what it takes longer than the winner, part by part.
+
+    In seconds for as many samples as a step of the winner has. Predictions are wrong by a share of
+    up to `margin` about which of two steps is longer, in 80 % of cases.
+    """
+
+    outcome: Outcome
+    longer: Mapping[str, float]
+    share: float
+    margin: float
+
+    @property
+    def ties(self) -> bool:
+        """Whether the prediction cannot tell which of the two is faster."""
+        return abs(self.share) < self.margin
+
+
+class Decision(NamedTuple):
+    """The winner, where the time of its step goes, and the best of each other kind."""
+
+    winner: Outcome
+    parts: Mapping[str, float]
+    rivals: list[Rival]
+
+
+def decision(known: Evaluation, best_first: Sequence[Outcome]) -> Decision | None:
+    """Why the best of a ranking wins, if anything fits."""
+    if not best_first:
+        return None
+    winner, *others = _best_of_kinds(best_first)[: 1 + RIVALS]
+    step = known.timeline(winner.configuration), known.physical(winner.configuration)
+    parts, doubt = parts_of_step(*step), doubt_of(*step)
+    found = []
+    for other in others:
+        its = known.timeline(other.configuration), known.physical(other.configuration)
+        scale = winner.configuration.batch / other.configuration.batch
+        longer = {name: scale * each - parts[name] for name, each in parts_of_step(*its).items()}
+        ratio = winner.samples_per_second / other.samples_per_second
+        spread = difference_spread(doubt_of(*its), doubt).of(-log(ratio))
+        found.append(Rival(other, longer, ratio - 1, exp(spread) - 1))
+    return Decision(winner, parts, found)
+
+
+def _best_of_kinds(best_first: Sequence[Outcome]) -> list[Outcome]:
+    """The first of each kind."""
+    found: dict[str, Outcome] = {}
+    for outcome in best_first:
+        found.setdefault(kind_of(outcome.configuration), outcome)
+    return list(found.values())
+
+
+def without_duplicates(best_first: Sequence[Outcome]) -> list[Outcome]:
+    """A ranking with each method once.
+
+    What is the same but for its name is one, and so is, without a pipeline, what differs only in
+    the order of micro-batches.
+    """
+    found: dict[object, Outcome] = {}
+    for outcome in best_first:
+        found.setdefault(_method(outcome), outcome)
+    return list(found.values())
+
+
+def _method(outcome: Outcome) -> object:
+    """What two outcomes of one method have in common."""
+    of = outcome.configuration
+    divided = of.degrees, of.microbatches, of.microbatch_size, of.communication.sharding
+    computed = of.precision, of.recompute, of.cut
+    if of.degrees.pp == 1:
+        return divided, computed
+    return divided, computed, of.communication, outcome.step_time, outcome.memory_largest_gb

@@ -1,0 +1,256 @@
+"""What a search comes to: objectives, what is kept, why the winner wins, and what to do next."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from bfpp import options as shared
+from bfpp.schedules import Sharding, build_graph
+from bfpp.sim import pruning
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.decision import (
+    COMMUNICATION,
+    RECOMPUTATION,
+    RIVALS,
+    decision,
+    kind_of,
+    parts_of_step,
+    without_duplicates,
+)
+from bfpp.sim.evaluation import Evaluation, evaluate
+from bfpp.sim.experiment import experiment_of
+from bfpp.sim.implementation import CURRENT
+from bfpp.sim.model import load_model
+from bfpp.sim.objectives import Jitter, Objective, robust_step_time
+from bfpp.sim.pruning import evaluate_best, most_promising_first
+from bfpp.sim.search import KEYS, Problem, configurations, pareto, ranked
+from bfpp.sim.uncertainty import Doubt, difference_spread
+from tests.test_experiment import values
+
+SMALL = replace(load_model("bert-6.6b"), layers=4, name="small")
+PROBLEM = Problem(
+    SMALL, load_cluster("dgx1-v100"), 8, (16,), ("gpipe", "1f1b", "depth-first", "breadth-first")
+)
+TODAY = Problem(
+    replace(load_model("llama3-8b"), layers=4, sequence=512), load_cluster("dgx-h100"), 8, (16,),
+    ("1f1b", "zb-h1"), CURRENT, recompute=("none", "full"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    return evaluate(PROBLEM, configurations(PROBLEM))
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, TODAY], ids=["paper", "current"])
+def test_the_parts_of_a_step_are_all_of_it(problem):
+    known = Evaluation(problem)
+    for each in configurations(problem)[::17]:
+        timeline, physical = known.timeline(each), known.physical(each)
+        parts = parts_of_step(timeline, physical)
+        assert sum(parts.values()) == pytest.approx(timeline.step_time, rel=1e-9)
+        again = physical.recomputation.modules
+        assert (parts[RECOMPUTATION] > 0) == bool(again)
+        alone = each.degrees.tp == each.degrees.pp == each.degrees.dp == 1
+        assert not alone or parts[COMMUNICATION] == pytest.approx(0, abs=1e-12)
+        assert min(parts.values()) > -1e-9
+
+
+def test_communication_inside_passes_is_told_apart():
+    """Without latency, at a bandwidth without end, none is left."""
+    known = Evaluation(PROBLEM)
+    some = next(each for each in configurations(PROBLEM) if each.degrees.tp == 8)
+    inside = parts_of_step(known.timeline(some), known.physical(some))[COMMUNICATION]
+    assert inside > 0
+    slow = replace(PROBLEM.cluster.levels[0], bandwidth=PROBLEM.cluster.levels[0].bandwidth / 2)
+    slower = replace(PROBLEM.cluster, levels=(slow, *PROBLEM.cluster.levels[1:]))
+    known = Evaluation(replace(PROBLEM, cluster=slower))
+    assert parts_of_step(known.timeline(some), known.physical(some))[COMMUNICATION] > inside
+
+
+def test_the_winner_is_compared_with_the_best_of_other_kinds(outcomes):
+    best_first = ranked(outcomes)
+    found = decision(Evaluation(PROBLEM), best_first)
+    assert found.winner == best_first[0]
+    kinds = [kind_of(each.outcome.configuration) for each in found.rivals]
+    assert len({kind_of(found.winner.configuration), *kinds}) == len(kinds) + 1 <= RIVALS + 1
+    for rival in found.rivals:
+        alike = [each for each in best_first if kind_of(each.configuration) in kinds]
+        assert rival.outcome in alike
+        assert sum(rival.longer.values()) == pytest.approx(
+            rival.outcome.step_time - found.winner.step_time
+        )
+        assert rival.share == pytest.approx(rival.outcome.step_time / found.winner.step_time - 1)
+        assert rival.ties == (rival.share < rival.margin)
+    assert decision(Evaluation(PROBLEM), []) is None
+
+
+def test_what_both_depend_on_alike_makes_no_tie():
+    changes = np.array([0.1, 0.2])
+    one, other = Doubt(-changes, changes, 0.0), Doubt(-changes, 2 * changes, 0.0)
+    assert difference_spread(one, one) == (0, 0)
+    assert difference_spread(one, other) == pytest.approx((0, np.hypot(0.1, 0.2)))
+    assert difference_spread(one._replace(residual=0.1), one).slower == pytest.approx(0.12816)
+
+
+def test_a_method_is_ranked_once(outcomes):
+    best_first = ranked(outcomes)
+    once = without_duplicates(best_first)
+    assert once == [each for each in best_first if each in once]
+    assert len(once) < len(best_first)
+    alone = [each.configuration for each in once if each.configuration.degrees.pp == 1]
+    methods = {
+        (of.degrees, of.microbatches, of.microbatch_size, of.communication.sharding) for of in alone
+    }
+    assert len(methods) == len(alone)
+    for each in best_first:
+        assert any(
+            other.step_time <= each.step_time
+            and other.configuration.degrees == each.configuration.degrees
+            for other in once
+        )
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_the_best_by_any_objective_are_found_without_the_others(objective):
+    problem = replace(PROBLEM, gpus=4, batches=(8,), objective=objective, jitter=Jitter(draws=2))
+    chosen = configurations(problem)
+    every = ranked(evaluate(problem, chosen), objective)
+    assert [*map(KEYS[objective], every)] == sorted(map(KEYS[objective], every))
+    pruning._best.cache_clear()
+    found = evaluate_best(problem, most_promising_first(problem, chosen), 5)
+    keys = [KEYS[objective](each) for each in ranked(found.outcomes, objective)[:5]]
+    assert keys == [KEYS[objective](each) for each in every[:5]]
+    assert pareto(ranked(found.outcomes)) == pareto(ranked(every))
+
+
+def test_jitter_is_drawn_alike_each_time():
+    known, some = Evaluation(PROBLEM), configurations(PROBLEM)[40]
+    graph = build_graph(some.schedule, some.layout, some.communication)
+    costs = known.physical(some).costs(graph)
+    still = robust_step_time(graph, costs, Jitter(0.0))
+    assert still == pytest.approx(known.outcome(some).step_time, rel=1e-12)
+    jitter = Jitter(0.1)
+    assert robust_step_time(graph, costs, jitter) == robust_step_time(graph, costs, jitter)
+    assert robust_step_time(graph, costs, jitter._replace(seed=1)) != robust_step_time(
+        graph, costs, jitter
+    )
+    by_quantile = [
+        robust_step_time(graph, costs, jitter._replace(quantile=quantile))
+        for quantile in (0.0, 0.5, 1.0)
+    ]
+    assert by_quantile == sorted(by_quantile)
+    if graph.layout.pp > 1:
+        assert by_quantile[1] > still  # the slowest rank decides
+
+
+COMMAND = (
+    "search --model bert-6.6b --cluster dgx1-v100 --gpus 4 --batch 8 --workers 1 --fix layers=4"
+)
+
+
+@pytest.fixture
+def search(answer):
+    def run(words=""):
+        return answer(f"{COMMAND} {words}")
+
+    return run
+
+
+def test_what_is_fixed_is_what_remains_of_all(search):
+    every = search()
+    kept = search(
+        "--fix tp=2,4 --fix sharding=none,zero1 --fix schedule=1f1b,depth-first --fix pp=2"
+    )
+    expected = [
+        row
+        for row in every["configurations"]
+        if row["tp"] in (2, 4)
+        and row["sharding"] in ("none", "partial")
+        and row["schedule"] in ("1f1b", "depth-first")
+        and row["pp"] == 2
+    ]
+    for row in (*expected, *kept["configurations"]):
+        del row["pareto"]  # of those that are ranked
+    assert kept["configurations"] == expected
+    assert 0 < kept["tried"] < every["tried"]
+
+
+def test_other_values_hold_for_all(search, answer):
+    found = search("--fix clipping=true --fix attention=fused --fix microbatch-size=2 --fix pp=2")
+    best = found["configurations"][0]
+    assert {row["microbatch_size"] for row in found["configurations"]} == {2}
+    names = ("pp", "tp", "dp", "loops", "microbatches", "sharding", "microbatch_size")
+    words = [word for name in names for word in (f"--{name.replace('_', '-')}", str(best[name]))]
+    given = "--model bert-6.6b --cluster dgx1-v100 --layers 4 --clipping --attention fused"
+    again = answer("simulate", best["schedule"], *given.split(), *words)
+    assert again["step_time"] == pytest.approx(best["step_time"], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("--fix tp", "--fix: 'tp' is not NAME=VALUE"),
+        ("--fix tpp=2", "--fix: there is no 'tpp'; did you mean 'tp'"),
+        ("--fix tp=two", "--fix: tp: must be a whole number of at least 1, not 'two'"),
+        ("--fix model=gpt-3", "--fix: model: --model says it"),
+        ("--fix forward=1", "--fix: forward: is not searched"),
+        ("--fix attention=fused,unfused", "--fix: attention takes one value, not 2"),
+        ("--fix attention=fuse", "--fix: attention: 'fuse' is not one of"),
+        ("--fix tp=3", "cannot be divided"),
+        ("--max-memory much", "must be a size above 0, as in 60GB, not 'much'"),
+        ("--max-memory 600GB", "--max-memory: a device of dgx1-v100 has 32 GB"),
+        ("--jitter-quantile 2", "--jitter-quantile: must be from 0 to 1, not 2"),
+    ],
+)
+def test_what_cannot_be_kept_is_told(bfpp, words, reason):
+    code, _, error = bfpp(f"{COMMAND} {words}")
+    assert code == 2
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+def test_memory_may_be_limited(search):
+    every = search("--fix pp=2")["configurations"]
+    limit = round(sorted(row["memory_reserved_gb"] for row in every)[len(every) // 2], 3) + 0.001
+    found = search(f"--fix pp=2 --max-memory {limit}GB")["configurations"]
+    assert [row["step_time"] for row in found] == [
+        row["step_time"] for row in every if row["memory_reserved_gb"] <= limit
+    ]
+    assert 0 < len(found) < len(every)
+    assert {row["device_memory_gb"] for row in found} == {limit}
+
+
+def test_the_report_says_why_and_what_next(bfpp, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+    robust = "--fix pp=2,4 --fix microbatch_size=1 --objective robustness --jitter-draws 2"
+    code, out, _ = bfpp(f"{COMMAND} --price 2 {robust}")
+    assert code == 0
+    assert "Best: " in out
+    assert "Against " in out
+    assert "With jitter, a step takes " in out
+    commands = [line.split() for line in out.splitlines() if line.startswith("  bfpp ")]
+    assert [words[1] for words in commands] == ["simulate", "run", "experiment", "experiment"]
+    code, told, _ = bfpp(*commands[0][1:], "--json")
+    record = json.loads(told)
+    best = json.loads(bfpp(f"{COMMAND} {robust} --json")[1])
+    assert record["step_time"] == pytest.approx(best["configurations"][0]["step_time"], rel=1e-12)
+    assert bfpp(*commands[2][1:])[0] == 0
+    assert bfpp(*commands[3][1:])[0] == 0
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(values())
+def test_options_say_what_an_experiment_says(given_values):
+    experiment = experiment_of(given_values)
+    parser = argparse.ArgumentParser()
+    shared.add_schedule_argument(parser)
+    shared.add_experiment_arguments(parser)
+    assert shared.experiment(parser.parse_args(shared.words(experiment))) == experiment
+    assert experiment.sharding in Sharding

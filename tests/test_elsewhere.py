@@ -1,0 +1,166 @@
+"""Experiments as Megatron-LM and torchtitan take them, and what these cannot say."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from bfpp.elsewhere import FRAMEWORKS, elsewhere
+from bfpp.schedules import InvalidConfiguration, find_schedule
+from bfpp.schedules.cut import given_cut
+from bfpp.schedules.registry import BUILT_IN
+from bfpp.sim.experiment import ABSTRACT, DEFAULTS, MEASURED, OPTIONS, Experiment, of_group
+from bfpp.sim.model import load_model
+from tests.test_orders import looped, pipelining, words  # noqa: F401 - a fixture
+
+DENSE = Experiment(
+    "1f1b", model=replace(load_model("llama3-8b"), name="small", layers=8, sequence=512),
+    cluster="dgx-h100", implementation="current", pp=4, dp=4, tp=2, microbatches=8,
+)  # fmt: skip
+SPARSE = DENSE.changed(
+    model=replace(load_model("deepseek-v3"), layers=8, dense_layers=1, sequence=512),
+    cluster="dgx-b200", ep=8, sharding="fsdp", precision="mxfp8", cp=2,
+)  # fmt: skip
+OTHER = {
+    "pp": 2, "dp": 8, "tp": 4, "cp": 4, "ep": 16, "dp_replicate": 2, "microbatches": 16,
+    "microbatch_size": 2, "sharding": "none", "layers": 16, "seq_length": 1024,
+    "prediction": False, "implementation": "paper", "precision": "fp8-current",
+    "moments": "bf16", "master_weights": "fp16", "main_gradients": "bf16", "recompute": "full",
+    "attention": "unfused", "sequence_parallel": False, "cp_comm": "all-gather",
+    "capacity_factor": 1.25,
+    "dispatch": "deduplicated", "cut": "3,2,2,1", "p2p": "fifo", "eager": True,
+    "gather_per": "step", "reduce_per": "step", "run_length": 2, "weight_buffers": 4, "prefetch": 2,
+}  # fmt: skip
+"""Another value of options that are no flags."""
+
+BESIDE = {
+    "eager": {"p2p": "fifo"}, "attention": {"cp": 1, "ep": 1, "sharding": "none"},
+    "implementation": {"attention": "fused", "sequence_parallel": True},
+    "capacity_factor": {"dispatch": "all-to-all"},
+}  # fmt: skip
+"""What else must be so for another value to be allowed."""
+
+NOT_CHOSEN = {
+    *("model", "cluster", "constants", "expert_imbalance", "loops", "units_per_stage", "balance"),
+    *of_group(ABSTRACT), *of_group(MEASURED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_nothing_is_left_out_in_silence(framework):
+    """Whatever an experiment says changes the text, or is told to be missing."""
+    for name in OPTIONS.keys() - NOT_CHOSEN:
+        value = OTHER[name] if name in OTHER else not getattr(SPARSE, name)
+        if name == "dp_replicate":
+            continue  # has no costs so far
+        usual = DENSE if name == "sequence_parallel" else SPARSE
+        beside = usual.changed(**BESIDE.get(name, {}))
+        known = elsewhere(beside, framework)
+        assert elsewhere(beside.changed(**{name: value}), framework) != known, name
+
+
+@pytest.mark.parametrize("schedule", [each.name for each in BUILT_IN])
+def test_every_schedule_is_run_or_said_to_be_missing(schedule):
+    experiment = DENSE.changed(schedule=schedule)
+    here = experiment.configuration
+    flags = elsewhere(experiment, "megatron")
+    assert any(f"schedule {schedule}" in each for each in flags.missing) or schedule in (
+        "1f1b", "depth-first", "breadth-first",
+    )  # fmt: skip
+    there = elsewhere(experiment, "torchtitan")
+    parallelism = tomllib.loads(there.text)["parallelism"]
+    named = any(f"schedule {schedule}" in each for each in there.missing)
+    by_file = "pipeline_parallel_schedule_csv" in parallelism
+    if here.layout.copies or here.layout.slices > 1:
+        assert named
+        assert "pipeline_parallel_schedule" not in parallelism
+    else:
+        assert named == by_file
+        modules = parallelism["module_fqns_per_model_part"]
+        assert len(modules) == here.layout.stages
+
+
+@pytest.mark.torch
+def test_interleaved_1f1b_is_named_where_pytorch_runs_our_order(pipelining):  # noqa: F811
+    sequences = [None, 3, 4, 6, 8, 12]
+    for microbatches in range(3, 13):
+        for sequence in sequences:
+            schedule = find_schedule("depth-first", sequence=sequence)
+            experiment = DENSE.changed(
+                schedule=schedule, pp=3, loops=2, microbatches=microbatches, layers=12
+            )
+            try:
+                layout = experiment.configuration.layout
+                schedule.require(layout)
+            except InvalidConfiguration:
+                continue
+            theirs = None
+            with suppress(ValueError):  # its rounds are to be of equal length
+                theirs = looped(pipelining, "Interleaved1F1B", 3, microbatches, 2)
+            ours = words("depth-first", layout, sequence=sequence)
+            there = elsewhere(experiment, "torchtitan")
+            assert ("pipeline_parallel_schedule_csv" not in there.text) == (theirs == ours)
+
+
+def flags_of(experiment):
+    found: dict[str, list[str]] = {}
+    name = ""
+    for word in shlex.split(elsewhere(experiment, "megatron").text.replace("\\\n", "")):
+        if word.startswith("--"):
+            name, _, value = word.partition("=")
+            found[name] = [value] if value else []
+        elif name:
+            found[name].append(word)
+    return found
+
+
+def test_megatron_divides_and_cuts_alike():
+    experiment = DENSE.changed(
+        schedule="depth-first", loops=2, sequence=8, microbatches=16, cut="fewer-at-ends"
+    )
+    flags = flags_of(experiment)
+    degrees = [int(flags[f"--{each}-model-parallel-size"][0]) for each in ("tensor", "pipeline")]
+    devices = int(flags["--nnodes"][0]) * int(flags["--nproc-per-node"][0])
+    assert devices == experiment.configuration.degrees.devices
+    assert int(flags["--global-batch-size"][0]) == experiment.configuration.batch
+    assert degrees == [experiment.tp, experiment.pp]
+    layout = flags["--pipeline-model-parallel-layout"][0]
+    assert given_cut(layout) == experiment.layers_of_stages
+    assert flags["--microbatch-group-size-per-virtual-pipeline-stage"] == ["8"]
+    even = flags_of(experiment.changed(cut=None))
+    assert even["--num-virtual-stages-per-pipeline-rank"] == ["2"]
+    assert "--pipeline-model-parallel-layout" not in even
+
+
+def test_torchtitan_takes_the_same_batch():
+    for values in ({}, {"pp": 1, "dp": 4}, {"microbatch_size": 2}):
+        experiment = DENSE.changed(**values)
+        tables = tomllib.loads(elsewhere(experiment, "torchtitan").text)
+        training, parallelism = tables["training"], tables["parallelism"]
+        assert training["global_batch_size"] == experiment.configuration.batch
+        of_pipeline = parallelism.get("pipeline_parallel_microbatch_size")
+        assert of_pipeline == (experiment.microbatch_size if experiment.pp > 1 else None)
+        replicas = (
+            parallelism["data_parallel_replicate_degree"]
+            * parallelism["data_parallel_shard_degree"]
+        )
+        passes = training["global_batch_size"] / (replicas * training["local_batch_size"])
+        assert passes == (1 if experiment.pp > 1 else experiment.microbatches)
+
+
+def test_the_command_prints_what_others_take(bfpp):
+    given = "1f1b --model llama3-8b --cluster dgx-h100 --implementation current --pp 2 --tp 4"
+    code, out, _ = bfpp(f"experiment {given} --format megatron")
+    assert code == 0
+    assert "--pipeline-model-parallel-size 2" in out
+    code, out, _ = bfpp(f"experiment {given} --format torchtitan --json")
+    assert code == 0
+    assert '"torchtitan": {"text": "[training]' in out
+    code, _, error = bfpp("experiment 1f1b --format megatron")
+    assert code == 2
+    assert "--model" in error
+    assert DEFAULTS["model"] is None

@@ -1,0 +1,225 @@
+"""Experts fused or not, rows sent while another micro-batch computes, and attention's speed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from bfpp.schedules import Degrees, InvalidConfiguration
+from bfpp.schedules.precision import Format, Precision
+from bfpp.schedules.recomputation import NO_RECOMPUTATION
+from bfpp.sim.checkpointing import Checkpointed
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.collectives import crossing_share
+from bfpp.sim.compute import EXCHANGE_MULTIPROCESSORS, blocked_seconds, parts, pass_seconds
+from bfpp.sim.efficiency import Attended, attention_seconds
+from bfpp.sim.implementation import CURRENT
+from bfpp.sim.layer import layer_operators
+from bfpp.sim.model import load_model
+from bfpp.sim.operators import Execution, Kernel, Routing
+from bfpp.sim.physical import PhysicalCosts
+
+GPT_OSS = load_model("gpt-oss-120b")
+QWEN = load_model("qwen3-30b-a3b")
+GB200 = load_cluster("gb200-nvl72")
+GB200 = replace(GB200, device=replace(GB200.device, host_seconds=0.0))
+
+
+def moved(execution, names):
+    """Bytes forward and backward of the operators of these names, and their kernels."""
+    works = [
+        work
+        for each in layer_operators(execution)
+        if each.name in names
+        for work in (each.forward, each.backward_input)
+    ]
+    return sum(work.bytes for work in works), sum(work.kernels for work in works)
+
+
+def costs(model=QWEN, cluster=GB200, ep=8, **more):
+    return PhysicalCosts(model, cluster, Degrees(dp=ep, ep=ep), implementation=CURRENT, **more)
+
+
+def passes(costing):
+    return pass_seconds(costing, parts(costing).layers[-1].kept)
+
+
+def of_seconds(seconds):
+    return seconds.forward, seconds.backward_input, seconds.backward_weight
+
+
+def test_a_bias_and_a_clamp_are_kernels_of_their_own_unless_fused():
+    execution = Execution(GPT_OSS.last_kind, ep=8)
+    rows = 2.0 * 4096 * 4
+    assert moved(execution, {"clamp"})[0] == 9 * rows * 2 * 2880
+    assert moved(execution, {"experts bias"})[0] == 34 * rows * 2880
+    assert moved(Execution(QWEN, ep=8), {"clamp", "experts bias"}) == (0, 0)
+    fused = replace(execution, routing=Routing(fused_experts=True))
+    assert moved(fused, {"clamp", "experts bias"}) == (0, 0)
+
+
+def test_fused_experts_write_the_activation_as_the_next_product_takes_it():
+    narrow = costs(precision=Precision.MXFP8).execution
+    fused = replace(narrow, routing=Routing(fused_experts=True))
+    active, expanded = (
+        next(
+            tensor
+            for each in layer_operators(narrow)
+            for tensor in each.writes
+            if tensor.name == name
+        ).bytes
+        for name in ("experts active", "experts expanded")
+    )
+    # Two copies of 8 bits and a scale for 32 numbers, of numbers of 16 bits.
+    written = 2 * (1 + 1 / 32) / 2
+    assert moved(fused, {"experts activation"}) == (
+        pytest.approx(written * active + (1 + written) * expanded),
+        0,
+    )
+    casts = {"experts up operands", "experts down operands"}
+    rows = 4096 * 8 * QWEN.hidden
+    assert moved(fused, casts)[0] == pytest.approx(2 * rows * (2 + 2 * (1 + 1 / 32)))
+    assert moved(fused, casts)[1] == 4 < moved(narrow, casts)[1]
+    products = {"experts up", "experts down"}
+    assert moved(fused, products) == (moved(narrow, products)[0], 4)
+    kept = [
+        sum(
+            each.bytes for each in Checkpointed(layer_operators(it), NO_RECOMPUTATION.modules).saved
+        )
+        for it in (narrow, fused)
+    ]
+    assert kept[0] == kept[1]
+
+
+def test_rows_are_sent_while_another_microbatch_computes():
+    """Fewer multiprocessors compute as long as that takes; and no pass is shorter than it."""
+    alone, beside = costs(), costs(routing=Routing(interleaved=True))
+    sent = 2 * blocked_seconds(
+        alone,
+        next(
+            each
+            for operator in layer_operators(alone.execution)
+            for each in operator.forward.collectives
+        ),
+    )
+    taken = EXCHANGE_MULTIPROCESSORS / GB200.device.multiprocessors
+    for one, other in zip(of_seconds(passes(alone))[:2], of_seconds(passes(beside)), strict=False):
+        assert one - other == pytest.approx((1 - taken) * sent)
+    assert passes(beside).backward_weight == passes(alone).backward_weight
+    slow = replace(GB200, levels=tuple(replace(it, bandwidth=1e9) for it in GB200.levels))
+    network = costs(cluster=slow, routing=Routing(interleaved=True))
+    slowly = 2 * blocked_seconds(
+        network,
+        next(
+            each
+            for operator in layer_operators(network.execution)
+            for each in operator.forward.collectives
+        ),
+    )
+    assert passes(network).forward == pytest.approx(slowly)
+
+
+def test_a_row_is_sent_once_to_a_device_with_several_of_its_experts():
+    plain, once = costs(), costs(routing=Routing(deduplicated=True))
+    rows, fewer = (
+        next(
+            blocked_seconds(costing, each)
+            for operator in layer_operators(costing.execution)
+            for each in operator.forward.collectives
+        )
+        for costing in (plain, once)
+    )
+    [copies] = {
+        each.copies
+        for operator in layer_operators(once.execution)
+        for each in operator.forward.collectives
+    }
+    # Of 8 of 128 experts, evenly over 8 devices.
+    assert crossing_share(copies, 8) == pytest.approx(1 - (7 / 8) ** 8)
+    latency = blocked_seconds(
+        plain,
+        next(
+            each._replace(bytes=0.0)
+            for operator in layer_operators(plain.execution)
+            for each in operator.forward.collectives
+        ),
+    )
+    assert fewer - latency == pytest.approx((rows - latency) * (1 - (7 / 8) ** 8))
+
+
+def rate(cluster, width, *, backward=False, operands=Precision.BF16):
+    """Flop/s of attention whose heads are so wide, without latencies."""
+    device = load_cluster(cluster).device
+    speed = replace(device.attention, forward_latency=0.0, backward_latency=0.0)
+    products = 5 if backward else 2
+    attended = Attended(2.0 * products * width * 1e9, 1e9)
+    return attended.flops / attention_seconds(
+        device, speed, attended, Precision.BF16, operands, backward=backward, uneven=False
+    )
+
+
+def test_narrow_heads_are_slower_by_their_exponentials():
+    """On H100, FlashAttention-3 reaches 497 and 648 Tflop/s with heads of 64 and 128 (its paper,
+    figure 5, 16,384 tokens), cuDNN 413 and 595.
+    """
+    device = load_cluster("dgx-h100").device
+    share = device.attention.forward_efficiency
+    assert rate("dgx-h100", 128) == pytest.approx(device.peak * share)
+    assert 413 / 595 < rate("dgx-h100", 64) / rate("dgx-h100", 128) < 1.05 * 497 / 648
+    assert rate("gb300-nvl72", 64) > 1.3 * rate("gb200-nvl72", 64)
+    without = replace(GB200.device, exponentials=inf)
+    narrow = Attended(1e12, 1e12 / 256)
+    speed = without.attention
+    assert attention_seconds(
+        without, speed, narrow, Precision.BF16, Precision.BF16, backward=False, uneven=False
+    ) == pytest.approx(1e12 / (without.peak * speed.forward_efficiency) + speed.forward_latency)
+
+
+def test_operands_in_8_bits_gain_what_exponentials_leave():
+    plain = rate("gb200-nvl72", 128)
+    narrow = rate("gb200-nvl72", 128, operands=Format.FP8)
+    assert plain < narrow < 2 * plain
+    assert rate("gb300-nvl72", 128, operands=Format.FP8) / rate("gb300-nvl72", 128) > narrow / plain
+    quantised = costs(precision=Precision.MXFP8, quantised_attention=True).execution
+    [attention] = [each for each in layer_operators(quantised) if each.name == "attention"]
+    assert (attention.forward.kind, attention.forward.format) == (Kernel.ATTENTION, Format.FP8)
+    usual = costs(precision=Precision.MXFP8).execution
+    [before] = [each for each in layer_operators(usual) if each.name == "attention"]
+    heads = sum(each.bytes for each in before.saves[:3])
+    assert (
+        sum(it.bytes for it in before.saves) - sum(it.bytes for it in attention.saves) == heads / 2
+    )
+
+
+def test_a_head_whose_operands_are_quantised_is_faster():
+    head, narrow = (
+        pass_seconds(each, parts(each).head)
+        for each in (
+            costs(precision=Precision.MXFP8),
+            costs(precision=Precision.MXFP8, quantised_head=True),
+        )
+    )
+    assert all(one > other for one, other in zip(of_seconds(head), of_seconds(narrow), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "reason"),
+    [
+        ({"quantised_attention": True}, "quantised_attention", "needs a precision"),
+        ({"quantised_head": True}, "quantised_head", "needs a precision"),
+        (
+            {
+                "model": load_model("deepseek-v3"),
+                "routing": Routing(beside_shared=True, interleaved=True),
+            },
+            "shared_overlap",
+            "part of --microbatch-overlap",
+        ),
+    ],
+)
+def test_refusals(values, field, reason):
+    with pytest.raises(InvalidConfiguration, match=reason) as refused:
+        costs(**values)
+    assert refused.value.field == field
