@@ -1,11 +1,12 @@
 """What is trained: layers called one after another, a loss, and the data.
 
-A `Model` is all that the executor knows of a network. Each layer takes the one
-tensor that the layer before returned; the first takes the inputs. A layer is a
-module, or a function that makes one: only the layers of a rank's own stages are
-made on it, each from a seed of its own, so that the weights do not depend on
-how the model is cut. A module is copied: training leaves the given one as it is,
-and so it does where a function returns a module that somebody keeps.
+A `Model` is all that the executor knows of a network. Each layer takes what the
+layer before returned: a tensor, or any pytree of tensors (`bfpp.executor.payload`);
+the first takes the inputs. A layer is a module, or a function that makes one:
+only the layers of a rank's own stages are made on it, each from a seed of its
+own, so that the weights do not depend on how the model is cut. A module is
+copied: training leaves the given one as it is, and so it does where a function
+returns a module that somebody keeps.
 
 What layers must keep to:
 
@@ -35,6 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bfpp.executor.payload import Tree
 from bfpp.executor.settings import Ends
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.cut import cut_layers
@@ -53,29 +55,15 @@ class Model:
     `batch(step, samples)` returns the inputs and targets of those samples of
     that step's batch, the same on every rank that asks. `attached` is how many
     layers at the start and at the end (embedding, output) are not counted when
-    the others are divided over stages.
+    the others are divided over stages. `varies`: batches of different steps may
+    have different shapes (sequences of other lengths), those of one step may not.
     """
 
     layers: Sequence[Layer]
-    loss: Callable[[Tensor, Tensor], Tensor]
-    batch: Callable[[int, range], tuple[Tensor, Tensor]]
+    loss: Callable[[Any, Any], Tensor]
+    batch: Callable[[int, range], tuple[Tree, Tree]]
     attached: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a stage hands on for one micro-batch."""
-
-    size: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def elements(self) -> int:
-        """How many numbers that is."""
-        return torch.Size(self.size).numel()
-
-    def __str__(self) -> str:
-        return f"shape {self.size} in {self.dtype}"
+    varies: bool = False
 
 
 def cut(model: Model, stages: int, ends: Ends = Ends.ATTACHED) -> list[range]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bfpp.executor.flat import parameters_of
 from bfpp.executor.model import compute_in
+from bfpp.executor.payload import in_precision
 from bfpp.executor.plan import Plan
 
 
@@ -46,7 +47,7 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
         for replica in range(plan.dp):
             for microbatch in range(plan.graph.layout.microbatches):
                 value, targets = plan.batch(step, replica, microbatch)
-                value = value.to(dtype) if value.is_floating_point() else value
+                value = in_precision(value, dtype)
                 for number, layer in layers.items():
                     with plan.drawing(step, plan.number_of(replica, microbatch), number):
                         value = layer(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -13,6 +13,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 from bfpp.executor.flat import StageState, flatten, memory_of, parameters_of
 from bfpp.executor.leaves import require_own_leaves
 from bfpp.executor.model import compute_in
+from bfpp.executor.payload import Tree, tensors_of
 from bfpp.executor.plan import Plan
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import NONE
@@ -86,37 +87,39 @@ class Stage:
         self.gradients[self.adds_to][name].add_(leaf.grad)
         leaf.grad = None
 
-    def check_leaves(self, value: Tensor, result: Tensor) -> None:
+    def check_leaves(self, values: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         """Once, before the first backward pass: that it trains this stage's parameters alone."""
         if self.has_own_leaves:
             return
         model, cut = self.plan.model, self.plan.cuts[self.number]
-        own = [value, *(leaf for leaves in self.leaves.values() for leaf in leaves.values())]
+        own = [*values, *(leaf for leaves in self.leaves.values() for leaf in leaves.values())]
         known: dict[str, object] = {f"layer {each}": self.layers[each] for each in cut}
         known["the loss"] = model.loss
         for each, layer in enumerate(model.layers):
             known[f"layer {each} as it is given"] = layer
-        require_own_leaves(result, own, known)
+        require_own_leaves(results, own, known)
         self.has_own_leaves = True
 
-    def run(self, value: Tensor, step: int, microbatch: int) -> tuple[Tensor, GradientEdge | None]:
+    def run(self, value: Tree, step: int, microbatch: int) -> tuple[Tree, list[GradientEdge]]:
         """All layers, one after another; `microbatch` is numbered among those of all replicas.
 
-        Also told is the first place with a gradient: the input, or what a first layer returned.
+        Also told are the first places with a gradient: the inputs, or what a first layer returned.
         Raises `InvalidConfiguration` if a layer changed the stage's input.
         """
-        result, version, start = value, value._version, _place_of(value)
+        given = tensors_of(value)
+        versions, starts = [tensor._version for tensor in given], _places_of(value)
+        result = value
         for number, layer in self.layers.items():
             with self.plan.drawing(step, microbatch, number):
                 result = layer(result)
-            start = start or _place_of(result)
-        if value._version != version:
+            starts = starts or _places_of(result)
+        if [tensor._version for tensor in given] != versions:
             raise InvalidConfiguration(
                 "model",
                 f"layers {self.plan.cuts[self.number]} change the input of stage {self.number} in "
                 "place, which a backward pass still needs",
             )
-        return result, start
+        return result, starts
 
     def remembering(self) -> AbstractContextManager[None]:
         """While this holds, autograd remembers where weights were, not the weights.
@@ -137,7 +140,8 @@ class Stage:
         return torch.as_strided(self.buffers[self.reads], *saved)
 
 
-def _place_of(value: Tensor) -> GradientEdge | None:
-    """Where a tensor's gradient arrives, if autograd records that it has one."""
-    is_recorded = torch.is_grad_enabled() and value.requires_grad
-    return get_gradient_edge(value) if is_recorded else None
+def _places_of(value: Tree) -> list[GradientEdge]:
+    """Where gradients of tensors arrive, of those that autograd records to have one."""
+    if not torch.is_grad_enabled():
+        return []
+    return [get_gradient_edge(tensor) for tensor in tensors_of(value) if tensor.requires_grad]
