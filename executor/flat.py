@@ -67,14 +67,24 @@ class Flat:
 
 
 class StageState:
-    """A replica's share of a stage: weights, gradients, and what the optimizer keeps of them."""
+    """A replica's share of a stage: weights, gradients, and what the optimizer keeps of them.
 
-    def __init__(self, flat: Flat, number: int, values: Tensor, dtype: torch.dtype) -> None:
+    Frozen weights have a state of their own, with neither gradients nor moments.
+    """
+
+    def __init__(
+        self,
+        flat: Flat,
+        number: int,
+        values: Tensor,
+        dtype: torch.dtype,
+        is_trained: bool = True,
+    ) -> None:
         self.flat = flat
         self.number = number
         self.own = slice(number * flat.share, (number + 1) * flat.share)
-        self.weights = nn.Parameter(values[self.own].to(dtype, copy=True))
-        self.weights.grad = torch.zeros_like(self.weights)
+        self.weights = nn.Parameter(values[self.own].to(dtype, copy=True), is_trained)
+        self.weights.grad = torch.zeros_like(self.weights) if is_trained else None
 
     @property
     def gradients(self) -> Tensor:
@@ -111,6 +121,15 @@ def parameters_of(layers: Mapping[int, nn.Module]) -> dict[str, list[tuple[nn.Mo
                 )
                 places.setdefault(name, []).append((module, key))
     return places
+
+
+def are_trained(
+    places: Mapping[str, list[tuple[nn.Module, str]]], trained: bool = True
+) -> dict[str, list[tuple[nn.Module, str]]]:
+    """Those parameters that are trained, or those that are frozen."""
+    return {
+        name: uses for name, uses in places.items() if getattr(*uses[0]).requires_grad is trained
+    }
 
 
 def flatten(

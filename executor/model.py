@@ -15,9 +15,10 @@ What layers must keep to:
   each forward pass, a layer that was seen to draw gets a seed of the run's seed,
   the step, the micro-batch and its own number, so that its numbers depend
   neither on the cut nor on the schedule. They do depend on the kind of device.
-- They share no parameters over stages, and train all that they have: what is
-  not trained is a buffer. Buffers are no part of a checkpoint, and keep their
-  precision where the run's is lower.
+- They share no parameters over stages. Parameters that require no gradient are
+  frozen: sharded, gathered and saved like others, without gradients or moments.
+  Buffers are no part of a checkpoint, and keep their precision where the run's
+  is lower.
 - Parameters are the layers': nothing else that requires gradients is used, and
   the loss has none.
 - They do not change their input in place.

@@ -42,7 +42,7 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
     losses = []
     for step in steps:
         for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         total, is_finite = 0.0, True
         for replica in range(plan.dp):
             for microbatch in range(plan.graph.layout.microbatches):

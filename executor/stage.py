@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
-from bfpp.executor.flat import StageState, flatten, memory_of, parameters_of
+from bfpp.executor.flat import StageState, are_trained, flatten, memory_of, parameters_of
 from bfpp.executor.leaves import require_own_leaves
 from bfpp.executor.model import compute_in
 from bfpp.executor.payload import Tree, tensors_of
@@ -28,7 +28,13 @@ class Stage:
             each: layer.to(device) for each, layer in plan.build(plan.cuts[number]).items()
         }
         self.places = parameters_of(self.layers)
-        self.flat, values = flatten(self.places, plan.shares, device)
+        self.flat, values = flatten(are_trained(self.places), plan.shares, device)
+        frozen = are_trained(self.places, trained=False)
+        self.frozen: StageState | None = None
+        if frozen:
+            flat, fixed = flatten(frozen, plan.shares, device)
+            self.frozen = StageState(flat, share, fixed, plan.state_dtype, is_trained=False)
+            values = torch.cat([values, fixed.to(values.dtype)])
         for layer in self.layers.values():
             compute_in(layer, plan.dtype)
         self.state = StageState(self.flat, share, values, plan.state_dtype)
@@ -36,9 +42,21 @@ class Stage:
         self.values: Tensor | None = values
         self.buffers: Mapping[int, Tensor] = {}
         self.leaves: dict[int, dict[str, nn.Parameter]] = {}
+        self.fixed: dict[int, dict[str, nn.Parameter]] = {}
         self.gradients: dict[int, dict[str, Tensor]] = {}
         self.reads, self.adds_to = NONE, NONE
         self.has_own_leaves = False
+
+    @property
+    def size(self) -> int:
+        """Elements of a buffer of all its weights: those that are trained, then the frozen ones."""
+        return self.flat.size + (self.frozen.flat.size if self.frozen else 0)
+
+    def states(self, buffer: Tensor) -> Iterator[tuple[Tensor, StageState]]:
+        """The parts of a buffer of weights, and the state that each is gathered from."""
+        yield buffer[: self.flat.size], self.state
+        if self.frozen is not None:
+            yield buffer[self.flat.size :], self.frozen
 
     def attach(self, weights: Mapping[int, Tensor], gradients: Mapping[int, Tensor]) -> None:
         """Give it the buffers that its weights and its gradients may be in.
@@ -48,12 +66,20 @@ class Stage:
         """
         assert self.values is not None  # noqa: S101
         for buffer in weights.values():
-            buffer[: self.flat.size].copy_(self.values)
+            buffer[: len(self.values)].copy_(self.values)
         self.values = None
         self.buffers = weights
         self.leaves = {
             number: {name: nn.Parameter(view) for name, view in self.flat.views(buffer).items()}
             for number, buffer in weights.items()
+        }
+        self.fixed = {
+            number: {
+                name: nn.Parameter(view, requires_grad=False)
+                for name, view in self.frozen.flat.views(buffer[self.flat.size :]).items()
+            }
+            for number, buffer in weights.items()
+            if self.frozen is not None
         }
         self.gradients = {number: self.flat.views(buffer) for number, buffer in gradients.items()}
         if self.plan.gradient_dtype is not self.plan.dtype:
@@ -62,10 +88,17 @@ class Stage:
                     leaf.register_post_accumulate_grad_hook(partial(self._add, name))
         self.read(next(iter(weights)))
 
+    def settle(self) -> None:
+        """Keep frozen weights in the one buffer that they are read from, if no gather fills it."""
+        for buffer in self.buffers.values():
+            for part, state in self.states(buffer):
+                if state is self.frozen and state.weights.dtype is part.dtype:
+                    state.weights.data = part
+
     def read(self, buffer: int) -> None:
         """Compute with the weights in this buffer from now on."""
         if buffer != self.reads:
-            for name, leaf in self.leaves[buffer].items():
+            for name, leaf in (self.leaves[buffer] | self.fixed.get(buffer, {})).items():
                 for module, key in self.places[name]:
                     setattr(module, key, leaf)
             self.reads = buffer

@@ -27,6 +27,11 @@ def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
                 for name, offset, piece in stage.flat.pieces(share, stage.state.number):
                     held.setdefault(name + suffix, []).append((offset, piece))
                     sizes[name + suffix] = stage.flat.shapes[name].numel()
+            if (frozen := stage.frozen) is not None:
+                share = frozen.weights.detach()
+                for name, offset, piece in frozen.flat.pieces(share, frozen.number):
+                    held.setdefault(name, []).append((offset, piece))
+                    sizes[name] = frozen.flat.shapes[name].numel()
     found = {name: Pieces(sizes[name], pieces) for name, pieces in held.items()}
     counts = [(0, count.view(1)) for worker in workers for count in worker.step_counts()]
     return {**found, STEP: Pieces(1, counts)}

@@ -261,10 +261,6 @@ def _run_on_meta(
 def _require_trainable(module: nn.Module, name: str, dtype: torch.dtype) -> None:
     """Raise `InvalidConfiguration` for parameters and buffers that cannot be trained with."""
     for key, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            raise InvalidConfiguration(
-                "model", f"{name} does not train its parameter {key}: make it a buffer"
-            )
         if parameter.is_complex():
             raise InvalidConfiguration(
                 "model", f"{name} has a parameter {key} of complex numbers, which cannot be trained"

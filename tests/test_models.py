@@ -210,10 +210,6 @@ def shared() -> list[Layer]:
     return [first, second]
 
 
-def frozen() -> list[Layer]:
-    return [nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False)]
-
-
 class InASet(nn.Module):
     def forward(self, value: Tensor) -> set[Tensor]:
         return {value}
@@ -235,7 +231,6 @@ REFUSED: dict[str, tuple[list[Layer], str]] = {
         r"layer 0 returns shape \(2,\) in torch.int64 at the end of a stage, through which no",
     ),
     "shared": (shared(), r"layers 0 and 1 share a parameter, and are in stages 0 and 1"),
-    "frozen": (frozen(), r"layer 1 \(Linear\) does not train its parameter weight: make it a"),
     "no module": ([lambda: 3, nn.Linear(4, 4)], r"layer 0 is neither a module nor a function"),
     "a plain function": ([torch.tanh, nn.Linear(4, 4)], r"layer 0 cannot be made: "),
 }  # type: ignore[dict-item]
