@@ -94,10 +94,14 @@ def print_difference(found: Difference, title: str) -> None:
         ],
     )
     operations = found.operations.items()
+    communication = found.simulated.graph.communication
     _print_pairs(
         "Seconds of a task, by operation",
         ("operation", "tasks", *names),
-        [(op.title, f"{each.count:,}", *_in_words(each.mean)) for op, each in operations],
+        [
+            (operation.called(communication), f"{each.count:,}", *_in_words(each.mean))
+            for operation, each in operations
+        ],
     )
     _print_pairs(
         "Seconds that each lane is busy",

@@ -63,7 +63,8 @@ class Explanation:
             tasks = [task for task in path if timeline.graph.operation[task] == operation]
             if tasks:
                 seconds = float(timeline.duration[tasks].sum())
-                rows.append((operation.title, len(tasks), seconds))
+                name = operation.called(timeline.graph.communication)
+                rows.append((name, len(tasks), seconds))
         return rows
 
     def difference(self, other: Explanation) -> dict[str, Any]:

@@ -173,7 +173,7 @@ class TaskGraph:
     def _repr_html_(self) -> str:
         """What there is of each operation, for a notebook."""
         rows = "".join(
-            f"<tr><td>{operation.algorithm(self.communication)}</td><td>{len(tasks):,}</td></tr>"
+            f"<tr><td>{operation.called(self.communication)}</td><td>{len(tasks):,}</td></tr>"
             for operation, tasks in self.by_operation()
         )
         return f"<p><b>{escape(repr(self))}</b></p><table>{rows}</table>"

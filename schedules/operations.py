@@ -126,8 +126,8 @@ class Row:
     A task `reads` data, `writes` some (a datum that several tasks write is added up), and
     `ends` others, of which nothing is left once it ran. `carries` is for transfers: what
     arrives, and how many units on it is needed. `arrives_on` is the stream at the receiver.
-    `group` and `algorithm` may depend on what is communicated; so does whether there is such
-    a task at all.
+    `group`, `algorithm` and what it is `called` may depend on what is communicated; so does
+    whether there is such a task at all. `title` stands where that is not known, and in files.
     """
 
     title: str
@@ -140,6 +140,7 @@ class Row:
     carries: Needed | None = None
     group: Group | Callable[[Communication], Group] = Group.ALONE
     algorithm: Callable[[Communication], str] | None = None
+    called: Callable[[Communication], str] | None = None
     happens: Callable[[Communication], bool] = _always
 
 
@@ -193,8 +194,12 @@ class Operation(int):
         return group if isinstance(group, Group) else group(communication)
 
     def algorithm(self, communication: Communication) -> str:
-        """How a task is done with this communication: a reduction by `reduce-scatter`."""
+        """How a task is done with this communication, as profiles name it: `norm-of-shares`."""
         return self.row.algorithm(communication) if self.row.algorithm else self.title
+
+    def called(self, communication: Communication) -> str:
+        """The operation as people read it, with this communication: an all-reduce."""
+        return self.row.called(communication) if self.row.called else self.title
 
     def streams(self, communication: Communication) -> tuple[Stream, Stream]:
         """The streams of its lanes, at its rank and at its peer."""
@@ -252,6 +257,11 @@ class Table(dict[Operation, Entry]):
 
 
 # The rows
+
+
+def _reduction(communication: Communication) -> str:
+    return "all-reduce" if communication.sharding is Sharding.NONE else "reduce-scatter"
+
 
 Operation.FORWARD = declare(
     "FORWARD",
@@ -321,6 +331,7 @@ Operation.GATHER = declare(
         DATA,
         writes=(WEIGHTS,),
         group=Group.DP,
+        called=lambda _: "all-gather",
         happens=lambda communication: communication.sharding is not Sharding.NONE,
     ),
 )
@@ -333,9 +344,8 @@ Operation.REDUCE = declare(
         writes=(REDUCED,),
         ends=(GRADIENTS,),
         group=Group.DP,
-        algorithm=lambda communication: (
-            "all-reduce" if communication.sharding is Sharding.NONE else "reduce-scatter"
-        ),
+        algorithm=_reduction,
+        called=_reduction,
     ),
 )
 Operation.OPTIMIZER = declare(

@@ -126,9 +126,17 @@ def test_rows_without_time_are_left_out() -> None:
 def test_legend_explains_what_is_drawn_and_nothing_else() -> None:
     labels = texts(svg(figure_4()))
     assert {"forward", "backward"} <= set(labels)
-    assert not {"gather", "reduce", "optimizer", "transfer activations"} & set(labels)
+    assert not {"all-gather", "all-reduce", "optimizer", "transfer activations"} & set(labels)
     labels = texts(svg(figure_4(reduce=1, optimizer=1)))
-    assert {"reduce", "optimizer"} <= set(labels)
+    assert {"all-reduce", "optimizer"} <= set(labels)
+
+
+@pytest.mark.parametrize("sharding", ["partial", "full"])
+def test_a_reduction_is_called_by_what_is_done(sharding: str) -> None:
+    sharded = timeline("breadth-first", Layout(2, 4, 2), sharding, gather=1, reduce=1)
+    labels = texts(svg([Panel("sharded", sharded)]))
+    assert {"all-gather", "reduce-scatter"} <= set(labels)
+    assert "all-reduce" not in labels
 
 
 HOSTILE = "</text><script>alert(1)</script>&amp;\"'\x00\x1b[31m\x0b\ud800\ufffe]]>"

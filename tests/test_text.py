@@ -215,7 +215,7 @@ def test_channels_and_data_have_rows_if_they_take_time() -> None:
     titles = [line.split(" | ")[0].strip() for line in grid_lines(costly)]
     assert "rank 1  send activations to 2" in titles
     assert "rank 1  data" in titles
-    assert "<0> reduce of stage 0" in costly
+    assert "<0> all-reduce of stage 0" in costly
 
 
 def test_reductions_are_labelled_with_their_stage() -> None:

@@ -234,19 +234,20 @@ def _axis(frame: _Frame, top: float) -> tuple[list[str], float]:
 def _legend(drawings: Sequence[_Drawing], frame: _Frame, top: float) -> tuple[list[str], float]:
     """What each colour stands for, in as many lines as that takes."""
     shown = {
-        operation
+        (operation, operation.called(graph.communication))
         for drawing in drawings
-        for operation in drawn_operations(drawing.panel.timeline.graph, drawing.rows)
+        for graph in [drawing.panel.timeline.graph]
+        for operation in drawn_operations(graph, drawing.rows)
     }
     elements, x, baseline = [], frame.left, top + LINE
-    for operation in sorted(shown):
-        width = SWATCH + 3 + text_width(operation.title, SMALL)
+    for operation, name in sorted(shown):
+        width = SWATCH + 3 + text_width(name, SMALL)
         if x + width > frame.right and x > frame.left:
             x, baseline = frame.left, baseline + LINE
         elements += _swatch(operation, x, baseline)
-        elements.append(text(x + SWATCH + 3, baseline, operation.title, SMALL))
+        elements.append(text(x + SWATCH + 3, baseline, name, SMALL))
         x += width + 12
-    note = NUMBERS + (UNITS if any(each.row.scope is Scope.UNIT for each in shown) else "")
+    note = NUMBERS + (UNITS if any(each.row.scope is Scope.UNIT for each, _ in shown) else "")
     if x + text_width(note, SMALL) > frame.right:
         baseline += LINE
     elements.append(text(frame.right, baseline, note, SMALL, "end", QUIET_INK))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bfpp.schedules import Operation, Task
+from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import Integers, Seconds
 from bfpp.schedules.operations import STREAMS, Scope, Stream
 from bfpp.traces.appearance import Row, drawn_operations, drawn_rows, fill, ink, label
@@ -74,7 +74,7 @@ def text(
         f"{title:{margin - len(BAR)}}{BAR}" + _line(timeline, row, scale, colour)
         for title, row in zip(titles, drawn, strict=True)
     ]
-    below = [_axis(scale, available), *_key(drawn_operations(timeline.graph, drawn), available)]
+    below = [_axis(scale, available), *_key(timeline.graph, drawn, available)]
     lines += [" " * margin + line for line in below]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -159,18 +159,21 @@ def _cell(task: Task, characters: int) -> str:
     return (name if len(name) < characters else "").ljust(characters, mark.unlabelled)
 
 
-def _key(operations: Sequence[Operation], available: int) -> list[str]:
+def _key(graph: TaskGraph, drawn: Sequence[Row], available: int) -> list[str]:
     """What each mark stands for, in lines that break between two marks."""
-    explained = (_explained(operation).replace(" ", UNBROKEN) for operation in operations)
+    explained = (
+        _explained(operation, operation.called(graph.communication)).replace(" ", UNBROKEN)
+        for operation in drawn_operations(graph, drawn)
+    )
     lines = textwrap.wrap("   ".join(explained), available, break_long_words=False)
     return [line.replace(UNBROKEN, " ") for line in lines]
 
 
-def _explained(operation: Operation) -> str:
+def _explained(operation: Operation, name: str) -> str:
     mark = TRACED[operation].mark
     scope = operation.row.scope
     sample = mark.unlabelled if scope is Scope.RANK else f"{mark.before}0{mark.after}".strip()
-    return f"{sample} {operation.title}" + (" of stage 0" if scope is Scope.UNIT else "")
+    return f"{sample} {name}" + (" of stage 0" if scope is Scope.UNIT else "")
 
 
 def _axis(scale: Scale, available: int) -> str:
