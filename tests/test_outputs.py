@@ -63,8 +63,8 @@ WITH_TORCH = {("run", "--metrics"), ("run", "--trace"), ("calibrate", "--out")}
 READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--mock-compute", "--orders"}
 """Options of files that are read."""
 
-KEPT = {"--checkpoint"}
-"""Options of folders that are a state of their own."""
+KEPT = {"--checkpoint", "--weights"}
+"""Options of folders that are a state of their own, or are read."""
 
 
 @pytest.fixture(autouse=True)
