@@ -32,6 +32,8 @@ SPEEDS = (
     "halves",
     "zero_bubble",
     "runtimes",
+    "redraw",
+    "explorer",
 )
 NAMES = (*SPEEDS, "faults", "accuracy", "recipes", "acceptance")
 

@@ -33,6 +33,7 @@ from bfpp.standard_streams import enduring
 COMMANDS = {
     "simulate": "predict one schedule: step time, bubble, memory, timeline",
     "compare": "several schedules side by side: one table, one figure",
+    "explore": "choose schedules and costs in the browser, and see what follows",
     "show": "a saved timeline, simulated or measured: tables and pictures",
     "diff": "two saved timelines of one step: what a prediction gets wrong, and where",
     "import": "a timeline from the traces of torch.profiler or Nsight Systems, or of --perfetto",

@@ -51,6 +51,19 @@ def difference_record(found: Difference) -> dict[str, Any]:
     }
 
 
+def difference_in_words(found: Difference) -> str:
+    """In a sentence, how far the two step times are apart."""
+    one, other = found.names
+    step = found.step_time
+    if step.error is None or abs(step.error) < NOISE:
+        return f"{one} and {other} steps take as long: {in_words(step.measured)}."
+    longer = "more" if step.error > 0 else "less"
+    return (
+        f"{one.capitalize()}, a step takes {in_words(step.simulated)}: {abs(step.error):.1%} "
+        f"{longer} than {other} ({in_words(step.measured)})."
+    )
+
+
 def _pair(name: str, pair: Pair) -> dict[str, float | None]:
     """Both numbers under this name, and their error."""
     return {

@@ -8,7 +8,7 @@ of which options then change values.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -194,7 +194,7 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
 
 def experiment(options: argparse.Namespace) -> Experiment:
     """The experiment that SCHEDULE and the options mean."""
-    return _named(options.schedule).changed(**given(options))
+    return named(options.schedule).changed(**given(options))
 
 
 def words(experiment: Experiment) -> list[str]:
@@ -219,24 +219,23 @@ def pipeline(options: argparse.Namespace) -> Configuration:
         for name, value in given(options).items()
         if name in names or name in schedule_parameters()
     }
-    return _named(options.schedule).changed(**values).configuration
+    return named(options.schedule).changed(**values).configuration
 
 
-def _named(schedule: str) -> Experiment:
+def named(schedule: str) -> Experiment:
     """The experiment of a file, or one with the schedule of that name."""
     if is_experiment_file(schedule):
         return read_experiment(schedule)
     return experiment_of_file(schedule, {"schedule": schedule})
 
 
-def side_by_side(options: argparse.Namespace, names: Sequence[str]) -> list[Experiment]:
-    """The experiments of several schedules of the same model.
+def side_by_side(known: Sequence[Experiment], values: Mapping[str, Any]) -> list[Experiment]:
+    """The experiments of several schedules of the same model, with these values.
 
     A stage of a non-looped schedule is given as many units as the looped ones have loops,
     so that a unit costs the same in all of them. Parameters are for the schedules that have
     them; one that none has is refused.
     """
-    values, known = given(options), [_named(name) for name in names]
     parameters = {each for experiment in known for each in experiment.rule.parameters}
     found = []
     for experiment in known:

@@ -15,6 +15,7 @@ from bfpp.predictions import Prediction
 from bfpp.results import Result, output
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.experiment import Experiment
+from bfpp.sim.gains import MOST as MOST_GAINS
 from bfpp.sim.gains import waits_with_gains
 from bfpp.traces.causes import Causes
 from bfpp.traces.memory import svg_memory
@@ -65,32 +66,49 @@ def write_memory(options: argparse.Namespace, result: Prediction) -> None:
         path.write_text(figure, encoding="utf-8")
 
 
-def write_pictures(options: argparse.Namespace, results: Sequence[Result], title: str) -> None:
-    """Write the pictures asked for, all results below one another to one time scale."""
+def write_pictures(
+    options: argparse.Namespace, results: Sequence[Result], title: str, lead: str = ""
+) -> None:
+    """Write the pictures asked for, all results below one another to one time scale.
+
+    On a page, `lead` is the sentence that sums them up.
+    """
     if options.html:
-        _write_html(results, options.html, title)
+        _write_html(results, options.html, title, lead)
     if options.svg:
         _write_svg(results, options.svg, options.width)
 
 
-def _write_html(results: Sequence[Result], page: Output, title: str) -> None:
+def _write_html(results: Sequence[Result], page: Output, title: str, lead: str) -> None:
     """An interactive page of the results, each explained unless it is very large."""
     from bfpp.traces.html import write_html
 
     with page.written() as path:
-        write_html([_panel(result) for result in results], path, title)
+        write_html([panel_of(result) for result in results], path, title, lead)
 
 
-def _panel(result: Result) -> Panel:
+def panel_of(result: Result, most_gains: int = MOST_GAINS) -> Panel:
+    """A result as a page shows it, with the gains of so many of its waits, the longest ones."""
     from bfpp.traces.panel import Panel
 
     highlights = tuple(result.highlights())
-    panel = Panel(result.title, result.timeline, result.subtitle, highlights)
+    panel = Panel(
+        result.title,
+        result.timeline,
+        result.subtitle,
+        highlights,
+        memory=tuple(result.memory_curves),
+        memory_unit=result.memory_unit,
+    )
     if len(result.timeline.graph) > EXPLAINED_UP_TO:
         return panel
     causes = Causes(result.timeline)
-    waits = tuple(waits_with_gains(causes))
-    return replace(panel, waits=waits, critical_path=tuple(causes.critical_path))
+    return replace(
+        panel,
+        waits=tuple(waits_with_gains(causes, most_gains)),
+        critical_path=tuple(causes.critical_path),
+        causes=tuple(causes.mean_rank.items()),
+    )
 
 
 def _write_svg(results: Sequence[Result], figure: Output, points: float | None) -> None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 MOMENTS = 200
 """Moments of a rank's memory that JSON has at most."""
 
+INTERVAL = ("step_time_low", "step_time_high")
+
 SHOWN_GB = 0.05
 """Parts of the memory from which on they are told."""
 
@@ -42,10 +44,14 @@ SHOW_PROGRESS_FROM = 50_000
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Prediction(Result):
-    """An experiment's timeline, with throughput and memory where a model was simulated."""
+    """An experiment's timeline, with throughput and memory where a model was simulated.
+
+    How sure these are takes many replays to know, and is left out where `with_interval` is not set.
+    """
 
     experiment: Experiment
     costs: CostModel
+    with_interval: bool = True
 
     @property
     def physical(self) -> PhysicalCosts | None:
@@ -62,29 +68,39 @@ class Prediction(Result):
         if not physical:
             return engine
         from bfpp.sim.prediction import predict as physical_prediction
-        from bfpp.sim.uncertainty import interval, not_modelled
+        from bfpp.sim.uncertainty import not_modelled
 
         peak = self._peak()
         found = physical_prediction(self.timeline, physical)
-        expected = interval(self.timeline, physical)
         return {
             **engine,
             **found,
             "memory_peak": peak,
             **stages_for_others(self.experiment),
-            "step_time_low": expected.low,
-            "step_time_high": expected.high,
+            **(self._interval(physical) if self.with_interval else {}),
             "not_modelled": not_modelled(self.timeline, physical, found["memory_reserved_gb"]),
         }
+
+    def _interval(self, physical: PhysicalCosts) -> dict[str, float]:
+        """The step times between which 80 % of such runs are expected."""
+        from bfpp.sim.uncertainty import interval
+
+        expected = interval(self.timeline, physical)
+        return dict(zip(INTERVAL, (expected.low, expected.high), strict=True))
 
     @cached_property
     def memory_curves(self) -> list[MemoryCurve]:
         """What each rank's devices hold over the step, of a model on a cluster."""
         if not self.physical:
-            return []
+            return super().memory_curves
         from bfpp.sim.memory_over_time import memory_over_time
 
         return memory_over_time(self.timeline, self.physical)
+
+    @property
+    def memory_unit(self) -> str:
+        """Of a model on a cluster, gigabytes."""
+        return "GB" if self.physical else super().memory_unit
 
     def _peak(self) -> dict[str, Any]:
         """When most is held, where, during which task."""
@@ -103,9 +119,9 @@ class Prediction(Result):
         """Throughput and memory."""
         if not self.physical:
             return []
-        low, high = (in_words(self.record[name]) for name in ("step_time_low", "step_time_high"))
+        bounds = [in_words(self.record[name]) for name in INTERVAL if self.with_interval]
         return [
-            ("80 % of such runs take", f"{low} to {high}"),
+            *([("80 % of such runs take", " to ".join(bounds))] if bounds else []),
             ("throughput per GPU", f"{self.record['tflops_per_gpu']:.1f} Tflop/s"),
             ("MFU, HFU", f"{self.record['mfu']:.1%}, {self.record['hfu']:.1%}"),
             ("tokens per second per GPU", f"{self.record['tokens_per_second_per_gpu']:.4g}"),

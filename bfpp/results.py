@@ -19,6 +19,7 @@ from rich.text import Text
 
 from bfpp.errors import one_line
 from bfpp.schedules import Sharding
+from bfpp.traces.memory import MemoryCurve, in_flight_over_time
 from bfpp.traces.metrics import RankMetrics, bubble, bubble_fraction, rank_metrics, span
 from bfpp.traces.period import period
 from bfpp.traces.time_axis import in_words
@@ -83,6 +84,16 @@ class Result:
         if graph.communication.sharding is not Sharding.NONE:
             parts.append(f"{graph.communication.sharding} sharding")
         return ", ".join(parts)
+
+    @cached_property
+    def memory_curves(self) -> list[MemoryCurve]:
+        """What each rank holds over the step."""
+        return in_flight_over_time(self.timeline)
+
+    @property
+    def memory_unit(self) -> str:
+        """What it is counted in."""
+        return "micro-batches"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.title}: {in_words(self.timeline.step_time)}>"
@@ -152,6 +163,21 @@ class Result:
     def in_words(self, seconds: float) -> str:
         """A share of the step time in words; rounding errors are nothing."""
         return in_words(seconds if seconds > NOISE * self.timeline.step_time else 0.0)
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """In a sentence, which is the fastest, and how far behind the others are."""
+    first, *others = sorted(results, key=lambda result: result.timeline.step_time)
+    least = first.timeline.step_time
+    if not others or not least:
+        return ""
+    behind = [
+        f"{each.name} takes {each.timeline.step_time / least - 1:.1%} longer"
+        if each.timeline.step_time > least * (1 + NOISE)
+        else f"{each.name} takes as long"
+        for each in others
+    ]
+    return f"{first.name} is the fastest: {in_words(least)} a step. {', '.join(behind)}."
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:

@@ -6,6 +6,8 @@ the paper's comparison of methods: shares of the model, or of a rank's work.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +15,8 @@ from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
 from bfpp.schedules.communication import Sharding
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import SAVED, Operation, enders, writers
+
+Numbers = TypeVar("Numbers", Integers, Seconds)
 
 
 def live_activations(graph: TaskGraph, weight: Integers | int = 1) -> Integers:
@@ -38,8 +42,8 @@ def peak_activations(graph: TaskGraph) -> Integers:
     return _peak(graph, live_activations(graph))
 
 
-def peak_microbatches(graph: TaskGraph) -> Seconds:
-    """For each rank, the most activations alive at once, in micro-batches of a rank's work.
+def live_microbatches(graph: TaskGraph) -> Seconds:
+    """For each task, the activations its rank holds once it has run, in micro-batches of its work.
 
     A stage counts 1 / N_stage of a model, and each of its units an equal share of it; a slice
     counts its share of a micro-batch.
@@ -48,12 +52,17 @@ def peak_microbatches(graph: TaskGraph) -> Seconds:
     units = np.array(layout.units_per_stage)
     common = int(np.lcm.reduce(units))
     weight = (common // units)[layout.stage_of_unit]
-    peak = _peak(graph, live_activations(graph, weight))
-    return peak.astype(float) * (layout.pp / (layout.stages * layout.slices * common))
+    share = layout.pp / (layout.stages * layout.slices * common)
+    return live_activations(graph, weight).astype(float) * share
 
 
-def _peak(graph: TaskGraph, live: Integers) -> Integers:
-    peak = np.zeros(graph.layout.pp, dtype=np.int32)
+def peak_microbatches(graph: TaskGraph) -> Seconds:
+    """For each rank, the most activations alive at once, in micro-batches of a rank's work."""
+    return _peak(graph, live_microbatches(graph))
+
+
+def _peak(graph: TaskGraph, live: Numbers) -> Numbers:
+    peak = np.zeros(graph.layout.pp, dtype=live.dtype)
     np.maximum.at(peak, graph.rank, live)
     return peak
 

@@ -77,9 +77,15 @@ def read_schedule(path: str) -> GivenOrders:
     """The orders of a file; raises `InvalidConfiguration`, in one line, for any that cannot run."""
     try:
         text = read_file(Path(path))
-        orders, said = read_orders(text), read_values(text)
     except OSError as error:
         raise InvalidConfiguration("schedule", f"{path}: {error.strerror or error}") from None
+    return orders_of_text(path, text)
+
+
+def orders_of_text(path: str, text: bytes) -> GivenOrders:
+    """The same of what a file at that path holds, or would hold."""
+    try:
+        orders, said = read_orders(text), read_values(text)
     except MalformedOrders as error:
         raise InvalidConfiguration("schedule", f"{path}: {error.reason}") from None
     if broken := order_violations(orders):

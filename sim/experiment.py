@@ -724,17 +724,21 @@ def experiment_of(values: Mapping[str, object]) -> Experiment:
     if not isinstance(name, str):
         raise InvalidConfiguration("schedule", "must be given, by name")
     schedule = find_schedule(name)
-    given = {**schedule.values, **given}
-    parameters = {
-        each: read_value(each, parameter_kind(value), given.pop(each))
-        for each, value in schedule.parameters.items()
-        if each in given
-    }
-    for each in given:
-        if each not in OPTIONS:
+    read = values_read({**schedule.values, **given}, schedule.parameters)
+    own = {each: read.pop(each) for each in schedule.parameters if each in read}
+    return Experiment(replace(schedule, **own), **read)
+
+
+def values_read(values: Mapping[str, object], parameters: Mapping[str, object]) -> dict[str, Any]:
+    """Values by name as an experiment has them, those of schedules' `parameters` among them."""
+    for each in values:
+        if each not in OPTIONS and each not in parameters:
             raise InvalidConfiguration(each, f"there is no such value{did_you_mean(each, OPTIONS)}")
-    read = {each: read_value(each, OPTIONS[each].kind, value) for each, value in given.items()}
-    return Experiment(replace(schedule, **parameters), **read)
+    kinds = {each: parameter_kind(value) for each, value in parameters.items()}
+    return {
+        each: read_value(each, kinds.get(each) or OPTIONS[each].kind, value)
+        for each, value in values.items()
+    }
 
 
 def parameter_kind(value: object) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import zlib
 from base64 import b64decode
 from collections.abc import Callable, Iterator
@@ -16,15 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph, find_schedule
+from bfpp.command_line import main
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.operations import OPERATIONS
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.simpy_engine import simulate
-from bfpp.traces.appearance import fill
+from bfpp.traces.appearance import IDLE, fill
 from bfpp.traces.causes import Causes
-from bfpp.traces.html import embeddable, packed, page, write_html
+from bfpp.traces.html import embeddable, page, write_html
+from bfpp.traces.memory import in_flight_over_time
 from bfpp.traces.panel import Panel
+from bfpp.traces.panel_data import packed
 from bfpp.traces.timeline import Timeline
+from tests.browser import Page, chromium, is_installed
 
 HOSTILE = "</script><img src=x onerror=\"document.title='pwned'\"><b>bold</b> & <br>"
 DTYPES = {"Int8Array": "<i1", "Int16Array": "<i2", "Int32Array": "<i4", "Float64Array": "<f8"}
@@ -143,157 +146,58 @@ def test_the_page_needs_nothing_beside_it() -> None:
 
 # The rest runs in headless Chromium.
 
-DRIVER = "chromedriver"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-OPTIONS = (
-    "headless=new",
-    "no-sandbox",
-    "disable-gpu",
-    "disable-quic",
-    "no-first-run",
-    "disable-background-networking",
-    "disable-component-update",
-    "disable-sync",
-    "window-size=1400,900",
-)
-
 in_browser = pytest.mark.browser
 
 
-class Page:
-    """A page that is open in the browser, and loaded."""
-
-    def __init__(self, driver: Any, path: Path) -> None:
-        self.driver = driver
-        driver.get(path.as_uri())
-        self.settle("bfpp.ready")
-
-    def settle(self, promise: str) -> None:
-        """Wait for a promise of the page; fail where it is broken."""
-        outcome = self.driver.execute_async_script(
-            "const done = arguments[0];"
-            f"({promise}).then(() => done('kept'), (error) => done(error.stack))"
-        )
-        assert outcome == "kept"
-
-    def get(self, expression: str) -> Any:
-        return self.driver.execute_script(f"return {expression}")
-
-    def find(self, selector: str) -> Any:
-        return self.driver.find_element("css selector", selector)
-
-    def mouse(self) -> Any:
-        from selenium.webdriver.common.action_chains import ActionChains
-
-        return ActionChains(self.driver)
-
-    def point_at(self, task: int, shown: Timeline) -> str:
-        """What the page says with the pointer on a compute task of rank 0."""
-        self.move_to((shown.start[task] + shown.end[task]) / 2).perform()
-        words: str = self.find(".tip").text
-        return words
-
-    def move_to(self, seconds: float) -> Any:
-        """The mouse, on its way to a time in the compute row of rank 0."""
-        first, last = self.get("bfpp.view()")
-        left, top, width = self.get(
-            "(({left, top}, {_offset, _length}) => [left + _offset, top, _length])("
-            "document.querySelector('figure').getBoundingClientRect(),"
-            "document.querySelector('figure')._fullLayout.xaxis)"
-        )
-        x = left + width * (seconds - first) / (last - first)
-        mouse = self.mouse()
-        mouse.w3c_actions.pointer_action.move_to_location(round(x), round(top) + 40)
-        return mouse
-
-    def complaints(self) -> list[str]:
-        return [
-            entry["message"]
-            for entry in self.driver.get_log("browser")
-            if entry["level"] == "SEVERE"
-        ]
-
-
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    if CHROMIUM is None or shutil.which(DRIVER) is None:
+def driver() -> Iterator[Any]:
+    pytest.importorskip("selenium", reason="selenium is not installed")
+    if not is_installed():
         pytest.skip("needs chromium and chromedriver on the path")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for option in (*OPTIONS, f"user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(f"--{option}")
-    service = webdriver.ChromeService(executable_path=shutil.which(DRIVER))
-    started = webdriver.Chrome(options=options, service=service)
-    started.set_script_timeout(30)
-    yield started
-    started.quit()
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture
 def opened(driver: Any, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     pages = []
 
-    def open_page(*panels: Panel, title: str = "A step") -> Page:
-        write_html(panels, tmp_path / "page.html", title)
-        pages.append(Page(driver, tmp_path / "page.html"))
+    def open_page(*panels: Panel, title: str = "A step", fragment: str = "") -> Page:
+        write_html(panels, tmp_path / "page.html", title, "A sentence.")
+        pages.append(Page(driver, (tmp_path / "page.html").as_uri() + fragment))
         return pages[-1]
 
     yield open_page
     assert [complaint for page in pages for complaint in page.complaints()] == []
 
 
-PIXEL = """
-const [selector, share, y, done] = arguments;
-const image = new Image();
-image.onload = () => {
-  const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [image.width, image.height];
-  const brush = canvas.getContext("2d");
-  brush.drawImage(image, 0, 0);
-  done([...brush.getImageData(Math.floor(share * image.width), y, 1, 1).data]);
-};
-image.src = document.querySelector(selector).data[0].source;
-"""
-
-
-def colour_at(page: Page, seconds: float, row: int = 0) -> str | None:
-    """The colour of the first figure's heatmap at a time, in one of its rows."""
-    first, last = page.get("bfpp.view()")
-    top, height = page.get(
-        "((at) => [at, document.querySelector('figure')._fullLayout.yaxis.range[0]])"
-        f"(document.querySelector('figure')._fullLayout.yaxis.tickvals[{row}])"
-    )
-    assert 0 < top < height
-    share = (seconds - first) / (last - first)
-    *channels, opacity = page.driver.execute_async_script(PIXEL, "figure", share, int(top))
-    return f"#{bytes(channels).hex()}" if opacity else None
+def middle_of(shown: Timeline, task: int) -> float:
+    return float(shown.start[task] + shown.end[task]) / 2
 
 
 @in_browser
-def test_a_small_step_is_drawn_bar_by_bar(opened: Callable[..., Page]) -> None:
+def test_a_page_tells_its_numbers_and_draws_every_task(opened: Callable[..., Page]) -> None:
     shown = small()
-    page = opened(Panel("breadth-first", shown, "four ranks", (("Bubble", "9.4 %"),)))
-    state = page.get("bfpp.state")
-    on_lanes = len(shown.graph) + int(shown.graph.is_transfer.sum())
-    assert (state["mode"], state["bars"], state["redraws"]) == ("bars", on_lanes, 1)
-    drawn = page.get(
-        "[...document.querySelectorAll('.barlayer .point path')].map((bar) => bar.style.fill)"
+    page = opened(
+        Panel("breadth-first", shown, "four ranks", (("bubble", "9.4 %"),), causes=(("drain", 1),))
     )
-    assert len(drawn) == on_lanes
-    for operation, microbatch in [(Operation.FORWARD, 3), (Operation.BACKWARD, 31)]:
-        red, green, blue = bytes.fromhex(fill(operation, microbatch, 32)[1:])
-        assert drawn.count(f"rgb({red}, {green}, {blue})") == shown.graph.layout.units
-    page_text = page.find("body").text
-    for words in ("breadth-first", "four ranks", "9.4 %", "Forward", "Rank 3", "send gradients"):
-        assert words in page_text
+    words = page.find("body").text
+    for expected in ("A sentence.", "breadth-first", "four ranks", "Bubble", "9.4 %", "Drain"):
+        assert expected in words
+    assert page.get("bfpp.state.redraws") == 1
+    for task in shown.compute_tasks(0)[:20].tolist():
+        graph = shown.graph
+        colour = fill(OPERATIONS[graph.operation[task]], int(graph.microbatch[task]), 32)
+        assert page.colour_at(middle_of(shown, task)) == colour
+    idle = float(shown.start[shown.compute_tasks(3)[0]]) / 2
+    rows = page.get("bfpp.panels()[0].rows.map(({rank, size}) => [rank, size])")
+    assert page.colour_at(idle, rows.index([3, "compute"])) == IDLE
 
 
 @in_browser
 def test_labels_are_drawn_where_they_fit(opened: Callable[..., Page]) -> None:
     page = opened(Panel("", small()))
-    written = "[...document.querySelectorAll('.barlayer text')].map((text) => text.textContent)"
+    written = "[...bfpp.pictureAsSvg().matchAll(/>([0-9]+)<.text>/g)].map((found) => found[1])"
     assert not {"17", "31"} & set(page.get(written))
     page.settle("bfpp.show(0, 0.05)")
     assert {"0", "17", "31"} <= set(page.get(written))
@@ -309,7 +213,7 @@ def test_the_pointer_tells_when_the_same_task_ran_elsewhere(opened: Callable[...
     other = timeline("gpipe", Layout(4, 32), AbstractCosts())
     page = opened(Panel("Simulated", shown), Panel("Measured", measured), Panel("gpipe", other))
     task = int(shown.compute_tasks(0)[5])
-    words = page.point_at(task, shown)
+    words = page.point_at(middle_of(shown, task))
     assert 'In the timeline "Measured"' in words
     assert "1 ms later" in words
     assert "as here" in words
@@ -321,7 +225,7 @@ def test_the_pointer_tells_when_the_same_task_ran_elsewhere(opened: Callable[...
 @in_browser
 def test_a_measured_task_tells_when_it_was_ready(opened: Callable[..., Page]) -> None:
     shown = replace(small(), posted=small().start - 2e-4, ready=small().start - 1e-4)
-    words = opened(Panel("", shown)).point_at(int(shown.compute_tasks(0)[5]), shown)
+    words = opened(Panel("", shown)).point_at(middle_of(shown, int(shown.compute_tasks(0)[5])))
     assert "Posted" in words
     assert "Ready" in words
 
@@ -329,11 +233,30 @@ def test_a_measured_task_tells_when_it_was_ready(opened: Callable[..., Page]) ->
 @in_browser
 def test_channels_can_be_hidden(opened: Callable[..., Page]) -> None:
     page = opened(Panel("", small()))
-    assert page.find(".channels input").is_selected()
-    page.find(".channels").click()
+    sizes = "bfpp.panels()[0].rows.map(({ size }) => size)"
+    assert "channel" in page.get(sizes)
+    page.find(".channels input").click()
     page.settle("bfpp.show(...bfpp.view())")
-    assert page.get("bfpp.state.bars") == int((~small().graph.is_transfer).sum())
-    assert "send gradients" not in page.find("body").text
+    assert "channel" not in page.get(sizes)
+
+
+@in_browser
+def test_memory_is_drawn_below_each_rank(opened: Callable[..., Page]) -> None:
+    curves = tuple(in_flight_over_time(small()))
+    page = opened(Panel("", small(), memory=curves, memory_unit="micro-batches"))
+    page.find(".memory input").click()
+    page.settle("bfpp.show(...bfpp.view())")
+    rows = page.get("bfpp.panels()[0].rows.map(({rank, size}) => [rank, size])")
+    assert [rank for rank, size in rows if size == "memory"] == [0, 1, 2, 3]
+    curve = curves[0]
+    row = rows.index([0, "memory"])
+    top, height = page.get(f"(({{top, height}}) => [top, height])(bfpp.panels()[0].rows[{row}])")
+    x, y = page.place_of(float(curve.time[curve.peak]) + 1e-4)
+    mouse = page.mouse()
+    compute = page.get("bfpp.panels()[0].rows[0].top + bfpp.panels()[0].rows[0].height / 2")
+    mouse.w3c_actions.pointer_action.move_to_location(x, round(y - compute + top + height / 2))
+    mouse.perform()
+    assert f"Rank 0 holds {curve.total.max():g} micro-batches" in page.find(".tip").text
 
 
 @in_browser
@@ -343,7 +266,7 @@ def test_the_pointer_asks_a_task_what_it_waited_for(opened: Callable[..., Page])
     page = opened(Panel("", shown))
     on_rank = shown.compute_tasks(0)
     task = int(on_rank[graph.operation[on_rank] == Operation.BACKWARD][2])
-    words = page.point_at(task, shown)
+    words = page.point_at(middle_of(shown, task))
     seen = graph.task(task)
     for line in (
         "Backward",
@@ -370,7 +293,7 @@ def test_the_dependency_that_ended_last_is_told(opened: Callable[..., Page]) -> 
     page = opened(Panel("", shown))
     waits = np.diff(graph.dependencies.start)
     task = next(int(task) for task in shown.compute_tasks(0) if waits[task] > 1)
-    page.point_at(task, shown)
+    page.point_at(middle_of(shown, task))
     last = max(graph.task(task).dependencies, key=lambda other: shown.end[other])
     told = page.find(".tip li.last").text
     assert told.startswith(OPERATIONS[graph.operation[last]].title.capitalize())
@@ -378,27 +301,18 @@ def test_the_dependency_that_ended_last_is_told(opened: Callable[..., Page]) -> 
 
 
 @in_browser
-def test_a_large_step_turns_from_a_heatmap_into_bars(opened: Callable[..., Page]) -> None:
+def test_a_large_step_is_drawn_too(opened: Callable[..., Page]) -> None:
     shown = large()
     assert len(shown.graph) > 200_000
     page = opened(Panel("breadth-first", shown))
-    state = page.get("bfpp.state")
-    assert (state["mode"], state["bars"]) == ("heatmap", 0)
-    assert state["tasks"] > 100_000
-
     compute = shown.compute_tasks(0)
     task = int(compute[len(compute) // 4])
-    middle = float(shown.start[task] + shown.end[task]) / 2
+    middle = middle_of(shown, task)
     near = {fill(Operation.FORWARD, shade, 48) for shade in range(48)}
-    assert colour_at(page, middle) in near
-    assert page.get("[...document.querySelectorAll('.imagelayer image')].length") == 1
-
+    assert page.colour_at(middle) in near
     page.settle(f"bfpp.show({middle - 0.01}, {middle + 0.01})")
-    zoomed = page.get("bfpp.state")
-    assert zoomed["redraws"] == state["redraws"] + 1
-    assert zoomed["mode"] == "bars"
-    assert 0 < zoomed["bars"] < 3000
-    assert f"Micro-batch {shown.graph.microbatch[task]}" in page.point_at(task, shown)
+    assert page.get("bfpp.state.redraws") == 2
+    assert f"Micro-batch {shown.graph.microbatch[task]}" in page.point_at(middle)
 
 
 @in_browser
@@ -416,7 +330,7 @@ def test_a_task_thinner_than_a_pixel_leaves_a_mark(
         shown = replace(shown, end=end)
     page = opened(Panel("", shown))
     middle = float(shown.start[optimizer] + shown.end[optimizer]) / 2
-    assert colour_at(page, middle) == fill(Operation.OPTIMIZER)
+    assert page.colour_at(middle) == fill(Operation.OPTIMIZER)
 
 
 @in_browser
@@ -429,7 +343,7 @@ def test_the_mouse_zooms_and_a_double_click_resets(opened: Callable[..., Page]) 
     near = page.get("bfpp.view()")
     assert near[1] - near[0] < 0.3 * (whole[1] - whole[0])
     page.mouse().move_to_element(figure).double_click().perform()
-    page.settle("new Promise((resolve) => setTimeout(resolve, 500))")
+    page.settle("bfpp.show(...bfpp.view())")
     assert page.get("bfpp.view()") == pytest.approx(whole)
 
 
@@ -447,27 +361,12 @@ def test_keys_zoom_move_and_reset(opened: Callable[..., Page]) -> None:
 
 
 @in_browser
-def test_panels_zoom_together(opened: Callable[..., Page]) -> None:
-    costs = AbstractCosts(transfer=0.1)
-    panels = [
-        Panel(name, timeline(name, find_schedule(name).divided(4, 8, 2), costs, Sharding.NONE))
-        for name in ("gpipe", "breadth-first")
-    ]
-    page = opened(*panels)
-    page.settle("bfpp.show(2, 5)")
-    ranges = page.get(
-        "[...document.querySelectorAll('figure')].map((figure) => figure._fullLayout.xaxis.range)"
-    )
-    assert ranges == [[2, 5], [2, 5]]
-
-
-@in_browser
 def test_redraws_that_pile_up_are_done_once(opened: Callable[..., Page]) -> None:
     page = opened(Panel("", small()))
     before = page.get("bfpp.state.redraws")
     page.settle("Promise.all([1, 2, 3, 4, 5, 6].map((end) => bfpp.show(0, end / 1000)))")
     assert page.get("bfpp.state.redraws") <= before + 2
-    assert page.get("document.querySelector('figure')._fullLayout.xaxis.range[1]") == 0.006
+    assert page.get("bfpp.view()") == [0, 0.006]
 
 
 @in_browser
@@ -475,10 +374,10 @@ def test_hostile_text_is_only_text(opened: Callable[..., Page]) -> None:
     shown = small()
     page = opened(Panel(HOSTILE, shown, HOSTILE, ((HOSTILE, HOSTILE),)), title=HOSTILE)
     assert page.driver.title == re.sub(r"\s+", " ", HOSTILE)
-    for selector in ("h1", "h2", ".subtitle", "dt", "dd"):
+    for selector in ("h1", "h2", ".subtitle", ".numbers td:last-child"):
         assert page.find(selector).text == HOSTILE
-    assert page.point_at(int(shown.compute_tasks(0)[0]), shown).startswith("Forward")
-    assert page.get("document.querySelectorAll('body img, body dd b').length") == 0
+    assert page.point_at(middle_of(shown, int(shown.compute_tasks(0)[0]))).startswith("Forward")
+    assert page.get("document.querySelectorAll('body img, body main b').length") == 0
 
 
 @in_browser
@@ -486,8 +385,9 @@ def test_many_ranks_keep_readable_rows(opened: Callable[..., Page]) -> None:
     wide = timeline("1f1b", Layout(96, 96), AbstractCosts())
     page = opened(Panel("", wide))
     assert page.find("figure").rect["height"] > 96 * 14
-    assert "Rank 95" in page.find("figure").text
-    assert page.get("document.querySelectorAll('.xaxislayer-above, .x2').length") > 0
+    drawn = page.get("bfpp.pictureAsSvg()")
+    assert ">Rank 95</text>" in drawn
+    assert drawn.count(">0 s</text>") == 2  # a time axis on top too
 
 
 def explained() -> Panel:
@@ -542,3 +442,91 @@ def test_a_page_without_causes_offers_none(opened: Callable[..., Page]) -> None:
     page = opened(Panel("plain", small()))
     assert not page.find(".critical").is_displayed()
     assert "idle stretch" not in page.find(".hint").text
+
+
+@in_browser
+def test_a_task_is_found_by_its_name(opened: Callable[..., Page]) -> None:
+    shown, graph = small(), small().graph
+    page = opened(Panel("", shown))
+    for text, expected in {
+        "2F3": [Operation.FORWARD, 2, 3],
+        "backward, stage 1 micro-batch 7": [Operation.BACKWARD, 1, 7],
+    }.items():
+        page.find(".find input").clear()
+        page.find(".find input").send_keys(text + "\ue007")
+        page.settle("bfpp.show(...bfpp.view())")
+        operation, stage, microbatch = expected
+        [task] = np.flatnonzero(
+            (graph.operation == operation)
+            & (graph.stage == stage)
+            & (graph.microbatch == microbatch)
+        )
+        assert page.find(".found").text in ("1 of 1", "1 found")
+        first, last = page.get("bfpp.view()")
+        assert first < shown.start[task] < shown.end[task] < last
+    page.find(".find input").clear()
+    page.find(".find input").send_keys("optimizer rank 2")
+    assert page.find(".found").text == "1 found"
+
+
+@in_browser
+def test_an_address_leads_to_a_view(opened: Callable[..., Page]) -> None:
+    page = opened(Panel("", small()), fragment="#from=0.01&to=0.02&channels=0&find=2F3")
+    assert page.get("bfpp.view()") == [0.01, 0.02]
+    assert not page.find(".channels input").is_selected()
+    page.settle("bfpp.show(0.01, 0.03).then(() => new Promise((done) => setTimeout(done, 400)))")
+    assert page.get("location.hash") == "#from=0.01&to=0.03&channels=0&find=2F3"
+    page.settle("bfpp.showStep().then(() => new Promise((done) => setTimeout(done, 400)))")
+    assert page.get("location.hash") == "#channels=0&find=2F3"
+
+
+@in_browser
+def test_keys_go_through_tasks_and_idle_stretches(opened: Callable[..., Page]) -> None:
+    panel = explained()
+    page = opened(panel)
+    shown = panel.timeline
+    first = shown.graph.task(int(shown.compute_tasks(0)[0]))
+    page.find("figure").send_keys(".")
+    page.settle("bfpp.ready")
+    assert f"Micro-batch {first.microbatch}" in page.find(".tip").text
+    page.find("figure").send_keys("i")
+    page.settle("bfpp.ready")
+    assert page.find(".why").text.startswith("Rank 0 waits")
+
+
+@in_browser
+def test_a_picture_can_be_saved(opened: Callable[..., Page]) -> None:
+    from xml.etree import ElementTree
+
+    page = opened(Panel(HOSTILE, small()))
+    drawn = ElementTree.fromstring(page.get("bfpp.pictureAsSvg()"))
+    texts = [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == HOSTILE
+    assert "Rank 3" in texts
+    fills = {each.get("fill") for each in drawn.iter("{http://www.w3.org/2000/svg}rect")}
+    assert {fill(Operation.FORWARD, 3, 32), fill(Operation.BACKWARD, 31, 32), IDLE} <= fills
+    assert (
+        page.driver.execute_async_script(
+            "bfpp.pictureAsPng().then((blob) => arguments[0](blob.type))"
+        )
+        == "image/png"
+    )
+
+
+@in_browser
+def test_what_was_found_is_filtered(driver: Any, tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(
+        "layers = 4\nhidden = 256\nheads = 4\nsequence = 128\nvocabulary = 1024\n"
+    )
+    words = "search --cluster dgx1-v100 --gpus 2 --batch 4 --workers 1 --json"
+    model, address = tmp_path / "tiny.toml", tmp_path / "found.html"
+    assert main([*words.split(), "--model", str(model), "--html", str(address)]) == 0
+    page = Page(driver, address.as_uri())
+    everything = page.get("document.querySelectorAll('.plot circle').length")
+    assert 0 < page.get("document.querySelectorAll('.plot .pareto').length") < everything
+    assert page.get("bfpp.panels().length") == 3
+    page.find(".filters [name=schedule]").send_keys("gpipe")
+    kept = page.get("document.querySelectorAll('.plot circle').length")
+    assert 0 < kept < everything
+    assert page.find(".told").text.startswith(f"{kept} of {everything} configurations")
+    assert page.complaints() == []

@@ -25,6 +25,7 @@ from bfpp.sim.executors import EXECUTORS
 from tests.damage import ODD_WORDS, changed_json, damaged
 from tests.test_hugging_face import GPT2, LLAMA
 from tests.test_misread import CONSTANTS
+from tests.test_outputs import FEW_STEPS
 from tests.test_physical import MEASUREMENTS
 from tests.test_profile import PROFILE
 
@@ -170,6 +171,7 @@ def begin(tmp_path, monkeypatch, files):
     What one case wrote would decide how another ends.
     """
     monkeypatch.setattr("bfpp.sim.fit.TOLERANCE", 0.5)
+    monkeypatch.setattr("bfpp.explorer.static.LISTED", FEW_STEPS)
     numbers = count()
 
     def anew():
@@ -222,6 +224,7 @@ BASE = {
     "schedule": f"{STEP} --seconds 0.1",
     "search": SMALL_SEARCH, "tradeoff": f"{SMALL_SEARCH} --critical-batch 8",
     "validate": "table.csv", "fit": "table.csv --no-cross-validation",
+    "explore": "--out pages",
     "check": "orders.csv", "paper": "figure-3", "models": "", "clusters": "",
     "completion": "bash",
 }  # fmt: skip

@@ -27,6 +27,8 @@ MODEL = "--model small.toml --cluster dgx1-v100"
 
 WRITING = {
     ("experiment", "--out"): f"experiment gpipe {STEP} --out PLACE.toml",
+    ("search", "--html"): f"search {SEARCH} --html PLACE.html",
+    ("explore", "--out"): "explore --out PLACE",
     ("simulate", "--html"): f"simulate gpipe {STEP} --html PLACE.html",
     ("simulate", "--svg"): f"simulate gpipe {STEP} --svg PLACE.svg",
     ("simulate", "--perfetto"): f"simulate gpipe {STEP} --perfetto PLACE.json.gz",
@@ -60,6 +62,11 @@ WRITING = {
 
 WITH_TORCH = {("run", "--metrics"), ("run", "--trace"), ("calibrate", "--out")}
 
+FEW_STEPS = {
+    "schedule": ("1f1b",), "pp": ("2",), "loops": ("2",), "microbatches": ("8",),
+    "sharding": ("none",),
+}  # fmt: skip
+
 READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--mock-compute", "--orders"}
 """Options of files that are read."""
 
@@ -72,6 +79,7 @@ def folder(tmp_path, monkeypatch, bfpp):
     """Every test runs in a folder of its own, with what commands read."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bfpp.sim.fit.TOLERANCE", 0.5)  # as good as its first guess, and soon
+    monkeypatch.setattr("bfpp.explorer.static.LISTED", FEW_STEPS)
     Path("small.toml").write_text(SMALL)
     lines = MEASUREMENTS.read_text().splitlines(keepends=True)
     small = [line for line in lines if ",bert-6.6b,dgx1-v100,paper,no-pipeline" in line]
@@ -153,6 +161,7 @@ def refused(bfpp, monkeypatch):
 
 OF_FOLDERS = {
     ("paper", "--out"),
+    ("explore", "--out"),
     *((it, f"--{to}") for it in ("simulate", "show") for to in FOLDERS),
 }
 FILES = {key: line for key, line in WRITING.items() if key not in OF_FOLDERS}

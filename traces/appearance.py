@@ -9,6 +9,7 @@ stage, as in the paper's figures.
 from __future__ import annotations
 
 import colorsys
+import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,8 @@ from bfpp.schedules.operations import COMPUTE, DATA, OPERATIONS, STREAMS, Stream
 from bfpp.traces.operations import TRACED
 from bfpp.traces.timeline import Timeline
 
-DARK_INK, LIGHT_INK = "#16202c", "#ffffff"
+DARK_INK = "#16202c"
+ON_DARK, ON_LIGHT = "#ffffff", "#000000"
 QUIET_INK = "#5b6673"
 IDLE = "#eef0f3"
 
@@ -35,9 +37,17 @@ def fill(operation: Operation, microbatch: int = 0, microbatches: int = 1) -> st
 
 
 def ink(background: str) -> str:
-    """The text colour that reads best on a `#rrggbb` background."""
-    red, green, blue = (int(background[at : at + 2], 16) for at in (1, 3, 5))
-    return DARK_INK if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else LIGHT_INK
+    """The text colour that reads better on a `#rrggbb` background: one does, by WCAG's 4.5 to 1."""
+    return ON_DARK if luminance(background) + 0.05 < math.sqrt(1.05 * 0.05) else ON_LIGHT
+
+
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance of a `#rrggbb` colour, from 0 to 1."""
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def label(task: Task) -> str:

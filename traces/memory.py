@@ -8,7 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from bfpp.schedules.columns import Integers, Seconds
+from bfpp.schedules.columns import NONE, Integers, Seconds, among
+from bfpp.schedules.counts import live_microbatches
+from bfpp.schedules.operations import SAVED, writers
 from bfpp.traces.appearance import QUIET_INK
 from bfpp.traces.svg_elements import (
     box,
@@ -21,9 +23,12 @@ from bfpp.traces.svg_elements import (
     text_width,
 )
 from bfpp.traces.time_axis import round_step, time_axis
+from bfpp.traces.timeline import Timeline
 
 FILLS = ("#7d8791", "#a9b3bd", "#c9d1d8", "#dde3e8", "#1f5fa8", "#d9700f", "#2f8f5b")
 """Colours of parts, in their order: greys for what is there all the time."""
+
+IN_FLIGHT = "micro-batches in flight"
 
 WIDTH, EDGE, LEFT, TITLE, SMALL = 720.0, 8.0, 60.0, 10.0, 7.5
 ROW, GAP, LEGEND, SWATCH = 44.0, 7.0, 16.0, 10.0
@@ -65,6 +70,24 @@ class MemoryCurve:
         kept = np.sort(in_order[first])
         parts = {name: part[kept] for name, part in self.parts.items()}
         return MemoryCurve(self.rank, self.time[kept], parts, self.task[kept])
+
+
+def in_flight_over_time(timeline: Timeline) -> list[MemoryCurve]:
+    """For each rank, the micro-batches in flight: each as large as all that the rank saves of one.
+
+    They are the one part of these curves, which are no GiB. Activations are held from the start
+    of the pass that saves them to the end of the one that needs them last.
+    """
+    graph, live = timeline.graph, live_microbatches(timeline.graph)
+    saves = among(graph.operation, writers(SAVED))
+    moment = np.where(saves, timeline.start, timeline.end) - timeline.first_start
+    curves = []
+    for rank in range(graph.layout.pp):
+        own = timeline.compute_tasks(rank)
+        own = own[np.argsort(moment[own], kind="stable")]
+        time, held = np.append(0.0, moment[own]), np.append(0.0, live[own])
+        curves.append(MemoryCurve(rank, time, {IN_FLIGHT: held}, np.append(NONE, own)))
+    return curves
 
 
 def fullest(curves: Sequence[MemoryCurve]) -> MemoryCurve:

@@ -89,7 +89,7 @@ TRACED = Table(
         Operation.FORWARD: Traced(Tone(214, 0.68, 0.40, 0.76), Mark("", "-", " ", "-_")),
         Operation.BACKWARD: Traced(Tone(28, 0.86, 0.42, 0.74), Mark("[", " ", "]", "=:")),
         Operation.BACKWARD_INPUT: Traced(Tone(28, 0.86, 0.42, 0.74), Mark("[", " ", "]", "=:")),
-        Operation.BACKWARD_WEIGHT: Traced(Tone(152, 0.42, 0.34, 0.68), Mark("{", " ", "}", "~,")),
+        Operation.BACKWARD_WEIGHT: Traced(Tone(165, 0.50, 0.38, 0.68), Mark("{", " ", "}", "~,")),
         Operation.TRANSFER_ACTIVATIONS: Traced(
             Tone(200, 0.28, 0.58, 0.80), Mark(">", "-", " ", ">"), Cause.TRANSFER
         ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bfpp.schedules.operations import Stream
 from bfpp.traces.appearance import COMPUTE_AND_DATA
 from bfpp.traces.causes import Wait
+from bfpp.traces.memory import MemoryCurve
 from bfpp.traces.timeline import Timeline
 
 
@@ -18,7 +19,8 @@ class Panel:
     `streams` are those that a figure for print draws. On a page, `subtitle` is a line below
     the title; `summary` holds (label, value) pairs, the panel's key numbers as they are to be
     read; `waits` are the idle stretches that a click explains, `critical_path` the tasks that
-    a switch outlines.
+    a switch outlines, `causes` the seconds of the mean rank's step by what they go to. `memory`
+    is what each rank holds over time, in `memory_unit`.
     """
 
     title: str
@@ -27,4 +29,7 @@ class Panel:
     summary: tuple[tuple[str, str], ...] = ()
     waits: tuple[Wait, ...] = ()
     critical_path: tuple[int, ...] = ()
+    causes: tuple[tuple[str, float], ...] = ()
+    memory: tuple[MemoryCurve, ...] = ()
+    memory_unit: str = "GB"
     streams: Collection[Stream] = COMPUTE_AND_DATA

@@ -10,7 +10,7 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.predictions import Prediction, predict, print_cautions
-from bfpp.results import NOISE, Result, print_json, print_table
+from bfpp.results import NOISE, Result, print_json, print_table, verdict
 from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.experiment import Experiment
@@ -35,7 +35,8 @@ def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     shared.refuse_text_beside_json(options)
     names = options.schedules or DEFAULT_SCHEDULES
-    experiments = shared.side_by_side(options, names)
+    known = [shared.named(name) for name in names]
+    experiments = shared.side_by_side(known, shared.given(options))
     _require_same_model(experiments)
     assumed = assumptions(options)
     results = [predict(each, options.engine) for each in experiments]
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         print_text(options, results)
         _print(results)
-    write_pictures(options, results, "Schedules compared")
+    write_pictures(options, results, "Schedules compared", verdict(results))
     return 0
 
 

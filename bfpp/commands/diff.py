@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bfpp import options as shared
-from bfpp.differences import difference_record, print_difference
+from bfpp.differences import difference_in_words, difference_record, print_difference
 from bfpp.outputs import add_force_argument
 from bfpp.pictures import add_picture_arguments, print_text, write_pictures
 from bfpp.results import print_json
@@ -38,5 +38,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         print_text(options, results)
         print_difference(found, step)
-    write_pictures(options, results, f"{step}: {' and '.join(found.names)}")
+    title = f"{step}: {' and '.join(found.names)}"
+    write_pictures(options, results, title, difference_in_words(found))
     return 0

@@ -14,8 +14,9 @@ from bfpp.deciding import cost, print_decision, record_of
 from bfpp.errors import blaming
 from bfpp.experiment_file import experiment_text
 from bfpp.fixing import parse_fixed
-from bfpp.formats import EXPERIMENT, JOURNAL
+from bfpp.formats import EXPERIMENT, HTML, JOURNAL
 from bfpp.found import WRITERS, Journal, require_package, write_table
+from bfpp.found_page import TIMELINES, write_found_page
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.predictions import shortage
@@ -94,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--price", type=shared.seconds, metavar="P", help="price of a GPU-hour, in any currency"
     )
     add_output(parser, "--best", [EXPERIMENT], "write the best as an experiment file")
+    add_output(parser, "--html", [HTML], "a page: throughput against memory, the best timelines")
     add_output(parser, "--out", list(WRITERS), "write all results to FILE.csv or FILE.parquet")
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -169,6 +171,10 @@ def _report(
         text = experiment_text(_experiment(best_first[0], problem, options))
         with options.best.written() as path:
             path.write_text(text, encoding="utf-8")
+    if options.html:
+        drawn = [_experiment(each, problem, options) for each in once[:TIMELINES]]
+        title = f"{problem.model.name} on {problem.gpus} GPUs of {problem.cluster.name}"
+        write_found_page(options.html, title, once, front, drawn)
     if options.out:
         kept = [*best_first, *(each for each in outcomes if not each.fits)]
         write_table(options.out, kept, front)

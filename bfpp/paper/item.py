@@ -98,6 +98,6 @@ def draw(
     svg, html = directory / f"{name}.svg", directory / f"{name}.html"
     write_svg([Panel(panel.caption, panel.timeline) for panel in panels], svg)
     page = [Panel(panel.caption, panel.timeline, summary=panel.summary) for panel in panels]
-    write_html(page, html, title)
+    write_html(page, html, title, sentence)
     record = {"panels": [panel.record for panel in panels]}
     return Made([svg, html], record, sentence=sentence)

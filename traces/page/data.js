@@ -1,4 +1,8 @@
 // Columns of tasks, and how the tasks in a window of time are found in them.
+//
+// A row holds the tasks of a lane that take time, by start, and its levels: of 1, 2, 4, 8 ... tasks
+// that follow one another, the times between which they run, the colour that takes most of that,
+// and for how long. What is narrower than a pixel is drawn by its level, however many tasks it holds.
 
 const endOf = (panel, task) => panel.start[task] + panel.duration[task];
 
@@ -10,20 +14,32 @@ async function unpack({ type, data }) {
   return new globalThis[type](await new Response(inflated).arrayBuffer());
 }
 
-async function load({ columns, ...panel }) {
-  const names = Object.keys(columns);
-  const unpacked = await Promise.all(names.map((name) => unpack(columns[name])));
-  names.forEach((name, at) => { panel[name] = unpacked[at]; });
-  panel.dependencyStart = new Uint32Array(panel.start.length + 1);
+const load = async (packed) => arranged(await unpacked(packed));
+
+// The columns of a panel, which share nothing with what they were packed as.
+async function unpacked({ columns, memory, lanes, ...panel }) {
+  panel.lanes = lanes.map((lane) => ({ ...lane }));
+  const unpackAll = async (packed) => Object.fromEntries(await Promise.all(
+    Object.entries(packed).map(async ([name, column]) => [name, await unpack(column)])));
+  Object.assign(panel, await unpackAll(columns));
+  panel.memory = await Promise.all(memory.map(async ({ rank, parts, time }) =>
+    ({ rank, time: await unpack(time), parts: await unpackAll(parts) })));
+  panel.paints = Uint32Array.from(panel.colours, paintOf);
+  panel.dependencyStart = new Uint32Array(panel.dependencies.length + 1);
   panel.dependencies.forEach((count, task) => {
     panel.dependencyStart[task + 1] = panel.dependencyStart[task] + count;
   });
-  panel.length = panel.start.reduce((most, start, task) => Math.max(most, endOf(panel, task)), 0);
   panel.digits = `${panel.microbatch.reduce((most, number) => Math.max(most, number), 0)}`.length;
+  return panel;
+}
+
+// The panel with its rows, which follow from starts and durations.
+function arranged(panel) {
+  panel.length = panel.start.reduce((most, start, task) => Math.max(most, endOf(panel, task)), 0);
   tasksOfLanes(panel).forEach((tasks, at) => {
     const operations = new Set();
     for (const task of tasks) operations.add(panel.operation[task]);
-    Object.assign(panel.lanes[at], { tasks, operations });
+    Object.assign(panel.lanes[at], { tasks, operations, levels: levelsOf(panel, tasks) });
   });
   return panel;
 }
@@ -46,6 +62,40 @@ function tasksOfLanes({ lanes, lane, peerLane, start, duration }) {
     if (row.some((task, at) => at > 0 && start[task] < start[row[at - 1]]))
       row.sort((one, other) => start[one] - start[other]);
   return tasks;
+}
+
+function levelsOf({ start, duration, colour }, tasks) {
+  const level = emptyLevel(tasks.length);
+  for (let at = 0; at < tasks.length; at++) {
+    const task = tasks[at];
+    level.starts[at] = start[task];
+    level.ends[at] = start[task] + duration[task];
+    level.colours[at] = colour[task];
+    level.seconds[at] = duration[task];
+  }
+  const levels = [level];
+  while (levels.at(-1).colours.length > 1) levels.push(halved(levels.at(-1)));
+  return levels;
+}
+
+const emptyLevel = (size) => ({
+  starts: new Float64Array(size), ends: new Float64Array(size),
+  colours: new Int16Array(size), seconds: new Float32Array(size),
+});
+
+// The next level: of two neighbours of one colour both, of others the one that takes longer.
+function halved({ starts, ends, colours, seconds }) {
+  const next = emptyLevel((colours.length + 1) >> 1);
+  for (let at = 0; at < next.colours.length; at++) {
+    const one = 2 * at, other = one + 1 < colours.length ? one + 1 : one;
+    const winner = seconds[other] > seconds[one] ? other : one;
+    const both = other !== one && colours[one] === colours[other];
+    next.starts[at] = starts[one];
+    next.ends[at] = ends[other];
+    next.colours[at] = colours[winner];
+    next.seconds[at] = both ? seconds[one] + seconds[other] : seconds[winner];
+  }
+  return next;
 }
 
 // The first place in a row whose task starts after `time`.

@@ -4,25 +4,28 @@ const NEAR = 3; // pixels by which the pointer may miss a task
 const MOST_NAMED = 6; // dependencies named
 const ROUNDING = 1e-9; // of the step: differences below it are none
 
-function timeAt(panel, event, [from, to]) {
-  const x = event.clientX - panel.figure.getBoundingClientRect().left - panel.left;
-  return from + (x / plotWidth(panel)) * (to - from);
+// The row below the pointer, or undefined.
+function rowAt(panel, { clientY }) {
+  const y = clientY - panel.figure.getBoundingClientRect().top - topOf(panel);
+  return panel.rows.find(({ top, height }) => y >= top && y < top + height);
 }
 
 // The row and the task below the pointer (or near it), and how many tasks that pixel holds.
-function taskAt(panel, event, view) {
-  const y = event.clientY - panel.figure.getBoundingClientRect().top - topOf(panel);
-  const row = panel.rows.find(({ top, height }) => y >= top && y < top + height);
-  const time = timeAt(panel, event, view), pixel = (view[1] - view[0]) / plotWidth(panel);
+function taskAt(panel, event) {
+  const row = rowAt(panel, event);
+  const time = timeAt(panel, event), pixel = (view[1] - view[0]) / plotWidth(panel);
   if (!row || time < view[0] || time > view[1]) return null;
   const away = (task) => Math.max(panel.start[task] - time, time - endOf(panel, task), 0);
   const place = firstAfter(panel, row.tasks, time);
-  const around = [...row.tasks.subarray(Math.max(0, place - 1), place + 1)];
+  const around = [...row.tasks.slice(Math.max(0, place - 1), place + 1)];
   const [task] = around.sort((one, other) => away(one) - away(other));
   if (task === undefined || away(task) > NEAR * pixel) return null;
   const [first, after] = within(panel, row.tasks, time - pixel / 2, time + pixel / 2);
   return { row, task, crowd: after - first };
 }
+
+const tableOf = (facts) => element("table", {}, ...facts.map(([label, value]) =>
+  element("tr", {}, element("th", {}, label), element("td", {}, `${value}`))));
 
 function ranksOf(panel, task) {
   const { rank } = panel.lanes[panel.lane[task]], peer = panel.lanes[panel.peerLane[task]];
@@ -75,11 +78,9 @@ function describe(panel, { row, task, crowd }) {
   ].filter(([, value]) => value !== -1);
   const swatch = element("span");
   swatch.style.background = panel.colours[panel.colour[task]];
-  const table = facts.map(([label, value]) =>
-    element("tr", {}, element("th", {}, label), element("td", {}, `${value}`)));
   const tip = [
     element("b", {}, swatch, capital(panel.operations[panel.operation[task]])),
-    element("table", {}, ...table),
+    tableOf(facts),
     ...describeElsewhere(panel, task),
     ...describeWaits(panel, row, task),
   ];
@@ -107,14 +108,14 @@ function describeWaits(panel, row, task) {
 }
 
 // Boxes around a task, one in each row that shows it.
-function outlines(panel, task, [from, to], className) {
-  const scale = plotWidth(panel) / (to - from);
-  const left = Math.max(panel.start[task], from), right = Math.min(endOf(panel, task), to);
+function outlines(panel, task, className) {
+  const scale = plotWidth(panel) / (view[1] - view[0]);
+  const left = Math.max(panel.start[task], view[0]), right = Math.min(endOf(panel, task), view[1]);
   if (!(panel.duration[task] > 0) || left > right) return [];
   const lanes = [panel.lane[task], panel.peerLane[task]].map((lane) => panel.lanes[lane]?.tasks);
   return panel.rows.filter(({ tasks }) => lanes.includes(tasks)).map(({ top, height }) => {
     const mark = element("div", { className });
-    mark.style.left = `${panel.left + (left - from) * scale - 1}px`;
+    mark.style.left = `${panel.left + (left - view[0]) * scale - 1}px`;
     mark.style.top = `${topOf(panel) + top - 1}px`;
     mark.style.width = `${Math.max((right - left) * scale, 1) + 2}px`;
     mark.style.height = `${height + 2}px`;
@@ -130,28 +131,52 @@ function unpoint() {
   pointed = {};
 }
 
-function point(panel, event, view) {
-  const found = taskAt(panel, event, view);
-  panel.figure.classList.toggle("idle", !found && Boolean(waitAt(panel, event, view)));
-  if (!found) return unpoint();
-  const tip = find(".tip");
+function point(panel, event) {
+  const found = taskAt(panel, event);
+  panel.figure.classList.toggle("idle", !found && Boolean(waitAt(panel, event)));
+  if (found) tell(panel, found, event);
+  else if (!tellMemory(panel, event)) unpoint();
+}
+
+// Outlines a task with what it waited for, and describes it beside a place on the screen.
+function tell(panel, found, place) {
   if (pointed.task !== found.task || pointed.row !== found.row) {
     unpoint();
     pointed = found;
     const others = dependenciesOf(panel, found.task).slice(0, MOST_NAMED);
     panel.figure.append(
-      ...others.flatMap((task) => outlines(panel, task, view, "mark dependency")),
-      ...outlines(panel, found.task, view, "mark task"),
+      ...others.flatMap((task) => outlines(panel, task, "mark dependency")),
+      ...outlines(panel, found.task, "mark task"),
     );
     for (const other of counterparts(panel))
-      other.figure.append(...outlines(other, found.task, view, "mark task"));
+      other.figure.append(...outlines(other, found.task, "mark task"));
   }
-  tip.replaceChildren(...describe(panel, found));
+  showTip(describe(panel, found), place);
+}
+
+function showTip(words, { clientX, clientY }) {
+  const tip = find(".tip");
+  tip.replaceChildren(...words);
   tip.hidden = false;
   const { offsetWidth: width, offsetHeight: height } = tip;
-  const fits = event.clientX + 16 + width < window.innerWidth;
-  const left = fits ? event.clientX + 16 : event.clientX - 16 - width;
-  const top = Math.min(event.clientY + 16, window.innerHeight - height - 8);
+  const fits = clientX + 16 + width < window.innerWidth;
+  const left = fits ? clientX + 16 : clientX - 16 - width;
+  const top = Math.min(clientY + 16, window.innerHeight - height - 8);
   tip.style.left = `${Math.max(8, left)}px`;
   tip.style.top = `${Math.max(8, top)}px`;
+}
+
+// What a rank holds at the pointer's time, part by part.
+function tellMemory(panel, event) {
+  const row = rowAt(panel, event), time = timeAt(panel, event);
+  if (row?.size !== "memory" || time < view[0] || time > view[1]) return false;
+  const after = row.time.findIndex((moment) => moment > time);
+  const at = (after < 0 ? row.time.length : Math.max(after, 1)) - 1;
+  const parts = Object.entries(row.parts).filter(([, values]) => values[at] > 0);
+  const facts = [["At", inWords(time, 4)], ...parts.map(([name, values]) =>
+    [capital(name), `${Number(values[at].toPrecision(4))} ${panel.memoryUnit}`])];
+  unpoint();
+  const total = `${Number(totalAt(row, at).toPrecision(4))} ${panel.memoryUnit}`;
+  showTip([element("b", {}, `Rank ${row.rank} holds ${total}`), tableOf(facts)], event);
+  return true;
 }

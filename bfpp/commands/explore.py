@@ -1,0 +1,63 @@
+"""`bfpp explore`: choose schedules, sizes and costs in the browser, and see what follows."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from errno import errorcode
+
+from bfpp.explorer.server import ExplorerServer
+from bfpp.formats import HTML
+from bfpp.numbers_given import whole_number
+from bfpp.outputs import Output, add_force_argument, add_output_folder
+from bfpp.schedules import InvalidInput
+
+MOST_PORTS = 65535
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bfpp explore`."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--port",
+        type=whole_number,
+        metavar="N",
+        help="serve to this machine's browser at this port (default: any that is free)",
+    )
+    add_output_folder(
+        group,
+        "--out",
+        None,
+        "write the explorer to DIR/index.html instead, which needs no server: listed steps, "
+        "replayed in the browser",
+    )
+    add_force_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until interrupted, or write."""
+    if options.out:
+        from bfpp.explorer.static import static_page
+
+        page = Output("--out", options.out.path / "index.html", (HTML,))
+        page.require_ours(options.force)
+        text = static_page()
+        sys.stdout.write("listed steps, any costs: open index.html in a browser\n")
+        with page.written() as path:
+            path.write_text(text, encoding="utf-8")
+        return 0
+    if (options.port or 0) > MOST_PORTS:
+        raise InvalidInput(f"--port: must be at most {MOST_PORTS}, not {options.port}")
+    try:
+        server = ExplorerServer(options.port or 0)
+    except OSError as error:
+        reason = error.strerror or errorcode.get(error.errno or 0, str(error))
+        raise InvalidInput(f"--port: {options.port}: {reason}") from None
+    with server:
+        sys.stdout.write(f"{server.address}\n")
+        sys.stdout.flush()
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0

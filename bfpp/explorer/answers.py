@@ -1,0 +1,49 @@
+"""What the explorer's page is answered: the timelines of choices, and what is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bfpp.experiment_file import experiment_text
+from bfpp.explorer.choices import chosen, defaults, groups
+from bfpp.pictures import panel_of
+from bfpp.predictions import predict
+from bfpp.results import verdict
+from bfpp.schedules import InvalidConfiguration, InvalidInput
+from bfpp.traces.html import contents
+
+TITLE = "Explore pipeline schedules"
+
+MOST_TASKS = 200_000
+"""Tasks of a step that is explored: more are for `bfpp compare`."""
+
+GAINS = 12
+"""Waits, the longest of a timeline, whose gain is known: each takes a replay."""
+
+
+def opening(address: str | None) -> dict[str, Any]:
+    """What the page begins with: its choices, the address to ask, and the first answer."""
+    choices = {"groups": groups(), "defaults": defaults(), "address": address}
+    return {**answer({}), "opensWithChannels": False, "title": TITLE, "choices": choices}
+
+
+def answer(choices: Mapping[str, str]) -> dict[str, Any]:
+    """The timelines of choices, or what is `wrong` with them."""
+    try:
+        experiments, command = chosen(choices)
+        tasks = [4 * each.configuration.passes for each in experiments]
+        if max(tasks) > MOST_TASKS:
+            raise InvalidInput(f"a step of about {max(tasks):,} tasks: explore smaller ones")
+        results = [replace(predict(each), with_interval=False) for each in experiments]
+        panels = [panel_of(result, GAINS) for result in results]
+        return {
+            **contents(panels, TITLE, verdict(results)),
+            "experiments": [[each.rule.name, experiment_text(each)] for each in experiments],
+            "command": command,
+        }
+    except InvalidConfiguration as error:
+        return {"wrong": {"field": error.field, "reason": error.reason}}
+    except InvalidInput as error:
+        return {"wrong": {"reason": str(error)}}

@@ -1,0 +1,182 @@
+"""What can be chosen in the explorer, and the experiments that choices mean.
+
+A choice has the name of an experiment's value, and is a text, as in a form; an empty one is none.
+Files are no choices: a page names presets and registered schedules, and brings its orders along.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bfpp import options as shared
+from bfpp.schedules import InvalidConfiguration, registered_schedules
+from bfpp.schedules.given_orders import orders_of_text
+from bfpp.sim.experiment import (
+    ABSTRACT,
+    DEFAULTS,
+    OPTIONS,
+    PHYSICAL,
+    Experiment,
+    of_group,
+    values_read,
+)
+from bfpp.sim.preset_files import preset_names
+
+ORDERS = "orders.csv"
+"""What pasted orders are called."""
+
+
+class Range(NamedTuple):
+    """The numbers of a slider; a field beside it takes larger ones too."""
+
+    least: float
+    most: float
+    step: float
+
+
+COUNTS = {
+    "pp": 32, "loops": 8, "microbatches": 64, "tp": 16, "dp": 64, "microbatch_size": 16,
+}  # fmt: skip
+SECONDS = ("forward", "backward", "transfer", "gather", "reduce", "optimizer")
+PRICES = {"forward": 1, "backward": 2}
+"""Seconds of what is not free where nobody says them."""
+
+RANGES = {name: Range(1, most, 1) for name, most in COUNTS.items()}
+RANGES |= {name: Range(0, 4, 0.05) for name in SECONDS}
+
+GROUPS = {
+    "Schedule": ("schedule", "beside", "pp", "loops", "microbatches"),
+    "Communication": ("sharding", "pp_overlap", "dp_overlap", "gather_per", "reduce_per", "p2p"),
+    "Abstract costs, in seconds": SECONDS,
+    "Model and cluster": (
+        "model", "cluster", "tp", "dp", "microbatch_size", "implementation", "precision",
+        "recompute", "attention",
+    ),
+    "Your own orders": ("orders",),
+}  # fmt: skip
+OPEN = ("Schedule", "Abstract costs, in seconds")
+
+OPENING = {
+    "schedule": "breadth-first", "beside": "1f1b", "pp": "4", "loops": "4", "microbatches": "8",
+    "transfer": "0.1",
+}  # fmt: skip
+"""What the explorer opens with."""
+
+TITLES = {
+    "beside": "compare with", "pp": "pipeline ranks", "microbatches": "micro-batches",
+    "pp_overlap": "overlap transfers", "dp_overlap": "overlap collectives",
+    "p2p": "transfers posted", "tp": "tensor-parallel", "dp": "data-parallel",
+    "microbatch_size": "micro-batch size", "orders": "orders, a line a rank",
+}  # fmt: skip
+EXPLAINED = {
+    "schedule": "the order of passes",
+    "beside": "another schedule of the same model, drawn below",
+    "orders": "orders as bfpp orders prints them, in the schedule's place",
+}
+NAMES = tuple(name for names in GROUPS.values() for name in names)
+
+
+def groups() -> list[dict[str, Any]]:
+    """The fields of the form, group by group."""
+    return [
+        {"title": title, "open": title in OPEN, "fields": [_field(name) for name in names]}
+        for title, names in GROUPS.items()
+    ]
+
+
+def defaults() -> dict[str, str]:
+    """The values that the form has before anything is chosen."""
+    return {name: OPENING.get(name) or _default(name) for name in NAMES}
+
+
+def _default(name: str) -> str:
+    default = DEFAULTS.get(name)
+    if isinstance(default, bool):
+        return str(default).lower()
+    if name in SECONDS:
+        return f"{PRICES.get(name, 0)}"
+    return "" if default is None else str(default)
+
+
+def _field(name: str) -> dict[str, Any]:
+    option = OPTIONS.get(name)
+    field: dict[str, Any] = {
+        "name": name,
+        "title": TITLES.get(name, name.replace("_", " ")),
+        "help": EXPLAINED.get(name) or (option.help if option else ""),
+        "kind": option.kind if option and option.kind in ("flag", "count", "seconds") else "text",
+    }
+    if chosen := _chosen(name):
+        field["choices"] = chosen
+    if name == "orders":
+        field["kind"] = "orders"
+    return field | (RANGES[name]._asdict() if name in RANGES else {})
+
+
+def _chosen(name: str) -> list[str]:
+    """What there is to choose from, if it can be listed."""
+    if name in ("schedule", "beside"):
+        return [*([""] if name == "beside" else []), *registered_schedules()]
+    if name in ("model", "cluster"):
+        return ["", *preset_names(name)]
+    option = OPTIONS.get(name)
+    choices = [str(each) for each in option.choices] if option else []
+    return choices if not choices or DEFAULTS[name] is not None else ["", *choices]
+
+
+class Chosen(NamedTuple):
+    """Experiments of one model, the first and perhaps one beside it, and how they are written."""
+
+    experiments: list[Experiment]
+    command: str
+
+
+def chosen(choices: Mapping[str, str]) -> Chosen:
+    """What choices mean, over the opening ones; raises `InvalidConfiguration`."""
+    for name, text in choices.items():
+        if name not in NAMES or not isinstance(text, str):
+            raise InvalidConfiguration(name, "is no choice")
+    said = {name: text.strip() for name, text in {**defaults(), **choices}.items()}
+    said = {name: text for name, text in said.items() if text}
+    for name in ("schedule", "beside", "model", "cluster"):
+        if name in said and said[name] not in _chosen(name):
+            raise InvalidConfiguration(name, f"{said[name]!r} is not one of those listed")
+    orders, first = said.pop("orders", ""), said.pop("schedule")
+    names = [ORDERS if orders else first, *([said.pop("beside")] if "beside" in said else [])]
+    known = [_pasted(orders) if name == ORDERS else shared.named(name) for name in names]
+    values = _of_one_kind(said)
+    read = values_read(values, {})
+    if orders:  # decide what the form may leave open
+        given = {name: getattr(known[0], name) for name in ("pp", "microbatches")}
+        read |= {name: value for name, value in given.items() if name not in choices}
+    return Chosen(shared.side_by_side(known, read), _command(names, values))
+
+
+def _pasted(text: str) -> Experiment:
+    schedule = orders_of_text(ORDERS, text.encode())
+    return Experiment(schedule, **values_read(schedule.values, {}))
+
+
+def _of_one_kind(said: Mapping[str, str]) -> dict[str, str]:
+    """The values but those of the other kind of costs: of a model, or abstract ones."""
+    others = of_group(ABSTRACT) if "model" in said else of_group(PHYSICAL)
+    others = others if "model" in said else [*others, "tp", "dp", "microbatch_size"]
+    return {
+        name: text
+        for name, text in said.items()
+        if name in ("pp", "microbatches") or (name not in others and text != _default(name))
+    }
+
+
+def _command(names: Sequence[str], values: Mapping[str, str]) -> str:
+    """The command that prints the same."""
+    words = ["bfpp", "compare", *names]
+    for name, text in values.items():
+        option = name.replace("_", "-")
+        if OPTIONS[name].kind == "flag":
+            words.append(f"--{option}" if text == "true" else f"--no-{option}")
+        else:
+            words += [f"--{option}", text]
+    return shlex.join(words)

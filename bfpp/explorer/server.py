@@ -1,0 +1,117 @@
+"""The explorer, served to this machine's browser alone.
+
+- It listens on the loopback interface, below a secret path that is made at each start.
+- Requests must name the address that it listens on: no other site's name leads here.
+- The page loads and runs nothing but itself, and asks nobody but this server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from secrets import compare_digest, token_urlsafe
+from threading import Lock
+from typing import Any
+
+from bfpp.explorer.answers import answer, opening
+from bfpp.sim.compiling import COMPILE_FROM, WORK
+from bfpp.traces.html import document
+
+HOST = "127.0.0.1"
+LONGEST = 2**22
+"""Bytes of choices, most of them of pasted orders."""
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class ExplorerServer(ThreadingHTTPServer):
+    """Serves the page below its token, and one answer at a time."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int) -> None:
+        super().__init__((HOST, port), _Handler)
+        WORK.expect(COMPILE_FROM)  # whoever moves a slider asks again and again
+        self.path = f"/{token_urlsafe(24)}/"
+        self.page = document(opening("step"), connect="'self'").encode()
+        self._one = Lock()
+
+    @property
+    def host(self) -> str:
+        """The address and port that it listens on."""
+        return f"{HOST}:{self.server_address[1]}"
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return f"http://{self.host}{self.path}"
+
+    def answer(self, choices: Mapping[str, str]) -> bytes:
+        """The answer to choices, as JSON."""
+        with self._one:
+            return json.dumps(answer(choices), allow_nan=False).encode()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ExplorerServer
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+
+    def do_GET(self) -> None:
+        """The page."""
+        if self._may("") is None:
+            self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
+
+    def do_POST(self) -> None:
+        """The answer to the choices in the body."""
+        if self._may("step") is not None:
+            return
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > LONGEST:
+            self._refuse(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE if length else HTTPStatus.LENGTH_REQUIRED
+            )
+            return
+        try:
+            choices = json.loads(self.rfile.read(int(length)))
+        except ValueError:
+            choices = None
+        if not isinstance(choices, dict):
+            self._refuse(HTTPStatus.BAD_REQUEST)
+            return
+        self._send(HTTPStatus.OK, self.server.answer(choices), "application/json")
+
+    def _may(self, name: str) -> HTTPStatus | None:
+        """Why the request is refused, which it is then told, or None."""
+        origin = self.headers.get("Origin", f"http://{self.server.host}")
+        status = None
+        if self.headers.get("Host") != self.server.host or origin != f"http://{self.server.host}":
+            status = HTTPStatus.FORBIDDEN
+        elif not compare_digest(self.path.encode(), (self.server.path + name).encode()):
+            status = HTTPStatus.NOT_FOUND
+        if status:
+            self._refuse(status)
+        return status
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        self.close_connection = True
+        self._send(status, status.phrase.encode(), "text/plain; charset=utf-8")
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in {**HEADERS, "Content-Type": kind}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
+        """Requests are nobody's business, and their paths are secret."""

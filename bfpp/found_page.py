@@ -1,0 +1,69 @@
+"""What a search found as a page: throughput against memory of all that fit, the best timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from bfpp.outputs import Output
+from bfpp.pictures import panel_of
+from bfpp.predictions import predict
+from bfpp.schedules import Configuration
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.search import Outcome
+from bfpp.traces.html import contents, document
+
+TIMELINES = 3
+"""How many of the best are drawn."""
+
+GAINS = 100
+"""Waits of each whose gain is known."""
+
+FILTERS = (
+    "schedule", "pp", "tp", "dp", "cp", "ep", "loops", "microbatch_size", "batch", "sharding",
+    "precision", "recompute",
+)  # fmt: skip
+
+
+def write_found_page(
+    page: Output,
+    title: str,
+    best_first: Sequence[Outcome],
+    front: set[Configuration],
+    drawn: Sequence[Experiment],
+) -> None:
+    """Write what fits, and the timelines of the experiments `drawn`."""
+    results = [replace(predict(each), with_interval=False) for each in drawn]
+    lead = f"Best of {len(best_first):,} that fit: {_title(best_first[0])}." if best_first else ""
+    found = {
+        "x": "GB on the largest rank",
+        "y": "samples a second",
+        "filters": FILTERS,
+        "rows": [_row(each, each.configuration in front) for each in best_first],
+    }
+    content = contents([panel_of(each, GAINS) for each in results], title, lead)
+    with page.written() as path:
+        path.write_text(document({**content, "found": found}), encoding="utf-8")
+
+
+def _row(outcome: Outcome, is_best: bool) -> dict[str, Any]:
+    record = outcome.record
+    return {
+        **{name: record[name] for name in FILTERS},
+        "x": outcome.memory_largest_gb,
+        "y": outcome.samples_per_second,
+        "pareto": is_best,
+        "title": _title(outcome),
+    }
+
+
+def _title(outcome: Outcome) -> str:
+    record = outcome.record
+    return (
+        f"{record['schedule']}, {record['pp']} pipeline x {record['tp']} tensor x "
+        f"{record['dp']} data, {record['loops']} loops, {record['microbatches']} micro-batches of "
+        f"{record['microbatch_size']}, sharding {record['sharding']}: "
+        f"{outcome.samples_per_second:.4g} samples a second, {outcome.tflops_per_gpu:.4g} Tflop/s "
+        f"per GPU, {outcome.memory_largest_gb:.1f} GB"
+    )

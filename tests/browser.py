@@ -1,0 +1,125 @@
+"""Headless Chromium, and a page that is open in it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import Any
+
+DRIVER = "chromedriver"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+OPTIONS = (
+    "headless=new",
+    "no-sandbox",
+    "disable-gpu",
+    "disable-quic",
+    "no-first-run",
+    "disable-background-networking",
+    "disable-component-update",
+    "disable-sync",
+    "window-size=1400,900",
+)
+
+
+def is_installed() -> bool:
+    """Whether a browser and its driver are on the path."""
+    return bool(CHROMIUM and shutil.which(DRIVER))
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser of one's own."""
+    from selenium import webdriver
+
+    with TemporaryDirectory() as folder:
+        options = webdriver.ChromeOptions()
+        options.binary_location = CHROMIUM
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        for option in (*OPTIONS, f"user-data-dir={folder}"):
+            options.add_argument(f"--{option}")
+        service = webdriver.ChromeService(executable_path=shutil.which(DRIVER))
+        started = webdriver.Chrome(options=options, service=service)
+        started.set_script_timeout(60)
+        try:
+            yield started
+        finally:
+            started.quit()
+
+
+class Page:
+    """A page that is open in the browser, and loaded."""
+
+    def __init__(self, driver: Any, address: str) -> None:
+        self.driver = driver
+        driver.get("about:blank")  # an address that differs in its fragment alone loads nothing
+        driver.get(address)
+        self.settle("bfpp.ready")
+
+    def settle(self, promise: str) -> None:
+        """Wait for a promise of the page; fail where it is broken."""
+        outcome = self.driver.execute_async_script(
+            "const done = arguments[0];"
+            f"({promise}).then(() => done('kept'), (error) => done(error.stack))"
+        )
+        assert outcome == "kept"
+
+    def get(self, expression: str) -> Any:
+        return self.driver.execute_script(f"return {expression}")
+
+    def find(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def mouse(self) -> Any:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        return ActionChains(self.driver)
+
+    def place_of(self, seconds: float, panel: int = 0) -> tuple[int, int]:
+        """Where on the screen a time is, in the compute row of rank 0."""
+        x, y = self.get(
+            "(([panel, seconds]) => {"
+            "const box = panel.figure.getBoundingClientRect(), [first, last] = bfpp.view();"
+            "const width = box.width - panel.left - 12;"
+            "return [box.left + panel.left + (seconds - first) / (last - first) * width,"
+            "box.top + bfpp.topOf(panel) + panel.rows[0].top + panel.rows[0].height / 2];"
+            f"}})([bfpp.panels()[{panel}], {seconds}])"
+        )
+        return round(x), round(y)
+
+    def move_to(self, seconds: float) -> Any:
+        """The mouse, on its way to a time in the compute row of rank 0."""
+        self.driver.execute_script(
+            "scrollBy(0, bfpp.panels()[0].figure.getBoundingClientRect().top - 250)"
+        )
+        mouse = self.mouse()
+        mouse.w3c_actions.pointer_action.move_to_location(*self.place_of(seconds))
+        return mouse
+
+    def point_at(self, seconds: float) -> str:
+        """What the page says with the pointer at a time, in the compute row of rank 0."""
+        self.move_to(seconds).perform()
+        words: str = self.find(".tip").text
+        return words
+
+    def colour_at(self, seconds: float, row: int = 0) -> str:
+        """The colour that the first figure shows at a time, in the middle of one of its rows."""
+        channels = self.get(
+            "(([panel, seconds, at]) => {"
+            "const { canvas, rows, left, figure } = panel, [first, last] = bfpp.view();"
+            "const width = figure.clientWidth - left - 12;"
+            "const x = left + (seconds - first) / (last - first) * width;"
+            "const y = bfpp.topOf(panel) + rows[at].top + rows[at].height - 3;"
+            "return [...canvas.getContext('2d').getImageData(Math.floor(x * devicePixelRatio),"
+            " Math.floor(y * devicePixelRatio), 1, 1).data].slice(0, 3); })"
+            f"([bfpp.panels()[0], {seconds}, {row}])"
+        )
+        return f"#{bytes(channels).hex()}"
+
+    def complaints(self) -> list[str]:
+        return [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] == "SEVERE"
+        ]

@@ -1,0 +1,32 @@
+// The numbers of each timeline, from the start and above all pictures: one beside the other.
+
+function rowsOf(entries) {
+  const labels = [...new Set(entries.flatMap((pairs) => pairs.map(([label]) => label)))];
+  const columns = entries.map((pairs) => new Map(pairs));
+  return labels.map((label) => element("tr", {},
+    element("th", { scope: "row" }, capital(label)),
+    ...columns.map((column) => element("td", {}, column.get(label) ?? ""))));
+}
+
+// Seconds that the mean rank computes and idles, in per cent of the step.
+const sharesOf = ({ causes, length }) => causes.filter(([, seconds]) => seconds > 1e-9 * length)
+  .map(([cause, seconds]) => [cause, `${((100 * seconds) / length).toFixed(1)} %`]);
+
+function headingOf(words, columns) {
+  return element("tr", { className: "heading" },
+    element("th", { colSpan: columns + 1, scope: "rowgroup" }, words));
+}
+
+// A table with a column for each panel; of one panel alone, its numbers beside each other.
+function writeNumbers() {
+  const told = panels.filter(({ summary, causes }) => summary.length || causes.length);
+  if (!told.length) return find(".numbers").replaceChildren();
+  const heads = told.map(({ title }) => element("th", { scope: "col" }, title));
+  const numbers = rowsOf(told.map(({ summary }) => summary));
+  const causes = rowsOf(told.map(sharesOf));
+  if (causes.length) causes.unshift(headingOf("Where the mean rank's step goes", told.length));
+  const tables = [numbers, causes].filter((rows) => rows.length).map((rows) =>
+    element("table", {}, element("thead", {}, element("tr", {}, element("td"), ...heads.splice(0))),
+      element("tbody", {}, ...rows)));
+  find(".numbers").replaceChildren(...tables);
+}

@@ -1,0 +1,131 @@
+// How a row's tasks become pixels, and the pens that draw: on a canvas, or as SVG.
+//
+// - A task wider than a pixel fills the pixels whose middle it covers. What is narrower leaves a
+//   mark of one pixel, which wins over wide ones; of several in a pixel, the longest wins.
+// - A row costs as much as it has pixels, not tasks: groups of tasks are opened only where they are
+//   wider than a pixel.
+// - Whatever is drawn is drawn by a pen, so that a saved picture is what the screen shows.
+
+const IDLE = -1, SEAM = -2; // in place of colours: nothing runs, and the end of a wide task
+const SEAM_FROM = 5; // pixels of a task from which on it has one
+
+const paintOf = (colour) =>
+  0xff000000 | parseInt(colour.slice(5, 7) + colour.slice(3, 5) + colour.slice(1, 3), 16);
+
+// The colours of a row of pixels, and its wide tasks as [task, left, right] in pixels.
+function paintRow(panel, { tasks, levels }, from, pixel, pixels) {
+  const line = new Int16Array(pixels).fill(IDLE), wide = [];
+  const marks = new Int16Array(pixels).fill(IDLE), weights = new Float64Array(pixels);
+  const seam = Math.max(1, Math.round(devicePixelRatio));
+  const fill = (task, colour, left, right) => {
+    const begin = Math.max(0, Math.round(left)), end = Math.min(pixels, Math.round(right));
+    line.fill(colour, begin, end);
+    if (right - left >= SEAM_FROM && right <= pixels) line.fill(SEAM, end - seam, end);
+    wide.push([task, Math.max(left, 0), Math.min(right, pixels)]);
+  };
+  const mark = (colour, weight, left, right) => {
+    const at = Math.min(pixels - 1, Math.max(0, Math.floor((left + right) / 2)));
+    if (marks[at] !== IDLE && weights[at] >= weight) return;
+    marks[at] = colour;
+    weights[at] = weight;
+  };
+  const visit = (level, at) => {
+    const { starts, ends, colours, seconds } = levels[level];
+    const left = (starts[at] - from) / pixel, right = (ends[at] - from) / pixel;
+    if (right <= 0 || left >= pixels) return;
+    if (right - left <= 1) mark(colours[at], seconds[at], left, right);
+    else if (!level) fill(tasks[at], colours[at], left, right);
+    else {
+      visit(level - 1, 2 * at);
+      if (2 * at + 1 < levels[level - 1].starts.length) visit(level - 1, 2 * at + 1);
+    }
+  };
+  if (tasks.length) visit(levels.length - 1, 0);
+  for (let at = 0; at < pixels; at++) if (marks[at] !== IDLE) line[at] = marks[at];
+  return { line, wide };
+}
+
+// The end of the pixels that are alike from one on.
+function runEnd(line, from) {
+  let end = from + 1;
+  while (end < line.length && line[end] === line[from]) end++;
+  return end;
+}
+
+const fontOf = (size, bold) => `${bold ? "600 " : ""}${size}px ${FONT}`;
+
+// Draws on a canvas of so many pixels for each of the page's.
+function canvasPen(canvas, width, height, scale) {
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  const brush = canvas.getContext("2d");
+  brush.scale(scale, scale);
+  brush.textBaseline = "middle";
+  let font = "", fill = "", below = 0;
+  const dip = (colour) => { if (fill !== colour) brush.fillStyle = fill = colour; };
+  return {
+    scale,
+    down(by) {
+      below += by;
+      brush.translate(0, by);
+    },
+    rect(left, top, width, height, colour) {
+      dip(colour);
+      brush.fillRect(left, top, width, height);
+    },
+    text(words, x, y, size, align, colour, bold) {
+      if (font !== fontOf(size, bold)) brush.font = font = fontOf(size, bold);
+      if (brush.textAlign !== align) brush.textAlign = align;
+      dip(colour);
+      brush.fillText(words, x, y);
+    },
+    area(points, colour) {
+      dip(colour);
+      brush.beginPath();
+      for (const [x, y] of points) brush.lineTo(x, y);
+      brush.fill();
+    },
+    row(panel, left, top, height, line, look) {
+      const first = Math.round((below + top) * scale);
+      const rows = Math.round((below + top + height) * scale) - first;
+      const paints = new Uint32Array(line.length * rows);
+      const idle = paintOf(look.idle), seam = paintOf(look.paper);
+      for (let at = 0; at < line.length; at++)
+        paints[at] = line[at] >= 0 ? panel.paints[line[at]] : line[at] === IDLE ? idle : seam;
+      for (let done = 1; done < rows; done *= 2)
+        paints.copyWithin(done * line.length, 0, Math.min(done, rows - done) * line.length);
+      const image = new ImageData(new Uint8ClampedArray(paints.buffer), line.length, rows);
+      brush.putImageData(image, Math.round(left * scale), first);
+    },
+  };
+}
+
+// Writes the same as the elements of an SVG.
+function svgPen() {
+  const parts = [], round = (number) => `${Number(number.toFixed(2))}`;
+  const escaped = (words) => words.replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
+  const rect = (left, top, width, height, colour) => parts.push(`<rect x="${round(left)}" `
+    + `y="${round(top)}" width="${round(width)}" height="${round(height)}" fill="${colour}"/>`);
+  const anchors = { left: "start", center: "middle", right: "end" };
+  return {
+    scale: 4, parts, rect,
+    text(words, x, y, size, align, colour, bold) {
+      parts.push(`<text x="${round(x)}" y="${round(y)}" dy=".35em" font-size="${round(size)}" `
+        + `text-anchor="${anchors[align]}" fill="${colour}"${bold ? ' font-weight="600"' : ""}>`
+        + `${escaped(words)}</text>`);
+    },
+    area(points, colour) {
+      const corners = points.map(([x, y]) => `${round(x)},${round(y)}`).join(" ");
+      parts.push(`<polygon points="${corners}" fill="${colour}"/>`);
+    },
+    row(panel, left, top, height, line, look) {
+      rect(left, top, line.length / this.scale, height, look.idle);
+      for (let at = 0, end = 0; at < line.length; at = end) {
+        end = runEnd(line, at);
+        if (line[at] === IDLE) continue;
+        const colour = line[at] === SEAM ? look.paper : panel.colours[line[at]];
+        rect(left + at / this.scale, top, (end - at) / this.scale, height, colour);
+      }
+    },
+  };
+}
