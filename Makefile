@@ -44,7 +44,7 @@ $(VENV)/runtime: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/development: $(BIN)/python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[torch,schedule,search,dev]'
+	$(INSTALL) --editable '.[torch,hf,schedule,search,dev]'
 	@touch $@ $(VENV)/runtime
 
 $(VENV)/docs: $(BIN)/python pyproject.toml constraints.txt

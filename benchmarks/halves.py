@@ -75,7 +75,7 @@ class Stage:
     def ours(self) -> tuple[float, ...]:
         result, start = self.run()
         of_input, (_, branches) = timed(
-            lambda: backward_input(self.value, start, result, self.gradient)
+            lambda: backward_input([self.value], [start], [result], [self.gradient])
         )
         return of_input, timed(lambda: backward_weight(branches))[0]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -40,6 +40,7 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.given_orders import as_given
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION
+from bfpp.sim.hugging_face import is_config
 from bfpp.sim.model import Transformer, load_model
 from bfpp.sim.numbers import real
 from bfpp.sim.profile import PASSES, ProfiledCosts
@@ -90,6 +91,12 @@ def require_torch() -> None:
     if find_spec("torch") is None:
         raise InvalidInput("needs PyTorch, which is not installed: pip install 'bfpp[torch]'")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+
+
+def require_safetensors() -> None:
+    """Raise `InvalidInput` where safetensors, which Hugging Face's weights need, is missing."""
+    if find_spec("safetensors") is None:
+        raise InvalidInput("needs safetensors, which is not installed: pip install 'bfpp[hf]'")
 
 
 def device_job_of(options: argparse.Namespace, schedule: Schedule, layout: Layout) -> Job:
@@ -244,22 +251,37 @@ def _source(options: argparse.Namespace) -> ModelSource:
     path, is_function, name = (options.model or "").rpartition(".py:")
     given = [size for size in SIZES if getattr(options, size) is not None]
     if is_function:
-        for size in given:
+        for size in (*given, *(["weights"] if options.weights else [])):
             raise InvalidConfiguration(size, f"is decided by {options.model}")
         return FunctionSource(Path(f"{path}.py"), name)
+    model = _transformer(options)
+    if options.weights is not None:
+        require_safetensors()
     with blaming("--text"):
         text = options.text and options.text.resolve(strict=True)
         if text:
             read_text(text)  # as every rank will
         return transformer_source(
-            _transformer(options), text, is_causal=options.objective == Objective.NEXT
+            model,
+            text,
+            is_causal=options.objective == Objective.NEXT,
+            file=options.model,
+            weights=options.weights,
         )
 
 
-def transformer_source(model: Transformer, text: Path | None, *, is_causal: bool) -> ModelSource:
+def transformer_source(
+    model: Transformer,
+    text: Path | None,
+    *,
+    is_causal: bool,
+    file: str | None = None,
+    weights: Path | None = None,
+) -> ModelSource:
     """A transformer of these sizes, which learns the bytes of a text.
 
-    Raises `InvalidConfiguration` for one that cannot be run.
+    Where the `file` of its sizes is a `config.json`, that says the rest. Raises
+    `InvalidConfiguration` for one that cannot be run.
     """
     from bfpp.executor.sources import TransformerSource
     from bfpp.executor.transformer import TransformerSizes
@@ -277,25 +299,43 @@ def transformer_source(model: Transformer, text: Path | None, *, is_causal: bool
             causal=is_causal,
             gated=model.gated,
             head_layers=model.head_layers,
+            norm=model.norm,
+            positions=model.positions,
+            head_dim=model.head_dim,
+            window=model.window,
+            **_details(file, model),
         ),
         text,
+        weights,
     )
+
+
+def _details(name: str | None, model: Transformer) -> dict[str, Any]:
+    """What differs between transformers besides their sizes: a `config.json` says it."""
+    if name is not None and is_config(name):
+        from bfpp.executor.hugging_face_config import details_of
+
+        details = details_of(Path(name))
+    else:
+        details = {"query_biases": model.norm == "layer"}
+    return {"biases": model.norm == "layer", **details}
 
 
 def _require_layers(model: Transformer) -> None:
     """Raise `InvalidConfiguration` for a model whose layers the executor does not have."""
     parts = {
-        "RMSNorm": model.norm == "rms",
-        "rotary positions": model.positions == "rotary",
         "latent attention": model.latent is not None,
         "experts": model.experts is not None,
+        "values of another width than keys": model.value_dim != model.key_head_dim,
+        "layers with a window and others without": model.global_every is not None,
+        "prediction modules": model.prediction_modules > 0,
     }
     others = [part for part, is_there in parts.items() if is_there]
     if others:
         raise InvalidConfiguration(
             "model",
             f"{model.name} has {' and '.join(others)}, and the transformer that can be run has "
-            "LayerNorm and learned positions: it can be simulated, or be given as FILE.py:FUNCTION",
+            "not: it can be simulated, or be given as FILE.py:FUNCTION",
         )
     if model.tied_embeddings:
         raise InvalidConfiguration(

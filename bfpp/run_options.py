@@ -86,6 +86,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="a preset, a TOML file or a config.json of a transformer; or FILE.py:FUNCTION, which "
         "takes a seed and returns a bfpp.executor.model.Model (default: a small transformer)",
     )
+    group.add_argument(
+        "--weights",
+        type=Path,
+        metavar="DIR",
+        help="begin with the weights in this directory, Hugging Face's safetensors of a Llama, "
+        "Mistral or Qwen (default: random ones)",
+    )
     for name, (size, what) in SIZES.items():
         names = [f"--{name}", *ALSO.get(name, ())]
         group.add_argument(

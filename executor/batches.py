@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from bfpp.executor.model import GENERATOR, Model
+from bfpp.executor.payload import Form, Tree, tensors_of
 from bfpp.schedules import InvalidConfiguration
 
 
-def samples_of(model: Model, step: int, samples: range) -> tuple[Tensor, Tensor]:
+def samples_of(model: Model, step: int, samples: range) -> tuple[Tree, Tree]:
     """Inputs and targets of some samples, in tensors of their own.
 
     They may be drawn at random, and the next ones may be filled into the same
-    tensors. Raises `InvalidConfiguration` unless they are a tensor each, of
-    these samples.
+    tensors. Raises `InvalidConfiguration` unless all tensors in them are of
+    these samples, and there is one in the inputs.
     """
     with GENERATOR:
         pair: object = model.batch(step, samples)
@@ -30,17 +32,19 @@ def samples_of(model: Model, step: int, samples: range) -> tuple[Tensor, Tensor]
             )
         found = []
         for name, value in zip(("inputs", "targets"), pair, strict=True):
-            if not isinstance(value, Tensor):
+            Form.of(value, f"{call} returns as {name} a")
+            for tensor in (tensors := tensors_of(value)):
+                if not tensor.dim() or len(tensor) != len(samples):
+                    raise InvalidConfiguration(
+                        "model",
+                        f"{call} returns {name} of shape {tuple(tensor.shape)}, not of "
+                        f"{len(samples)} samples",
+                    )
+            if not tensors and name == "inputs":
                 raise InvalidConfiguration(
-                    "model", f"{call} returns {_kind(value)} as {name}, not one tensor"
+                    "model", f"{call} returns {_kind(value)} as inputs, in which is no tensor"
                 )
-            if not value.dim() or len(value) != len(samples):
-                raise InvalidConfiguration(
-                    "model",
-                    f"{call} returns {name} of shape {tuple(value.shape)}, not of "
-                    f"{len(samples)} samples",
-                )
-            found.append(value.detach().clone())
+            found.append(pytree.tree_map_only(Tensor, lambda each: each.detach().clone(), value))
     return found[0], found[1]
 
 
@@ -57,7 +61,7 @@ def require_function(model: Model, size: int) -> None:
     """
     first, _, again = (tried(model, step, range(size)) for step in (0, 1, 0))
     for name, one, other in zip(("inputs", "targets"), first, again, strict=True):
-        if not is_same(one, other):
+        if not _is_same_tree(one, other):
             raise InvalidConfiguration(
                 "model",
                 f"batch(0, {range(size)}) returns other {name} when it is called again: each rank "
@@ -66,7 +70,12 @@ def require_function(model: Model, size: int) -> None:
             )
 
 
-def tried(model: Model, step: int, samples: range) -> tuple[Tensor, Tensor]:
+def _is_same_tree(one: Tree, other: Tree) -> bool:
+    pairs = zip(tensors_of(one), tensors_of(other), strict=False)
+    return Form.of(one, "") == Form.of(other, "") and all(is_same(*pair) for pair in pairs)
+
+
+def tried(model: Model, step: int, samples: range) -> tuple[Tree, Tree]:
     """Like `samples_of`, before training: what `batch` raises is told as its fault."""
     try:
         return samples_of(model, step, samples)

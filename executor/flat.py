@@ -110,13 +110,23 @@ def _both(places: Tensor) -> Tensor:
 
 
 class StageState:
-    """A replica's share of a stage: weights and gradients."""
+    """A replica's share of a stage: weights and gradients.
 
-    def __init__(self, flat: Flat, number: int, values: Tensor, dtype: torch.dtype) -> None:
+    Frozen weights have a state of their own, with neither gradients nor moments.
+    """
+
+    def __init__(
+        self,
+        flat: Flat,
+        number: int,
+        values: Tensor,
+        dtype: torch.dtype,
+        is_trained: bool = True,
+    ) -> None:
         self.flat = flat
         self.own = slice(number * flat.share, (number + 1) * flat.share)
-        self.weights = nn.Parameter(values[self.own].to(dtype, copy=True))
-        self.weights.grad = torch.zeros_like(self.weights)
+        self.weights = nn.Parameter(values[self.own].to(dtype, copy=True), is_trained)
+        self.weights.grad = torch.zeros_like(self.weights) if is_trained else None
 
     @property
     def gradients(self) -> Tensor:
@@ -160,6 +170,11 @@ def parameters_of(layers: Mapping[int, nn.Module]) -> dict[str, list[tuple[nn.Mo
 def values_of(places: Mapping[str, Sequence[tuple[nn.Module, str]]]) -> dict[str, Tensor]:
     """The values of parameters, from the first place of each."""
     return {name: getattr(*uses[0]).detach() for name, uses in places.items()}
+
+
+def frozen_of(places: Mapping[str, Sequence[tuple[nn.Module, str]]]) -> set[str]:
+    """The parameters that are not trained."""
+    return {name for name, uses in places.items() if not getattr(*uses[0]).requires_grad}
 
 
 def flatten(

@@ -10,12 +10,16 @@ Autograd decides node by node what it runs. Joints with a parameter in common ar
 one branch, which is run at once, and what lies between them on the spine is run again.
 Whatever arrives at a joint then, or was changed once more by a hook of the model's, gives way
 to what arrived there in the input half.
+
+Several results are made one first, a node above them all that gives each its gradient. Several
+inputs are several places where the spine begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +31,8 @@ from bfpp.executor.leaves import leaves_below
 class Arrived:
     """The gradients that first arrive at a node, by the number of its output."""
 
-    def __init__(self, gradients: dict[int, Tensor] | None = None) -> None:
-        self.gradients = gradients or {}
+    def __init__(self) -> None:
+        self.gradients: dict[int, Tensor] = {}
 
     def __call__(self, given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """As the node's hook: put them in the place of what arrives later."""
@@ -49,12 +53,11 @@ class Branch:
 run_backward = torch.autograd.Variable._execution_engine.run_backward
 
 
-def backward(result: Tensor, gradient: Tensor | None) -> None:
-    """A whole backward pass; `gradient` is that of the result: None of a loss."""
-    seed = torch.ones_like(result) if gradient is None else gradient
+def backward(results: Sequence[Tensor], gradients: Sequence[Tensor] | None) -> None:
+    """A whole backward pass; `gradients` are those of the results: None of a loss."""
     run_backward(
-        (result,),
-        (seed,),
+        tuple(results),
+        tuple(map(torch.ones_like, results)) if gradients is None else tuple(gradients),
         keep_graph=False,
         create_graph=False,
         inputs=(),
@@ -63,33 +66,60 @@ def backward(result: Tensor, gradient: Tensor | None) -> None:
     )
 
 
-def backward_input(
-    value: Tensor, start: GradientEdge, result: Tensor, gradient: Tensor | None
-) -> tuple[Tensor | None, list[Branch]]:
-    """The gradient of a stage's input, and what is left for the weight half.
+class Together(torch.autograd.Function):
+    """Several results as one, whose gradient says nothing: that of each is given before."""
 
-    `start` is where the spine begins: at the input; where that has no gradient, after the first
-    layer. `gradient` is that of the result: None of a loss.
+    @staticmethod
+    def forward(ctx: Any, gradients: Sequence[Tensor], *results: Tensor) -> Tensor:
+        """Any number."""
+        ctx.gradients = gradients
+        return results[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """What was given."""
+        del gradients
+        return None, *ctx.gradients
+
+
+def backward_input(
+    values: Sequence[Tensor],
+    starts: Sequence[GradientEdge],
+    results: Sequence[Tensor],
+    gradients: Sequence[Tensor] | None,
+) -> tuple[Sequence[Tensor | None], list[Branch]]:
+    """The gradients of a stage's inputs, and what is left for the weight half.
+
+    `values` are the inputs that have a gradient; `starts` is where the spine begins: there, or if
+    none has one, after the first layer. `gradients` are those of the results: None of a loss.
     """
-    seed = torch.ones_like(result) if gradient is None else gradient
+    if len(results) == 1:
+        (result,) = results
+        seed = torch.ones_like(result) if gradients is None else gradients[0]
+    else:
+        result = Together.apply(gradients, *results)
+        seed = torch.ones_like(result)
     end = get_gradient_edge(result)
-    spine = _spine(end.node, start.node)
+    spine = _spine(end.node, [start.node for start in starts])
     joints: dict[Node, Arrived] = {}
     below: dict[Node, set[Tensor]] = {}
     for node in spine:
-        if parameters := {*leaves_below(*_off_spine(node, spine, start))}:
+        if parameters := {*leaves_below(*_off_spine(node, spine, starts))}:
             below[node] = parameters
             joints[node] = _joint(node)
-    (found,) = torch.autograd.grad(result, start, seed, retain_graph=True, allow_unused=True)
-    tip, last = (start, found) if end.node in spine else (end, seed)
-    if last is not None:
-        below[tip.node] = {*leaves_below(tip.node)} - {value}
-        joints[tip.node] = _joint(tip.node, {tip.output_nr: last})
+    found = torch.autograd.grad(result, starts, seed, retain_graph=True, allow_unused=True)
+    tips = zip(starts, found, strict=True) if end.node in spine else [(end, seed)]
+    for tip, last in tips:
+        if last is not None:
+            below[tip.node] = {*leaves_below(tip.node)} - {*values}
+            if tip.node not in joints:
+                joints[tip.node] = _joint(tip.node)
+            joints[tip.node].gradients[tip.output_nr] = last
     branches: list[Branch] = []
     for node, arrived in joints.items():
         if below[node] and arrived.gradients:
             branches = _with(branches, Branch(below[node], {node: arrived}))
-    return found, branches
+    return found if values else (), branches
 
 
 def backward_weight(branches: list[Branch]) -> None:
@@ -110,14 +140,14 @@ def backward_weight(branches: list[Branch]) -> None:
         )
 
 
-def _joint(node: Node, gradients: dict[int, Tensor] | None = None) -> Arrived:
-    arrived = Arrived(gradients)
+def _joint(node: Node) -> Arrived:
+    arrived = Arrived()
     node.register_prehook(arrived)
     return arrived
 
 
-def _spine(end: Node, start: Node) -> Collection[Node]:
-    """The nodes from the one to the other, which is not among them."""
+def _spine(end: Node, starts: Sequence[Node]) -> Collection[Node]:
+    """The nodes from the one to the others, which are not among them unless one is above others."""
     users: dict[Node, list[Node]] = {end: []}
     todo = [end]
     while todo:
@@ -129,7 +159,7 @@ def _spine(end: Node, start: Node) -> Collection[Node]:
                     todo.append(below)
                 users[below].append(node)
     spine: set[Node] = set()
-    todo = [start]
+    todo = [*starts]
     while todo:
         above = [node for node in users.get(todo.pop(), ()) if node not in spine]
         spine.update(above)
@@ -137,10 +167,14 @@ def _spine(end: Node, start: Node) -> Collection[Node]:
     return dict.fromkeys(node for node in users if node in spine)
 
 
-def _off_spine(node: Node, spine: Collection[Node], start: GradientEdge) -> Iterator[Node]:
+def _off_spine(
+    node: Node, spine: Collection[Node], starts: Sequence[GradientEdge]
+) -> Iterator[Node]:
     """Where edges of a node leave the spine."""
-    for below, number in node.next_functions:
-        if below is not None and below not in spine and (below, number) != start[:2]:
+    ends = [(start.node, start.output_nr) for start in starts]
+    for edge in node.next_functions:
+        below, _ = edge
+        if below is not None and below not in spine and edge not in ends:
             yield below
 
 

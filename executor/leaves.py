@@ -8,7 +8,7 @@ pass: autograd's record of it is followed to its leaves.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import FunctionType, MethodType
 
@@ -47,15 +47,15 @@ def _given_to(loss: object) -> Iterator[tuple[str, Tensor]]:
 
 
 def require_own_leaves(
-    result: Tensor, own: Collection[Tensor], known: Mapping[str, object]
+    results: Sequence[Tensor], own: Collection[Tensor], known: Mapping[str, object]
 ) -> None:
-    """Raise `InvalidConfiguration` if gradients of a result would go elsewhere than to its own.
+    """Raise `InvalidConfiguration` if gradients of results would go elsewhere than to its own.
 
     `known` are what the stage was computed with, by what to call it: it is looked
     through for names.
     """
     mine = {id(each) for each in own}
-    for leaf in leaves_below(get_gradient_edge(result).node):
+    for leaf in leaves_below(*(get_gradient_edge(each).node for each in results)):
         if id(leaf) not in mine:
             raise InvalidConfiguration(
                 "model",

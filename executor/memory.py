@@ -42,6 +42,8 @@ class Memory:
                     for each in self._buffers_of(number, "gradient_buffer")
                 },
             )
+            if number not in self.gathers:
+                stage.settle()
         states = {number: stage.state for number, stage in self.stages.items()}
         self.updates = Updates(plan.optimization, states)
         rule = plan.optimization.loss_scaling
@@ -78,11 +80,11 @@ class Memory:
         for buffer, stages in users.items():
             state = stages[0].state.weights.detach()
             is_state = column == "weight_buffer" and not self.gathers
-            if is_state and state.dtype is self.plan.dtype:
+            if is_state and state.dtype is self.plan.dtype and not stages[0].frozen:
                 found[buffer] = state
             else:
-                size = max(stage.flat.size for stage in stages)
                 is_weights = column == "weight_buffer"
+                size = max(stage.size if is_weights else stage.flat.size for stage in stages)
                 dtype = self.plan.dtype if is_weights else self.plan.gradient_dtype
                 found[buffer] = torch.zeros(size, dtype=dtype, device=state.device)
         return found
@@ -91,9 +93,10 @@ class Memory:
         """Whether this is in a buffer of weights."""
         return memory_of(tensor) in map(memory_of, self.weights.values())
 
-    def weights_of(self, task: Task) -> Tensor:
-        """The buffer that a gather fills, as large as its stage."""
-        return self.weights[task.weight_buffer][: self.stages[task.unit].flat.size]
+    def weights_of(self, task: Task) -> list[tuple[Tensor, StageState]]:
+        """The parts of a buffer that a gather fills, and the states that have their shares."""
+        stage = self.stages[task.unit]
+        return [*stage.states(self.weights[task.weight_buffer][: stage.size])]
 
     def gradients_of(self, task: Task) -> Tensor:
         """The buffer that a reduction empties, as large as its stage."""
@@ -161,13 +164,15 @@ class Memory:
     def loaded(self) -> None:
         """The training state is what a checkpoint held."""
         self.updates.loaded()
-        self.refresh()
+        self.refresh(frozen=True)
 
-    def refresh(self) -> None:
-        """Take the weights of the training state, where no gather brings them."""
+    def refresh(self, *, frozen: bool = False) -> None:
+        """Take the weights of the state, `frozen` ones too, where no gather brings them."""
         for number, stage in self.stages.items():
             for buffer in stage.buffers.values() if number not in self.gathers else ():
-                stage.state.write(buffer)
+                for part, state in stage.states(buffer):
+                    if frozen or state is stage.state:
+                        state.write(part)
 
     def state_pieces(self, stage: Stage) -> Iterator[list[Piece]]:
         """What is kept of a stage from step to step: of the weights, and of each moment."""

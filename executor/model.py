@@ -1,11 +1,12 @@
 """What is trained: layers called one after another, a loss, and the data.
 
-A `Model` is all that the executor knows of a network. Each layer takes the one
-tensor that the layer before returned; the first takes the inputs. A layer is a
-module, or a function that makes one: only the layers of a rank's own stages are
-made on it, each from a seed of its own, so that the weights do not depend on
-how the model is cut. A module is copied: training leaves the given one as it is,
-and so it does where a function returns a module that somebody keeps.
+A `Model` is all that the executor knows of a network. Each layer takes what the
+layer before returned: a tensor, or any pytree of tensors (`bfpp.executor.payload`);
+the first takes the inputs. A layer is a module, or a function that makes one:
+only the layers of a rank's own stages are made on it, each from a seed of its
+own, so that the weights do not depend on how the model is cut. A module is
+copied: training leaves the given one as it is, and so it does where a function
+returns a module that somebody keeps.
 
 What layers must keep to:
 
@@ -14,9 +15,10 @@ What layers must keep to:
   each forward pass, a layer that was seen to draw gets a seed of the run's seed,
   the step, the micro-batch and its own number, so that its numbers depend
   neither on the cut nor on the schedule. They do depend on the kind of device.
-- They share no parameters over stages, and train all that they have: what is
-  not trained is a buffer. Buffers are no part of a checkpoint, and keep their
-  precision where the run's is lower.
+- They share no parameters over stages. Parameters that require no gradient are
+  frozen: sharded, gathered and saved like others, without gradients or moments.
+  Buffers are no part of a checkpoint, and keep their precision where the run's
+  is lower.
 - Parameters are the layers': nothing else that requires gradients is used, and
   the loss has none.
 - They do not change their input in place.
@@ -36,6 +38,7 @@ import torch
 from torch import Tensor, nn
 
 from bfpp.executor.islands import islands_of, surround
+from bfpp.executor.payload import Tree
 from bfpp.executor.settings import Ends
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.cut import cut_layers
@@ -54,29 +57,15 @@ class Model:
     `batch(step, samples)` returns the inputs and targets of those samples of
     that step's batch, the same on every rank that asks. `attached` is how many
     layers at the start and at the end (embedding, output) are not counted when
-    the others are divided over stages.
+    the others are divided over stages. `varies`: batches of different steps may
+    have different shapes (sequences of other lengths), those of one step may not.
     """
 
     layers: Sequence[Layer]
-    loss: Callable[[Tensor, Tensor], Tensor]
-    batch: Callable[[int, range], tuple[Tensor, Tensor]]
+    loss: Callable[[Any, Any], Tensor]
+    batch: Callable[[int, range], tuple[Tree, Tree]]
     attached: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a stage hands on for one micro-batch."""
-
-    size: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def elements(self) -> int:
-        """How many numbers that is."""
-        return torch.Size(self.size).numel()
-
-    def __str__(self) -> str:
-        return f"shape {self.size} in {self.dtype}"
+    varies: bool = False
 
 
 def cut(model: Model, stages: int, ends: Ends = Ends.ATTACHED) -> list[range]:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bfpp.executor.batches import bits, require_function, samples_of
-from bfpp.executor.model import Model, Shape, build, compute_in, cut, drawing
+from bfpp.executor.model import GENERATOR, Model, build, compute_in, cut, drawing
 from bfpp.executor.optimizers import require_elementwise, require_rates
+from bfpp.executor.payload import Form, Tree, tensors_of
 from bfpp.executor.recomputing import counted_layers, require_recomputable
 from bfpp.executor.settings import Precision, Training
 from bfpp.executor.tracing import Traced, trace
@@ -44,14 +45,34 @@ class Plan(Training):
     @cached_property
     def traced(self) -> Traced:
         """What can be known of the layers without computing."""
+        return self._trace(0)
+
+    def _trace(self, step: int) -> Traced:
         return trace(
             self.model,
             self.cuts,
             self.microbatch_size,
             self.dtype,
             self.seed,
+            step,
             self.keeps_float32,
         )
+
+    @cached_property
+    def _traced(self) -> dict[str, Traced]:
+        """By the form of the inputs, those that there were so far."""
+        return {str(self.traced.inputs): self.traced}
+
+    def traced_at(self, step: int) -> Traced:
+        """What is traced with a step's batch; its first micro-batch tells, if steps vary."""
+        if not self.model.varies:
+            return self.traced
+        inputs, _ = samples_of(self.model, step, self.samples(0, 0))
+        form = str(Form.of(inputs, "a batch has a"))
+        with GENERATOR:
+            if form not in self._traced:
+                self._traced[form] = self._trace(step)
+        return self._traced[form]
 
     def check(self) -> None:
         """Raises `InvalidConfiguration` for a model that cannot be cut, or cannot be run so."""
@@ -92,9 +113,9 @@ class Plan(Training):
             return self.build([layer])[layer]
 
     @property
-    def shapes(self) -> list[Shape]:
-        """What each stage hands on for a micro-batch."""
-        return self.traced.shapes
+    def forms(self) -> list[Form]:
+        """What each stage hands on for a micro-batch of the first step."""
+        return self.traced.forms
 
     @property
     def dtype(self) -> torch.dtype:
@@ -178,19 +199,17 @@ class Plan(Training):
         """The number of one replica's micro-batch among those of all replicas."""
         return replica * self.graph.layout.microbatches + microbatch
 
-    def batch(self, step: int, replica: int, microbatch: int) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, step: int, replica: int, microbatch: int, form: Form | None = None
+    ) -> tuple[Tree, Tree]:
         """Inputs and targets of one replica's micro-batch.
 
-        Raises `InvalidConfiguration` for inputs of another shape than the first ones had.
+        Raises `InvalidConfiguration` for inputs of another form than the step's first ones have.
         """
         samples = self.samples(replica, microbatch)
         inputs, targets = samples_of(self.model, step, samples)
-        found, first = Shape(tuple(inputs.shape), inputs.dtype), self.traced.inputs
-        if found != first:
-            raise InvalidConfiguration(
-                "model",
-                f"batch({step}, {samples}) returns inputs of {found}, and the first have {first}",
-            )
+        first = form or self.traced_at(step).inputs
+        first.require(inputs, f"batch({step}, {samples}) returns inputs of")
         return inputs, targets
 
     def drawing(self, step: int, number: int, layer: int) -> AbstractContextManager[None]:
@@ -202,9 +221,9 @@ class Plan(Training):
     @property
     def digest(self) -> str:
         """A hash of all that ranks must agree on: for their messages to match, and their data."""
-        data = [bits(part) for part in self.batch(0, 0, 0)]
+        data = [bits(part) for part in tensors_of(self.batch(0, 0, 0))]
         agreed = (
-            self.graph.digest, self.cuts, self.shapes, self.dp, self.dp_replicate,
+            self.graph.digest, self.cuts, self.forms, self.dp, self.dp_replicate,
             self.microbatch_size, self.precision, self.reduce_dtype, self.keeps_float32,
             self.activations, str(self.recomputation), self.optimization, self.seed,
             [part.numpy().tobytes() for part in data],

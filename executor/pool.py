@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bfpp.executor.flat import memory_of
 from bfpp.executor.lanes import Device, Mark
-from bfpp.executor.model import Shape
+from bfpp.executor.payload import Shape
 
 Spare = deque[tuple[Tensor, Mark | None]]
 """Tensors of a shape that nobody uses, and the marks where they were given back."""

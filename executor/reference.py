@@ -10,8 +10,9 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from bfpp.executor.flat import parameters_of, values_of
+from bfpp.executor.flat import frozen_of, parameters_of, values_of
 from bfpp.executor.optimizers import decay_of, make_optimizer, rate_of
+from bfpp.executor.payload import in_precision
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import LossScaling
 
@@ -53,10 +54,12 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
     """
     layers = plan.build(range(len(plan.model.layers)))
     places = parameters_of(layers)
+    frozen = frozen_of(places)
     weights = {
-        name: nn.Parameter(value.to(plan.state_dtype, copy=True))
+        name: nn.Parameter(value.to(plan.state_dtype, copy=True), name not in frozen)
         for name, value in values_of(places).items()
     }
+    trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
     for layer in layers.values():
         plan.compute_in(layer)
     used = {name: getattr(*uses[0]) for name, uses in places.items()}
@@ -66,14 +69,14 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
         replace(options, skip_nonfinite=None, loss_scaling=None),
         [
             {"params": [weight], "weight_decay": decay_of(options, name, weight.shape)}
-            for name, weight in weights.items()
+            for name, weight in trained.items()
         ],
     )
     first = {name: value.detach().clone() for name, value in weights.items()}
     losses = []
     for step in steps:
-        sums = {name: torch.zeros_like(value) for name, value in weights.items()}
-        for name, weight in weights.items():
+        sums = {name: torch.zeros_like(value) for name, value in trained.items()}
+        for name, weight in trained.items():
             used[name].data.copy_(weight.data)
             weight.grad = sums[name]
         parts = []
@@ -91,7 +94,7 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
             for gradient in sums.values():
                 gradient /= scale.value
             if options.clip is not None:
-                nn.utils.clip_grad_norm_(weights.values(), options.clip)
+                nn.utils.clip_grad_norm_(trained.values(), options.clip)
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * rate_of(options.rates, step)
             optimizer.step()
@@ -104,7 +107,7 @@ def _loss(
 ) -> Tensor:
     """The part of a step's loss that is a micro-batch's."""
     value, targets = plan.batch(step, replica, microbatch)
-    value = value.to(plan.dtype) if value.is_floating_point() else value
+    value = in_precision(value, plan.dtype)
     for number, layer in layers.items():
         with plan.drawing(step, plan.number_of(replica, microbatch), number):
             value = layer(value)

@@ -10,10 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
+from torch import Tensor
 
 from bfpp.executor.lanes import Device
+from bfpp.executor.payload import Message
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Sleeps
 from bfpp.executor.worker import Cell, Worker
@@ -40,12 +43,6 @@ class SleepingWorker(Worker):
         super().__init__(plan, rank, replica, device)
         self.sleeps = sleeps
         self.oversleep = oversleep()
-        self.zeros = {
-            number: torch.zeros(plan.shapes[number].size, dtype=plan.shapes[number].dtype)
-            for stage in self.stages
-            for number in (stage - 1, stage)
-            if number >= 0
-        }
 
     def forward(self, task: Task) -> None:
         """Hand on zeros, when it is time."""
@@ -54,7 +51,8 @@ class SleepingWorker(Worker):
             if cell.stage == self.plan.graph.layout.units - 1:
                 self.losses[cell.microbatch] = torch.zeros(())
             else:
-                self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, self.zeros[cell.stage])
+                zeros = _zeros(self.traced.forms[cell.stage].values)
+                self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, zeros)
 
     def backward(self, task: Task) -> None:
         """Hand back zeros, when it is time."""
@@ -81,4 +79,10 @@ class SleepingWorker(Worker):
 
     def _return_zeros(self, cell: Cell) -> None:
         if cell.stage:
-            self._hand_on(Operation.TRANSFER_GRADIENTS, cell, self.zeros[cell.stage - 1])
+            zeros = _zeros(self.traced.forms[cell.stage - 1].gradients)
+            self._hand_on(Operation.TRANSFER_GRADIENTS, cell, zeros)
+
+
+@cache
+def _zeros(message: Message) -> tuple[Tensor, ...]:
+    return tuple(torch.zeros(part.size, dtype=part.dtype) for part in message.parts)

@@ -25,14 +25,23 @@ class ModelSource(Protocol):
 
 @dataclass(frozen=True)
 class TransformerSource:
-    """A transformer that learns the bytes of a text file, or of Python's own documentation."""
+    """A transformer that learns the bytes of a text file, or of Python's own documentation.
+
+    Its first weights are those of a directory of Hugging Face's, or random ones.
+    """
 
     sizes: TransformerSizes
     text: Path | None = None
+    weights: Path | None = None
 
     def load(self, seed: int) -> Model:
         """The transformer; raises `OSError` if the text cannot be read."""
-        return transformer(self.sizes, Text(read_text(self.text), self.sizes.context, seed))
+        text = Text(read_text(self.text), self.sizes.context, seed)
+        if self.weights is None:
+            return transformer(self.sizes, text)
+        from bfpp.executor.hugging_face import Weights
+
+        return transformer(self.sizes, text, Weights(self.weights, self.sizes).fill)
 
 
 @dataclass(frozen=True)

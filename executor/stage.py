@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
@@ -11,9 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
-from bfpp.executor.flat import StageState, flatten, memory_of, parameters_of, values_of
+from bfpp.executor.flat import (
+    Flat,
+    StageState,
+    flatten,
+    frozen_of,
+    memory_of,
+    parameters_of,
+    values_of,
+)
 from bfpp.executor.leaves import require_own_leaves
 from bfpp.executor.optimizers import decay_of
+from bfpp.executor.payload import Tree, tensors_of
 from bfpp.executor.plan import Plan
 from bfpp.executor.recomputing import counted_layers, recompute
 from bfpp.schedules import InvalidConfiguration
@@ -43,16 +52,36 @@ class Stage:
             plan.compute_in(layer)
         wide = {name for name, own in values_of(self.places).items() if own.dtype != plan.dtype}
         decay = partial(decay_of, plan.optimization)
-        self.flat, values = flatten(given, plan.shares, device, wide, decay)
+        frozen = frozen_of(self.places)
+        trained = {name: value for name, value in given.items() if name not in frozen}
+        fixed = {name: value for name, value in given.items() if name in frozen}
+        self.flat, values = flatten(trained, plan.shares, device, wide - frozen, decay)
         recompute(self.layers, counted_layers(plan.model), plan.recomputation)
         self.state = StageState(self.flat, share, values, plan.state_dtype)
         self.gradient_pieces = self.state.pieces(self.state.gradients)
-        self.values: Tensor | None = values
+        self.values: list[tuple[Flat, Tensor]] | None = [(self.flat, values)]
+        self.frozen: StageState | None = None
+        if frozen:
+            flat, values = flatten(fixed, plan.shares, device, wide & frozen)
+            self.frozen = StageState(flat, share, values, plan.state_dtype, is_trained=False)
+            self.values.append((flat, values))
         self.buffers: Mapping[int, Tensor] = {}
         self.leaves: dict[int, dict[str, nn.Parameter]] = {}
+        self.fixed: dict[int, dict[str, nn.Parameter]] = {}
         self.gradients: dict[int, dict[str, Tensor]] = {}
         self.reads, self.adds_to = NONE, NONE
         self.has_own_leaves = False
+
+    @property
+    def size(self) -> int:
+        """Elements of a buffer of all its weights: those that are trained, then the frozen ones."""
+        return self.flat.size + (self.frozen.flat.size if self.frozen else 0)
+
+    def states(self, buffer: Tensor) -> Iterator[tuple[Tensor, StageState]]:
+        """The parts of a buffer of weights, and the state that each is gathered from."""
+        yield buffer[: self.flat.size], self.state
+        if self.frozen is not None:
+            yield buffer[self.flat.size :], self.frozen
 
     def attach(self, weights: Mapping[int, Tensor], gradients: Mapping[int, Tensor]) -> None:
         """Give it the buffers that its weights and its gradients may be in.
@@ -62,12 +91,21 @@ class Stage:
         """
         assert self.values is not None  # noqa: S101
         for buffer in weights.values():
-            self.flat.put(self.values, buffer[: self.flat.size])
+            for (flat, values), (part, _) in zip(self.values, self.states(buffer), strict=True):
+                flat.put(values, part)
         self.values = None
         self.buffers = weights
         self.leaves = {
             number: {name: nn.Parameter(view) for name, view in self.flat.views(buffer).items()}
             for number, buffer in weights.items()
+        }
+        self.fixed = {
+            number: {
+                name: nn.Parameter(view, requires_grad=False)
+                for name, view in self.frozen.flat.views(buffer[self.flat.size :]).items()
+            }
+            for number, buffer in weights.items()
+            if self.frozen is not None
         }
         self.gradients = {number: self.flat.views(buffer) for number, buffer in gradients.items()}
         if self.plan.gradient_dtype is not self.plan.dtype:
@@ -76,10 +114,17 @@ class Stage:
                     leaf.register_post_accumulate_grad_hook(partial(self._add, name))
         self.read(next(iter(weights)))
 
+    def settle(self) -> None:
+        """Keep frozen weights in the one buffer that they are read from, if no gather fills it."""
+        for buffer in self.buffers.values():
+            for part, state in self.states(buffer):
+                if state is self.frozen and state.weights.dtype is part.dtype:
+                    state.weights.data = part
+
     def read(self, buffer: int) -> None:
         """Compute with the weights in this buffer from now on."""
         if buffer != self.reads:
-            for name, leaf in self.leaves[buffer].items():
+            for name, leaf in (self.leaves[buffer] | self.fixed.get(buffer, {})).items():
                 for module, key in self.places[name]:
                     module._parameters[key] = leaf  # setattr takes ten times as long
             self.reads = buffer
@@ -101,37 +146,39 @@ class Stage:
         self.gradients[self.adds_to][name].add_(leaf.grad)
         leaf.grad = None
 
-    def check_leaves(self, value: Tensor, result: Tensor) -> None:
+    def check_leaves(self, values: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         """Once, before the first backward pass: that it trains this stage's parameters alone."""
         if self.has_own_leaves:
             return
         model, cut = self.plan.model, self.plan.cuts[self.number]
-        own = [value, *(leaf for leaves in self.leaves.values() for leaf in leaves.values())]
+        own = [*values, *(leaf for leaves in self.leaves.values() for leaf in leaves.values())]
         known: dict[str, object] = {f"layer {each}": self.layers[each] for each in cut}
         known["the loss"] = model.loss
         for each, layer in enumerate(model.layers):
             known[f"layer {each} as it is given"] = layer
-        require_own_leaves(result, own, known)
+        require_own_leaves(results, own, known)
         self.has_own_leaves = True
 
-    def run(self, value: Tensor, step: int, microbatch: int) -> tuple[Tensor, GradientEdge | None]:
+    def run(self, value: Tree, step: int, microbatch: int) -> tuple[Tree, list[GradientEdge]]:
         """All layers, one after another; `microbatch` is numbered among those of all replicas.
 
-        Also told is the first place with a gradient: the input, or what a first layer returned.
+        Also told are the first places with a gradient: the inputs, or what a first layer returned.
         Raises `InvalidConfiguration` if a layer changed the stage's input.
         """
-        result, version, start = value, value._version, _place_of(value)
+        given = tensors_of(value)
+        versions, starts = [tensor._version for tensor in given], _places_of(value)
+        result = value
         for number, layer in self.layers.items():
             with self.plan.drawing(step, microbatch, number):
                 result = layer(result)
-            start = start or _place_of(result)
-        if value._version != version:
+            starts = starts or _places_of(result)
+        if [tensor._version for tensor in given] != versions:
             raise InvalidConfiguration(
                 "model",
                 f"layers {self.plan.cuts[self.number]} change the input of stage {self.number} in "
                 "place, which a backward pass still needs",
             )
-        return result, start
+        return result, starts
 
     def remembering(self) -> AbstractContextManager[None]:
         """While this holds, autograd remembers where weights were, not the weights.
@@ -153,7 +200,8 @@ class Stage:
         return torch.as_strided(buffer, saved.size, saved.stride, saved.first)
 
 
-def _place_of(value: Tensor) -> GradientEdge | None:
-    """Where a tensor's gradient arrives, if autograd records that it has one."""
-    is_recorded = torch.is_grad_enabled() and value.requires_grad
-    return get_gradient_edge(value) if is_recorded else None
+def _places_of(value: Tree) -> list[GradientEdge]:
+    """Where gradients of tensors arrive, of those that autograd records to have one."""
+    if not torch.is_grad_enabled():
+        return []
+    return [get_gradient_edge(tensor) for tensor in tensors_of(value) if tensor.requires_grad]

@@ -36,6 +36,10 @@ def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
             for name, offset, piece in pieces:
                 held[name + suffix].append((offset, piece))
                 sizes[name + suffix] = stage.flat.shapes[name].numel()
+        if (frozen := stage.frozen) is not None:
+            for name, offset, piece in frozen.pieces(frozen.weights.detach()):
+                held[name].append((offset, piece))
+                sizes[name] = frozen.flat.shapes[name].numel()
     for worker in workers:
         for key, counts in worker.updates.counts().items():
             name = COUNTS.get(key, f"{key} of the optimizer")

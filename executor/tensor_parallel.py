@@ -17,7 +17,7 @@ A group of one rank does nothing, and its layers compute what the plain ones do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -269,9 +269,14 @@ def _divide_embedding(layer: Any, region: Region) -> None:
 
 def _divide_block(layer: Any, region: Region) -> None:
     attention, mlp = layer.attention, layer.mlp
-    region.require_divided(attention.kv_heads, "heads of keys and values:")
+    heads = attention.key_value.out_features // (2 * attention.size)
+    region.require_divided(heads, "heads of keys and values:")
     layer.attention_norm = Norm(layer.attention_norm, region)
     layer.mlp_norm = Norm(layer.mlp_norm, region)
+    for name in ("query_norm", "key_norm"):
+        if not isinstance(norm := getattr(attention, name), nn.Identity):
+            # Each rank uses it for its heads, whoever has which places.
+            setattr(attention, name, Norm(norm, replace(region, is_sequence_parallel=True)))
     for pair in (attention, mlp):
         enters(pair, region)
     by_columns(attention.query, region)

@@ -29,7 +29,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bfpp.executor.batches import tried
 from bfpp.executor.leaves import require_plain_loss
-from bfpp.executor.model import Layer, Model, Shape, compute_in, copy, drawing, make
+from bfpp.executor.model import Layer, Model, compute_in, copy, drawing, make
+from bfpp.executor.payload import Form, Tree, in_precision
 from bfpp.schedules import InvalidConfiguration
 
 
@@ -41,8 +42,8 @@ class Traced:
     return what is not theirs alone.
     """
 
-    inputs: Shape
-    shapes: list[Shape]
+    inputs: Form
+    forms: list[Form]
     random: frozenset[int]
     kept: frozenset[int]
 
@@ -53,18 +54,20 @@ def trace(
     microbatch_size: int,
     dtype: torch.dtype,
     seed: int = 0,
+    step: int = 0,
     keeps_float32: Sequence[str] = (),
 ) -> Traced:
-    """Run the layers on shapes alone.
+    """Run the layers on the shapes of a step's micro-batch alone.
 
     Raises `InvalidConfiguration` for a layer that cannot be run so, or that
     breaks a rule of `bfpp.executor.model`.
     """
     require_plain_loss(model)
-    inputs, _ = tried(model, 0, range(microbatch_size))
-    value = inputs.to(device="meta", dtype=dtype if inputs.is_floating_point() else None)
-    shapes: list[Shape] = []
+    inputs, _ = tried(model, step, range(microbatch_size))
+    value = in_precision(inputs, dtype, torch.device("meta"))
+    forms: list[Form] = []
     random, kept = set(), set()
+    is_trained = False
     owners = _Owners()
     for stage, layers in enumerate(cuts):
         for number in layers:
@@ -74,15 +77,16 @@ def trace(
             value, draws = _run_on_meta(module, number, value, dtype, narrow, is_kept)
             random |= {number} if draws else set()
             kept |= {number} if is_kept else set()
-        if not value.is_floating_point() and len(shapes) < len(cuts) - 1:
+            is_trained |= any(each.requires_grad for each in module.parameters())
+        forms.append(form := Form.of(value, f"layer {layers[-1]} returns a"))
+        if is_trained and not any(form.has_gradient):
             raise InvalidConfiguration(
                 "model",
-                f"layer {layers[-1]} returns {value.dtype} at the end of a stage, through "
-                "which no gradient can come back",
+                f"layer {layers[-1]} returns {form} at the end of a stage, through which no "
+                "gradient can come back",
             )
-        shapes.append(Shape(tuple(value.shape), value.dtype))
-    first = Shape(tuple(inputs.shape), inputs.dtype)
-    return Traced(first, shapes, frozenset(random), frozenset(kept))
+    first = Form.of(inputs, "a batch has a")
+    return Traced(first, forms, frozenset(random), frozenset(kept))
 
 
 # Whose module it is
@@ -237,11 +241,11 @@ class _Draws(TorchDispatchMode):
 def _run_on_meta(
     module: nn.Module,
     number: int,
-    value: Tensor,
+    value: Tree,
     dtype: torch.dtype,
     narrow: Callable[[nn.Module], nn.Module],
     is_kept: bool,
-) -> tuple[Tensor, bool]:
+) -> tuple[Tree, bool]:
     """What a layer returns, and whether it drew random numbers."""
     name = f"layer {number} ({type(module).__name__})"
     _require_trainable(module, name, dtype)
@@ -249,28 +253,21 @@ def _run_on_meta(
     own = narrow(own.to(device="meta"))
     draws = _Draws()
     try:
-        with torch.device("meta"), torch.no_grad(), draws:
-            result: object = own(value)
+        with torch.device("meta"), draws:
+            result = own(value)
     except Exception as error:
         raise InvalidConfiguration(
             "model",
-            f"{name} does not take what the layer before returns, {tuple(value.shape)}: {error}"
+            f"{name} does not take what the layer before returns, {Form.of(value, 'a')}: {error}"
             + _about_buffers(own, dtype),
         ) from error
-    if not isinstance(result, Tensor):
-        raise InvalidConfiguration(
-            "model", f"{name} returns {type(result).__name__}, not one tensor"
-        )
+    Form.of(result, f"{name} returns a")
     return result, draws.found
 
 
 def _require_trainable(module: nn.Module, name: str, dtype: torch.dtype) -> None:
     """Raise `InvalidConfiguration` for parameters and buffers that cannot be trained with."""
     for key, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            raise InvalidConfiguration(
-                "model", f"{name} does not train its parameter {key}: make it a buffer"
-            )
         if parameter.is_complex():
             raise InvalidConfiguration(
                 "model", f"{name} has a parameter {key} of complex numbers, which cannot be trained"

@@ -1,7 +1,13 @@
-"""A transformer in layers: an embedding, blocks, and an output layer."""
+"""A transformer in layers: an embedding, blocks, and an output layer.
+
+As GPT and BERT are, with LayerNorm, learned positions and biases; or as Llama, Mistral and Qwen
+are, with RMSNorm, rotary positions, gates and none.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,13 +22,49 @@ from bfpp.schedules.recomputation import CORE_ATTENTION, MLP
 
 
 @dataclass(frozen=True)
+class Rotary:
+    """Angles by which pairs of a head's numbers are turned, each by its place times a frequency.
+
+    Frequencies fall from 1 to 1 / `base`. Llama 3.1 and later divide low ones by `factor`: those
+    that turn less than `low` times in `context` tokens; those that turn more than `high` times
+    stay, and between them is a straight line.
+    """
+
+    base: float = 10_000.0
+    factor: float = 1.0
+    low: float = 1.0
+    high: float = 4.0
+    context: int = 8192
+
+    def angles(self, places: int, size: int, device: torch.device) -> Tensor:
+        """(places, size / 2), in single precision."""
+        exponents = torch.arange(0, size, 2, dtype=torch.float32, device=device) / size
+        frequencies = self.base**-exponents
+        turns = self.context * frequencies / (2 * math.pi)
+        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        frequencies = frequencies * (kept + (1 - kept) / self.factor)
+        return torch.arange(places, dtype=torch.float32, device=device).outer(frequencies)
+
+
+def turned(heads: Tensor, angles: Tensor) -> Tensor:
+    """(samples, heads, places, size) to the same: each number of the first half with its other."""
+    cosine, sine = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
+    first, second = heads.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+
+
+@dataclass(frozen=True)
 class TransformerSizes:
     """The sizes of a transformer; `context` is the tokens of a sample.
 
     `causal` attends to earlier tokens alone and predicts the next (GPT);
     otherwise to all, and predicts those that are masked (BERT). `kv_heads` are
-    fewer for grouped-query attention; `gated` is an MLP with a gate. `head_layers`
-    come between the last block and the output layer.
+    fewer for grouped-query attention, `head_dim` the width of a head, S_hidden / N_heads by
+    default; `gated` is an MLP with a gate. `head_layers` come between the last block and the
+    output layer. `norm` is `layer` or `rms`, with `epsilon`; `positions` are `learned` or `rotary`.
+    With a `window`, a token attends to no more than so many of the last ones. Without `biases`,
+    no product has one, but for those of queries, keys and values with `query_biases` (Qwen2).
+    `norms_queries` is a norm of each head of queries and keys (Qwen3).
     """
 
     layers: int
@@ -35,29 +77,51 @@ class TransformerSizes:
     causal: bool = True
     gated: bool = False
     head_layers: int = 0
+    norm: str = "layer"
+    epsilon: float = 1e-5
+    positions: str = "learned"
+    rotary: Rotary = Rotary()
+    head_dim: int | None = None
+    window: int | None = None
+    biases: bool = True
+    query_biases: bool = True
+    norms_queries: bool = False
 
     def __post_init__(self) -> None:
-        for divided, by in (("hidden", "heads"), ("heads", "kv_heads")):
+        hidden = () if self.head_dim else (("hidden", "heads"),)
+        for divided, by in (*hidden, ("heads", "kv_heads")):
             if getattr(self, divided) % getattr(self, by):
                 raise InvalidConfiguration(
                     by,
                     f"{getattr(self, by)} must divide {divided} {getattr(self, divided)}",
                 )
 
+    @property
+    def head_width(self) -> int:
+        """The width of a head."""
+        return self.head_dim or self.hidden // self.heads
+
+    def make_norm(self, width: int) -> nn.Module:
+        """A norm of vectors of some width."""
+        kind = nn.RMSNorm if self.norm == "rms" else nn.LayerNorm
+        return kind(width, eps=self.epsilon)
+
 
 class Embedding(nn.Module):
-    """Tokens and their places, as vectors."""
+    """Tokens, and their places if these are learned, as vectors."""
 
     def __init__(self, sizes: TransformerSizes) -> None:
         super().__init__()
         self.tokens = nn.Embedding(sizes.vocabulary, sizes.hidden)
-        self.places = nn.Parameter(torch.randn(sizes.context, sizes.hidden) * 0.02)
+        self.places: nn.Parameter | None = None
+        if sizes.positions == "learned":
+            self.places = nn.Parameter(torch.randn(sizes.context, sizes.hidden) * 0.02)
         nn.init.normal_(self.tokens.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(samples, context) whole numbers to (samples, context, hidden)."""
         embedded: Tensor = self.tokens(tokens)
-        return embedded + self.places
+        return embedded if self.places is None else embedded + self.places
 
 
 class CoreAttention(nn.Module):
@@ -65,16 +129,29 @@ class CoreAttention(nn.Module):
 
     recomputed_as = CORE_ATTENTION
 
-    def __init__(self, causal: bool) -> None:
+    def __init__(self, causal: bool, window: int | None = None) -> None:
         super().__init__()
-        self.causal = causal
+        self.causal, self.window = causal, window
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """(samples, heads, context, size) to the same; groups of heads may share keys."""
         shares = keys.shape[1] < queries.shape[1]
+        near = self._near(queries.shape[2], queries.device)
         return functional.scaled_dot_product_attention(
-            queries, keys, values, is_causal=self.causal, enable_gqa=shares
+            queries,
+            keys,
+            values,
+            attn_mask=near,
+            is_causal=self.causal and near is None,
+            enable_gqa=shares,
         )
+
+    def _near(self, context: int, device: torch.device) -> Tensor | None:
+        """Who is within the window of whom, if that is less than all who came before."""
+        if self.window is None or self.window >= context:
+            return None
+        everybody = torch.ones(context, context, dtype=torch.bool, device=device)
+        return everybody.tril().triu(1 - self.window)
 
 
 class Attention(nn.Module):
@@ -82,17 +159,24 @@ class Attention(nn.Module):
 
     def __init__(self, sizes: TransformerSizes) -> None:
         super().__init__()
-        self.size = sizes.hidden // sizes.heads
-        self.kv_heads = sizes.kv_heads
-        self.core = CoreAttention(sizes.causal)
-        self.query = nn.Linear(sizes.hidden, sizes.hidden)
-        self.key_value = nn.Linear(sizes.hidden, 2 * sizes.kv_heads * self.size)
-        self.output = nn.Linear(sizes.hidden, sizes.hidden)
+        self.size = size = sizes.head_width
+        self.core = CoreAttention(sizes.causal, sizes.window)
+        biases = sizes.biases or sizes.query_biases
+        self.query = nn.Linear(sizes.hidden, sizes.heads * size, biases)
+        self.key_value = nn.Linear(sizes.hidden, 2 * sizes.kv_heads * size, biases)
+        self.output = nn.Linear(sizes.heads * size, sizes.hidden, sizes.biases)
+        self.query_norm = sizes.make_norm(size) if sizes.norms_queries else nn.Identity()
+        self.key_norm = sizes.make_norm(size) if sizes.norms_queries else nn.Identity()
+        self.rotary = sizes.rotary if sizes.positions == "rotary" else None
 
     def forward(self, value: Tensor) -> Tensor:
         """(samples, context, hidden) to the same."""
-        queries = self._heads(self.query(value))
+        queries = self.query_norm(self._heads(self.query(value)))
         keys, values = map(self._heads, self.key_value(value).chunk(2, dim=-1))
+        keys = self.key_norm(keys)
+        if self.rotary is not None:
+            angles = self.rotary.angles(value.shape[1], self.size, value.device)
+            queries, keys = turned(queries, angles), turned(keys, angles)
         mixed = self.core(queries, keys, values)
         result: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return result
@@ -110,9 +194,9 @@ class Perceptron(nn.Module):
 
     def __init__(self, sizes: TransformerSizes) -> None:
         super().__init__()
-        self.up = nn.Linear(sizes.hidden, sizes.mlp)
-        self.gate = nn.Linear(sizes.hidden, sizes.mlp) if sizes.gated else None
-        self.down = nn.Linear(sizes.mlp, sizes.hidden)
+        self.up = nn.Linear(sizes.hidden, sizes.mlp, sizes.biases)
+        self.gate = nn.Linear(sizes.hidden, sizes.mlp, sizes.biases) if sizes.gated else None
+        self.down = nn.Linear(sizes.mlp, sizes.hidden, sizes.biases)
 
     def forward(self, value: Tensor) -> Tensor:
         """(samples, context, hidden) to the same."""
@@ -131,9 +215,9 @@ class Block(nn.Module):
 
     def __init__(self, sizes: TransformerSizes) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(sizes.hidden)
+        self.attention_norm = sizes.make_norm(sizes.hidden)
         self.attention = Attention(sizes)
-        self.mlp_norm = nn.LayerNorm(sizes.hidden)
+        self.mlp_norm = sizes.make_norm(sizes.hidden)
         self.mlp = Perceptron(sizes)
 
     def forward(self, value: Tensor) -> Tensor:
@@ -157,7 +241,7 @@ class Output(nn.Module):
 
     def __init__(self, sizes: TransformerSizes) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(sizes.hidden)
+        self.norm = sizes.make_norm(sizes.hidden)
         self.head = nn.Sequential(*(HeadLayer(sizes) for _ in range(sizes.head_layers)))
         self.scores = nn.Linear(sizes.hidden, sizes.vocabulary, bias=False)
 
@@ -173,14 +257,19 @@ def token_loss(scores: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
-def transformer(sizes: TransformerSizes, text: Text) -> Model:
-    """The transformer of these sizes, trained on a text."""
+Fill = Callable[[int, Callable[[], nn.Module]], nn.Module]
+"""Makes a layer, by its number, with weights from elsewhere."""
+
+
+def transformer(sizes: TransformerSizes, text: Text, fill: Fill | None = None) -> Model:
+    """The transformer of these sizes, trained on a text; with random weights, or filled ones."""
+    layers: list[Callable[[], nn.Module]] = [
+        partial(Embedding, sizes),
+        *(partial(Block, sizes) for _ in range(sizes.layers)),
+        partial(Output, sizes),
+    ]
     return Model(
-        layers=[
-            partial(Embedding, sizes),
-            *(partial(Block, sizes) for _ in range(sizes.layers)),
-            partial(Output, sizes),
-        ],
+        layers=[partial(fill, *each) for each in enumerate(layers)] if fill else layers,
         loss=token_loss,
         batch=text.next_bytes if sizes.causal else text.masked_bytes,
         attached=(1, 1),

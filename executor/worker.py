@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
+from torch.utils import _pytree as pytree
 
 from bfpp.executor.finite import Seen, Where
 from bfpp.executor.halves import Branch, backward, backward_input, backward_weight
 from bfpp.executor.lanes import Device
 from bfpp.executor.loading import Loader
 from bfpp.executor.memory import Memory
+from bfpp.executor.payload import Form, Parcel, Tree, in_precision, tensors_of
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
 from bfpp.executor.settings import Activations
@@ -41,14 +44,14 @@ class Payload(NamedTuple):
 
 @dataclass
 class Pass:
-    """A forward pass with autograd's record of it: the stage's input and its result.
+    """A forward pass with autograd's record of it: of the stage's input and its result.
 
-    `start` is the first place with a gradient.
+    Those of its tensors that have a gradient; `starts` are the first places with one.
     """
 
-    value: Tensor
-    result: Tensor
-    start: GradientEdge | None
+    values: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+    starts: list[GradientEdge]
 
 
 class Worker(Memory):
@@ -58,13 +61,13 @@ class Worker(Memory):
         super().__init__(plan, rank, replica, device.device)
         self.pool = Pool(device)
         self.loader = Loader(plan, replica)
-        self.shapes = plan.shapes
+        self.traced = plan.traced
         self.number = 0
-        self.inputs: dict[Cell, Tensor] = {}
-        self.targets: dict[int, Tensor] = {}
+        self.inputs: dict[Cell, Parcel] = {}
+        self.targets: dict[int, Tree] = {}
         self.passes: dict[Cell, Pass] = {}
         self.halves: dict[Cell, list[Branch]] = {}
-        self.incoming: dict[Cell, Tensor] = {}
+        self.incoming: dict[Cell, Parcel] = {}
         self.outgoing: dict[Payload, Tensor] = {}
         self.losses: dict[int, Tensor] = {}
 
@@ -72,17 +75,17 @@ class Worker(Memory):
 
     def begin(self, step: int) -> None:
         """Load what the first and the last stage need of the step's batch."""
-        self.number = step
+        self.number, self.traced = step, self.plan.traced_at(step)
         cells = self.plan.graph.rank_of_cell == self.rank
         first, last = cells[0], cells[-1]
         load = self.pool.device.load
         for microbatch in np.flatnonzero(first | last).tolist():
             inputs, targets = self.loader.batch(step, microbatch)
             if first[microbatch]:
-                dtype = self.plan.dtype if inputs.is_floating_point() else inputs.dtype
-                self.inputs[Cell(0, microbatch)] = load(inputs.to(dtype))
+                tensors = tensors_of(in_precision(inputs, self.plan.dtype))
+                self.inputs[Cell(0, microbatch)] = Parcel(tuple(map(load, tensors)))
             if last[microbatch]:
-                self.targets[microbatch] = load(targets)
+                self.targets[microbatch] = pytree.tree_map_only(Tensor, load, targets)
 
     def finish(self, losses: dict[Where, Tensor], seen: list[Seen]) -> None:
         """Tell the part of the step's loss that is known here; and what to look at.
@@ -113,38 +116,37 @@ class Worker(Memory):
         stage.read(task.weight_buffer)
         if self.plan.activations is Activations.KEEP:
             with self._remembering(stage):
-                made = self.passes[cell] = self._record(cell)
-            result = made.result
+                self.passes[cell], results = self._record(cell)
         else:
             with torch.no_grad():
-                result, _ = self._result(cell, self.inputs[cell])
+                results, _ = self._result(cell, self.inputs[cell].tensors)
         if self._is_last(cell):
-            self.losses[cell.microbatch] = result.detach()
+            (self.losses[cell.microbatch],) = _detached(results)
         else:
-            self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, result.detach())
+            self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, _detached(results))
 
     def backward(self, task: Task) -> None:
         """Gradients of the input and of the weights."""
         cell = self._prepare(task)
-        made = self.passes.pop(cell, None) or self._record(cell)
+        made = self.passes.pop(cell, None) or self._record(cell)[0]
         self._tell_of_loss(cell)
         if self._is_trained(cell, made):
-            backward(made.result, self._arrived(cell, made.result))
-        self._hand_back(cell, made.value, made.value.grad)
+            backward(made.results, self._gradients(cell, made.results))
+        self._hand_back(cell, made.values, [value.grad for value in made.values])
         self._release(cell)
 
     def backward_input(self, task: Task) -> None:
         """The gradient of the input, which another stage waits for."""
         cell = self._prepare(task)
         with self._remembering(self.stages[cell.stage]):
-            made = self.passes.pop(cell, None) or self._record(cell)
-        gradient, self.halves[cell] = None, []
+            made = self.passes.pop(cell, None) or self._record(cell)[0]
+        gradients: Sequence[Tensor | None] = [None for _ in made.values]
+        self.halves[cell] = []
         if self._is_trained(cell, made):
-            assert made.start is not None  # noqa: S101
-            gradient, self.halves[cell] = backward_input(
-                made.value, made.start, made.result, self._arrived(cell, made.result)
+            gradients, self.halves[cell] = backward_input(
+                made.values, made.starts, made.results, self._gradients(cell, made.results)
             )
-        self._hand_back(cell, made.value, gradient)
+        self._hand_back(cell, made.values, gradients)
 
     def backward_weight(self, task: Task) -> None:
         """The gradients of the weights, after that of the input."""
@@ -169,25 +171,36 @@ class Worker(Memory):
         is_moved = self.gathers[stage.number] > 1
         return stage.remembering() if is_moved else nullcontext()
 
-    def _record(self, cell: Cell) -> Pass:
-        value = self.inputs[cell].detach()
-        value.requires_grad_(cell.stage > 0)
-        return Pass(value, *self._result(cell, value))
+    def _form(self, stage: int) -> Form:
+        """What a stage hands on; of the one before the first, the batch."""
+        return self.traced.forms[stage] if stage >= 0 else self.traced.inputs
 
-    def _result(self, cell: Cell, value: Tensor) -> tuple[Tensor, GradientEdge | None]:
+    def _record(self, cell: Cell) -> tuple[Pass, tuple[Tensor, ...]]:
+        """A forward pass with autograd's record, and what it hands on."""
+        tensors = _detached(self.inputs[cell].tensors)
+        values = self._form(cell.stage - 1).with_gradient(tensors)
+        for value in values:
+            value.requires_grad_()
+        results, starts = self._result(cell, tensors)
+        return Pass(values, tuple(each for each in results if each.requires_grad), starts), results
+
+    def _result(
+        self, cell: Cell, tensors: Sequence[Tensor]
+    ) -> tuple[tuple[Tensor, ...], list[GradientEdge]]:
         """A stage's output, of the last one its share of the step's loss; and where it starts."""
         number = self.plan.number_of(self.replica, cell.microbatch)
-        output, start = self.stages[cell.stage].run(value, self.number, number)
+        value = self._form(cell.stage - 1).filled(tensors)
+        output, starts = self.stages[cell.stage].run(value, self.number, number)
         if not self._is_last(cell):
-            return output, start
+            return self._form(cell.stage).require(output, f"stage {cell.stage} returns"), starts
         loss = self.plan.model.loss(output, self.targets[cell.microbatch])
-        return loss / self.plan.microbatches, start
+        return (loss / self.plan.microbatches,), starts
 
-    def _arrived(self, cell: Cell, result: Tensor) -> Tensor | None:
-        """The gradient of a stage's result: of a loss its scale, if it has one."""
+    def _gradients(self, cell: Cell, results: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        """The gradients of a stage's results: of a loss its scale, if it has one."""
         if self.scaler and self._is_last(cell):
-            return self.scaler.scale.to(result.dtype)
-        return self.incoming.get(cell)
+            return (self.scaler.scale.to(results[0].dtype),)
+        return self.incoming[cell].tensors if cell in self.incoming else None
 
     def _is_last(self, cell: Cell) -> bool:
         return cell.stage == self.plan.graph.layout.units - 1
@@ -200,38 +213,55 @@ class Worker(Memory):
             first.copy_(torch.where(is_number, first, torch.nan))
 
     def _is_trained(self, cell: Cell, made: Pass) -> bool:
-        """Nothing is in a first stage without parameters."""
-        if made.result.requires_grad:
-            self.stages[cell.stage].check_leaves(made.value, made.result)
-        return made.result.requires_grad
+        """Nothing is up to the first stage with parameters that are trained."""
+        if made.results:
+            self.stages[cell.stage].check_leaves(made.values, made.results)
+        return bool(made.results)
 
     # What passes between stages
 
-    def _hand_on(self, operation: Operation, cell: Cell, value: Tensor) -> None:
+    def _hand_on(self, operation: Operation, cell: Cell, tensors: Sequence[Tensor]) -> None:
         """Leave something for the next stage, here or in a tensor to be sent."""
         is_forward = operation is Operation.TRANSFER_ACTIVATIONS
         target = Cell(cell.stage + (1 if is_forward else -1), cell.microbatch)
         if self.plan.graph.rank_of_cell[target] == self.rank:
             # A layer may return its input, which is given back when this cell is done, or
             # a view of its weights, whose place others take.
-            kept = value.clone() if self.pool.lends(value) or self.keeps(value) else value
+            kept = Parcel(tuple(map(self._own, tensors)))
             (self.inputs if is_forward else self.incoming)[target] = kept
         else:
-            shape = self.shapes[min(cell.stage, target.stage)]
-            lent = self.pool.take(shape)
-            lent.copy_(value)
-            self.outgoing[Payload(operation, *cell)] = lent
+            parcel = self._parcel(operation, cell.stage)
+            for place, tensor in zip(parcel.tensors, tensors, strict=True):
+                place.copy_(tensor)
+            assert parcel.lent is not None  # noqa: S101
+            self.outgoing[Payload(operation, *cell)] = parcel.lent
 
-    def _hand_back(self, cell: Cell, value: Tensor, gradient: Tensor | None) -> None:
+    def _own(self, tensor: Tensor) -> Tensor:
+        return tensor.clone() if self.pool.lends(tensor) or self.keeps(tensor) else tensor
+
+    def _parcel(self, operation: Operation, stage: int) -> Parcel:
+        """Where there is room for what a stage hands on, or back."""
+        is_forward = operation is Operation.TRANSFER_ACTIVATIONS
+        form = self._form(stage if is_forward else stage - 1)
+        message = form.values if is_forward else form.gradients
+        lent = self.pool.take(message.shape)
+        return Parcel(message.views(lent), lent)
+
+    def _hand_back(
+        self, cell: Cell, values: Sequence[Tensor], gradients: Sequence[Tensor | None]
+    ) -> None:
         if cell.stage:
-            found = torch.zeros_like(value) if gradient is None else gradient
+            found = [
+                torch.zeros_like(value) if gradient is None else gradient
+                for value, gradient in zip(values, gradients, strict=True)
+            ]
             self._hand_on(Operation.TRANSFER_GRADIENTS, cell, found)
 
     def _release(self, cell: Cell) -> None:
         """Give back what came in for a micro-batch that is done."""
-        self.pool.give(self.inputs.pop(cell))
-        if cell in self.incoming:
-            self.pool.give(self.incoming.pop(cell))
+        for parcel in (self.inputs.pop(cell), self.incoming.pop(cell, None)):
+            if parcel is not None and parcel.lent is not None:
+                self.pool.give(parcel.lent)
 
     def sent(self, task: Task) -> Tensor:
         """What a transfer carries, at its sender."""
@@ -241,6 +271,11 @@ class Worker(Memory):
         """Where a transfer arrives, at its receiver."""
         is_forward = task.operation is Operation.TRANSFER_ACTIVATIONS
         target = Cell(task.unit + (1 if is_forward else -1), task.microbatch)
-        lent = self.pool.take(self.shapes[min(task.unit, target.stage)])
-        (self.inputs if is_forward else self.incoming)[target] = lent
-        return lent
+        parcel = self._parcel(task.operation, task.unit)
+        (self.inputs if is_forward else self.incoming)[target] = parcel
+        assert parcel.lent is not None  # noqa: S101
+        return parcel.lent
+
+
+def _detached(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(tensor.detach() for tensor in tensors)

@@ -166,7 +166,8 @@ def _fused(execution: Execution, heads: Heads, mixed: Tensor) -> tuple[Operator,
         kind = Kernel.UNEVEN_ATTENTION
     scores = pairs * model.heads / blocks
     of_heads = sum(each.bytes for each in heads)
-    moved, form, kept, cast = of_heads + mixed.bytes, None, heads, (0.0, 0.0)
+    moved, form, cast = of_heads + mixed.bytes, None, (0.0, 0.0)
+    kept: tuple[Tensor, ...] = heads
     if execution.quantised_attention:
         form, cast = Format.FP8, (of_heads, mixed.bytes)
         kept = tuple(Tensor(f"{it.name} in 8 bits", it.bytes / execution.number) for it in heads)

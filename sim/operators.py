@@ -94,7 +94,8 @@ class Work(NamedTuple):
     @property
     def flops(self) -> float:
         """Operations (flop); those of element-wise kernels are not counted."""
-        return sum(each.flops for each in (*self.attention, *self.products))
+        of_attention = sum(each.flops for each in self.attention)
+        return of_attention + sum(product.flops for product in self.products)
 
 
 NO_WORK = Work()

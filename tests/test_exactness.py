@@ -7,7 +7,7 @@ lanes of its own. `test_training_processes` does the same over gloo.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -396,9 +396,10 @@ def given_back_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """An input that is lent on while a backward pass still needs it."""
     result = Worker._result
 
-    def give(self: Worker, cell: Cell, value: Tensor) -> Tensor:
-        self.pool.give(self.inputs[cell])
-        return result(self, cell, value)
+    def give(self: Worker, cell: Cell, tensors: Sequence[Tensor]) -> object:
+        if (lent := self.inputs[cell].lent) is not None:
+            self.pool.give(lent)
+        return result(self, cell, tensors)
 
     monkeypatch.setattr(Worker, "_result", give)
 

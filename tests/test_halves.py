@@ -174,7 +174,7 @@ class Stage:
         for layer in (None, *self.model):
             result = layer(result) if layer else result
             if start is None and result.requires_grad:
-                start = get_gradient_edge(result)
+                start = [get_gradient_edge(result)]
         return result, start
 
     def whole(self, gradient: Callable[[Tensor], Tensor | None]) -> Tensor | None:
@@ -185,11 +185,13 @@ class Stage:
     def halves(self, gradient: Callable[[Tensor], Tensor | None]) -> Tensor | None:
         result, start = self.forward()
         before = [each.clone() for each in self.gradients]
-        found, branches = backward_input(self.value, start, result, gradient(result))
+        seed = gradient(result)
+        values = [self.value] if self.value.requires_grad else []
+        found, branches = backward_input(values, start, [result], None if seed is None else [seed])
         assert all(map(torch.equal, self.gradients, before))  # not before the weight half
         backward_weight(branches)
         assert branches == []
-        return found
+        return found[0] if found else None
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -254,7 +256,7 @@ def test_each_product_is_computed_once(layers: int) -> None:
     )
     result, start = stage.forward()
     with Products() as first:
-        _, branches = backward_input(stage.value, start, result, slope(result))
+        _, branches = backward_input([stage.value], start, [result], [slope(result)])
     with Products() as second:
         backward_weight(branches)
     assert (first.number, second.number) == (layers, layers)
@@ -282,7 +284,7 @@ def test_nothing_is_kept_after_the_weight_half(name: str) -> None:
     try:
         with saved_tensors_hooks(pack, lambda found: found.tensor):
             result, start = stage.forward()
-            found, branches = backward_input(stage.value, start, result, slope(result))
+            found, branches = backward_input([stage.value], start, [result], [slope(result)])
         del result, start, found
         while branches:
             held = len(kept)

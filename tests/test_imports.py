@@ -24,7 +24,7 @@ ALLOWED = {
     "schedules": set[str](),
     "traces": {"bfpp.schedules", "plotly"},
     "sim": {"bfpp.schedules", "bfpp.traces", "simpy", "numba"},
-    "executor": {"bfpp.schedules", "bfpp.traces", "torch"},
+    "executor": {"bfpp.schedules", "bfpp.traces", "torch", "safetensors"},
     FRONT_DOOR: {
         "bfpp.schedules", "bfpp.traces", "bfpp.sim", "bfpp.executor", "lazy_loader", "rich",
     },

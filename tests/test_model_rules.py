@@ -274,9 +274,12 @@ def test_a_batch_may_draw_if_it_draws_the_same_again() -> None:
 
 
 ODD_BATCHES = {
-    "a tuple of inputs": (lambda x, y: ((x, x), y), "a tuple of 2 as inputs, not one tensor"),
-    "a table of inputs": (lambda x, y: ({"x": x}, y), "a dict as inputs, not one tensor"),
-    "a list of targets": (lambda x, y: (x, [y]), "a list of 1 as targets, not one tensor"),
+    "no inputs": (lambda _, y: ((), y), "a tuple of 0 as inputs, in which is no tensor"),
+    "a set of targets": (lambda x, y: (x, {y}), "as targets a set: only tensors can be handed on"),
+    "a table with one that is too long": (
+        lambda x, y: ({"x": x, "y": torch.cat([y, y])}, y),
+        "inputs of shape (4, 4), not of 2 samples",
+    ),
     "three": (lambda x, y: (x, y, y), "a tuple of 3, not a pair: inputs and targets"),
     "a tensor": (lambda x, _: x, "a Tensor, not a pair: inputs and targets"),
     "a table": (lambda x, y: {"x": x, "y": y}, "a dict, not a pair: inputs and targets"),
@@ -330,9 +333,9 @@ OWN = """
 from tests.small_models import chain
 from dataclasses import replace
 
-def tuples(seed):
+def sets(seed):
     model = chain(2)
-    return replace(model, batch=lambda *what: ((model.batch(*what)[0],) * 2, None))
+    return replace(model, batch=lambda *what: ({model.batch(*what)[0]}, None))
 
 def streaming(seed):
     from tests.test_model_rules import Stream
@@ -340,7 +343,7 @@ def streaming(seed):
 """
 
 
-@pytest.mark.parametrize("name", ["tuples", "streaming"])
+@pytest.mark.parametrize("name", ["sets", "streaming"])
 def test_the_command_says_it_in_a_line(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -210,13 +210,9 @@ def shared() -> list[Layer]:
     return [first, second]
 
 
-def frozen() -> list[Layer]:
-    return [nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False)]
-
-
-class Twice(nn.Module):
-    def forward(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        return value, value
+class InASet(nn.Module):
+    def forward(self, value: Tensor) -> set[Tensor]:
+        return {value}
 
 
 class Counts(nn.Module):
@@ -225,14 +221,16 @@ class Counts(nn.Module):
 
 
 REFUSED: dict[str, tuple[list[Layer], str]] = {
-    "a tuple": ([Twice(), nn.Linear(4, 4)], r"layer 0 \(Twice\) returns tuple, not one tensor"),
+    "a set": ([InASet(), nn.Linear(4, 4)], r"layer 0 \(InASet\) returns a set: only tensors can"),
     "sizes": (
         [nn.Linear(4, 5), partial(nn.Linear, 4, 4)],
-        r"layer 1 \(Linear\) does not take what the layer before returns, \(2, 5\)",
+        r"layer 1 \(Linear\) does not take what the layer before returns, shape \(2, 5\)",
     ),
-    "whole numbers": ([Counts(), nn.Embedding(4, 4)], r"layer 0 returns torch.int64 at the end"),
+    "whole numbers": (
+        [nn.Sequential(nn.Linear(4, 4), Counts()), nn.Embedding(4, 4)],
+        r"layer 0 returns shape \(2,\) in torch.int64 at the end of a stage, through which no",
+    ),
     "shared": (shared(), r"layers 0 and 1 share a parameter, and are in stages 0 and 1"),
-    "frozen": (frozen(), r"layer 1 \(Linear\) does not train its parameter weight: make it a"),
     "no module": ([lambda: 3, nn.Linear(4, 4)], r"layer 0 is neither a module nor a function"),
     "a plain function": ([torch.tanh, nn.Linear(4, 4)], r"layer 0 cannot be made: "),
 }  # type: ignore[dict-item]

@@ -70,8 +70,8 @@ FEW_STEPS = {
 READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--mock-compute", "--orders"}
 """Options of files that are read."""
 
-KEPT = {"--checkpoint"}
-"""Options of folders that are a state of their own."""
+KEPT = {"--checkpoint", "--weights"}
+"""Options of folders that are a state of their own, or are read."""
 
 
 @pytest.fixture(autouse=True)

@@ -36,6 +36,21 @@ SIZES = {
     "grouped, gated, not causal": TransformerSizes(
         2, 16, 8, 8, 12, 32, 4, causal=False, gated=True
     ),
+    "as Qwen 3": TransformerSizes(
+        2,
+        16,
+        8,
+        8,
+        12,
+        32,
+        4,
+        gated=True,
+        norm="rms",
+        positions="rotary",
+        biases=False,
+        query_biases=False,
+        norms_queries=True,
+    ),
 }
 
 

@@ -163,8 +163,11 @@ def refusing(option: str, error: type[Exception]) -> Iterator[None]:
 
 def tokens_of_step(plan: Plan) -> int:
     """What a step takes in: tokens of a language model, else samples."""
+    from bfpp.executor.payload import tensors_of
+
     _, targets = plan.model.batch(0, range(1))
-    return int(targets.numel()) * plan.microbatches * plan.microbatch_size
+    largest = max((tensor.numel() for tensor in tensors_of(targets)), default=1)
+    return int(largest) * plan.microbatches * plan.microbatch_size
 
 
 def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Outcome) -> None:

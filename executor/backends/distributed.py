@@ -125,12 +125,12 @@ class DistributedBackend:
             )
 
     def gather(self, task: Task, workers: Sequence[Worker]) -> None:
-        """An all-gather in place."""
+        """An all-gather in place; of frozen weights, another one."""
         (worker,) = workers
-        buffer, state = worker.weights_of(task), worker.state_of(task)
-        own = state.write(buffer)
-        if len(self.members) > 1:
-            dist.all_gather_single(buffer, own, self.copies)
+        for buffer, state in worker.weights_of(task):
+            own = state.write(buffer)
+            if len(self.members) > 1:
+                dist.all_gather_single(buffer, own, self.copies)
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """A reduce-scatter in place; without sharding, an all-reduce.

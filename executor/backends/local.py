@@ -51,9 +51,11 @@ class LocalBackend:
     def gather(self, task: Task, workers: Sequence[Worker]) -> None:
         """Copies of all shares to all."""
         for worker in workers:
-            buffer = worker.weights_of(task)
             for other in workers:
-                other.state_of(task).write(buffer)
+                for (buffer, _), (_, state) in zip(
+                    worker.weights_of(task), other.weights_of(task), strict=True
+                ):
+                    state.write(buffer)
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """A sum in the first one's buffer, in the order of all; or in a copy of it."""

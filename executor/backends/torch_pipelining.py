@@ -25,7 +25,7 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from bfpp.executor.backends.distributed import DistributedBackend
 from bfpp.executor.lanes import Device
-from bfpp.executor.model import Shape
+from bfpp.executor.payload import Form
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Activations
 from bfpp.executor.worker import Cell, Worker
@@ -47,13 +47,24 @@ def require_runnable(plan: Plan) -> None:
             "adds gradients up in the precision of the weights",
             plan.gradient_dtype is not plan.dtype,
         ),
-        "model": ("draws other random numbers", bool(plan.traced.random)),
+        "model": (
+            "draws other random numbers, and hands on a single tensor",
+            bool(plan.traced.random) or not all(map(_is_tensor, _handed_on(plan))),
+        ),
         # It looks a loss up by the micro-batch's number, in the order of the forward passes.
         "schedule": ("takes the last stage's micro-batches in order", any(np.diff(order) < 0)),
     }
     for field, (reason, is_refused) in reasons.items():
         if is_refused:
             raise InvalidConfiguration(field, f"PyTorch's runtime {reason}")
+
+
+def _handed_on(plan: Plan) -> list[Form]:
+    return [plan.traced.inputs, *plan.forms]
+
+
+def _is_tensor(form: Form) -> bool:
+    return form.tree.is_leaf()
 
 
 class RuntimeWorker(Worker):
@@ -74,7 +85,9 @@ class RuntimeWorker(Worker):
             return
         self.is_over = True
         microbatches = range(self.plan.graph.layout.microbatches)
-        inputs = [self.inputs.pop(Cell(0, each)) for each in microbatches if 0 in self.stages]
+        inputs = [
+            self.inputs.pop(Cell(0, each)).tensors[0] for each in microbatches if 0 in self.stages
+        ]
         targets = [self.targets[each] for each in microbatches if each in self.targets]
         losses: list[Tensor] = []
         self.run_step(
@@ -122,18 +135,19 @@ class TorchPipeliningBackend(DistributedBackend):
             (gradients,) = self.worker.stages[unit].gradients
             self.worker.stages[unit].add_to(gradients)
             layers += self.worker.stages[unit].layers.values()
-        given = self.plan.shapes[units[0] - 1] if number else self.plan.traced.inputs
+        given = self.plan.forms[units[0] - 1] if number else self.plan.traced.inputs
         return PipelineStage(
             nn.Sequential(*layers),
             number,
             layout.stages,
             self.device.device,
             input_args=self._example(given, has_gradient=number > 0),
-            output_args=self._example(self.plan.shapes[units[-1]], has_gradient=True),
+            output_args=self._example(self.plan.forms[units[-1]], has_gradient=True),
             group=self.pipeline,
         )
 
-    def _example(self, shape: Shape, has_gradient: bool) -> Tensor:
+    def _example(self, form: Form, has_gradient: bool) -> Tensor:
+        (shape,) = form.values.parts
         is_number = shape.dtype.is_floating_point
         dtype = self.plan.dtype if is_number else shape.dtype
         return torch.empty(shape.size, dtype=dtype, requires_grad=has_gradient)

@@ -122,8 +122,8 @@ def _sizes(plan: Plan) -> list[tuple[int, int]]:
         graph=build_graph("breadth-first", Layout(1, 1, len(plan.model.layers))),
     )
     found = []
-    for number, shape in enumerate(single.shapes):
+    for number, form in enumerate(single.forms):
         module = plan.outline(number)
         parameters = sum(value.numel() for value in module.parameters())
-        found.append((parameters, shape.elements * shape.dtype.itemsize))
+        found.append((parameters, form.values.shape.bytes))
     return found

@@ -1,0 +1,104 @@
+"""Frozen parameters, as the base of LoRA: they stay, without gradients and moments."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bfpp.executor.model import Model
+from bfpp.executor.plan import Plan
+from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.state import pieces_of
+from bfpp.schedules import Communication, Layout, Sharding, build_graph
+from tests.small_models import Tanh, mean_square, numbers
+from tests.training_runs import EXACT, compare, same, training
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+WIDTH = 4
+
+
+class Adapted(nn.Module):
+    """A frozen layer with a low-rank correction that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = Tanh(WIDTH).requires_grad_(False)
+        self.down, self.up = nn.Linear(WIDTH, 1, bias=False), nn.Linear(1, WIDTH, bias=False)
+
+    def forward(self, value: Tensor) -> Tensor:
+        result: Tensor = self.base(value) + self.up(self.down(value))
+        return result
+
+
+def frozen() -> nn.Module:
+    return Tanh(WIDTH).requires_grad_(False)
+
+
+def adapted(layers: int) -> Model:
+    """The first layer is frozen, and another between those that are adapted."""
+    given = [frozen, Adapted, frozen, *[Adapted] * (layers - 3)]
+    return Model(given, mean_square, partial(numbers, WIDTH))
+
+
+def plan_of(schedule: str, sharding: Sharding, activations: Activations, precision: str) -> Plan:
+    graph = build_graph(schedule, Layout(2, 4, 2), Communication(sharding))
+    return Plan(
+        graph,
+        adapted(5),
+        dp=2,
+        precision=Precision(precision),
+        activations=activations,
+        optimization=Optimization(1e-2, 0.1),
+    )
+
+
+@pytest.mark.parametrize("activations", Activations)
+@pytest.mark.parametrize("sharding", Sharding)
+@pytest.mark.parametrize("schedule", ["breadth-first", "zb1p"])
+def test_frozen_layers_stay_and_the_others_train_as_in_a_plain_loop(
+    schedule: str, sharding: Sharding, activations: Activations, tmp_path: Path
+) -> None:
+    plan = plan_of(schedule, sharding, activations, "float64")
+    with training(plan) as run:
+        before = run.values()
+        losses = run.run(range(3))
+        after = run.values()
+        assert compare(plan, losses, pieces_of(run.backend.workers)).worst < EXACT
+        fixed = {name for name in before if name.startswith(("0.", "2.")) or ".base." in name}
+        assert len(fixed) == 10
+        for name, value in before.items():
+            assert torch.equal(value, after[name]) is (name in fixed), name
+            assert name.partition(" ")[0] not in fixed or name in fixed  # no moments
+        path = run.save(tmp_path, 3)
+    with training(plan) as other:
+        other.load(path)
+        assert same(other.values(), after)
+
+
+def test_no_gradient_goes_below_what_is_trained() -> None:
+    plan = plan_of("breadth-first", Sharding.NONE, Activations.RECOMPUTE, "float32")
+    assert [form.has_gradient for form in plan.forms] == [(True,)] * 4  # two layers in the first
+    alone = Plan(plan.graph, adapted(4), precision=Precision.FLOAT64)
+    assert [form.has_gradient for form in alone.forms] == [(False,), (True,), (True,), (True,)]
+
+
+@pytest.mark.parametrize("sharding", Sharding)
+def test_frozen_weights_have_neither_gradients_nor_moments(sharding: Sharding) -> None:
+    plan = plan_of("breadth-first", sharding, Activations.RECOMPUTE, "bfloat16")
+    with training(plan) as run:
+        for worker in run.backend.workers:
+            updated = {part.state for parts in worker.updates.parts.values() for part in parts}
+            assert updated == {stage.state for stage in worker.stages.values()}
+            for stage in worker.stages.values():
+                assert stage.frozen is not None
+                assert stage.frozen.weights.grad is None
+                assert stage.flat.shapes.keys().isdisjoint(stage.frozen.flat.shapes)
+            assert {len(each) for each in worker.gradients.values()} == {
+                max(stage.flat.size for stage in worker.stages.values())
+            }
+        assert len(run.run(range(1))) == 1

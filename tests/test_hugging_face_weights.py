@@ -1,0 +1,200 @@
+"""Llama, Mistral and Qwen: our transformer with their layers and weights.
+
+Where `transformers` is installed, its own logits are what ours must be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bfpp.executor.checkpoint import Pieces, load
+from bfpp.executor.checkpoint.manifest import read_manifest
+from bfpp.executor.hugging_face_config import details_of
+from bfpp.executor.transformer import (
+    Attention,
+    Block,
+    Embedding,
+    Output,
+    Rotary,
+    TransformerSizes,
+    turned,
+)
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.model import load_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+}
+SCALED = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "llama 3.1": {**LLAMA, "head_dim": 16, "rope_parameters": SCALED},
+    "mistral": {**LLAMA, "model_type": "mistral", "sliding_window": 5},
+    "qwen2": {**LLAMA, "model_type": "qwen2"},
+    "qwen3": {**LLAMA, "model_type": "qwen3", "head_dim": 16},
+}
+
+
+def sizes_of(config: Path, context: int = 12) -> TransformerSizes:
+    model = load_model(str(config))
+    assert model.mlp is not None
+    assert model.kv_heads is not None
+    return TransformerSizes(
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=model.heads,
+        context=context,
+        vocabulary=model.vocabulary,
+        mlp=model.mlp,
+        kv_heads=model.kv_heads,
+        gated=model.gated,
+        norm=model.norm,
+        positions=model.positions,
+        head_dim=model.head_dim,
+        window=model.window,
+        biases=False,
+        **details_of(config),
+    )
+
+
+def layers_of(sizes: TransformerSizes) -> list[Callable[[], nn.Module]]:
+    blocks = [partial(Block, sizes) for _ in range(sizes.layers)]
+    return [partial(Embedding, sizes), *blocks, partial(Output, sizes)]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    hugging_face = pytest.importorskip("bfpp.executor.hugging_face")
+    torch.manual_seed(0)
+    config = {**CONFIGS[name]}
+    theirs = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(config.pop("model_type"), **config)
+    ).eval()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    theirs.save_pretrained(tmp_path)
+    tokens = torch.randint(0, 300, (2, 12))
+    sizes = sizes_of(tmp_path / "config.json")
+    weights = hugging_face.Weights(tmp_path, sizes)
+    value: Tensor = tokens
+    for number, make in enumerate(layers_of(sizes)):
+        value = weights.fill(number, make)(value)
+    torch.testing.assert_close(value, theirs(tokens).logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3"])
+def test_it_is_trained_written_and_read_again(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hugging_face = pytest.importorskip("bfpp.executor.hugging_face")
+    from bfpp.command_line import main
+
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIGS[name]))
+    words = (
+        f"run breadth-first --pp 2 --steps 2 --microbatches 2 --microbatch-size 1 --model {config}"
+    )
+    told = ["--context", "12", "--backend", "local", "--precision", "float64", "--verify", "--json"]
+    code = main([*words.split(), *told, "--checkpoint", str(tmp_path / "saved")])
+    assert code == 0, capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out)["max_weight_error"] < 1e-10
+    (saved,) = (tmp_path / "saved").glob("save-*")
+    sizes, directory = sizes_of(config), tmp_path / "exported"
+    hugging_face.export(saved, sizes, config, directory, torch.float64)
+    assert sizes_of(directory / "config.json") == sizes
+    weights = hugging_face.Weights(directory, sizes)
+    stored = {
+        name: torch.empty(each.size, dtype=each.dtype)
+        for name, each in read_manifest(saved).tensors.items()
+    }
+    load(saved, {name: Pieces(len(each), [(0, each)]) for name, each in stored.items()}, None)
+    for number, make in enumerate(layers_of(sizes)):
+        with torch.device("cpu"):
+            layer = weights.fill(number, lambda make=make: make().double())
+        for key, parameter in layer.named_parameters():
+            assert torch.equal(parameter.flatten(), stored[f"{number}.{key}"])
+    again = main([*words.split(), *told, "--weights", str(directory)])
+    assert again == 0, capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out)["max_weight_error"] < 1e-10
+
+
+def test_weights_that_are_not_the_models_are_refused(tmp_path: Path) -> None:
+    hugging_face = pytest.importorskip("bfpp.executor.hugging_face")
+    from safetensors.torch import save_file
+
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    sizes = sizes_of(tmp_path / "config.json")
+    fill = partial(hugging_face.Weights(tmp_path, sizes).fill, 0, partial(Embedding, sizes))
+    for tensors, told in (
+        ({}, "cannot be read"),
+        ({"other": torch.zeros(1)}, "has no model.embed_tokens.weight"),
+        ({"model.embed_tokens.weight": torch.zeros(2, 3)}, r"of shape \(2, 3\)"),
+    ):
+        if tensors:
+            save_file(tensors, tmp_path / "model.safetensors")
+        with pytest.raises(InvalidConfiguration, match=told):
+            hugging_face.Weights(tmp_path, sizes).fill(*fill.args)
+
+
+# Parts
+
+
+def test_scores_depend_on_how_far_apart_places_are() -> None:
+    torch.manual_seed(0)
+    angles = Rotary(100.0).angles(10, 8, torch.device("cpu")).double()
+    query, key = torch.randn(2, 8, dtype=torch.float64)
+    queries = turned(query.expand(1, 1, 10, 8), angles)[0, 0]
+    keys = turned(key.expand(1, 1, 10, 8), angles)[0, 0]
+    scores = queries @ keys.T
+    for apart in range(1, 9):
+        along = scores.diagonal(apart)
+        torch.testing.assert_close(along, along[:1].expand_as(along), rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(scores[0], scores[0, 0].expand(10))
+
+
+def test_a_window_hides_what_is_farther_away(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["mistral"]))
+    sizes = sizes_of(tmp_path / "config.json")
+    torch.manual_seed(0)
+    attention = Attention(sizes)
+    value = torch.randn(1, 12, 32)
+    changed = value.clone()
+    changed[:, 3] += 1
+    differs = (attention(value) - attention(changed)).abs().amax(dim=(0, 2)) > 1e-6
+    assert differs.tolist() == [3 <= place < 8 for place in range(12)]
+    with pytest.raises(InvalidConfiguration, match="kv_heads: 3 must divide heads 4"):
+        replace(sizes, kv_heads=3)
+
+
+def test_other_scales_of_frequencies_are_refused(tmp_path: Path) -> None:
+    config = {**LLAMA, "rope_scaling": {"type": "yarn", "factor": 4.0}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InvalidConfiguration, match="rotary positions scaled by 'yarn'"):
+        details_of(tmp_path / "config.json")
