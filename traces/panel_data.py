@@ -49,7 +49,7 @@ def panel_data(panel: Panel) -> dict[str, Any]:
         "graph": graph.digest,
         "ranks": graph.layout.pp,
         "lanes": _lanes(graph),
-        "operations": [operation.title for operation in OPERATIONS],
+        "operations": [each.called(graph.communication) for each in OPERATIONS],
         "colours": colours.fills,
         "inks": [ink(colour) for colour in colours.fills],
         "legend": colours.legend(timeline.duration > 0),

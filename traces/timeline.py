@@ -14,11 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bfpp.schedules import Task, TaskGraph
 from bfpp.schedules.columns import Integers, Seconds
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 MEASURED = "measured"
 """The source of a timeline that no engine made."""
@@ -59,6 +63,12 @@ class Timeline:
         from bfpp.traces.svg import svg
 
         return svg([Panel(self.graph.schedule, self)])
+
+    def figure(self) -> Figure:
+        """A plotly figure of what each rank computes and communicates, for a notebook."""
+        from bfpp.traces.notebook import figure
+
+        return figure(self)
 
     @property
     def is_measured(self) -> bool:

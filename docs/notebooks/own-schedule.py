@@ -41,6 +41,12 @@ bfpp.predict(base)
 bfpp.predict(base).timeline
 
 # %% [markdown]
+# `figure()` makes a plotly figure of it, to zoom into and to add to.
+
+# %%
+bfpp.predict(base).timeline.figure()
+
+# %% [markdown]
 # Twelve experiments: widths against transfer times.
 
 # %%
