@@ -255,6 +255,7 @@ def _source(options: argparse.Namespace) -> ModelSource:
             raise InvalidConfiguration(size, f"is decided by {options.model}")
         return FunctionSource(Path(f"{path}.py"), name)
     model = _transformer(options)
+    require_layers(model)
     if options.weights is not None:
         require_safetensors()
     with blaming("--text"):
@@ -280,13 +281,11 @@ def transformer_source(
 ) -> ModelSource:
     """A transformer of these sizes, which learns the bytes of a text.
 
-    Where the `file` of its sizes is a `config.json`, that says the rest. Raises
-    `InvalidConfiguration` for one that cannot be run.
+    Where the `file` of its sizes is a `config.json`, that says the rest.
     """
     from bfpp.executor.sources import TransformerSource
     from bfpp.executor.transformer import TransformerSizes
 
-    _require_layers(model)
     return TransformerSource(
         TransformerSizes(
             layers=model.layers,
@@ -321,7 +320,7 @@ def _details(name: str | None, model: Transformer) -> dict[str, Any]:
     return {"biases": model.norm == "layer", **details}
 
 
-def _require_layers(model: Transformer) -> None:
+def require_layers(model: Transformer) -> None:
     """Raise `InvalidConfiguration` for a model whose layers the executor does not have."""
     parts = {
         "latent attention": model.latent is not None,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bfpp.jobs import transformer_source
+from bfpp.jobs import require_layers, transformer_source
 from bfpp.run_options import PRECISIONS
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.experiment import Experiment
@@ -98,6 +98,7 @@ def _source(model: Callable[[int], Any] | str | Transformer) -> Any:
     from bfpp.executor.sources import FunctionSource
 
     if isinstance(model, Transformer):
+        require_layers(model)
         return transformer_source(model, None, is_causal=True)
     if isinstance(model, str):
         path, _, name = model.rpartition(":")

@@ -45,7 +45,8 @@ class Device:
     tiles, and split sums, so that none is wasted. `peaks` has the peak of
     other precisions and formats, `format_efficiencies` the share of `matmul_efficiency` that
     large products of operands of a format reach of its peak. One that `reads_columns` of operands
-    in 8 bits needs no transposed copies of them. It takes so many `exponentials` a second.
+    in 8 bits needs no transposed copies of them. It takes so many `exponentials` a second,
+    or as many as there are.
     """
 
     peak: float
@@ -62,7 +63,7 @@ class Device:
     peaks: tuple[tuple[str, float], ...] = ()
     format_efficiencies: tuple[tuple[str, float], ...] = ()
     reads_columns: bool = False
-    exponentials: float = inf
+    exponentials: float | None = None
 
     def peak_of(self, precision: Precision | Format) -> float:
         """The peak in flop/s; raises `InvalidConfiguration` if nobody says it."""
@@ -160,7 +161,7 @@ _DEVICE_DEFAULTS: Table = {
     "peaks": {},
     "format_efficiencies": {},
     "reads_columns": False,
-    "exponentials": inf,
+    "exponentials": None,
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
 }

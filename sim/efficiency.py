@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from bfpp.schedules.precision import Format, Precision
@@ -99,8 +99,9 @@ def attention_seconds(
     else:
         share, latency, products = speed.forward_efficiency, speed.forward_latency, 2
     share *= speed.uneven_heads if uneven else 1.0
-    exponentials = attended.scores / device.exponentials
-    of_measured = 2 * products * MEASURED_HEAD * device.exponentials
+    rate = device.exponentials or inf
+    exponentials = attended.scores / rate
+    of_measured = 2 * products * MEASURED_HEAD * rate
     included = exponentials if uneven else attended.flops / of_measured
     peak = device.peak_of(precision)
     multiplying = max(attended.flops / (peak * share) - included, 0.0)

@@ -476,7 +476,7 @@ ERRORS = {
     "simulate gpipe --svg a.svg --width 1mm": "argument --width: must be a length",
     "simulate gpipe --svg a.svg --width nanmm": "argument --width: must be a length",
     "explain gpipe --set eat": "--set: 'eat' is not NAME=VALUE or NAME=xFACTOR",
-    "explain gpipe --set eat=2": "--set: 'eat' is not a parameter; there are backward",
+    "explain gpipe --set eat=2": "--set: 'eat' is not a parameter; there are all_reduce, backward",
     "explain gpipe --set forward=nan": "--set: 'forward=nan' is not NAME=VALUE",
     "explain gpipe --set forward=1e308": "--set: 'forward=1e308' is not NAME=VALUE",
     "explain gpipe --set stage.9=x2": "--set: there is no stage.9; the last is 3",

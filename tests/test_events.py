@@ -140,7 +140,7 @@ def test_a_step_begins_and_ends_with_its_tasks(schedule: str, sharding: Sharding
     trainer.dispatcher.dispatch(step := Step(0))
     trainer.backend.device.finish(step.last)
     trainer.close()
-    by_tasks = span_of_all(columns_of(step, plan.graph, 3.0), plan.graph)
+    by_tasks = span_of_all(columns_of(step, plan.graph, 3.0), plan.graph, groups=1)
     by_marks = span_of_marks(step, trainer.dispatcher.first, plan.graph, 3.0)
     assert by_marks.start == by_tasks.start
     assert by_tasks.end <= by_marks.end < by_tasks.end + 1

@@ -159,6 +159,10 @@ def test_every_graph_has_a_price(configuration):
         with pytest.raises(InvalidConfiguration, match="measured no collectives of copies"):
             file_costs.costs(graph)
         return
+    if graph.communication.hybrid:
+        with pytest.raises(InvalidConfiguration, match="no price of all_reduce"):
+            file_costs.costs(graph)
+        return
     seconds = file_costs.costs(graph).seconds
     assert np.isfinite(seconds).all()
     assert (seconds > 0).all()

@@ -153,7 +153,7 @@ def test_changes_reach_what_they_name():
         (PHYSICAL, "forward=fast", "is not NAME=VALUE or NAME=xFACTOR"),
         (PHYSICAL, "forward=1", "it takes a factor: x0.9"),
         (PHYSICAL, "bandwidth=x2", "is ambiguous"),
-        (PHYSICAL, "speed=x2", "is not a parameter; there are backward, "),
+        (PHYSICAL, "speed=x2", "is not a parameter; there are all_reduce, backward, "),
         (PHYSICAL, "microbatch_size=1.5", "must be a whole number"),
         (PHYSICAL, "tp=3", "does not divide"),
     ],

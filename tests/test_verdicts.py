@@ -164,9 +164,9 @@ def test_what_is_misspelt_is_named_and_what_was_meant(bfpp, line, reason):
 
 def test_every_command_names_a_misspelt_option_before_what_is_missing(bfpp):
     for command in COMMANDS:
-        code, _, err = bfpp(f"{command} --jsn")
+        code, _, err = bfpp(f"{command} --hlep")
         assert code == 2
-        expected = f"bfpp {command}: unrecognized arguments: --jsn; did you mean '--json'?\n"
+        expected = f"bfpp {command}: unrecognized arguments: --hlep; did you mean '--help'?\n"
         assert err == expected
 
 
