@@ -109,7 +109,10 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(value, theirs(tokens).logits, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "name",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("mistral", "qwen2")), "qwen3"],
+)
 def test_it_is_trained_written_and_read_again(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

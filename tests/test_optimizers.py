@@ -181,6 +181,7 @@ def test_rates_may_be_any_function_of_the_step() -> None:
     assert errors_of(plan_of(Optimization(1e-2, rates=chosen))).worst < EXACT
 
 
+@pytest.mark.slow
 def test_the_command_takes_them_all(capsys: pytest.CaptureFixture[str]) -> None:
     words = "1f1b --pp 2 --microbatches 2 --layers 2 --hidden 16 --context 8 --steps 3 --json"
     options = "--optimizer sgd,momentum=0.9 --lr-schedule cosine --warmup 1 --no-decay vectors"
