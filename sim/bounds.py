@@ -67,13 +67,13 @@ def _inside_passes(physical: PhysicalCosts) -> Iterator[Bound]:
 def _over_replicas(step: PhysicalStep) -> Iterator[Bound]:
     """Gathers and reductions of those that keep the same parameters."""
     graph = step.graph
-    for operation, collectives, groups in (
-        (Operation.GATHER, step.gathered, step.links.shared),
-        (Operation.REDUCE, step.reduced, step.links.shared),
-        (Operation.ALL_REDUCE, step.all_reduced, step.links.replicated),
+    for operation, collectives in (
+        (Operation.GATHER, step.gathered),
+        (Operation.REDUCE, step.reduced),
+        (Operation.ALL_REDUCE, step.all_reduced),
     ):
         tasks = np.flatnonzero(graph.operation == operation).astype(np.int32)
-        sizes, way = collectives(tasks)
+        groups, sizes, way = collectives(tasks)
         for stride, shared in groups.items() if len(tasks) else ():
             moved = sizes * shared.parameters[graph.unit[tasks]]
             largest = int(moved.argmax())

@@ -6,9 +6,9 @@ Rules:
   share of those that several have. A transfer passes the sender's ports out and the receiver's in,
   of the outermost level that it crosses and of those on the way there. A port's bandwidth is
   what transfers reach; a ring moves as many more bytes as it is slower.
-- A gather or reduction is a collective over the rank's data-parallel group (of HSDP, those
-  that shard together) as it is placed on the network, and one over that of its experts after it.
-  Across replicas, it is one over those that keep the same share, of that share. It uses its own
+- A gather or reduction is a collective over the rank's data-parallel group (with HSDP, its
+  sharding group) as it is placed on the network, and one over that of its experts after it.
+  The all-reduce of HSDP is over those that keep the same share, and of that share. It uses its own
   rank's ports of the level that limits it: where g members share a node, it crosses to the next
   node once for all of them, with g shares of the network. That of
   a stage with two copies spans both; it leaves by the ports of the first one's rank and
@@ -53,6 +53,14 @@ class Shared(NamedTuple):
     places: tuple[GroupPlace, ...]
 
 
+class Exchanged(NamedTuple):
+    """What data-parallel tasks exchange: among whom, bytes for each parameter, and how."""
+
+    groups: Mapping[int, Shared]
+    sizes: Seconds
+    way: Way
+
+
 class Beside(NamedTuple):
     """What kinds of tasks cost with others beside them.
 
@@ -94,15 +102,8 @@ class Links:
             self._ports(rank, peer, level),
         )
 
-    def collectives(
-        self,
-        graph: TaskGraph,
-        tasks: Integers,
-        groups: Mapping[int, Shared],
-        size: Seconds,
-        way: Way,
-    ) -> Load:
-        """The load of collectives of data-parallel groups, of `size` bytes for each parameter.
+    def collectives(self, graph: TaskGraph, tasks: Integers, exchanged: Exchanged) -> Load:
+        """The load of collectives of data-parallel groups.
 
         A group of one has nobody to communicate with. Those of one task follow each other, on the
         ports of the outermost level that limits one of them.
@@ -111,11 +112,11 @@ class Links:
         peer = np.where(graph.peer[tasks] == NONE, rank, graph.peer[tasks])
         latency, seconds = np.zeros((2, len(tasks)))
         level = np.full(len(tasks), NONE)
-        for shared in groups.values():
-            sizes = size * shared.parameters[unit]
+        for shared in exchanged.groups.values():
+            sizes = exchanged.sizes * shared.parameters[unit]
             for place, ranks in _by_place(shared.places):
                 here = np.flatnonzero(np.isin(rank, ranks) & (sizes > 0))
-                found = moving(way, sizes[here], place, self.cluster)
+                found = moving(exchanged.way, sizes[here], place, self.cluster)
                 latency[here] += found.latency
                 seconds[here] += found.seconds
                 level[here] = np.maximum(level[here], found.level)
@@ -145,7 +146,7 @@ class Links:
 
     @cached_property
     def shared(self) -> dict[int, Shared]:
-        """What several devices keep, or keep shares of, by how far apart they are."""
+        """What devices keep together, each all of it or a share, by the stride between them."""
         groups = {
             stride: Shared(parameters, self.placement.data_groups(stride))
             for stride, parameters in self.parameters.items()
@@ -154,7 +155,7 @@ class Links:
 
     @cached_property
     def replicated(self) -> dict[int, Shared]:
-        """The shares of it that several groups have a device each for."""
+        """The shares of it, by the same stride: a device of each group of replicas keeps one."""
         found = {}
         for stride, parameters in self.parameters.items():
             sharing = self.placement.data_groups(stride)[0].members

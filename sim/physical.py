@@ -32,7 +32,7 @@ from bfpp.sim.compute import UnitSeconds, part_counts, parts, unit_seconds
 from bfpp.sim.costs import Costs, Load, inside_passes, narrowest
 from bfpp.sim.divisible import NARROW, require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
-from bfpp.sim.links import Beside, Links
+from bfpp.sim.links import Beside, Exchanged, Links
 from bfpp.sim.model import Transformer, model_flops
 from bfpp.sim.operators import Execution, Routing, Way
 from bfpp.sim.placement import DevicePlacement
@@ -383,21 +383,23 @@ class PhysicalStep:
         seconds: Seconds = np.broadcast_to(load.seconds + load.bytes / rate, len(tasks))
         return seconds
 
-    def gathered(self, tasks: Integers) -> tuple[Seconds, Way]:
-        """What gathers do, and the bytes for each parameter."""
+    def gathered(self, tasks: Integers) -> Exchanged:
+        """What all-gathers exchange."""
         layout, sharding = self.graph.layout, self.graph.communication.sharding
         sizes = self.physical.gathered_bytes(layout, sharding)
-        return sizes[self.graph.unit[tasks]], Way.ALL_GATHER
+        return Exchanged(self.links.shared, sizes[self.graph.unit[tasks]], Way.ALL_GATHER)
 
-    def reduced(self, tasks: Integers) -> tuple[Seconds, Way]:
-        """What reductions do, and the bytes for each parameter."""
+    def reduced(self, tasks: Integers) -> Exchanged:
+        """What reductions exchange."""
         unsharded = self.graph.communication.sharding is Sharding.NONE
         sizes = np.full(len(tasks), self.parameter_bytes.gradients)
-        return sizes, Way.ALL_REDUCE if unsharded else Way.REDUCE_SCATTER
+        way = Way.ALL_REDUCE if unsharded else Way.REDUCE_SCATTER
+        return Exchanged(self.links.shared, sizes, way)
 
-    def all_reduced(self, tasks: Integers) -> tuple[Seconds, Way]:
-        """What reductions across replicas do, and the bytes for each parameter."""
-        return np.full(len(tasks), self.parameter_bytes.gradients), Way.ALL_REDUCE
+    def all_reduced(self, tasks: Integers) -> Exchanged:
+        """What all-reduces across groups of replicas exchange."""
+        sizes = np.full(len(tasks), self.parameter_bytes.gradients)
+        return Exchanged(self.links.replicated, sizes, Way.ALL_REDUCE)
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
         """Passes of micro-batches through units, by their parts; of slices, an equal share."""

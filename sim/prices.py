@@ -56,17 +56,15 @@ def _transfer(step: PhysicalStep, tasks: Integers) -> Load:
 
 
 def _gather(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.links.collectives(step.graph, tasks, step.links.shared, *step.gathered(tasks))
+    return step.links.collectives(step.graph, tasks, step.gathered(tasks))
 
 
 def _reduce(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.links.collectives(step.graph, tasks, step.links.shared, *step.reduced(tasks))
+    return step.links.collectives(step.graph, tasks, step.reduced(tasks))
 
 
 def _all_reduce(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.links.collectives(
-        step.graph, tasks, step.links.replicated, *step.all_reduced(tasks)
-    )
+    return step.links.collectives(step.graph, tasks, step.all_reduced(tasks))
 
 
 def _optimizer(step: PhysicalStep, tasks: Integers) -> Load:
