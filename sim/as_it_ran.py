@@ -1,7 +1,7 @@
 """A timeline as costs: what if something in a measured step had taken less time.
 
-Each task takes what it took, and what went by since it could have begun: so the replay ends when
-the timeline does, and what is faster in it ends earlier as far as the others allow.
+Each task takes what it took, and how late it started after it could have: so the replay ends when
+the timeline does, and a faster task ends the step earlier as far as the others allow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Seconds
 from bfpp.schedules.operations import OPERATIONS
-from bfpp.sim.compiled_engine import times
+from bfpp.sim.compiled_engine import step_time
 from bfpp.sim.costs import Costs, fixed_costs
 from bfpp.traces.causes import Causes
 
@@ -32,15 +32,15 @@ class AsItRan:
 
     @cached_property
     def _costs(self) -> Costs:
-        return fixed_costs(self.causes.timeline.duration + lateness(self.causes))
+        return fixed_costs(self.causes.timeline.duration + _lateness(self.causes))
 
 
 @dataclass(frozen=True)
 class Pace:
-    """A rank's passes beside those of the median rank.
+    """A rank's passes compared with those of the median rank.
 
-    `excess` is the share by which they take longer in sum. `gain` is by how many seconds the step
-    would end earlier if each pass took no longer than the median rank's of its kind.
+    `excess` is the share by which they take longer in sum; `gain`, how many seconds earlier the
+    step would end if each pass took no longer than the median rank's of its kind.
     """
 
     rank: int
@@ -48,7 +48,7 @@ class Pace:
     gain: float
 
 
-def lateness(causes: Causes) -> Seconds:
+def _lateness(causes: Causes) -> Seconds:
     """For each task, the seconds from its blocker's end to its start; 0 where simulated."""
     timeline, blocker = causes.timeline, causes.blocker
     could_start = np.where(blocker == NONE, timeline.start.min(), timeline.end[blocker])
@@ -57,17 +57,17 @@ def lateness(causes: Causes) -> Seconds:
 
 
 def paces(causes: Causes) -> list[Pace]:
-    """How each rank keeps up with the others: a straggler has a large excess, and a gain."""
+    """How each rank keeps pace with the others: a straggler has a large excess, and a gain."""
     graph, duration = causes.timeline.graph, causes.timeline.duration
     usual = _usual(causes)
     costs = AsItRan(causes).costs(graph)
-    step_time = float(times(graph, costs)[1].max())
+    whole = step_time(graph, costs)
     found = []
     for rank in range(graph.layout.pp):
         own = graph.compute_tasks.of(rank)
         faster = costs.seconds.copy()
         faster[own] -= np.maximum(duration[own] - usual[own], 0.0)
-        gain = step_time - float(times(graph, fixed_costs(faster))[1].max())
+        gain = whole - step_time(graph, fixed_costs(faster))
         expected = float(usual[own].sum())
         excess = float(duration[own].sum()) / expected - 1 if expected else 0.0
         found.append(Pace(rank, excess, max(gain, 0.0)))

@@ -53,7 +53,12 @@ def times(graph: TaskGraph, costs: Costs) -> Times:
 
 def step_times(graph: TaskGraph, costs: Sequence[Costs]) -> Seconds:
     """The step time under each of several costs, on one graph, in seconds."""
-    return np.array([times(graph, each).end.max() for each in costs])
+    return np.array([step_time(graph, each) for each in costs])
+
+
+def step_time(graph: TaskGraph, costs: Costs) -> float:
+    """When the last task ends, in seconds."""
+    return float(times(graph, costs).end.max())
 
 
 def flows_meet(costs: Costs, start: Seconds, end: Seconds) -> bool:

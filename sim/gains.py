@@ -15,7 +15,7 @@ import numpy as np
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Groups
 from bfpp.sim.as_it_ran import AsItRan
-from bfpp.sim.compiled_engine import times
+from bfpp.sim.compiled_engine import step_time
 from bfpp.traces.causes import Causes, Wait
 
 MOST = 1000
@@ -31,12 +31,12 @@ def waits_with_gains(causes: Causes, most: int = MOST) -> list[Wait]:
     longest = sorted(range(len(waits)), key=lambda at: waits[at].begin - waits[at].end)[:most]
     graph = causes.timeline.graph
     costs = AsItRan(causes).costs(graph)
-    step_time = float(times(graph, costs)[1].max())
+    whole = step_time(graph, costs)
     found = list(waits)
     for at in longest:
         if waits[at].task != NONE:
             without = excused(causes, waits[at])
-            gain = step_time - float(times(without, costs)[1].max())
+            gain = whole - step_time(without, costs)
             # An excused transfer that blocks also frees its peer's lane: no merit of the wait.
             most_gain = waits[at].end - waits[at].begin
             found[at] = replace(waits[at], gain=min(max(gain, 0.0), most_gain))
