@@ -10,7 +10,7 @@ The parts of a mean rank's step sum to its step time:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log
 from typing import NamedTuple
@@ -77,10 +77,10 @@ def _of_mean_rank(units: UnitSeconds, layout: Layout) -> float:
 
 
 class Rival(NamedTuple):
-    """The best of another kind, and what it takes longer than the winner, part by part.
+    """The best of another kind, and by how much it is slower than the winner, part by part.
 
-    In seconds for as many samples as a step of the winner has. Predictions are wrong by a share of
-    up to `margin` about which of two steps is longer, in 80 % of cases.
+    In seconds, for as many samples as a step of the winner has. In 80 % of cases the predicted
+    ratio of the two is off by a share of `margin` at most.
     """
 
     outcome: Outcome
@@ -106,7 +106,8 @@ def decision(known: Evaluation, best_first: Sequence[Outcome]) -> Decision | Non
     """Why the best of a ranking wins, if anything fits."""
     if not best_first:
         return None
-    winner, *others = _best_of_kinds(best_first)[: 1 + RIVALS]
+    of_kinds = _first_of_each(lambda each: kind_of(each.configuration), best_first)
+    winner, *others = of_kinds[: 1 + RIVALS]
     step = known.timeline(winner.configuration), known.physical(winner.configuration)
     parts, doubt = parts_of_step(*step), doubt_of(*step)
     found = []
@@ -120,23 +121,21 @@ def decision(known: Evaluation, best_first: Sequence[Outcome]) -> Decision | Non
     return Decision(winner, parts, found)
 
 
-def _best_of_kinds(best_first: Sequence[Outcome]) -> list[Outcome]:
-    """The first of each kind."""
-    found: dict[str, Outcome] = {}
-    for outcome in best_first:
-        found.setdefault(kind_of(outcome.configuration), outcome)
-    return list(found.values())
-
-
 def without_duplicates(best_first: Sequence[Outcome]) -> list[Outcome]:
     """A ranking with each method once.
 
     What is the same but for its name is one, and so is, without a pipeline, what differs only in
     the order of micro-batches.
     """
+    return _first_of_each(_method, best_first)
+
+
+def _first_of_each(
+    key: Callable[[Outcome], object], best_first: Iterable[Outcome]
+) -> list[Outcome]:
     found: dict[object, Outcome] = {}
     for outcome in best_first:
-        found.setdefault(_method(outcome), outcome)
+        found.setdefault(key(outcome), outcome)
     return list(found.values())
 
 

@@ -62,8 +62,7 @@ class Evaluation:
 
     def outcome(self, configuration: Configuration) -> Outcome:
         """The prediction of a configuration."""
-        physical = self.physical(configuration)
-        timeline = self._timeline(configuration, physical)
+        physical, timeline = self.physical(configuration), self.timeline(configuration)
         return Outcome(
             configuration,
             self._problem.implementation.name,
@@ -75,10 +74,7 @@ class Evaluation:
 
     def timeline(self, configuration: Configuration) -> Timeline:
         """The predicted step of a configuration."""
-        return self._timeline(configuration, self.physical(configuration))
-
-    def _timeline(self, configuration: Configuration, physical: PhysicalCosts) -> Timeline:
-        graph = self.graph_of(configuration)
+        physical, graph = self.physical(configuration), self.graph_of(configuration)
         return Timeline(graph, *physical.times(graph), source=SOURCE)
 
     def _robust_step_time(self, graph: TaskGraph, physical: PhysicalCosts) -> float | None:
