@@ -161,10 +161,7 @@ def _fused(execution: Execution, heads: Heads, mixed: Tensor) -> tuple[Operator,
         whole = execution.cp * (heads[1].bytes + heads[2].bytes)
         received.append(Collective(Way.ALL_GATHER, whole, group=Group.CP, beside=beside))
         returned.append(Collective(Way.REDUCE_SCATTER, whole, group=Group.CP, beside=beside))
-    kind = Kernel.ATTENTION
-    if model.query_width != model.context_width:
-        kind = Kernel.UNEVEN_ATTENTION
-    scores = pairs * model.heads / blocks
+    scores, uneven = pairs * model.heads / blocks, model.query_width != model.context_width
     of_heads = sum(each.bytes for each in heads)
     moved, form, cast = of_heads + mixed.bytes, None, (0.0, 0.0)
     kept: tuple[Tensor, ...] = heads
@@ -176,18 +173,18 @@ def _fused(execution: Execution, heads: Heads, mixed: Tensor) -> tuple[Operator,
             "attention",
             CORE_ATTENTION,
             Work(
-                kind,
+                Kernel.ATTENTION,
                 moved + cast[0],
                 blocks + (3 if form else 0),
-                attention=(Attended(forward / blocks, scores),) * blocks,
+                attention=(Attended(forward / blocks, scores, uneven),) * blocks,
                 collectives=tuple(received),
                 format=form,
             ),
             Work(
-                kind,
+                Kernel.ATTENTION,
                 2 * moved + cast[1],
                 3 * blocks + (1 if form else 0),
-                attention=(Attended(backward / blocks, scores),) * blocks,
+                attention=(Attended(backward / blocks, scores, uneven),) * blocks,
                 collectives=(*received, *returned),
                 format=form,
             ),

@@ -2,9 +2,9 @@
 
 A backward pass first recomputes what was not kept, with its communication, then takes
 the gradients of inputs and of weights. Collectives inside a pass block the compute, but
-for the share that an implementation hides of those which allow it, for what runs
-beside the kernels of its own operator, and for what runs beside another micro-batch's.
-That the first micro-batch and the last have none beside them is left out.
+for the share that an implementation hides of those which allow it, for what overlaps
+the kernels of its own operator, and for what overlaps another micro-batch. (The first
+micro-batch and the last have no other to overlap with: that is left out.)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GRAPH_LAUNCH = 1.5e-6
 """Seconds in which the host launches a kernel of a CUDA graph. Published: 1 to 2 us."""
 
 EXCHANGE_MULTIPROCESSORS = 32
-"""Multiprocessors that send rows to experts (Megatron-Bridge's recipes: moe_hybridep_num_sms)."""
+"""Multiprocessors that send rows to experts (moe_hybridep_num_sms in Megatron-Bridge's recipes)."""
 
 SETTINGS = 256
 """How many settings' seconds are remembered."""
@@ -165,7 +165,7 @@ def part_counts(shape: Shape, layers: Layers) -> list[tuple[Checkpointed, Second
 def unit_seconds(shape: Shape, layers: Layers, *, communicates: bool = True) -> UnitSeconds:
     """Seconds of each unit; the embedding is in the first, the head in the last.
 
-    Not `communicates`: as if collectives inside passes took no time.
+    Unless it `communicates`, as if collectives inside passes took no time.
     """
     counts = [count for _, count in part_counts(shape, layers)]
     setting = Setting(
@@ -187,29 +187,39 @@ def unit_seconds(shape: Shape, layers: Layers, *, communicates: bool = True) -> 
 @lru_cache(SETTINGS)
 def _part_seconds(setting: Setting) -> tuple[PassSeconds, ...]:
     """Seconds of each part, in the order of `part_counts`."""
-    return tuple(
-        pass_seconds(setting, part, communicates=setting.communicates)
-        for part in parts(setting).each
+    every = parts(setting).each
+    if not setting.communicates:
+        every = tuple(map(_without_collectives, every))
+    return tuple(pass_seconds(setting, part) for part in every)
+
+
+def _without_collectives(part: Checkpointed) -> Checkpointed:
+    operators = tuple(
+        replace(
+            each,
+            forward=each.forward._replace(collectives=()),
+            backward_input=each.backward_input._replace(collectives=()),
+            backward_weight=each.backward_weight._replace(collectives=()),
+        )
+        for each in part.operators
     )
+    return replace(part, operators=operators)
 
 
-def pass_seconds(shape: Shape, part: Checkpointed, *, communicates: bool = True) -> PassSeconds:
+def pass_seconds(shape: Shape, part: Checkpointed) -> PassSeconds:
     """Seconds of the passes of one micro-batch through a part."""
-
-    def seconds(works: Iterable[Work], *, backward: bool = False) -> float:
-        alone = [each if communicates else each._replace(collectives=()) for each in works]
-        return _seconds(shape, alone, backward=backward)
-
-    again = seconds(each.forward for each in part.recomputed)
-    of_inputs = seconds((each.backward_input for each in part.operators), backward=True)
+    forward = [each.forward for each in part.operators]
+    again = [each.forward for each in part.recomputed]
+    of_inputs = [each.backward_input for each in part.operators]
+    of_weights = [each.backward_weight for each in part.operators]
     return PassSeconds(
-        seconds(each.forward for each in part.operators),
-        again + of_inputs,
-        seconds((each.backward_weight for each in part.operators), backward=True),
+        _seconds(shape, forward),
+        _seconds(shape, again) + _seconds(shape, of_inputs, backward=True),
+        _seconds(shape, of_weights, backward=True),
     )
 
 
-def _seconds(shape: Shape, works: Sequence[Work], *, backward: bool) -> float:
+def _seconds(shape: Shape, works: Sequence[Work], *, backward: bool = False) -> float:
     """Seconds of some work: the device's, or the host's if it launches kernels more slowly."""
     device, graphs = shape.cluster.device, shape.implementation.cuda_graphs
     launch = GRAPH_LAUNCH if graphs else device.host_seconds
@@ -219,9 +229,9 @@ def _seconds(shape: Shape, works: Sequence[Work], *, backward: bool) -> float:
 
 
 def _interleaved(shape: Shape, works: Iterable[Work], computing: float) -> float:
-    """Seconds of compute and of what is sent while another micro-batch computes.
+    """Seconds of compute, and of what is sent while another micro-batch computes.
 
-    What is sent takes some of the multiprocessors as long as it lasts.
+    Sending takes some of the multiprocessors while it lasts.
     """
     sent = sum(
         blocked_seconds(shape, each)
@@ -257,11 +267,8 @@ def _kernel_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     seconds += sum(product_seconds(device, each, operands) for each in work.products)
     if work.attention:
         speed = shape.implementation.attention_speed or device.attention
-        uneven = work.kind is Kernel.UNEVEN_ATTENTION
         seconds += sum(
-            attention_seconds(
-                device, speed, each, precision, operands, backward=backward, uneven=uneven
-            )
+            attention_seconds(device, speed, each, precision, operands, backward=backward)
             for each in work.attention
         )
     return seconds

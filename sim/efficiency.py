@@ -7,8 +7,8 @@
   attention. Where the device has a `tile`, a product is cut into tiles of so many rows and
   columns, and each wave of tiles takes the device's multiprocessors once: a last wave that is
   not full takes as long as a full one, and each tile also fills and drains its pipeline.
-- Fused attention takes an exponential for each score, in units of their own: narrow heads have
-  fewer operations to each of them.
+- Fused attention computes an exponential for each score, on units of their own: narrow heads have
+  fewer operations for each of them.
 - Products stream their operands at the memory's bandwidth, everything else at the share of it
   that the device's `memory_efficiency` says.
 """
@@ -22,7 +22,7 @@ from bfpp.schedules.precision import Format, Precision
 from bfpp.sim.cluster import AttentionSpeed, Device
 
 MEASURED_HEAD = 128
-"""Width of the heads of the attention kernels whose shares of the peak are known."""
+"""Width of heads in the attention kernels whose share of the peak is known."""
 
 RAMP_DEPTH = 128
 """Depth of a product that takes as long as a tile's prologue and epilogue. Assumed."""
@@ -59,10 +59,14 @@ class Product(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """One pass of a fused attention kernel: operations (flop), and scores."""
+    """One pass of a fused attention kernel: operations (flop), and scores.
+
+    Heads of keys are `uneven` if they are wider than those of values.
+    """
 
     flops: float
     scores: float
+    uneven: bool = False
 
 
 def product_seconds(device: Device, product: Product, precision: Precision | Format) -> float:
@@ -87,22 +91,21 @@ def attention_seconds(
     operands: Precision | Format,
     *,
     backward: bool,
-    uneven: bool,
 ) -> float:
     """Seconds of the operations of fused attention, whose products take `operands`.
 
-    The shares of the peak that are known hold the exponentials of even heads of one width, or those
-    of the uneven heads themselves. A pass makes two products with each score, or backward five.
+    The known shares of the peak include exponentials: those of even heads of one width, or those
+    of the uneven heads themselves. A pass has two products for each score, or backward five.
     """
     if backward:
         share, latency, products = speed.backward_efficiency, speed.backward_latency, 5
     else:
         share, latency, products = speed.forward_efficiency, speed.forward_latency, 2
-    share *= speed.uneven_heads if uneven else 1.0
+    share *= speed.uneven_heads if attended.uneven else 1.0
     rate = device.exponentials or inf
     exponentials = attended.scores / rate
     of_measured = 2 * products * MEASURED_HEAD * rate
-    included = exponentials if uneven else attended.flops / of_measured
+    included = exponentials if attended.uneven else attended.flops / of_measured
     peak = device.peak_of(precision)
     multiplying = max(attended.flops / (peak * share) - included, 0.0)
     return multiplying * peak / device.peak_of(operands) + exponentials + latency

@@ -10,8 +10,8 @@ What is counted as in today's Megatron-LM:
 - The products of experts are a kernel for each of them, which reads its own weights. Fused, they
   are one for all, which writes the activation's output too, or the gradient of its input, as the
   next product takes it.
-- Not fused, what clamps the activation's input and what adds the last product's bias, times the
-  probabilities and in full precision, are chains of kernels of a single operation.
+- Not fused, clamping the activation's input is a chain of kernels of a single operation each,
+  and so is adding the last product's bias, times the probabilities, in full precision.
 - A shared expert is an MLP for all tokens, divided over the tensor-parallel group.
 """
 
@@ -45,19 +45,18 @@ FUSED_ROUTER = RouterCounts(passes=6, kernels=8)
 the auxiliary loss, that loss, and five for the maps of rows."""
 
 
-class Passes(NamedTuple):
-    """How often a tensor goes through memory, forward and backward, in so many kernels."""
+class Chain(NamedTuple):
+    """Kernels of a single operation each: passes through memory, and kernels, in each direction."""
 
-    forward: int
-    backward: int
+    passes: tuple[int, int]
     kernels: tuple[int, int]
 
 
-CLAMPING = Passes(4, 5, (3, 5))
+CLAMPING = Chain(passes=(4, 5), kernels=(3, 5))
 """Counted in Megatron-LM, of the experts' expanded rows: two halves are clamped and put together
 again; backward each gradient is masked (three times half of them), and they are put together."""
 
-BIAS = Passes(14, 20, (6, 10))
+BIAS = Chain(passes=(14, 20), kernels=(6, 10))
 """Counted there, of the rows that experts make: a bias times the probabilities in full precision,
 the sum, all experts' sums put together, and half precision again; backward the same for the rows,
 and a product and a sum each for the gradients of bias and probabilities."""
@@ -166,10 +165,11 @@ def _exchange(
 def _activation(
     execution: Execution, experts: Experts, expanded: Tensor, active: Tensor
 ) -> tuple[Operator, ...]:
-    """What is between the experts' products, or what those that do it write and read for it."""
-    alone = activation(execution, "experts ", EXPERT_ACTIVATION, expanded, active)
+    """What is between the experts' products: fused with them, no kernel of its own."""
     if not execution.routing.fused_experts:
-        return (*_chain("clamp", EXPERT_ACTIVATION, CLAMPING, expanded, experts.clamped), *alone)
+        alone = activation(execution, "experts ", EXPERT_ACTIVATION, expanded, active)
+        clamp = _chained("clamp", EXPERT_ACTIVATION, CLAMPING, expanded)
+        return (clamp, *alone) if experts.clamped else alone
     written = 1.0
     if (quantisation := execution.quantisation) is not None:
         written = quantisation.copies * quantisation.element / execution.number
@@ -182,18 +182,16 @@ def _activation(
 
 
 def _bias(execution: Execution, experts: Experts, made: Tensor) -> tuple[Operator, ...]:
-    alone = experts.biased and not execution.routing.fused_experts
-    return _chain("experts bias", EXPERTS, BIAS, made, alone)
-
-
-def _chain(
-    name: str, module: str, passes: Passes, rows: Tensor, happens: bool
-) -> tuple[Operator, ...]:
-    """Kernels of a single operation each, that leave rows as large as they were."""
-    if not happens:
+    if execution.routing.fused_experts or not experts.biased:
         return ()
-    moved = passes.forward * rows.bytes, passes.backward * rows.bytes
-    return (elementwise(name, module, moved, passes.kernels, [rows], rows),)
+    return (_chained("experts bias", EXPERTS, BIAS, made),)
+
+
+def _chained(name: str, module: str, chain: Chain, rows: Tensor) -> Operator:
+    """A chain of kernels that leaves rows as large as they were."""
+    forward, backward = chain.passes
+    moved = forward * rows.bytes, backward * rows.bytes
+    return elementwise(name, module, moved, chain.kernels, [rows], rows)
 
 
 def _routing(execution: Execution, scores: Tensor) -> Operator:

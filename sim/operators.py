@@ -32,11 +32,10 @@ class Tensor(NamedTuple):
 
 
 class Kernel(Enum):
-    """What an operator's speed goes by; attention is the fused one, with heads of two sizes too."""
+    """What an operator's speed depends on; attention is the fused one."""
 
     PRODUCT = auto()
     ATTENTION = auto()
-    UNEVEN_ATTENTION = auto()
     ELEMENTWISE = auto()
 
 

@@ -155,7 +155,7 @@ def rate(cluster, width, *, backward=False, operands=Precision.BF16):
     products = 5 if backward else 2
     attended = Attended(2.0 * products * width * 1e9, 1e9)
     return attended.flops / attention_seconds(
-        device, speed, attended, Precision.BF16, operands, backward=backward, uneven=False
+        device, speed, attended, Precision.BF16, operands, backward=backward
     )
 
 
@@ -172,7 +172,7 @@ def test_narrow_heads_are_slower_by_their_exponentials():
     narrow = Attended(1e12, 1e12 / 256)
     speed = without.attention
     assert attention_seconds(
-        without, speed, narrow, Precision.BF16, Precision.BF16, backward=False, uneven=False
+        without, speed, narrow, Precision.BF16, Precision.BF16, backward=False
     ) == pytest.approx(1e12 / (without.peak * speed.forward_efficiency) + speed.forward_latency)
 
 
