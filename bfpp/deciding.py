@@ -12,7 +12,7 @@ from bfpp import options as shared
 from bfpp.results import output
 from bfpp.sim.decision import Decision, Rival, kind_of
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.search import Outcome
+from bfpp.sim.outcomes import Outcome
 from bfpp.traces.time_axis import in_words
 
 SHOWN = 0.001

@@ -16,7 +16,8 @@ from bfpp.outputs import Output
 from bfpp.schedules import Configuration, InvalidConfiguration, InvalidInput
 from bfpp.sim.implementation import FITTED
 from bfpp.sim.objectives import Objective
-from bfpp.sim.search import Outcome, Problem, outcome_of
+from bfpp.sim.outcomes import Outcome, outcome_of
+from bfpp.sim.search import Problem
 
 
 class Journal:

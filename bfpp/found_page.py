@@ -11,7 +11,7 @@ from bfpp.pictures import panel_of
 from bfpp.predictions import predict
 from bfpp.schedules import Configuration
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.search import Outcome
+from bfpp.sim.outcomes import Outcome
 from bfpp.traces.html import contents, document
 
 TIMELINES = 3

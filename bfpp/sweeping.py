@@ -16,7 +16,8 @@ from bfpp.sim.evaluation import evaluate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import PAPER, find_implementation
 from bfpp.sim.model import Transformer, load_model
-from bfpp.sim.search import Problem, configurations, ranked
+from bfpp.sim.outcomes import ranked
+from bfpp.sim.search import Problem, configurations
 
 
 def sweep(

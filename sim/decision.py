@@ -19,8 +19,8 @@ from bfpp.schedules import Configuration, Layout
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
 from bfpp.sim.compute import UnitSeconds, unit_seconds
 from bfpp.sim.evaluation import Evaluation
+from bfpp.sim.outcomes import Outcome
 from bfpp.sim.physical import PhysicalCosts
-from bfpp.sim.search import Outcome
 from bfpp.sim.uncertainty import difference_spread, doubt_of
 from bfpp.traces.causes import Causes
 from bfpp.traces.operations import Cause

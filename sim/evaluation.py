@@ -18,9 +18,10 @@ from bfpp.sim.compiled_engine import SOURCE
 from bfpp.sim.compiled_lowering import join, lower_steps
 from bfpp.sim.memory import GIGABYTE, Memory, least_memory
 from bfpp.sim.objectives import Objective, robust_step_time
+from bfpp.sim.outcomes import Outcome
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
-from bfpp.sim.search import Outcome, Problem, in_order
+from bfpp.sim.search import Problem, in_order
 from bfpp.traces.metrics import bubble
 from bfpp.traces.timeline import Timeline
 

@@ -1,4 +1,4 @@
-"""Every way to train a model on some GPUs, and how they rank.
+"""Every way to train a model on some GPUs.
 
 A configuration is valid if it can be divided: tensor-parallel groups within a
 node, layers over stages, heads, the sequence and experts over their groups, the
@@ -8,7 +8,7 @@ None is left out for being slow; those that do not fit in memory are kept apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -25,9 +25,8 @@ from bfpp.schedules import (
     Sharding,
     find_schedule,
 )
-from bfpp.schedules.communication import CHOICES, FULLY_SHARDED
+from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.schedules.cut import cut_of, default_division, given_cut
-from bfpp.schedules.invalid import chosen
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
 from bfpp.sim.cluster import Cluster
@@ -49,17 +48,17 @@ WITHOUT_PIPELINE = ("1f1b", "breadth-first")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is searched: a model on so many of a cluster's GPUs, at some batch sizes.
+    """What is searched: a model on `gpus` of a cluster, at some batch sizes.
 
-    Context- and expert-parallel groups are of the sizes that `cp` and `ep` allow, and replicas that
-    shard their state are in as many groups as `dp_replicate` allows (HSDP); every `precision`
-    is tried with every policy to `recompute` (none named: as the software has it) and every rule or
-    list to `cut` stages by (none named: all of them have as many layers), and full sharding in
-    every way that the fields of `FULLY_SHARDED` allow. Other values of an experiment are those that
-    are `fixed`, or the defaults; of `DIMENSIONS` and schedules' parameters `only` those values are
-    tried that it has. The `objective` says what is best, after `jitter` if that is robust. Raises
-    `InvalidConfiguration` for what there is not, what the cluster cannot compute, and modules that
-    the model has not.
+    Context- and expert-parallel groups have the sizes of `cp` and `ep`, and sharded replicas are in
+    `dp_replicate` groups (HSDP). Every `precision` is tried with every policy to `recompute` (if
+    none is named: the implementation's) and every rule or list to `cut` stages by (if none is
+    named: all have as many layers), and full sharding in every way that the fields of
+    `FULLY_SHARDED` allow. Other values of an experiment are `fixed`, or the defaults; where `only`
+    names one of `DIMENSIONS` or a schedule's parameter, no other values of it are tried. The
+    `objective` says what is best, under `jitter` if it is robustness. Raises
+    `InvalidConfiguration` for names that do not exist, what the cluster cannot compute, and modules
+    that the model does not have.
     """
 
     model: Transformer
@@ -130,7 +129,7 @@ class Problem:
         return self._experiment(microbatch_size=microbatch_size, **said).physical_of_cut(cut)
 
     def _experiment(self, **values: Any) -> Experiment:
-        """What the values of a configuration, and those that are fixed, mean."""
+        """The experiment with these values, and those that are fixed."""
         return Experiment(
             WITHOUT_PIPELINE[0],
             model=self.model,
@@ -140,7 +139,7 @@ class Problem:
         )
 
     def allows(self, part: object) -> bool:
-        """Whether the values that some part of a configuration has are among those to try."""
+        """Whether all values of a part of a configuration are among those to try."""
         return all(
             getattr(part, name) in values for name, values in self.only if hasattr(part, name)
         )
@@ -156,123 +155,11 @@ class Problem:
         )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A configuration simulated, with an implementation; memory in GiB, times in seconds.
-
-    `memory_gb` is that of the first rank, as the paper measures it;
-    `memory_parts_gb` are those of `memory_largest_gb`, the fullest rank's, and
-    `memory_reserved_gb`, what that takes of the device, decides whether it fits.
-    `robust_step_time` is a quantile over costs with jitter, where that is what is sought.
-    """
-
-    configuration: Configuration
-    implementation: str
-    step_time: float
-    bubble: float
-    tflops_per_gpu: float
-    mfu: float
-    hfu: float
-    samples_per_second: float
-    tokens_per_second_per_gpu: float
-    memory_gb: float
-    memory_min_gb: float
-    memory_largest_gb: float
-    memory_reserved_gb: float
-    memory_reserved_low_gb: float
-    memory_reserved_high_gb: float
-    memory_parts_gb: dict[str, float]
-    device_memory_gb: float
-    missing_gb: float
-    robust_step_time: float | None = None
-
-    @property
-    def fits(self) -> bool:
-        """Whether every rank's memory is enough."""
-        return not self.missing_gb
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The outcome as one flat row: the options of `bfpp simulate`, and its results."""
-        configuration = self.configuration
-        degrees, communication = configuration.degrees, configuration.communication
-        results = {name: getattr(self, name) for name in RESULTS}
-        return {
-            "schedule": configuration.schedule.name,
-            "pp": degrees.pp,
-            "loops": configuration.loops,
-            "units_per_stage": configuration.units_per_stage,
-            "microbatches": configuration.microbatches,
-            "sequence": configuration.schedule.parameters.get("sequence"),
-            "sharding": str(communication.sharding),
-            **{name: getattr(communication, name) for name in COMMUNICATED},
-            "implementation": self.implementation,
-            "precision": _named(configuration.precision),
-            "recompute": _named(configuration.recompute),
-            "tp": degrees.tp,
-            "dp": degrees.dp,
-            "cp": degrees.cp,
-            "ep": degrees.ep,
-            "dp_replicate": degrees.dp_replicate,
-            "microbatch_size": configuration.microbatch_size,
-            "batch": configuration.batch,
-            "cut": configuration.cut and ",".join(map(str, configuration.cut)),
-            "fits": self.fits,
-            **results,
-        }
-
-
-RESULTS = tuple(
-    field.name for field in fields(Outcome) if field.name not in ("configuration", "implementation")
-)
-"""What a simulation finds."""
-
-
-def outcome_of(record: dict[str, Any]) -> Outcome:
-    """The outcome whose `record` this is."""
-    parameters = {} if record["sequence"] is None else {"sequence": record["sequence"]}
-    configuration = Configuration(
-        find_schedule(record["schedule"], **parameters),
-        Degrees(*(record[name] for name in ("pp", "dp", "tp", "cp", "ep", "dp_replicate"))),
-        record["microbatches"],
-        record["microbatch_size"],
-        record["loops"],
-        record["units_per_stage"],
-        _communication_of(record),
-    )
-    precision, recompute = record["precision"], record["recompute"]
-    configuration = replace(
-        configuration,
-        precision=precision and Precision(precision),
-        recompute=recompute and parse_recomputation(recompute),
-        cut=record["cut"] and given_cut(record["cut"]),
-    )
-    results = {name: record[name] for name in RESULTS}
-    return Outcome(configuration, record["implementation"], **results)
-
-
-COMMUNICATED = tuple(
-    each.name for each in fields(Communication) if each.name not in ("sharding", "hybrid")
-)
-"""What a row says of communication, besides its sharding."""
-
 DIMENSIONS = (
     *(each.name for each in fields(Degrees)), "microbatches", "microbatch_size", "loops",
     "units_per_stage", "sharding",
 )  # fmt: skip
-"""What every search goes through, by the names that an experiment has for it."""
-
-
-def _named(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
-def _communication_of(record: dict[str, Any]) -> Communication:
-    values: dict[str, Any] = {
-        name: chosen(CHOICES[name], name, record[name]) if name in CHOICES else record[name]
-        for name in ("sharding", *COMMUNICATED)
-    }
-    return Communication(**values, hybrid=record["dp_replicate"] > 1)
+"""What every search varies, by the names of an experiment's values."""
 
 
 def configurations(problem: Problem) -> list[Configuration]:
@@ -372,7 +259,7 @@ def _divisions(
         stages = len(schedule.placement(pp, loops))
         cut = None
         if rule:
-            with suppress(InvalidConfiguration):  # a list is of so many stages
+            with suppress(InvalidConfiguration):  # a list has one number of stages
                 cut = cut_of(rule, layers, stages, problem.model.prediction_modules)
         if not cut if rule else stages > layers:
             continue
@@ -398,8 +285,8 @@ def _with_parameters(problem: Problem, name: str, pp: int, microbatches: int) ->
             replace(known, **dict(zip(given, values, strict=True)))
             for values in product(*given.values())
         ]
-    if name != "depth-first":
-        return [find_schedule(name)]
+    if known.name != "depth-first":
+        return [known]
     return [
         find_schedule(name, sequence=sequence)
         for sequence in _divisors(microbatches)
@@ -410,40 +297,3 @@ def _with_parameters(problem: Problem, name: str, pp: int, microbatches: int) ->
 def _divisors(number: int) -> list[int]:
     small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
     return sorted({*small, *(number // divisor for divisor in small)})
-
-
-def ranked(
-    outcomes: Iterable[Outcome], objective: Objective = Objective.THROUGHPUT
-) -> list[Outcome]:
-    """Those that fit, the best first: of highest throughput, or by another objective.
-
-    By samples: what is recomputed is no throughput, and the peak depends on the precision.
-    """
-    key = KEYS[objective]
-    return sorted((outcome for outcome in outcomes if outcome.fits), key=key)
-
-
-KEYS: dict[Objective, Callable[[Outcome], tuple[float, float]]] = {
-    Objective.THROUGHPUT: lambda each: (-each.samples_per_second, each.memory_largest_gb),
-    Objective.MEMORY: lambda each: (each.memory_largest_gb, -each.samples_per_second),
-    Objective.COST: lambda each: (-each.tokens_per_second_per_gpu, each.memory_largest_gb),
-    Objective.ROBUSTNESS: lambda each: (
-        (each.robust_step_time or each.step_time) / each.configuration.batch,
-        each.memory_largest_gb,
-    ),
-}
-"""What is least of the best, and of equal ones, by the objective."""
-
-
-def nearest(outcomes: Iterable[Outcome]) -> Outcome:
-    """The one that needs least memory: of those that do not fit, what comes nearest."""
-    return min(outcomes, key=lambda outcome: outcome.memory_largest_gb)
-
-
-def pareto(best_first: Iterable[Outcome]) -> list[Outcome]:
-    """Of a ranking, those that no faster one undercuts in memory."""
-    front: list[Outcome] = []
-    for outcome in best_first:
-        if not front or outcome.memory_largest_gb < front[-1].memory_largest_gb:
-            front.append(outcome)
-    return front

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bfpp.sim.search import Outcome
+from bfpp.sim.outcomes import Outcome
 from bfpp.sim.theory.batch import training_samples
 
 SECONDS_A_DAY = 86_400.0

@@ -28,8 +28,9 @@ from bfpp.sim.experiment import experiment_of
 from bfpp.sim.implementation import CURRENT
 from bfpp.sim.model import load_model
 from bfpp.sim.objectives import Jitter, Objective, robust_step_time
+from bfpp.sim.outcomes import KEYS, pareto, ranked
 from bfpp.sim.pruning import evaluate_best, most_promising_first
-from bfpp.sim.search import KEYS, Problem, configurations, pareto, ranked
+from bfpp.sim.search import Problem, configurations
 from bfpp.sim.uncertainty import Doubt, difference_spread
 from tests.test_experiment import values
 

@@ -27,9 +27,10 @@ from bfpp.sim.implementation import CURRENT
 from bfpp.sim.memory import least_memories, rank_memories
 from bfpp.sim.model import load_model
 from bfpp.sim.operators import Routing
+from bfpp.sim.outcomes import Outcome
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
-from bfpp.sim.search import Outcome, Problem
+from bfpp.sim.search import Problem
 from bfpp.traces.metrics import bubble
 from tests.strategies import configurations
 

@@ -26,10 +26,11 @@ from bfpp.sim.experiment import Experiment, experiment_of
 from bfpp.sim.implementation import CURRENT
 from bfpp.sim.memory import rank_memories
 from bfpp.sim.model import load_model
+from bfpp.sim.outcomes import outcome_of
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.place import GroupPlace
 from bfpp.sim.placement import DevicePlacement
-from bfpp.sim.search import Problem, configurations, outcome_of
+from bfpp.sim.search import Problem, configurations
 
 LLAMA = load_model("llama3-8b")
 H100 = load_cluster("dgx-h100")

@@ -20,8 +20,9 @@ from bfpp.sim.executors import as_completed, executor
 from bfpp.sim.implementation import CURRENT
 from bfpp.sim.memory import GIGABYTE
 from bfpp.sim.model import load_model
+from bfpp.sim.outcomes import nearest, outcome_of, pareto, ranked
 from bfpp.sim.pruning import TOO_LARGE, TOO_SLOW, evaluate_best, most_promising_first
-from bfpp.sim.search import Problem, configurations, nearest, outcome_of, pareto, ranked
+from bfpp.sim.search import Problem, configurations
 
 ALL = ("gpipe", "1f1b", "depth-first", "breadth-first")
 SMALL = replace(load_model("bert-6.6b"), layers=4, name="small")
@@ -248,6 +249,14 @@ def test_the_best_is_written_as_an_experiment(command, capsys, schedule):
     simulated = json.loads(capsys.readouterr().out)
     for name in ("step_time", "tflops_per_gpu", "memory_gb", "memory_min_gb"):
         assert simulated[name] == pytest.approx(best[name]), name
+
+
+def test_another_name_of_a_schedule_searches_the_same():
+    one, both = (
+        configurations(replace(PROBLEM, schedules=names))
+        for names in (("depth-first",), ("depth-first", "interleaved"))
+    )
+    assert one == both
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,9 @@ from bfpp.sim.decision import decision, without_duplicates
 from bfpp.sim.evaluation import evaluation_of
 from bfpp.sim.experiment import DEFAULTS, OPTIONS, Experiment, experiment_of
 from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
+from bfpp.sim.outcomes import Outcome, nearest, pareto, ranked
 from bfpp.sim.pruning import TOO_LARGE
-from bfpp.sim.search import Outcome, Problem, in_order, nearest, pareto, ranked
+from bfpp.sim.search import Problem, in_order
 
 SHOWN = 15
 INTERRUPTED = 130

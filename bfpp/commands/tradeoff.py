@@ -12,7 +12,7 @@ from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.schedules import InvalidConfiguration
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
-from bfpp.sim.search import Outcome
+from bfpp.sim.outcomes import Outcome
 from bfpp.sim.tradeoff import Training, tradeoff
 from bfpp.traces.chart import Chart, Series, svg_charts
 

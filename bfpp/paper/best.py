@@ -21,7 +21,8 @@ from bfpp.sim.evaluation import evaluate
 from bfpp.sim.executors import as_completed, executor
 from bfpp.sim.implementation import find_implementation
 from bfpp.sim.model import load_model
-from bfpp.sim.search import Outcome, Problem, configurations, ranked
+from bfpp.sim.outcomes import Outcome, ranked
+from bfpp.sim.search import Problem, configurations
 from bfpp.sim.validation import Measurement, read_measurements
 
 GPUS = 64

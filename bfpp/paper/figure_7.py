@@ -11,7 +11,7 @@ from bfpp.paper.best import METHOD_OF_SCHEDULE, METHODS, PANELS, Panel, best_out
 from bfpp.paper.charts import UTILIZATION, draw_charts
 from bfpp.paper.item import Made, PaperTable
 from bfpp.sim.cluster import load_cluster
-from bfpp.sim.search import Outcome
+from bfpp.sim.outcomes import Outcome
 from bfpp.sim.validation import compare
 from bfpp.traces.chart import Chart, Series
 

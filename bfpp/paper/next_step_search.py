@@ -25,8 +25,9 @@ from bfpp.sim.evaluation import evaluation_of
 from bfpp.sim.executors import as_completed, executor
 from bfpp.sim.implementation import CURRENT
 from bfpp.sim.model import load_model
+from bfpp.sim.outcomes import Outcome, ranked
 from bfpp.sim.pruning import evaluate_best, most_promising_first
-from bfpp.sim.search import Outcome, Problem, configurations, ranked
+from bfpp.sim.search import Problem, configurations
 from bfpp.sim.uncertainty import QUANTILE, constants_changes
 
 MOST_SAMPLES, MOST_RANKS, MOST_LOOPS, LEAST_TP = 2, 35, 21, 4

@@ -1,0 +1,165 @@
+"""What is predicted of configurations, and how they rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from bfpp.schedules import Communication, Configuration, Degrees, find_schedule
+from bfpp.schedules.communication import CHOICES
+from bfpp.schedules.cut import given_cut
+from bfpp.schedules.invalid import chosen
+from bfpp.schedules.precision import Precision
+from bfpp.schedules.recomputation import parse_recomputation
+from bfpp.sim.objectives import Objective
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A configuration simulated, with an implementation; memory in GiB, times in seconds.
+
+    `memory_gb` is that of the first rank, as the paper measures it;
+    `memory_parts_gb` are those of `memory_largest_gb`, the fullest rank's, and
+    `memory_reserved_gb`, what that takes of the device, decides whether it fits.
+    `robust_step_time` is a quantile over costs with jitter, if the objective is robustness.
+    """
+
+    configuration: Configuration
+    implementation: str
+    step_time: float
+    bubble: float
+    tflops_per_gpu: float
+    mfu: float
+    hfu: float
+    samples_per_second: float
+    tokens_per_second_per_gpu: float
+    memory_gb: float
+    memory_min_gb: float
+    memory_largest_gb: float
+    memory_reserved_gb: float
+    memory_reserved_low_gb: float
+    memory_reserved_high_gb: float
+    memory_parts_gb: dict[str, float]
+    device_memory_gb: float
+    missing_gb: float
+    robust_step_time: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank's memory is enough."""
+        return not self.missing_gb
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The outcome as one flat row: the options of `bfpp simulate`, and its results."""
+        configuration = self.configuration
+        degrees, communication = configuration.degrees, configuration.communication
+        results = {name: getattr(self, name) for name in RESULTS}
+        return {
+            "schedule": configuration.schedule.name,
+            "pp": degrees.pp,
+            "loops": configuration.loops,
+            "units_per_stage": configuration.units_per_stage,
+            "microbatches": configuration.microbatches,
+            "sequence": configuration.schedule.parameters.get("sequence"),
+            "sharding": str(communication.sharding),
+            **{name: getattr(communication, name) for name in COMMUNICATED},
+            "implementation": self.implementation,
+            "precision": _named(configuration.precision),
+            "recompute": _named(configuration.recompute),
+            "tp": degrees.tp,
+            "dp": degrees.dp,
+            "cp": degrees.cp,
+            "ep": degrees.ep,
+            "dp_replicate": degrees.dp_replicate,
+            "microbatch_size": configuration.microbatch_size,
+            "batch": configuration.batch,
+            "cut": configuration.cut and ",".join(map(str, configuration.cut)),
+            "fits": self.fits,
+            **results,
+        }
+
+
+RESULTS = tuple(
+    field.name for field in fields(Outcome) if field.name not in ("configuration", "implementation")
+)
+"""What a simulation finds."""
+
+
+def outcome_of(record: dict[str, Any]) -> Outcome:
+    """The outcome whose `record` this is."""
+    parameters = {} if record["sequence"] is None else {"sequence": record["sequence"]}
+    configuration = Configuration(
+        find_schedule(record["schedule"], **parameters),
+        Degrees(*(record[name] for name in ("pp", "dp", "tp", "cp", "ep", "dp_replicate"))),
+        record["microbatches"],
+        record["microbatch_size"],
+        record["loops"],
+        record["units_per_stage"],
+        _communication_of(record),
+    )
+    precision, recompute = record["precision"], record["recompute"]
+    configuration = replace(
+        configuration,
+        precision=precision and Precision(precision),
+        recompute=recompute and parse_recomputation(recompute),
+        cut=record["cut"] and given_cut(record["cut"]),
+    )
+    results = {name: record[name] for name in RESULTS}
+    return Outcome(configuration, record["implementation"], **results)
+
+
+COMMUNICATED = tuple(
+    each.name for each in fields(Communication) if each.name not in ("sharding", "hybrid")
+)
+"""What a row says of communication, besides its sharding."""
+
+
+def _named(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _communication_of(record: dict[str, Any]) -> Communication:
+    values: dict[str, Any] = {
+        name: chosen(CHOICES[name], name, record[name]) if name in CHOICES else record[name]
+        for name in ("sharding", *COMMUNICATED)
+    }
+    return Communication(**values, hybrid=record["dp_replicate"] > 1)
+
+
+def ranked(
+    outcomes: Iterable[Outcome], objective: Objective = Objective.THROUGHPUT
+) -> list[Outcome]:
+    """Those that fit, the best first: of highest throughput, or by another objective.
+
+    By samples: what is recomputed is no throughput, and the peak depends on the precision.
+    """
+    key = KEYS[objective]
+    return sorted((outcome for outcome in outcomes if outcome.fits), key=key)
+
+
+KEYS: dict[Objective, Callable[[Outcome], tuple[float, float]]] = {
+    Objective.THROUGHPUT: lambda each: (-each.samples_per_second, each.memory_largest_gb),
+    Objective.MEMORY: lambda each: (each.memory_largest_gb, -each.samples_per_second),
+    Objective.COST: lambda each: (-each.tokens_per_second_per_gpu, each.memory_largest_gb),
+    Objective.ROBUSTNESS: lambda each: (
+        (each.robust_step_time or each.step_time) / each.configuration.batch,
+        each.memory_largest_gb,
+    ),
+}
+"""What is least for the best, and then decides between equal ones, by objective."""
+
+
+def nearest(outcomes: Iterable[Outcome]) -> Outcome:
+    """The one that needs least memory: of those that do not fit, what comes nearest."""
+    return min(outcomes, key=lambda outcome: outcome.memory_largest_gb)
+
+
+def pareto(best_first: Iterable[Outcome]) -> list[Outcome]:
+    """Of a ranking, those that no faster one undercuts in memory."""
+    front: list[Outcome] = []
+    for outcome in best_first:
+        if not front or outcome.memory_largest_gb < front[-1].memory_largest_gb:
+            front.append(outcome)
+    return front
