@@ -288,7 +288,7 @@ def _meetings(ranks: list[list[ObjectRun]], layout: Layout) -> list[ObjectMeetin
 
 
 def _all_reduces(reductions: list[ObjectTask]) -> list[ObjectTask]:
-    """Across groups of replicas, after the last reduction of each unit."""
+    """All-reduces across groups of replicas, after the last reduction of each unit."""
     last = {task.unit: task for task in sorted(reductions, key=attrgetter("turn"))}
     found = []
     for task in reductions:

@@ -148,7 +148,7 @@ def delivery(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
 
 
 def replicas(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
-    """What is reduced of a unit is reduced across replicas once, when it is complete."""
+    """A unit's gradients are all-reduced across groups once, after all its reductions."""
     due = int(graph.communication.hybrid)
     reduced = having(graph, (Operation.REDUCE,)).tolist()
     across = having(graph, (Operation.ALL_REDUCE,)).tolist()

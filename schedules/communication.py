@@ -80,8 +80,8 @@ class Communication:
     through a unit, of `run_length` at most, or once a step. Runs take turns in so many
     `weight_buffers`, and a gather begins no earlier than the run `prefetch` runs ahead.
 
-    `hybrid` sharding (HSDP) is over some of the replicas: gradients are reduced within such a
-    group as ever, and once a step, as far as each device keeps them, across the groups.
+    With `hybrid` sharding (HSDP), replicas shard their state within groups: gradients are reduced
+    within a group, and once a step each device's share is all-reduced across the groups.
     """
 
     sharding: Sharding = Sharding.NONE
@@ -123,8 +123,11 @@ class Communication:
         idle = {name: getattr(default, name) for name in FULLY_SHARDED if not counts[name]}
         return replace(self, **idle)
 
-    def require(self) -> None:
-        """Raise `InvalidConfiguration` for what leaves no meaning to something else."""
+    def require(self, *, copies: bool = False) -> None:
+        """Raise `InvalidConfiguration` for choices that exclude each other, or `copies` of stages.
+
+        Copies of a stage keep shares of one state: they are all in one group of replicas.
+        """
         for name in ("run_length", "weight_buffers", "prefetch"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise InvalidConfiguration(name, f"must be at least 1, not {number}")
@@ -134,6 +137,8 @@ class Communication:
                 raise InvalidConfiguration(name, "is of fully sharded stages")
         if self.hybrid and self.sharding is Sharding.NONE:
             raise InvalidConfiguration("dp_replicate", "is of replicas that shard their state")
+        if self.hybrid and copies:
+            raise InvalidConfiguration("dp_replicate", "copies of a stage are all in one group")
         if self.p2p is not P2P.CHANNELS and not self.pp_overlap:
             raise InvalidConfiguration("p2p", "transfers that block compute have no queues")
         if self.p2p is P2P.CHANNELS and self.eager:

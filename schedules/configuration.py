@@ -63,10 +63,9 @@ class Configuration:
     def require(self) -> None:
         """Raise `InvalidConfiguration` where the schedule cannot run."""
         self.schedule.require(self.layout)
-        self.communication.require()
-        by_run = self.communication.sharding is Sharding.FULL
-        if self.layout.copies and (by_run or self.communication.hybrid):
-            self.graph()  # only this tells whether copies meet for each run, in one group
+        self.communication.require(copies=bool(self.layout.copies))
+        if self.layout.copies and self.communication.sharding is Sharding.FULL:
+            self.graph()  # only this tells whether copies meet for each run
 
     def graph(self) -> TaskGraph:
         """The task graph; raises `InvalidConfiguration` where the schedule cannot run."""

@@ -83,7 +83,7 @@ def read_schedule(path: str) -> GivenOrders:
 
 
 def orders_of_text(path: str, text: bytes) -> GivenOrders:
-    """The same of what a file at that path holds, or would hold."""
+    """The orders in the text of a file; raises `InvalidConfiguration`, which names its `path`."""
     try:
         orders, said = read_orders(text), read_values(text)
     except MalformedOrders as error:

@@ -55,7 +55,7 @@ class Group(StrEnum):
 
 
 DATA_PARALLEL = frozenset({Group.DP, Group.DP_SHARD, Group.DP_REPLICATE})
-"""Groups of data-parallel replicas: all of them, those that shard together, one of each such."""
+"""Groups of data-parallel replicas: all, a sharding group, or one replica of each such group."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Stream:
 COMPUTE = Stream("COMPUTE", "compute")
 DATA = Stream("DATA", "data", overlap="dp_overlap")
 REPLICAS = Stream("REPLICAS", "replicas", overlap="dp_overlap")
-"""What groups of replicas do with each other: over other links than within such a group."""
+"""Communication across groups of replicas (HSDP), over other links than within a group."""
 P2P = "pp_overlap"
 SEND_ACTIVATIONS = Stream("SEND_ACTIVATIONS", "send activations", "to", P2P)
 RECEIVE_ACTIVATIONS = Stream("RECEIVE_ACTIVATIONS", "receive activations", "from", P2P)
@@ -135,7 +135,7 @@ class Row:
     `ends` others, of which nothing is left once it ran. `carries` is for transfers: what
     arrives, and how many units on it is needed. `arrives_on` is the stream at the receiver.
     `group`, `algorithm` and what it is `called` may depend on what is communicated; so does
-    whether there is such a task at all. `title` stands where that is not known, and in files.
+    whether there is such a task at all. `title` is used where that is not known, and in files.
     """
 
     title: str
@@ -207,7 +207,7 @@ class Operation(int):
         return self.row.algorithm(communication) if self.row.algorithm else self.title
 
     def called(self, communication: Communication) -> str:
-        """The operation as people read it, with this communication: an all-reduce."""
+        """What people call the operation with this communication: an `all-reduce`."""
         return self.row.called(communication) if self.row.called else self.title
 
     def streams(self, communication: Communication) -> tuple[Stream, Stream]:
@@ -269,7 +269,7 @@ class Table(dict[Operation, Entry]):
 
 
 def _sharding_group(communication: Communication) -> Group:
-    """Those that reduce a unit's gradients together, and share its state if they share it."""
+    """The replicas that reduce a unit's gradients together, and that shard its state, if any do."""
     return Group.DP_SHARD if communication.hybrid else Group.DP
 
 

@@ -76,10 +76,10 @@ def _all_to_all(copies: Copies | None, place: GroupPlace, cluster: Cluster) -> O
 
 
 def crossing_share(copies: Copies | None, places: int) -> float:
-    """The share of rows that are sent, where one is for each node, or device, that gets some.
+    """The share of rows that are sent, if one is sent to each node (or device) that gets some.
 
-    Of `number` copies, spread evenly over as many places as they may go to, so many places get
-    one at least.
+    With `number` copies, spread evenly over the places they may go to: the expected number of
+    places that get at least one.
     """
     if copies is None:
         return 1.0

@@ -37,12 +37,10 @@ def join(orders: Sequence[Order], layout: Layout) -> Steps:
 
 def lower_steps(steps: Steps, layout: Layout, communication: Communication, name: str) -> TaskGraph:
     """The task graph of orders that have been joined."""
-    # Copies that gather and reduce run by run are told there alone, and what they cannot do: few
-    # are searched.
-    by_run = communication.sharding is Sharding.FULL
-    if not WORK.pays or (layout.copies and (by_run or communication.hybrid)):
+    # Copies that gather and reduce run by run are lowered there alone: few are searched.
+    if not WORK.pays or (layout.copies and communication.sharding is Sharding.FULL):
         return lower_by_columns(steps, layout, communication, name)
-    communication.require()
+    communication.require(copies=bool(layout.copies))
     return posted(_lower(steps, layout, communication, name))
 
 

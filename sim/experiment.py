@@ -571,7 +571,7 @@ class Experiment:
             sequence=self.seq_length or model.sequence,
             prediction_modules=model.prediction_modules if self.prediction else 0,
         )
-        return model if trained == model else trained  # which knows what it was asked before
+        return model if trained == model else trained  # keeps what is cached on the model
 
     @cached_property
     def _constants(self) -> Constants:

@@ -1,4 +1,4 @@
-"""What is best: throughput, memory, cost, or how little a step suffers from jitter."""
+"""What is best: throughput, memory, cost, or robustness to jitter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bfpp.sim.costs import Costs
 
 
 class Objective(StrEnum):
-    """What is sought.
+    """What a search optimises.
 
     Most samples a second, least memory on the fullest rank, fewest GPU-hours a token (and least
     money at one price), or the least quantile of the step time over costs with jitter.
@@ -29,8 +29,8 @@ class Objective(StrEnum):
 class Jitter(NamedTuple):
     """How costs vary: by factors whose logarithm has this `deviation`.
 
-    One for each rank, whose device is that much slower or faster for the whole step, and another
-    for each task. Of so many `draws`, by a generator with that `seed`, the `quantile` counts.
+    One factor for each rank, whose device is slower or faster for the whole step, and another for
+    each task. The `quantile` is taken over `draws` of a generator with that `seed`.
     """
 
     deviation: float = 0.05
@@ -40,7 +40,7 @@ class Jitter(NamedTuple):
 
 
 USUAL_JITTER = Jitter()
-"""Assumed where nothing is said: ranks and tasks that vary by five per cent each."""
+"""The default, assumed: ranks and tasks vary by five per cent each."""
 
 
 def robust_step_time(graph: TaskGraph, costs: Costs, jitter: Jitter) -> float:

@@ -325,7 +325,7 @@ class PhysicalStep:
     def __post_init__(self) -> None:
         if self.graph.communication.hybrid != self.physical.degrees.is_hybrid:
             groups = self.physical.degrees.dp_replicate
-            raise InvalidConfiguration("dp_replicate", f"the task graph is not that of {groups}")
+            raise InvalidConfiguration("dp_replicate", f"the task graph is not for {groups} groups")
 
     @property
     def links(self) -> Links:

@@ -100,7 +100,7 @@ class DevicePlacement:
 
     @lru_cache(PLACEMENTS)  # noqa: B019
     def replica_groups(self, stride: int) -> tuple[GroupPlace, ...]:
-        """For each pipeline rank, those of such groups that keep the same share."""
+        """For each pipeline rank, the devices of different groups that keep the same share."""
         of_levels = self._replicas(stride)
         return tuple(
             _worst_place(self.degrees.dp_replicate, [each[rank].T for each in of_levels])
@@ -114,7 +114,7 @@ class DevicePlacement:
 
 
 def _worst_place(members: int, of_levels: list[Integers]) -> GroupPlace:
-    """Where groups are, each a row of the units of its members, in order: the rest waits for it."""
+    """The worst of some groups, which the others wait for; each is a row: its members' units."""
     units, fewest = [], []
     for each in of_levels:
         begins = np.ones(each.shape, dtype=bool)

@@ -27,7 +27,7 @@ BESIDE_EXAMPLES = "../../sim/measurements/recipes/machines.toml"
 """The same, from where experiment files of recipes are."""
 
 CONDITIONS = ("since", "systems", "precisions")
-"""What says of which recipes settings are."""
+"""Keys that say which recipes settings apply to."""
 
 WITHOUT_PREDICTION = "w/o MTP"
 DROPPING = "tokendrop"
@@ -117,12 +117,12 @@ class Recipe:
         if cut := known["cuts"].get(self.family, {}).get(stages):
             values["cut"] = cut
         for settings in known["models"][self.family]["settings"]:
-            if self._is_among(settings):
+            if self._meets(settings):
                 values |= {key: it for key, it in settings.items() if key not in CONDITIONS}
         return {name: value for name, value in values.items() if value is not False}
 
-    def _is_among(self, settings: Mapping[str, Any]) -> bool:
-        """Whether settings are for its release, system and precision."""
+    def _meets(self, settings: Mapping[str, Any]) -> bool:
+        """Whether settings apply to its release, system and precision."""
         return (
             settings.get("since", "") <= self.release
             and self.system in settings.get("systems", [self.system])

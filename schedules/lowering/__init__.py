@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.graph import TaskGraph
-from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.draft import Draft
 from bfpp.schedules.lowering.passes import (
@@ -70,13 +69,8 @@ def lower_steps(
     name: str,
     posts: Sequence[Sequence[Post]] = (),
 ) -> TaskGraph:
-    """The task graph of orders that have been joined, which any communication shares.
-
-    Copies of a stage keep shares of one state: there are no two groups of them.
-    """
-    communication.require()
-    if layout.copies and communication.hybrid:
-        raise InvalidConfiguration("dp_replicate", "copies of a stage are all in one group")
+    """The task graph of orders that have been joined, which any communication shares."""
+    communication.require(copies=bool(layout.copies))
     runs = runs_of(steps, layout, communication)
     draft = Draft(layout, communication)
     add_compute(draft, steps, runs)

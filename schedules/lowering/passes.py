@@ -177,7 +177,7 @@ def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Reductions:
 
 
 def add_all_reduces(draft: Draft, reduced: Reductions) -> Reductions:
-    """Across groups of replicas: what devices keep of a unit's gradients, once it is complete."""
+    """All-reduces across groups of replicas, of a unit's shards once its gradients are complete."""
     last = np.empty(draft.layout.units, dtype=np.int32)
     in_order = np.lexsort((reduced.task, reduced.round))
     last[reduced.unit[in_order]] = in_order

@@ -1,4 +1,4 @@
-"""The rule for what is done once for a unit, with what others of its tasks have made."""
+"""The rule for all-reduces across groups of replicas."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bfpp.schedules.validity.happens_before import HappensBefore
 
 
 def replicas(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
-    """What is reduced of a unit is reduced across replicas once, when it is complete.
+    """A unit's gradients are all-reduced across groups once, after all its reductions.
 
-    More often would add it up again, and any part that comes later would stay its replica's own.
+    A second time would add them up again, and a later reduction would never reach other groups.
     """
     layout = graph.layout
     for operation in of_scope(Scope.UNIT, OPERATIONS):
