@@ -176,7 +176,6 @@ class _Colours:
         return [
             {
                 "operation": operation,
-                "name": OPERATIONS[operation].title,
                 "from": fill(OPERATIONS[operation]),
                 "to": fill(OPERATIONS[operation], 1, 2 if self.shades[operation] > 1 else 1),
             }
