@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.invalid import InvalidFile
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types."""
@@ -19,11 +19,8 @@ MOST_BITS = 64
 Value = int | float | bytes
 
 
-class MalformedMessage(InvalidConfiguration):
+class MalformedMessage(InvalidFile):
     """Bytes that are not such messages; the reason is one line."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("file", reason)
 
 
 def varint(number: int) -> bytes:
