@@ -529,5 +529,5 @@ def test_what_was_found_is_filtered(driver: Any, tmp_path: Path) -> None:
     page.find(".filters [name=schedule]").send_keys("gpipe")
     kept = page.get("document.querySelectorAll('.plot circle').length")
     assert 0 < kept < everything
-    assert page.find(".told").text.startswith(f"{kept} of {everything} configurations")
+    assert page.find(".counted").text.startswith(f"{kept} of {everything} configurations")
     assert page.complaints() == []

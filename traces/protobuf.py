@@ -1,7 +1,7 @@
 """Protocol buffers on the wire, as far as traces need them: varints, doubles, texts, messages.
 
-A message is a sequence of fields, each with a number and a wire type. Sequences of messages in a
-file are told apart by their lengths, a varint ahead of each.
+A message is a sequence of fields, each with a number and a wire type. In a file, each message
+follows its length, a varint.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
             yield number, real
             at += size
         else:
-            raise MalformedMessage(f"a field is of wire type {kind}, which there is not")
+            raise MalformedMessage(f"a field has wire type {kind}, which does not exist")
 
 
 def whole_numbers(value: Value) -> list[int]:
