@@ -20,18 +20,15 @@ from bfpp.schedules.columns import NONE, Groups, Integers
 from bfpp.schedules.communication import CHOICES, Communication
 from bfpp.schedules.composite import Piece, Templates
 from bfpp.schedules.graph import COLUMNS, Lane, TaskGraph
-from bfpp.schedules.invalid import InvalidConfiguration, chosen
+from bfpp.schedules.invalid import InvalidConfiguration, InvalidFile, chosen
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.operations import OPERATIONS, operation_named, stream_named
 
 FORMAT = "bfpp task graph 2"
 
 
-class MalformedGraph(InvalidConfiguration):
+class MalformedGraph(InvalidFile):
     """A text that does not hold a task graph; the reason is one line."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("file", reason)
 
 
 def write_graph(graph: TaskGraph) -> str:

@@ -30,6 +30,13 @@ class InvalidConfiguration(InvalidInput):
         return _again, (type(self), self.field, self.reason)
 
 
+class InvalidFile(InvalidConfiguration):
+    """A file that does not hold what it should; the reason is one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("file", reason)
+
+
 def _again(kind: type[InvalidConfiguration], field: str, reason: str) -> InvalidConfiguration:
     error = kind.__new__(kind)
     InvalidConfiguration.__init__(error, field, reason)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules.invalid import InvalidConfiguration
+from bfpp.schedules.invalid import InvalidConfiguration, InvalidFile
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.posting import Post
 from bfpp.schedules.operations import OPERATIONS, Operation
@@ -50,11 +50,8 @@ _SHOWN = 40
 """How much of a malformed cell an error shows, in characters."""
 
 
-class MalformedOrders(InvalidConfiguration):
+class MalformedOrders(InvalidFile):
     """A text that does not hold compute orders; the reason is one line."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("file", reason)
 
 
 def word(step: Step) -> str:

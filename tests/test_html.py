@@ -426,15 +426,16 @@ def test_an_idle_stretch_says_what_it_waits_for(opened: Callable[..., Page]) -> 
 def test_the_critical_path_can_be_switched_on(opened: Callable[..., Page]) -> None:
     panel = explained()
     page = opened(panel)
-    assert page.get("document.querySelectorAll('.path').length") == 0
+    outlined = "bfpp.pictureAsSvg().split('fill=\"none\"').length - 1"
+    assert page.get(outlined) == 0
     page.find(".critical input").click()
     page.settle("bfpp.showStep()")
     path = panel.critical_path
     graph, duration = panel.timeline.graph, panel.timeline.duration
     ends = sum(2 if graph.peer_lane[task] >= 0 else 1 for task in path if duration[task] > 0)
-    assert page.get("document.querySelectorAll('.path').length") == ends
+    assert page.get(outlined) == ends
     page.settle("bfpp.show(0, 0.5)")
-    assert page.get("bfpp.state.outlined") == 1
+    assert page.get(outlined) == 1
 
 
 @in_browser
@@ -528,5 +529,5 @@ def test_what_was_found_is_filtered(driver: Any, tmp_path: Path) -> None:
     page.find(".filters [name=schedule]").send_keys("gpipe")
     kept = page.get("document.querySelectorAll('.plot circle').length")
     assert 0 < kept < everything
-    assert page.find(".told").text.startswith(f"{kept} of {everything} configurations")
+    assert page.find(".counted").text.startswith(f"{kept} of {everything} configurations")
     assert page.complaints() == []

@@ -7,7 +7,7 @@ and a receive at the other, with equal tags. Rules:
   file, `ctrl_deps` the task ahead of it on each lane there.
 - Chakra counts whole microseconds, from the start of the step. The seconds themselves are
   attributes (`start_seconds`, `end_seconds`), from which what is read back is exact.
-- A timeline has no numbers of bytes: none are said.
+- A timeline has no message sizes, so the traces have no `comm_size`.
 - The file of rank 0 has the whole task graph in its metadata, for what nodes have no place for:
   what waits for a task of another rank, buffers, and the schedule's name.
 """
@@ -69,11 +69,11 @@ def chakra_files(timeline: Timeline) -> Iterator[tuple[str, bytes]]:
 
 def _rank(timeline: Timeline, rank: int) -> Iterator[bytes]:
     graph = timeline.graph
-    told = {"rank": rank, "schedule": graph.schedule, SOURCE: timeline.source}
+    said = {"rank": rank, "schedule": graph.schedule, SOURCE: timeline.source}
     if rank == 0:
-        told[ABOUT] = json.dumps(dict(timeline.about))
-        told[GRAPH] = json.dumps(graph_record(graph))
-    yield field(1, VERSION) + _attributes(2, told)
+        said[ABOUT] = json.dumps(dict(timeline.about))
+        said[GRAPH] = json.dumps(graph_record(graph))
+    yield field(1, VERSION) + _attributes(2, said)
     ahead = _ahead_on_lanes(timeline, rank)
     own = graph.takes_part(rank)
     for number in np.flatnonzero(own).tolist():

@@ -3,7 +3,7 @@
 Python packs columns and never draws; the page (`page/*.js`) draws what its window shows.
 Rules that the file keeps:
 
-- It needs nothing beside it: style, scripts and data are inside, and its content security policy
+- It needs no other file: style, scripts and data are inside, and its content security policy
   lets nothing else load or run.
 - Text of others (titles, names) is data: it travels as JSON in which no tag can
   be written, and the page puts it in as text, never as markup.
@@ -69,7 +69,7 @@ def page(panels: Sequence[Panel], title: str, lead: str = "") -> str:
 
 
 def contents(panels: Sequence[Panel], title: str, lead: str = "") -> dict[str, Any]:
-    """What the page's scripts are told."""
+    """The data that the page's scripts read."""
     return {
         "title": title,
         "lead": lead,

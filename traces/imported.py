@@ -46,7 +46,7 @@ def imported(
     step: int | None = None,
     name: str = "trace",
 ) -> Timeline:
-    """The timeline of one step: of several that the profiler was told of, the last one.
+    """The timeline of one step: that of the given number, or the last one.
 
     Raises `InvalidInput` where the traces do not show one step of every rank.
     """
@@ -86,7 +86,7 @@ def _in_order(traces: Sequence[Recorded]) -> list[Recorded]:
 
 
 def _of_step(traces: Sequence[Recorded], step: int | None) -> list[Recorded]:
-    """One step, of those that the profiler was told of; all that there is, where of none."""
+    """One step, the last one by default; the whole trace where it marks no steps."""
     counted = set.intersection(*(set(each.steps) for each in traces))
     if step is None and not counted:
         return list(traces)
@@ -143,8 +143,8 @@ def _require_runnable(orders: Sequence[Order]) -> None:
     if broken := order_violations(orders):
         raise InvalidInput(
             f"the passes are not one step ({broken[0].rule}: {broken[0].message}): let the trace "
-            "hold one step, or steps that the profiler is told of, and give --orders if it has "
-            "no names"
+            "hold one step, or mark its steps (profiler.step()), and give --orders if it has no "
+            "names"
         )
 
 
@@ -253,12 +253,12 @@ def _shift(graph: TaskGraph, start: Seconds, end: Seconds) -> tuple[Seconds, str
         needed = shift[graph.rank[carrying]] + made - arrived
         np.maximum.at(least, graph.peer[carrying], needed)
         if (least == shift).all():
-            return shift, _told(shift)
+            return shift, _said(shift)
         shift = least
     return np.zeros(graph.layout.pp), "as in the traces, which contradict each other"
 
 
-def _told(shift: Seconds) -> str:
+def _said(shift: Seconds) -> str:
     moved = [f"rank {rank} by {in_words(by)}" for rank, by in enumerate(shift.tolist()) if by]
     return f"put forward: {', '.join(moved)}" if moved else "as in the traces"
 
@@ -266,7 +266,7 @@ def _told(shift: Seconds) -> str:
 def _counted(names: Iterable[str]) -> str:
     """How many there are of each, most frequent first."""
     counts = Counter(names).most_common()
-    told = [f"{times} {name}" for name, times in counts[:SHOWN]]
+    counted = [f"{times} {name}" for name, times in counts[:SHOWN]]
     if others := sum(times for _, times in counts[SHOWN:]):
-        told.append(f"{others} others")
-    return ", ".join(told) or "none"
+        counted.append(f"{others} others")
+    return ", ".join(counted) or "none"

@@ -34,7 +34,7 @@ THREAD_BITS = 24
 """A globalTid is a globalPid with the thread's number in its last bits."""
 
 _OPERATOR = re.compile(r"\w+::")
-_TOLD = re.compile(r"(.*?)(?:, seq = (\d+))?(?:, op_id = \d+)?(?:, (?:sizes|input_op_ids) = .*)?")
+_CALL = re.compile(r"(.*?)(?:, seq = (\d+))?(?:, op_id = \d+)?(?:, (?:sizes|input_op_ids) = .*)?")
 """A range's name as `emit_nvtx` writes it: the operator, then what it says of the call."""
 
 _AUTOGRAD = "autograd::"
@@ -107,15 +107,15 @@ def _processes(database: sqlite3.Connection) -> list[Recorded]:
 
 def _add_ranges(database: sqlite3.Connection, found: dict[int, _Process]) -> None:
     for text, thread, start, end in database.execute(_RANGES, (PUSHED, STARTED)):
-        told = _TOLD.fullmatch(text or "")
-        if told is None:  # a name of several lines
+        call = _CALL.fullmatch(text or "")
+        if call is None:  # a name of several lines
             continue
         process = found[thread >> THREAD_BITS]
         begun = _seconds(start)
-        it = Range(told[1], thread, begun, begun, _seconds(end))
+        it = Range(call[1], thread, begun, begun, _seconds(end))
         process.ranges.append(it)
-        if told[2]:
-            process.sequence[it] = told[2]
+        if call[2]:
+            process.sequence[it] = call[2]
 
 
 def _add_kernels(

@@ -1,4 +1,4 @@
-"""What a page knows of a timeline: columns of its tasks, its colours, what is told about it.
+"""What a page knows of a timeline: columns of its tasks, its colours, its numbers and causes.
 
 Columns travel as the narrowest type that holds them, deflated, in base64. Tasks that take no
 time are not drawn, but can be named as dependencies.
@@ -176,7 +176,6 @@ class _Colours:
         return [
             {
                 "operation": operation,
-                "name": OPERATIONS[operation].title,
                 "from": fill(OPERATIONS[operation]),
                 "to": fill(OPERATIONS[operation], 1, 2 if self.shades[operation] > 1 else 1),
             }

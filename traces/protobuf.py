@@ -1,7 +1,7 @@
 """Protocol buffers on the wire, as far as traces need them: varints, doubles, texts, messages.
 
-A message is a sequence of fields, each with a number and a wire type. Sequences of messages in a
-file are told apart by their lengths, a varint ahead of each.
+A message is a sequence of fields, each with a number and a wire type. In a file, each message
+follows its length, a varint.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.invalid import InvalidFile
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types."""
@@ -19,11 +19,8 @@ MOST_BITS = 64
 Value = int | float | bytes
 
 
-class MalformedMessage(InvalidConfiguration):
+class MalformedMessage(InvalidFile):
     """Bytes that are not such messages; the reason is one line."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("file", reason)
 
 
 def varint(number: int) -> bytes:
@@ -86,7 +83,7 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
             yield number, real
             at += size
         else:
-            raise MalformedMessage(f"a field is of wire type {kind}, which there is not")
+            raise MalformedMessage(f"a field has wire type {kind}, which does not exist")
 
 
 def whole_numbers(value: Value) -> list[int]:

@@ -21,14 +21,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import NamedTuple
 
 from bfpp.schedules.operations import OPERATIONS, Operation
-from bfpp.schedules.torch_format import MalformedOrders, steps_of
-from bfpp.traces.recorded import COMMUNICATES, Range, Recorded, within
+from bfpp.schedules.torch_format import CARRIED, MalformedOrders, steps_of
+from bfpp.traces.recorded import COMMUNICATES, STEP, Range, Recorded, outermost, within
 
 
 class Pass(NamedTuple):
@@ -81,14 +81,10 @@ _RECEIVE = re.compile(r"PP:(\d+)RECV_([FB])(\d+)")
 _RECEIVING = re.compile(r"gloo:recv|nccl:recv")
 _UPDATE = re.compile(r"Optimizer\.step#")
 _KNOWN = re.compile(
-    r"PP:|gloo:|nccl|Optimizer\.|ProfilerStep#|(Forward|Backward) \d"
+    r"PP:|gloo:|nccl|Optimizer\.|(Forward|Backward) \d"
     r"|[FBW]\d+(\.\d+)*$|(.*[:.] ?)?(forward|backward)_step$"
 )
-"""Names that have a meaning, whether a timeline has a place for them."""
-
-_ARRIVES = {"F": (Operation.TRANSFER_ACTIVATIONS, -1), "B": (Operation.TRANSFER_GRADIENTS, +1)}
-"""What a stage receives, and how many stages on its sender is."""
-
+"""Names that have a meaning, whether or not a timeline has a place for them."""
 
 _KINDS = {"forward": Operation.FORWARD, "backward": Operation.BACKWARD}
 _LETTERS = {"F": Operation.FORWARD, "B": Operation.BACKWARD, "W": Operation.BACKWARD_WEIGHT}
@@ -97,7 +93,9 @@ _LETTERS = {"F": Operation.FORWARD, "B": Operation.BACKWARD, "W": Operation.BACK
 def recognised(seen: Recorded) -> Recognised:
     """What a rank did."""
     spans = chain(seen.annotations, seen.functions)
-    named = list(_outermost(it for span in spans for it in _named_so(seen, span)))
+    named_by = {span: passes for span in spans if (passes := _named_so(seen, span))}
+    # Functions of one name may call each other.
+    named = [it for span in outermost(named_by) for it in named_by[span]]
     kernels = [it for it in seen.kernels if "SendRecv" in it.name]
     received = kernels or [it for it in seen.annotations if _RECEIVING.match(it.name)]
     found = _halved(named) or list(_by_operators(seen))
@@ -109,22 +107,23 @@ def recognised(seen: Recorded) -> Recognised:
         receives=list(_receives(seen, received)),
         received=received,
         update=_on_device(seen, updates[-1]) if updates else None,
-        unknown=[it.name for it in seen.annotations if not _KNOWN.match(it.name)],
+        unknown=[
+            it.name
+            for it in seen.annotations
+            if not _KNOWN.match(it.name) and not STEP.fullmatch(it.name)
+        ],
     )
 
 
 def _named_so(seen: Recorded, span: Range) -> list[Pass]:
     """The passes that a range's name says it is: none, one, or the two of a block."""
+    whole = span.thread, span.start, span.end
     if found := _NUMBERED.fullmatch(span.name):
-        return [
-            Pass(_KINDS[found[1].lower()], None, int(found[2]), span.thread, span.start, span.end)
-        ]
+        return [Pass(_KINDS[found[1].lower()], None, int(found[2]), *whole)]
     if found := _FUNCTION.fullmatch(span.name):
-        return [Pass(_KINDS[found[1]], None, None, span.thread, span.start, span.end)]
+        return [Pass(_KINDS[found[1]], None, None, *whole)]
     if found := _CHUNKED.fullmatch(span.name):
-        microbatch, chunk = int(found[2]), int(found[3] or 0)
-        times = span.start, span.end
-        return [Pass(_LETTERS[found[1]], None, microbatch, span.thread, *times, chunk)]
+        return [Pass(_LETTERS[found[1]], None, int(found[2]), *whole, int(found[3] or 0))]
     if not span.name.startswith(_ACTION):
         return []
     try:
@@ -155,24 +154,11 @@ def _halved(passes: Sequence[Pass]) -> list[Pass]:
     ]
 
 
-def _is_autograd(it: Range) -> bool:
-    return it.name.startswith(_AUTOGRAD)
-
-
-def _outermost(passes: Iterable[Pass]) -> Iterator[Pass]:
-    """Those that are not inside another one: functions of one name may call each other."""
-    until = float("-inf")
-    for each in sorted(passes, key=lambda it: (it.start, -it.end)):
-        if each.start >= until:
-            until = each.end
-            yield each
-
-
 def _by_operators(seen: Recorded) -> Iterator[Pass]:
     """Runs of operators that are of one kind, with no communication between them."""
     kinds = ((_kind(seen, it), it) for it in seen.operators)
-    told = ((kind, it) for kind, it in kinds if kind != "")
-    for kind, members in groupby(told, key=lambda pair: pair[0]):
+    known = ((kind, it) for kind, it in kinds if kind)
+    for kind, members in groupby(known, key=lambda pair: pair[0]):
         if kind in _KINDS:
             run = [it for _, it in members]
             yield Pass(_KINDS[kind], None, None, run[0].thread, run[0].start, run[-1].end)
@@ -182,7 +168,7 @@ def _kind(seen: Recorded, operator: Range) -> str:
     """Of which pass an operator is, or that it communicates, or nothing."""
     if COMMUNICATES.match(operator.name):
         return "communication"
-    if _is_autograd(operator):
+    if operator.name.startswith(_AUTOGRAD):
         return "backward"
     next_kept = bisect_left(seen.kept, operator.start)
     is_kept = next_kept < len(seen.kept) and seen.kept[next_kept] <= operator.end
@@ -197,7 +183,7 @@ def _computing(seen: Recorded, it: Pass, received: Sequence[Range]) -> Pass:
     communication before its first or after its last operator.
     """
     if not seen.work:
-        return it  # the profiler was told to look at names alone
+        return it  # the profile has annotations alone
     span = Range("", it.thread, it.start, it.start, it.end)
     parts = _begun(seen, seen.work, span)
     if not parts:
@@ -205,9 +191,10 @@ def _computing(seen: Recorded, it: Pass, received: Sequence[Range]) -> Pass:
     first, last = min(part.start for part in parts), max(part.end for part in parts)
     if seen.kernels:
         return it._replace(start=first, end=last)
-    beside = [part for part in _begun(seen, seen.operators, span) if part not in set(parts)]
-    before = [each.end for each in (*received, *beside) if it.start < each.end <= first]
-    after = [each.start for each in beside if each.start >= last]
+    computing = set(parts)
+    others = [each for each in _begun(seen, seen.operators, span) if each not in computing]
+    before = [each.end for each in (*received, *others) if it.start < each.end <= first]
+    after = [each.start for each in others if each.start >= last]
     return it._replace(start=max([it.start, *before]), end=min([it.end, *after]))
 
 
@@ -231,6 +218,6 @@ def _receives(seen: Recorded, received: Sequence[Range]) -> Iterator[Receive]:
         found = _RECEIVE.fullmatch(span.name)
         inside = _begun(seen, received, span) if found else ()
         if found and inside:
-            operation, stages_on = _ARRIVES[found[2]]
-            sender, microbatch = int(found[1]) + stages_on, int(found[3])
+            operation, stages_on = CARRIED[found[2]]
+            sender, microbatch = int(found[1]) - stages_on, int(found[3])
             yield Receive(operation, sender, microbatch, inside[0].start, inside[-1].end)

@@ -13,19 +13,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.invalid import InvalidFile
 
 COMMUNICATES = re.compile(r"c10d::|record_param_comms|nccl")
 """Operators and kernels that communicate; all others compute."""
 
-_STEP = re.compile(r"ProfilerStep#(\d+)|(?:step|iter|iteration)[ _#:]?(\d+)", re.IGNORECASE)
+STEP = re.compile(r"ProfilerStep#(\d+)|(?:step|iter|iteration)[ _#:]?(\d+)", re.IGNORECASE)
+"""A range around a step, with its number."""
 
 
-class MalformedTrace(InvalidConfiguration):
+class MalformedTrace(InvalidFile):
     """A file that does not hold what its profiler writes; the reason is one line."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("file", reason)
 
 
 class Range(NamedTuple):
@@ -62,8 +60,8 @@ class Recorded:
 
     @property
     def steps(self) -> dict[int, Range]:
-        """The steps that the profiler was told of, by number."""
-        named = ((_STEP.fullmatch(it.name), it) for it in self.annotations)
+        """The steps that have a range, by number."""
+        named = ((STEP.fullmatch(it.name), it) for it in self.annotations)
         return {int(found[1] or found[2]): it for found, it in named if found}
 
     def during(self, span: Range) -> Recorded:
@@ -90,7 +88,7 @@ def as_launched(ranges: Iterable[Range]) -> list[Range]:
 
 
 def outermost(ranges: Iterable[Range]) -> Iterator[Range]:
-    """Those that no other one of the same thread is around."""
+    """Those that are not inside another one of the same thread."""
     until: dict[object, float] = {}
     for it in sorted(ranges, key=lambda it: (it.start, -it.end)):
         if it.start >= until.get(it.thread, float("-inf")):

@@ -4,7 +4,7 @@ Where all times are whole numbers of one unit and the width allows, every unit
 is the same number of characters, so that the grid is exact and reads like the
 ones drawn by hand. A forward pass is its micro-batch, a backward pass has
 brackets around it, and a task too short for its label is a mark for each
-character that it takes, which tells even micro-batches from odd ones. Two
+character that it takes, another for odd micro-batches than for even ones. Two
 ranks, three micro-batches, GPipe:
 
     rank 0  compute | 0 1 2             [0 ][1 ][2 ]
@@ -175,14 +175,14 @@ def _is_crowded(timeline: Timeline, row: Row, scale: Scale) -> bool:
 def _key(graph: TaskGraph, drawn: Sequence[Row], available: int, is_crowded: bool) -> list[str]:
     """What each mark stands for, in lines that break between two marks."""
     operations = drawn_operations(graph, drawn)
-    told = [_explained(each, each.called(graph.communication)) for each in operations]
+    marks = [_explained(each, each.called(graph.communication)) for each in operations]
     if is_crowded:
-        told += [
+        marks += [
             f"{' '.join(mark)} {operation.title}, no room"
             for operation in operations
             if len(mark := TRACED[operation].mark.unlabelled) > 1
         ]
-    explained = (each.replace(" ", UNBROKEN) for each in told)
+    explained = (each.replace(" ", UNBROKEN) for each in marks)
     lines = textwrap.wrap("   ".join(explained), available, break_long_words=False)
     return [line.replace(UNBROKEN, " ") for line in lines]
 

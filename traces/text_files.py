@@ -11,17 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.invalid import InvalidFile
 
 COMPRESSED = b"\x1f\x8b"
 """How gzip's files begin."""
 
 
-class NotJson(InvalidConfiguration):
+class NotJson(InvalidFile):
     """A text that holds no JSON; the reason is one line."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("file", reason)
 
 
 def parsed(text: str | bytes) -> Any:

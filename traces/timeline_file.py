@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from bfpp.schedules import InvalidConfiguration, TaskGraph
+from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.graph_file import MalformedGraph, graph_record, recorded_graph
+from bfpp.schedules.invalid import InvalidFile
 from bfpp.schedules.reading import read_file
 from bfpp.schedules.validity.structure import columns, numbering
 from bfpp.traces.text_files import NotJson, parsed, written
@@ -31,11 +32,8 @@ NEEDED, MEASURED_ALONE = ("start", "end"), ("posted", "ready")
 """The columns of seconds."""
 
 
-class MalformedTimeline(InvalidConfiguration):
+class MalformedTimeline(InvalidFile):
     """A text that does not hold a timeline; the reason is one line."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("file", reason)
 
 
 def save_timeline(timeline: Timeline, path: Path | str) -> None:

@@ -1,4 +1,4 @@
-"""What the explorer's page is answered: the timelines of choices, and what is told of them."""
+"""The explorer's answers to its page: timelines of what is chosen, with numbers and causes."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ ORDERS = "orders.csv"
 
 
 class Range(NamedTuple):
-    """The numbers of a slider; a field beside it takes larger ones too."""
+    """The numbers of a slider; its number field takes larger ones too."""
 
     least: float
     most: float
@@ -127,7 +127,7 @@ def _chosen(name: str) -> list[str]:
 
 
 class Chosen(NamedTuple):
-    """Experiments of one model, the first and perhaps one beside it, and how they are written."""
+    """Experiments of one model, one or two, and the command line that compares them."""
 
     experiments: list[Experiment]
     command: str

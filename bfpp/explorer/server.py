@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, self.server.answer(choices), "application/json")
 
     def _may(self, name: str) -> HTTPStatus | None:
-        """Why the request is refused, which it is then told, or None."""
+        """The status with which the request was refused, or None if it may go on."""
         origin = self.headers.get("Origin", f"http://{self.server.host}")
         status = None
         if self.headers.get("Host") != self.server.host or origin != f"http://{self.server.host}":

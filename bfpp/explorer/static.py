@@ -43,6 +43,8 @@ def static_page() -> str:
         "groups": [group for group in map(partial(_group, names), groups()) if group],
         "defaults": {name: text for name, text in defaults().items() if name in names},
         "address": None,
+        "listed": list(LISTED),
+        "costs": SECONDS,
         "steps": dict(_steps()),
     }
     content = {"title": TITLE, "lead": "", "opensWithChannels": False, "panels": []}

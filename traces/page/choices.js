@@ -75,6 +75,7 @@ function setUpChoices(content) {
 // Asks for what is chosen; resolves once the page shows it.
 function ask() {
   asking ??= (async () => {
+    await null; // or else, with nothing to ask for, it would end before `asking` is set
     try {
       while (asked !== JSON.stringify(choicesNow())) {
         asked = JSON.stringify(choicesNow());

@@ -16,7 +16,7 @@ const isNamed = (height) => height >= 10;
 // The colours of the page, light or dark.
 function lookOf() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["ink", "quiet", "line", "idle", "paper", "memory"];
+  const names = ["ink", "quiet", "line", "idle", "paper", "memory", "wait"];
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
@@ -28,7 +28,8 @@ function placeRows(panel, { channels, memory }, ranksOnPage) {
   const heights = { compute, data, channel, memory: Math.max(18, compute) };
   const rankGap = Math.max(4, Math.round(compute * 0.3)), rowGap = compute > 20 ? 2 : 1;
   let top = 0, rank = null;
-  const rows = panel.lanes.filter((lane) => lane.tasks.length && (lane.size !== "channel" || channels));
+  const rows = panel.lanes.map((lane, at) => ({ ...lane, lane: at }))
+    .filter(({ tasks, size }) => tasks.length && (size !== "channel" || channels));
   const curves = memory ? panel.memory.map(({ rank, time, parts }) => ({
     rank, time, parts, size: "memory", title: panel.memoryUnit, tasks: [], levels: [], operations: new Set(),
   })) : [];
@@ -40,6 +41,7 @@ function placeRows(panel, { channels, memory }, ranksOnPage) {
     top += height;
     return { ...row, leads, top: top - height, height };
   });
+  panel.rowOfLane = new Map(panel.rows.map((row) => [row.lane, row]));
   panel.height = top + rankGap;
   const longNames = panel.rows.some(({ size }) => size === "channel" && isNamed(channel));
   panel.isNarrow = document.documentElement.clientWidth < NARROW;
@@ -61,6 +63,7 @@ function drawPanel(panel, pen, view, width, look) {
     if (row.size === "memory") drawMemory(panel, pen, row, { view, width, top, most, look });
     else drawTasks(panel, pen, row, { view, width, top, look });
   }
+  if (isOn("critical")) drawPath(panel, pen, look);
 }
 
 function drawName(panel, pen, { leads, rank, title, height, size }, top, look) {

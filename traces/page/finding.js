@@ -44,7 +44,6 @@ function findTasks(text) {
   const wanted = readQuery(text), asks = text.trim().length > 0;
   hits = asks ? panels.flatMap((panel) => tasksNamed(panel, wanted).map((task) => [panel, task])) : [];
   hit = -1;
-  for (const mark of document.querySelectorAll(".hit")) mark.remove();
   find(".found").textContent = asks ? `${hits.length.toLocaleString("en")} found` : "";
 }
 

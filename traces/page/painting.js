@@ -8,6 +8,7 @@
 
 const IDLE = -1, SEAM = -2; // in place of colours: nothing runs, and the end of a wide task
 const SEAM_FROM = 5; // pixels of a task from which on it has one
+const FRAME = 1.5; // width of a frame's line in pixels, inside its box
 
 const paintOf = (colour) =>
   0xff000000 | parseInt(colour.slice(5, 7) + colour.slice(3, 5) + colour.slice(1, 3), 16);
@@ -85,6 +86,11 @@ function canvasPen(canvas, width, height, scale) {
       for (const [x, y] of points) brush.lineTo(x, y);
       brush.fill();
     },
+    frame(left, top, width, height, colour) {
+      brush.strokeStyle = colour;
+      brush.lineWidth = FRAME;
+      brush.strokeRect(left + FRAME / 2, top + FRAME / 2, width - FRAME, height - FRAME);
+    },
     row(panel, left, top, height, line, look) {
       const first = Math.round((below + top) * scale);
       const rows = Math.round((below + top + height) * scale) - first;
@@ -117,6 +123,11 @@ function svgPen() {
     area(points, colour) {
       const corners = points.map(([x, y]) => `${round(x)},${round(y)}`).join(" ");
       parts.push(`<polygon points="${corners}" fill="${colour}"/>`);
+    },
+    frame(left, top, width, height, colour) {
+      parts.push(`<rect x="${round(left + FRAME / 2)}" y="${round(top + FRAME / 2)}" `
+        + `width="${round(width - FRAME)}" height="${round(height - FRAME)}" fill="none" `
+        + `stroke="${colour}" stroke-width="${FRAME}"/>`);
     },
     row(panel, left, top, height, line, look) {
       rect(left, top, line.length / this.scale, height, look.idle);

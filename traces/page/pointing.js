@@ -107,20 +107,28 @@ function describeWaits(panel, row, task) {
   return waits;
 }
 
-// Boxes around a task, one in each row that shows it.
-function outlines(panel, task, className) {
+// Boxes around a task, as far as the window shows it: one in each row that has it.
+function boxesOf(panel, task) {
   const scale = plotWidth(panel) / (view[1] - view[0]);
   const left = Math.max(panel.start[task], view[0]), right = Math.min(endOf(panel, task), view[1]);
-  if (!(panel.duration[task] > 0) || left > right) return [];
-  const lanes = [panel.lane[task], panel.peerLane[task]].map((lane) => panel.lanes[lane]?.tasks);
-  return panel.rows.filter(({ tasks }) => lanes.includes(tasks)).map(({ top, height }) => {
-    const mark = element("div", { className });
-    mark.style.left = `${panel.left + (left - view[0]) * scale - 1}px`;
-    mark.style.top = `${topOf(panel) + top - 1}px`;
-    mark.style.width = `${Math.max((right - left) * scale, 1) + 2}px`;
-    mark.style.height = `${height + 2}px`;
-    return mark;
-  });
+  if (left >= right) return [];
+  const lanes = [panel.lane[task], panel.peerLane[task]];
+  return lanes.map((lane) => panel.rowOfLane.get(lane)).filter(Boolean).map((row) => ({
+    row,
+    left: panel.left + (left - view[0]) * scale - 1,
+    top: topOf(panel) + row.top - 1,
+    width: Math.max((right - left) * scale, 1) + 2,
+    height: row.height + 2,
+  }));
+}
+
+const outlines = (panel, task, className) =>
+  boxesOf(panel, task).map((box) => placed(element("div", { className }), box));
+
+function placed(made, { left, top, width, height }) {
+  Object.assign(made.style,
+    { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
+  return made;
 }
 
 let pointed = {};

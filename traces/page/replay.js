@@ -1,10 +1,7 @@
 // The replay of a step without contention: each task starts as soon as all it waits for have ended.
 //
 // Tasks are numbered topologically, and those of a lane in its order, so that one sweep gives the
-// times. What a task costs is a sum of shares of the abstract costs, in the order of COSTS.
-
-const COSTS = ["forward", "backward", "transfer", "gather", "reduce", "optimizer"];
-const LISTED = ["schedule", "pp", "loops", "microbatches", "sharding"];
+// times. What a task costs is a sum of shares of the abstract costs, in the order of `choices.costs`.
 
 function replay({ lane, peerLane, lanes, dependency, dependencyStart }, seconds) {
   const start = new Float64Array(lane.length), end = new Float64Array(lane.length);
@@ -25,7 +22,7 @@ function replay({ lane, peerLane, lanes, dependency, dependencyStart }, seconds)
 // A listed step with the times that costs give it.
 async function replayed(step, values) {
   const panel = await unpacked(step);
-  const costs = COSTS.map((name) => Number(values[name]));
+  const costs = choices.costs.map((name) => Number(values[name]));
   const prices = step.shares.map((shares) =>
     shares.reduce((sum, share, at) => sum + share * costs[at], 0));
   panel.duration = Float64Array.from(panel.price, (price) => prices[price]);
@@ -48,7 +45,8 @@ async function replayedAnswer(chosen) {
   const values = { ...choices.defaults, ...chosen };
   const names = [values.schedule, values.beside].filter(Boolean);
   const steps = names.map((schedule) =>
-    choices.steps[LISTED.map((name) => (name === "schedule" ? schedule : values[name])).join(" ")]);
+    choices.steps[choices.listed
+      .map((name) => (name === "schedule" ? schedule : values[name])).join(" ")]);
   const missing = names[steps.findIndex((step) => !step)];
   if (missing) return { wrong: { reason: `${missing} cannot be divided so` } };
   const found = await Promise.all(steps.map((step) => replayed(step, values)));
@@ -57,14 +55,14 @@ async function replayedAnswer(chosen) {
     ? `${first.title} is the fastest: ${inWords(first.length, 4)} a step. ${other.title} takes `
       + `${(100 * (other.length / first.length - 1)).toFixed(1)}% longer.`
     : `Both take as long: ${inWords(first.length, 4)} a step.`;
-  const costs = COSTS.map((name) => `${name} = ${values[name]}\n`).join("");
+  const costs = choices.costs.map((name) => `${name} = ${values[name]}\n`).join("");
   const experiments = steps.map(({ experiment }, at) => [names[at], experiment + costs]);
   return { lead, panels: found, experiments, command: commandOf(values, names) };
 }
 
 function commandOf(values, names) {
-  const said = ["pp", "loops", "microbatches", "sharding", ...COSTS]
-    .filter((name) => values[name] !== "none").map((name) => [name, values[name]]);
-  const options = said.map(([name, value]) => `--${name} ${value}`).join(" ");
+  const options = [...choices.listed, ...choices.costs]
+    .filter((name) => name !== "schedule" && values[name] !== "none")
+    .map((name) => `--${name} ${values[name]}`).join(" ");
   return `bfpp compare ${names.join(" ")} ${options}`;
 }

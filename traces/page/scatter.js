@@ -29,7 +29,7 @@ const nameOfChoice = (name) =>
 
 function setUpFound({ found }) {
   if (!found) return;
-  const plot = find(".plot"), words = element("output", { className: "told" });
+  const plot = find(".plot"), words = element("output", { className: "counted" });
   const graph = drawn("svg", { viewBox: `0 0 ${PLOT.width} ${PLOT.height}`, role: "group",
     "aria-label": `${found.y} against ${found.x}` });
   const redrawPlot = () => {

@@ -16,7 +16,7 @@ function element(name, properties = {}, ...children) {
 
 let panels = [];
 let drawing = null, stale = false;
-const state = { redraws: 0, outlined: 0, milliseconds: 0 };
+const state = { redraws: 0, milliseconds: 0 };
 
 function draw(panel) {
   const { canvas, figure } = panel, width = plotWidth(panel), look = lookOf();
@@ -31,7 +31,6 @@ async function drawAll() {
   unpoint();
   closeWait();
   panels.forEach(draw);
-  state.outlined = panels.reduce((sum, panel) => sum + drawPath(panel), 0);
   state.milliseconds = performance.now() - begun;
   state.redraws++;
   linkLater();
@@ -98,11 +97,11 @@ const isOn = (name) => !find(`.${name}`).hidden && find(`.${name} input`).checke
 
 function writeLegend() {
   const entries = new Map();
-  for (const { rows, legend } of panels)
+  for (const { rows, legend, operations: names } of panels)
     for (const entry of legend)
       if (rows.some(({ operations }) => operations.has(entry.operation)))
-        entries.set(entry.operation, entry);
-  const items = [...entries.values()].map(({ name, from, to }) => {
+        entries.set(names[entry.operation], entry);
+  const items = [...entries].map(([name, { from, to }]) => {
     const swatch = element("i");
     swatch.style.background = `linear-gradient(90deg, ${from}, ${to})`;
     return element("li", {}, swatch, element("span", {}, capital(name)));

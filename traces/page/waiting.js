@@ -1,7 +1,5 @@
 // What an idle stretch waits for, on a click; and the critical path, switched on.
 
-const MOST_OUTLINED = 3000; // tasks of the critical path, on the whole page
-
 // The idle stretch of a compute row at a time, or undefined.
 function waitAt(panel, event) {
   const row = rowAt(panel, event), time = timeAt(panel, event);
@@ -38,11 +36,10 @@ function openWait(panel, event) {
 function explainWait(panel, { row, wait }) {
   const scale = plotWidth(panel) / (view[1] - view[0]);
   const at = (time) => panel.left + (Math.min(Math.max(time, view[0]), view[1]) - view[0]) * scale;
-  const stretch = element("div", { className: "waiting" });
-  stretch.style.left = `${at(wait.begin)}px`;
-  stretch.style.top = `${topOf(panel) + row.top}px`;
-  stretch.style.width = `${at(wait.end) - at(wait.begin)}px`;
-  stretch.style.height = `${row.height}px`;
+  const stretch = placed(element("div", { className: "waiting" }), {
+    left: at(wait.begin), top: topOf(panel) + row.top,
+    width: at(wait.end) - at(wait.begin), height: row.height,
+  });
   const blocker = outlines(panel, wait.blocker, "waiting blocker");
   const why = element("div", { className: "why", role: "status" }, ...describeWait(panel, wait));
   panel.figure.append(stretch, ...blocker, why);
@@ -51,15 +48,13 @@ function explainWait(panel, { row, wait }) {
   why.style.top = `${topOf(panel) + row.top + row.height + 6}px`;
 }
 
-// Outlines the tasks of the critical path that the window shows.
-function drawPath(panel) {
-  for (const shown of panel.figure.querySelectorAll(".path")) shown.remove();
-  if (!find(".critical input").checked) return 0;
-  const shown = Array.from(panel.criticalPath).filter((task) =>
-    panel.duration[task] > 0 && endOf(panel, task) > view[0] && panel.start[task] < view[1]);
-  const apart = Math.ceil(shown.length / MOST_OUTLINED);
-  const marks = shown.filter((_, at) => at % apart === 0)
-    .flatMap((task) => outlines(panel, task, "path"));
-  panel.figure.append(...marks);
-  return marks.length;
+// Outlines the tasks of the critical path that the window shows; those of one pixel once.
+function drawPath(panel, pen, look) {
+  const reached = new Map();
+  for (const task of panel.criticalPath)
+    for (const { row, left, top, width, height } of boxesOf(panel, task)) {
+      if (left + width < (reached.get(row) ?? 0) + 1) continue;
+      reached.set(row, left + width);
+      pen.frame(left, top, width, height, look.wait);
+    }
 }
