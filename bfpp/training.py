@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bfpp.jobs import require_layers, transformer_source
 from bfpp.run_options import PRECISIONS
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.model import Transformer
+from bfpp.trained_model import require_layers, transformer_source
 
 if TYPE_CHECKING:
     from bfpp.executor.events import Message
