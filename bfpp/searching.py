@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bfpp import options as shared
-from bfpp.fixing import ALL, RANGES, parse_fixed
 from bfpp.model_options import add_model_argument, model_of
 from bfpp.numbers_given import gigabytes
 from bfpp.schedules import Configuration, InvalidInput
 from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.schedules.cut import CUTS
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
+from bfpp.search_fixed import ALL, RANGES, parse_fixed
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants

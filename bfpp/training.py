@@ -81,13 +81,13 @@ def train(
         **settings,
     )
 
-    def tell(message: Message) -> None:
+    def listen(message: Message) -> None:
         if on_step and message["event"] == "step":
             on_step(message)
         if on_message:
             on_message(message)
 
-    outcome = launch(in_each_process, job, job.processes, on_message=tell)
+    outcome = launch(in_each_process, job, job.processes, on_message=listen)
     if outcome is None:
         raise InvalidConfiguration("backend", "under torchrun, use bfpp run")
     return outcome
