@@ -1,4 +1,4 @@
-"""The `bfpp` command: parses, checks where results will go, dispatches, and tells errors.
+"""The `bfpp` command: parses, checks where results will go, dispatches, and reports errors.
 
 Each command is a module of `bfpp.commands` with `SUMMARY`, `add_arguments` and
 `run`; it is imported only when asked for, so that every command starts fast.
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             exit_code = _run(words)
         if out.failure is None or isinstance(out.failure, BrokenPipeError):
             return exit_code
-        return _tell("bfpp", f"standard output: {out.failure.strerror}")
+        return _report("bfpp", f"standard output: {out.failure.strerror}")
 
 
 def _run(words: list[str]) -> int:
@@ -85,10 +85,10 @@ def _run(words: list[str]) -> int:
         print(f"{name}: interrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     except InvalidInput as error:
-        return _tell(name, errors.explain(error))
+        return _report(name, errors.explain(error))
     except Exception as error:
         if short := shortage(error):
-            return _tell(name, short)
+            return _report(name, short)
         traceback.print_exc()
         print(_request(error, words), file=sys.stderr)  # noqa: T201
         return FAULT
@@ -96,7 +96,7 @@ def _run(words: list[str]) -> int:
 
 
 def _spelled_out(words: list[str]) -> list[str]:
-    """The words, but that `--resume` takes no schedule's name behind it for a step."""
+    """The words; a bare `--resume` is spelled out, or it would take the next word for its step."""
     pairs = zip(words, [*words[1:], ""], strict=False)
     return [
         "--resume=last" if word == "--resume" and not after.isdecimal() else word
@@ -104,7 +104,7 @@ def _spelled_out(words: list[str]) -> list[str]:
     ]
 
 
-def _tell(name: str, reason: str) -> int:
+def _report(name: str, reason: str) -> int:
     print(f"{name}: {reason}", file=sys.stderr)  # noqa: T201
     return BAD_INPUT
 
@@ -120,7 +120,7 @@ def _request(error: Exception, words: list[str]) -> str:
 
 
 def _parsers(words: list[str]) -> tuple[Parser, Parser | None]:
-    """The parser, and that of the command in `words`, which alone has its options."""
+    """The parser, and that of the command in `words`: only this one gets its options."""
     chosen = next((word for word in words if not word.startswith("-")), None)
     parser, commands = _with_options_of({chosen})
     return parser, commands[0] if commands else None

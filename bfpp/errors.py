@@ -19,7 +19,7 @@ OPTION_OF_FIELD = {
 
 
 def explain(error: InvalidInput) -> str:
-    """One line that names the option at fault, if the error tells it, and the reason."""
+    """One line that names the option at fault, if the error names it, and the reason."""
     if isinstance(error, InvalidConfiguration):
         option = OPTION_OF_FIELD.get(error.field, "--" + error.field.replace("_", "-"))
         return one_line(f"{option}: {error.reason}")
@@ -41,8 +41,8 @@ def blaming(option: str) -> Iterator[None]:
         yield
     except InvalidConfiguration as error:
         is_known = error.field == "file" or option == f"--{error.field}"
-        told = error.reason if is_known else error
-        raise InvalidInput(f"{option}: {told}") from None
+        reason = error.reason if is_known else error
+        raise InvalidInput(f"{option}: {reason}") from None
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{option}: is not text: byte {error.start} is not UTF-8") from None
     except OSError as error:

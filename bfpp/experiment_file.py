@@ -24,7 +24,7 @@ def is_experiment_file(name: str) -> bool:
 def read_experiment(path: str) -> Experiment:
     """The experiment of a file; raises `InvalidConfiguration` with the reason in one line.
 
-    The files that it names are looked for beside it first.
+    The files that it names are looked for in its folder first.
     """
     table = read_toml(FIELD, path)
     require_kind(FIELD, path, table, EXPERIMENT)

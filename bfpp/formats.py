@@ -1,8 +1,8 @@
 """The formats of the files that commands write: how their names end, and how ours are known.
 
 Every format but a table of measurements has a mark, which its writer puts near the
-beginning of the file (of a Parquet file, near its end). It is what tells a file that may
-be overwritten from one that somebody else wrote.
+beginning of the file (of a Parquet file, near its end). It distinguishes files that may be
+overwritten from those that somebody else wrote.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Format:
 
 
 def _begins_with(mark: bytes, within: int, path: Path) -> bool:
-    """Whether the mark is among so many bytes at the beginning of a file, compressed or not."""
+    """Whether the mark is `within` the first bytes of a file, compressed or not."""
     with path.open("rb") as raw:
         beginning = raw.read(within)
         if not beginning.startswith(COMPRESSED):

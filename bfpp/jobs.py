@@ -1,4 +1,4 @@
-"""The job that the options of a run stand for, and how it is told of."""
+"""The job that the options of a run stand for, and how it is reported."""
 
 from __future__ import annotations
 
@@ -9,27 +9,24 @@ import platform
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from bfpp import options as shared
-from bfpp.errors import blaming, one_line
+from bfpp.errors import one_line
 from bfpp.executor.settings import (
     Activations,
     BackendName,
     Ends,
     LearningRates,
     LossScaling,
-    Objective,
     Optimization,
     Precision,
     Saving,
     Sleeps,
 )
-from bfpp.run_options import LAST, SIZES
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
@@ -40,22 +37,18 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.given_orders import as_given
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION
-from bfpp.sim.hugging_face import is_config
-from bfpp.sim.model import Transformer, load_model
 from bfpp.sim.numbers import real
 from bfpp.sim.profile import PASSES, ProfiledCosts
+from bfpp.trained_model import source_of
+from bfpp.training_options import LAST
 
 if TYPE_CHECKING:
     from bfpp.executor.job import Job
     from bfpp.executor.plan import Plan
     from bfpp.executor.processes import Limits, RunFailed
-    from bfpp.executor.sources import ModelSource
 
 FAILED = 1
 """The exit code of a run that failed."""
-
-VOCABULARY = 257
-"""All bytes, and a mask."""
 
 
 def about(job: Job) -> dict[str, str | int]:
@@ -93,12 +86,6 @@ def require_torch() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
-def require_safetensors() -> None:
-    """Raise `InvalidInput` where safetensors, which Hugging Face's weights need, is missing."""
-    if find_spec("safetensors") is None:
-        raise InvalidInput("needs safetensors, which is not installed: pip install 'bfpp[hf]'")
-
-
 def device_job_of(options: argparse.Namespace, schedule: Schedule, layout: Layout) -> Job:
     """One step of a schedule, with what the options say of the model and of the devices."""
     require_torch()
@@ -113,7 +100,7 @@ def device_job_of(options: argparse.Namespace, schedule: Schedule, layout: Layou
         schedule=schedule,
         layout=layout,
         communication=Communication(),
-        model=_source(options),
+        model=source_of(options),
         steps=1,
         backend=BackendName(options.backend),
         device=options.device,
@@ -242,116 +229,3 @@ def _saving(options: argparse.Namespace) -> Saving | None:
         keep_every=options.keep_every,
         in_background=options.async_save,
     )
-
-
-def _source(options: argparse.Namespace) -> ModelSource:
-    from bfpp.executor.corpus import read_text
-    from bfpp.executor.sources import FunctionSource
-
-    path, is_function, name = (options.model or "").rpartition(".py:")
-    given = [size for size in SIZES if getattr(options, size) is not None]
-    if is_function:
-        for size in (*given, *(["weights"] if options.weights else [])):
-            raise InvalidConfiguration(size, f"is decided by {options.model}")
-        return FunctionSource(Path(f"{path}.py"), name)
-    model = _transformer(options)
-    require_layers(model)
-    if options.weights is not None:
-        require_safetensors()
-    with blaming("--text"):
-        text = options.text and options.text.resolve(strict=True)
-        if text:
-            read_text(text)  # as every rank will
-        return transformer_source(
-            model,
-            text,
-            is_causal=options.objective == Objective.NEXT,
-            file=options.model,
-            weights=options.weights,
-        )
-
-
-def transformer_source(
-    model: Transformer,
-    text: Path | None,
-    *,
-    is_causal: bool,
-    file: str | None = None,
-    weights: Path | None = None,
-) -> ModelSource:
-    """A transformer of these sizes, which learns the bytes of a text.
-
-    Where the `file` of its sizes is a `config.json`, that says the rest.
-    """
-    from bfpp.executor.sources import TransformerSource
-    from bfpp.executor.transformer import TransformerSizes
-
-    return TransformerSource(
-        TransformerSizes(
-            layers=model.layers,
-            hidden=model.hidden,
-            heads=model.heads,
-            context=model.sequence,
-            vocabulary=max(model.vocabulary, VOCABULARY),
-            mlp=model.mlp or 4 * model.hidden,
-            kv_heads=model.kv_heads or model.heads,
-            causal=is_causal,
-            gated=model.gated,
-            head_layers=model.head_layers,
-            norm=model.norm,
-            positions=model.positions,
-            head_dim=model.head_dim,
-            window=model.window,
-            **_details(file, model),
-        ),
-        text,
-        weights,
-    )
-
-
-def _details(name: str | None, model: Transformer) -> dict[str, Any]:
-    """What differs between transformers besides their sizes: a `config.json` says it."""
-    if name is not None and is_config(name):
-        from bfpp.executor.hugging_face_config import details_of
-
-        details = details_of(Path(name))
-    else:
-        details = {"query_biases": model.norm == "layer"}
-    return {"biases": model.norm == "layer", **details}
-
-
-def require_layers(model: Transformer) -> None:
-    """Raise `InvalidConfiguration` for a model whose layers the executor does not have."""
-    parts = {
-        "latent attention": model.latent is not None,
-        "experts": model.experts is not None,
-        "values of another width than keys": model.value_dim != model.key_head_dim,
-        "layers with a window and others without": model.global_every is not None,
-        "prediction modules": model.prediction_modules > 0,
-    }
-    others = [part for part, is_there in parts.items() if is_there]
-    if others:
-        raise InvalidConfiguration(
-            "model",
-            f"{model.name} has {' and '.join(others)}, and the transformer that can be run has "
-            "not: it can be simulated, or be given as FILE.py:FUNCTION",
-        )
-    if model.tied_embeddings:
-        raise InvalidConfiguration(
-            "model",
-            f"{model.name} has tied embeddings, and the transformer that can be run has an output "
-            "layer with weights of its own: a model file with tied_embeddings = false can be run "
-            "(bfpp models NAME writes one)",
-        )
-
-
-def _transformer(options: argparse.Namespace) -> Transformer:
-    """The model that is named, or a small one; with the sizes that are given."""
-    sizes = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
-    if "context" in sizes:
-        sizes["sequence"] = sizes.pop("context")
-    if options.model:
-        return replace(load_model(options.model), **sizes)
-    default = {name: size for name, (size, _) in SIZES.items()}
-    default["sequence"] = default.pop("context")
-    return Transformer("small", vocabulary=VOCABULARY, tied_embeddings=False, **default | sizes)

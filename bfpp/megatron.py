@@ -1,8 +1,8 @@
 """The command that trains an experiment with Megatron-LM.
 
 Flags are those of Megatron-LM 0.20 (`megatron/training/arguments.py`, and the fields of its
-configurations). A flag that would say a default is left out. Data, tokenizer and learning rate are
-not an experiment's to say.
+configurations). Flags that would only repeat a default are left out. Data, tokenizer and learning
+rate are no part of an experiment.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
-from bfpp.elsewhere import Elsewhere, loops_around, unsaid
+from bfpp.frameworks import FrameworkConfig, loops_around, unsaid
 from bfpp.schedules import Per, Sharding
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.cut_formats import layout_text
@@ -23,7 +23,7 @@ Flag = tuple[str, ...]
 """A flag, and its values."""
 
 OWN = "1f1b", "depth-first"
-"""The schedules that Megatron-LM has: 1F1B, and interleaved 1F1B."""
+"""Megatron-LM's schedules: 1F1B, and interleaved 1F1B."""
 
 NARROW: dict[Precision, Flag] = {
     Precision.FP8_DELAYED: ("--fp8-recipe", "delayed"),
@@ -39,7 +39,6 @@ EXCHANGES = {
     ContextExchange.ALL_GATHER: "all_gather",
 }
 
-
 SAID = frozenset(
     {
         "pp_overlap", "dp_overlap", "gather_per", "reduce_per", "moments", "master_weights",
@@ -47,11 +46,11 @@ SAID = frozenset(
         "dispatch", "shared_overlap", "fused_router", "cuda_graphs",
     }
 )  # fmt: skip
-"""Values that flags say, besides those which every framework says."""
+"""Values that flags set, besides those that every framework sets."""
 
 
-def command(experiment: Experiment) -> Elsewhere:
-    """The command, a flag a line, and what it cannot say."""
+def command(experiment: Experiment) -> FrameworkConfig:
+    """The command, a flag a line, and what it cannot express."""
     physical = experiment.require_physical()
     flags = [flag for part in PARTS for flag in part(experiment)]
     devices, node = physical.degrees.devices, physical.cluster.domain
@@ -59,7 +58,7 @@ def command(experiment: Experiment) -> Elsewhere:
     program = ["torchrun", f"--nnodes={nodes}", f"--nproc-per-node={min(devices, node)}"]
     lines = [" ".join((*program, "pretrain_gpt.py")), *(shlex.join(flag) for flag in flags)]
     missing = (*_missing(experiment), *unsaid(experiment, SAID))
-    return Elsewhere(" \\\n    ".join(lines) + "\n", missing)
+    return FrameworkConfig(" \\\n    ".join(lines) + "\n", missing)
 
 
 def _of_model(experiment: Experiment) -> Iterator[Flag]:
@@ -112,7 +111,7 @@ def _of_latents(model: Transformer) -> Iterator[Flag]:
 
 
 def _of_experts(experiment: Experiment) -> Iterator[Flag]:
-    """A mixture of experts, and how tokens get to them."""
+    """A mixture of experts, and how tokens are dispatched."""
     model = experiment.transformer
     if (experts := model.experts) is None:
         return
@@ -155,7 +154,7 @@ def _of_groups(experiment: Experiment) -> Iterator[Flag]:
 
 
 def _of_stages(experiment: Experiment) -> Iterator[Flag]:
-    """Virtual stages, or a layout where they are not alike; and sequences of micro-batches."""
+    """Virtual stages, or a layout where stages are uneven; and groups of micro-batches."""
     configuration, layout = experiment.configuration, experiment.configuration.layout
     if layout.pp == 1 or not loops_around(layout):
         return
@@ -176,11 +175,9 @@ def _of_stages(experiment: Experiment) -> Iterator[Flag]:
 
 
 def _of_replicas(experiment: Experiment) -> Iterator[Flag]:
-    """How data parallelism shards, and what of it is overlapped."""
-    degrees, communication = (
-        experiment.configuration.degrees,
-        experiment.configuration.communication,
-    )
+    """How data parallelism shards, and which of its communication overlaps."""
+    configuration = experiment.configuration
+    degrees, communication = configuration.degrees, configuration.communication
     if communication.sharding is Sharding.FULL:
         yield ("--use-megatron-fsdp",)
         yield "--data-parallel-sharding-strategy", "optim_grads_params"
@@ -226,7 +223,7 @@ def _of_precision(experiment: Experiment) -> Iterator[Flag]:
 
 
 def _of_compute(experiment: Experiment) -> Iterator[Flag]:
-    """What is computed again, and by which kernels."""
+    """What is recomputed, and which kernels run."""
     physical = experiment.require_physical()
     modules, layers = physical.recomputation
     if LAYER in modules:
@@ -244,7 +241,7 @@ def _of_compute(experiment: Experiment) -> Iterator[Flag]:
 
 
 def _missing(experiment: Experiment) -> Iterator[str]:
-    """What no flag says."""
+    """What no flag expresses."""
     configuration, physical = experiment.configuration, experiment.require_physical()
     layout, communication = configuration.layout, configuration.communication
     name, parallel = configuration.schedule.name, layout.pp > 1
@@ -259,7 +256,7 @@ def _missing(experiment: Experiment) -> Iterator[str]:
         runs = "interleaved 1F1B" if loops_around(layout) and layout.loops > 1 else "1F1B"
         yield f"the schedule {name}; these flags run {runs}"
     elif parallel and layout.loops == 1 and communication.pp_overlap:
-        yield "transfers beside compute in 1F1B: Megatron-LM overlaps those of interleaved 1F1B"
+        yield "P2P overlap in 1F1B: Megatron-LM overlaps P2P in interleaved 1F1B only"
     if not experiment.transformer.causal:
         yield "attention to later tokens: pretrain_gpt.py masks them"
     full = communication.sharding is Sharding.FULL
@@ -276,4 +273,4 @@ def _missing(experiment: Experiment) -> Iterator[str]:
 PARTS: tuple[Callable[[Experiment], Iterator[Flag]], ...] = (
     _of_model, _of_groups, _of_stages, _of_replicas, _of_precision, _of_compute,
 )  # fmt: skip
-"""What flags are about, in their order."""
+"""The groups of flags, in the order of the command."""

@@ -6,6 +6,11 @@ import argparse
 
 from bfpp.sim.numbers import LARGEST, LARGEST_COUNT, LEAST, is_usable, real, whole
 
+LARGEST_SEED = 2**62
+
+GIGABYTES = ("GB", "GiB")
+"""What is behind a number of gigabytes."""
+
 
 def whole_number(text: str) -> int:
     """A whole number of at least 1."""
@@ -25,6 +30,42 @@ def seconds(text: str) -> float:
             f"must be a number of seconds, at least 0 (or from {LEAST:g} to {LARGEST:g}), "
             f"not {text!r}"
         )
+    return value
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    value = real(text)
+    if not is_usable(value, zero=False):
+        raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """A number of at least 0."""
+    return positive(text) if real(text) else 0.0
+
+
+def seed(text: str) -> int:
+    """A seed of a random generator."""
+    value = whole(text)
+    if value is None or abs(value) > LARGEST_SEED:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at most {LARGEST_SEED}, not {text!r}"
+        )
+    return value
+
+
+def amount(text: str) -> float:
+    """The number in a text, with or without a unit of gigabytes; NaN if there is none."""
+    return real(text.removesuffix("GB").removesuffix("GiB").strip())
+
+
+def gigabytes(text: str) -> float:
+    """A size above 0 in units of 2^30 bytes, with or without `GB` behind it."""
+    value = amount(text)
+    if not value or not is_usable(value):
+        raise argparse.ArgumentTypeError(f"must be a size above 0, as in 60GB, not {text!r}")
     return value
 
 

@@ -88,7 +88,7 @@ def _write_html(results: Sequence[Result], page: Output, title: str, lead: str) 
 
 
 def panel_of(result: Result, most_gains: int = MOST_GAINS) -> Panel:
-    """A result as a page shows it, with the gains of so many of its waits, the longest ones."""
+    """A result as a page shows it, with the gains of its `most_gains` longest waits."""
     from bfpp.traces.panel import Panel
 
     highlights = tuple(result.highlights())

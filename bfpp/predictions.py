@@ -36,7 +36,7 @@ MOMENTS = 200
 INTERVAL = ("step_time_low", "step_time_high")
 
 SHOWN_GB = 0.05
-"""Parts of the memory from which on they are told."""
+"""Parts of the memory smaller than this are not shown."""
 
 SHOW_PROGRESS_FROM = 50_000
 """Tasks from which on a replay takes long enough to show its progress."""
@@ -46,7 +46,7 @@ SHOW_PROGRESS_FROM = 50_000
 class Prediction(Result):
     """An experiment's timeline, with throughput and memory where a model was simulated.
 
-    How sure these are takes many replays to know, and is left out where `with_interval` is not set.
+    The interval of the step time takes many replays, and is left out unless `with_interval`.
     """
 
     experiment: Experiment

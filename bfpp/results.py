@@ -155,7 +155,7 @@ class Result:
         ]
 
     def further_highlights(self) -> list[tuple[str, str]]:
-        """What only some timelines have to tell."""
+        """Rows that only some timelines have."""
         return []
 
     def _mean(self, value: Callable[[RankMetrics], float]) -> str:

@@ -1,4 +1,4 @@
-"""Options of what is trained, where, and how."""
+"""Options of what is trained, and where."""
 
 from __future__ import annotations
 
@@ -12,24 +12,18 @@ from bfpp.executor.settings import (
     BackendName,
     Ends,
     Objective,
-    Optimization,
     Precision,
 )
+from bfpp.numbers_given import positive
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.recomputation import (
     FULL_RECOMPUTATION,
     Recomputation,
     parse_recomputation,
 )
-from bfpp.sim.numbers import is_usable, real, whole
-
-LARGEST_SEED = 2**62
 
 ALSO = {"context": ("--seq-length",)}
 """Other names of some sizes: those that other commands know them by."""
-
-LAST = "last"
-"""What `--resume` goes on from, unless it names a step."""
 
 SIZES = {
     "layers": (8, "transformer layers"),
@@ -179,7 +173,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--keep-fp32",
-        type=_patterns,
+        type=patterns,
         default=(),
         metavar="NAME,...",
         help="modules that compute in fp32 at least, whatever --precision is: by their names or "
@@ -213,14 +207,14 @@ def add_process_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--task-timeout",
         "--patience",
-        type=_positive,
+        type=positive,
         default=60.0,
         metavar="S",
         help="seconds that a task may take before the run is ended as stuck (default: 60)",
     )
     group.add_argument(
         "--start-timeout",
-        type=_positive,
+        type=positive,
         default=300.0,
         metavar="S",
         help="seconds that a process may take to start, which over a network file system is "
@@ -234,162 +228,6 @@ def add_process_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_training_arguments(parser: argparse.ArgumentParser) -> None:
-    """How long and how fast it learns, and what is saved of it."""
-    group = parser.add_argument_group("training")
-    group.add_argument(
-        "--steps",
-        type=shared.whole_number,
-        default=20,
-        metavar="N",
-        help="steps, those of a resumed run included (default: 20)",
-    )
-    group.add_argument(
-        "--learning-rate",
-        type=_positive,
-        default=1e-3,
-        metavar="X",
-        help="the highest (default: 1e-3)",
-    )
-    group.add_argument(
-        "--lr-schedule",
-        default="constant",
-        metavar="NAME",
-        help="how the learning rate goes after the warm-up: constant, linear or cosine; or "
-        "FILE.py:FUNCTION, which takes a step and returns its share (default: constant)",
-    )
-    group.add_argument(
-        "--warmup",
-        type=shared.whole_number,
-        default=0,
-        metavar="N",
-        help="steps in which the learning rate rises (default: 0)",
-    )
-    group.add_argument(
-        "--decay-steps",
-        type=shared.whole_number,
-        metavar="N",
-        help="the step at which it is lowest (default: --steps)",
-    )
-    group.add_argument(
-        "--final-rate",
-        type=_not_negative,
-        default=0.0,
-        metavar="X",
-        help="the share of the learning rate that is left then (default: 0)",
-    )
-    group.add_argument(
-        "--optimizer",
-        default=Optimization.optimizer,
-        metavar="NAME[,KEY=VALUE...]",
-        help="one of torch.optim, or FILE.py:FUNCTION, which takes groups of parameters and lr, "
-        "with its arguments: sgd,momentum=0.9 or adamw,betas=0.9:0.95 (default: adamw); its update "
-        "must be element-wise",
-    )
-    group.add_argument(
-        "--weight-decay",
-        type=_not_negative,
-        default=0.01,
-        metavar="X",
-        help="of all parameters that decay (default: 0.01)",
-    )
-    group.add_argument(
-        "--no-decay",
-        type=_patterns,
-        default=(),
-        metavar="NAME,...",
-        help="parameters that do not decay, by name, with * for any letters; vectors stands for "
-        "those of fewer than two dimensions, norms and biases",
-    )
-    group.add_argument(
-        "--clip",
-        type=_positive,
-        metavar="NORM",
-        help="clip gradients to this norm over all ranks (default: not at all)",
-    )
-    group.add_argument(
-        "--loss-scale",
-        type=_positive,
-        metavar="X",
-        help="multiply the loss by this to begin with, halve it and leave the step out where "
-        "gradients overflow, and double it after many steps (default: 65536 with --precision "
-        "fp16, else none)",
-    )
-    group.add_argument(
-        "--loss-scale-interval",
-        type=shared.whole_number,
-        metavar="N",
-        help="steps in a row without an overflow, after which the scale is doubled (default: 2000)",
-    )
-    group.add_argument(
-        "--skip-nonfinite",
-        type=shared.whole_number,
-        metavar="N",
-        help="leave out a step whose loss or gradients are not finite, up to N in a row (default: "
-        "the run ends there)",
-    )
-    group.add_argument(
-        "--seed",
-        type=_seed,
-        default=0,
-        metavar="N",
-        help="of the first weights and of the order of the data (default: 0)",
-    )
-    group.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="save the training state in this directory"
-    )
-    group.add_argument(
-        "--save-every",
-        type=shared.whole_number,
-        metavar="N",
-        help="steps from one checkpoint to the next (default: one at the end)",
-    )
-    group.add_argument(
-        "--resume",
-        nargs="?",
-        type=_step,
-        const=LAST,
-        metavar="STEP",
-        help="go on from the last checkpoint in --checkpoint, whatever layout it was saved from, "
-        "or from that of a step; the later ones go once this run has saved",
-    )
-    group.add_argument(
-        "--keep",
-        type=shared.whole_number,
-        metavar="N",
-        help="checkpoints that stay, the last ones (default: 2)",
-    )
-    group.add_argument(
-        "--keep-every",
-        type=shared.whole_number,
-        metavar="N",
-        help="also keep checkpoints whose step is a multiple of this (default: none)",
-    )
-    group.add_argument(
-        "--async-save",
-        action="store_true",
-        help="write checkpoints while training goes on, from a copy of the state",
-    )
-    group.add_argument(
-        "--check-messages",
-        action="store_true",
-        help="send each message's task ahead of it, and fail if another was due",
-    )
-    group.add_argument(
-        "--mock-compute",
-        "--sleep",
-        dest="sleep",
-        metavar="PROFILE",
-        help="sleep for as long as this profile says that passes take, instead of computing: to "
-        "measure all else with more ranks than cores",
-    )
-    group.add_argument(
-        "--no-task-times",
-        action="store_true",
-        help="measure how long steps take, and of tasks nothing: less for a GPU and its host to do",
-    )
-
-
 def _recomputation(text: str) -> Recomputation:
     try:
         return parse_recomputation(FORMER.get(text, text))
@@ -397,29 +235,6 @@ def _recomputation(text: str) -> Recomputation:
         raise argparse.ArgumentTypeError(error.reason) from None
 
 
-def _patterns(text: str) -> tuple[str, ...]:
+def patterns(text: str) -> tuple[str, ...]:
+    """Names with `*` for any letters, separated by commas."""
     return tuple(filter(None, text.split(",")))
-
-
-def _step(text: str) -> int | str:
-    return LAST if text == LAST else shared.whole_number(text)
-
-
-def _positive(text: str) -> float:
-    value = real(text)
-    if not is_usable(value, zero=False):
-        raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
-    return value
-
-
-def _not_negative(text: str) -> float:
-    return _positive(text) if real(text) else 0.0
-
-
-def _seed(text: str) -> int:
-    value = whole(text)
-    if value is None or abs(value) > LARGEST_SEED:
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number of at most {LARGEST_SEED}, not {text!r}"
-        )
-    return value

@@ -49,11 +49,11 @@ class Saved(Result):
     def origins(self) -> list[tuple[str, str]]:
         """The source, and what the writer of the file says, in words."""
         about = self.timeline.about.items()
-        told = [
+        origins = [
             ("source", self.timeline.source),
             *((name, _in_words(each)) for name, each in about),
         ]
-        return [(one_line(name.replace("_", " ")), one_line(value)) for name, value in told]
+        return [(one_line(name.replace("_", " ")), one_line(value)) for name, value in origins]
 
     @property
     def subtitle(self) -> str:
@@ -80,9 +80,9 @@ class Saved(Result):
     @cached_property
     def record(self) -> dict[str, Any]:
         """The result as a JSON object; times in seconds."""
-        told = super().record
-        both = zip(told["ranks"], self.idle, strict=True)
-        return {**told, "ranks": [{**rank, "causes": causes} for rank, causes in both]}
+        record = super().record
+        both = zip(record["ranks"], self.idle, strict=True)
+        return {**record, "ranks": [{**rank, "causes": causes} for rank, causes in both]}
 
 
 def _in_words(value: str | float) -> str:

@@ -1,4 +1,4 @@
-"""What `search` and `tradeoff` share: the options that say what to search, and the search."""
+"""What `search` and `tradeoff` share: the options of what to search, and the search itself."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bfpp import options as shared
-from bfpp.fixing import ALL, RANGES, parse_fixed
 from bfpp.model_options import add_model_argument, model_of
+from bfpp.numbers_given import gigabytes
 from bfpp.schedules import Configuration, InvalidInput
 from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.schedules.cut import CUTS
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
+from bfpp.search_fixed import ALL, RANGES, parse_fixed
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
@@ -30,7 +31,7 @@ from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
 from bfpp.sim.experiment import OPTIONS, Experiment
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
 from bfpp.sim.memory import GIGABYTE
-from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES, is_usable, real
+from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
 from bfpp.sim.pruning import TOO_LARGE, Found, evaluate_best, most_promising_first
 from bfpp.sim.search import Problem, configurations
 
@@ -144,16 +145,8 @@ def _add_choices(parser: argparse.ArgumentParser, name: str) -> None:
     )
 
 
-def gigabytes(text: str) -> float:
-    """A size in units of 2^30 bytes, with or without `GB` behind it."""
-    value = real(text.removesuffix("GB").removesuffix("GiB").strip())
-    if not value or not is_usable(value):
-        raise argparse.ArgumentTypeError(f"must be a size above 0, as in 60GB, not {text!r}")
-    return value
-
-
 def _number_or_all(text: str) -> int | None:
-    """So many, or as many as there are."""
+    """A number, or None for `all`."""
     return None if text == ALL else shared.whole_number(text)
 
 
@@ -251,7 +244,7 @@ def evaluated(
     workers: int | None,
     top: int | None = None,
 ) -> Iterator[Found]:
-    """The outcomes of some configurations, as workers have them: all, or what the best need."""
+    """The outcomes of some configurations as workers finish them: all, or those for the best."""
     WORK.expect(TASKS * sum(each.passes for each in chosen))
     if top is None:
         chosen = sorted(chosen, key=lambda each: (each.degrees.pp, each.loops))

@@ -63,7 +63,7 @@ def search(
     With more than one of `workers`, they are processes, and a script needs
     `if __name__ == "__main__"`.
     """
-    ways: dict[str, Any] = {name: tuple(values) for name, values in full_sharding.items()}
+    sharding: dict[str, Any] = {name: tuple(values) for name, values in full_sharding.items()}
     problem = Problem(
         load_model(model) if isinstance(model, str) else model,
         load_cluster(cluster) if isinstance(cluster, str) else cluster,
@@ -75,7 +75,7 @@ def search(
         tuple(ep),
         tuple(precision),
         tuple(recompute),
-        **ways,
+        **sharding,
     )
     chosen = configurations(problem)
     if workers == 1:

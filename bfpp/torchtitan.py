@@ -1,8 +1,8 @@
 """The settings that train an experiment with torchtitan.
 
 They are those of torchtitan 0.2, whose `--job.config_file` is TOML; versions after 0.2.2 have
-nearly all of them, by the same names, as fields of `Trainer.Config` in Python. What trains, and on
-what data, is not an experiment's to say.
+nearly all of them, by the same names, as fields of `Trainer.Config` in Python. The optimizer and
+the data are no part of an experiment.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bfpp.elsewhere import Elsewhere, loops_around, unsaid
+from bfpp.frameworks import FrameworkConfig, loops_around, unsaid
 from bfpp.schedules import Configuration, Sharding
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.cut_formats import module_names
@@ -23,7 +23,7 @@ from bfpp.sim.experiment import Experiment
 Settings = dict[str, Any]
 
 SAID = frozenset({"gather_per", "cp_comm", "dispatch", "quantised_weights"})
-"""Values that settings say, besides those which every framework says."""
+"""Values that settings set, besides those that every framework sets."""
 
 SCHEDULES = {
     "gpipe": "GPipe",
@@ -34,7 +34,7 @@ SCHEDULES = {
     "zb-v": "ZBVZeroBubble",
     "dualpipe-v": "DualPipeV",
 }
-"""Those that PyTorch's pipelining has, by its names."""
+"""The schedules of torch.distributed.pipelining, by its names."""
 
 ORDERS = "orders.csv"
 """The file of a compute order that PyTorch's pipelining does not have."""
@@ -42,18 +42,18 @@ ORDERS = "orders.csv"
 FLOAT8, MX = "quantize.linear.float8", "quantize.linear.mx"
 
 ROTATIONS = {ContextExchange.RING: "alltoall", ContextExchange.ALL_GATHER: "allgather"}
-"""How keys and values go around. Heads for the sequence (Ulysses) there is not."""
+"""How keys and values are exchanged. Ulysses (all-to-all) is not supported."""
 
 
-def settings(experiment: Experiment) -> Elsewhere:
-    """The tables of TOML, and what they cannot say."""
+def settings(experiment: Experiment) -> FrameworkConfig:
+    """The tables of TOML, and what they cannot express."""
     tables = {name: table(experiment) for name, table in TABLES.items()}
     text = "\n".join(
         f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
         for name, table in tables.items()
         if table
     )
-    return Elsewhere(text, (*_missing(experiment), *unsaid(experiment, SAID)))
+    return FrameworkConfig(text, (*_missing(experiment), *unsaid(experiment, SAID)))
 
 
 def _model(experiment: Experiment) -> Settings:
@@ -63,7 +63,7 @@ def _model(experiment: Experiment) -> Settings:
 
 
 def _training(experiment: Experiment) -> Settings:
-    """Batches: a pipeline's local batch is all of its micro-batches, without one it is one."""
+    """Batch sizes: the local batch is all micro-batches of a pipeline, else one."""
     precision = experiment.require_physical().execution.precision
     microbatches = experiment.microbatches if experiment.pp > 1 else 1
     found: Settings = {
@@ -129,7 +129,7 @@ def _is_pytorchs(configuration: Configuration) -> bool:
 
 
 def _can_be_ordered(layout: Layout) -> bool:
-    """Whether torchtitan can place the stages: looping around the ranks, or there and back."""
+    """Whether torchtitan can place the stages: looped, or on a V."""
     there = tuple(range(layout.pp))
     vee = layout.placement == there + there[::-1]
     return not layout.copies and layout.slices == 1 and (vee or loops_around(layout))
@@ -149,7 +149,7 @@ def _float8(experiment: Experiment) -> Settings:
 
 
 def _missing(experiment: Experiment) -> Iterator[str]:
-    """What no setting says."""
+    """What no setting expresses."""
     configuration, physical = experiment.configuration, experiment.require_physical()
     layout, communication = configuration.layout, configuration.communication
     model = experiment.transformer
@@ -196,7 +196,7 @@ def _missing_of_pipeline(configuration: Configuration) -> Iterator[str]:
 
 
 THEIRS = (Precision.BF16, Precision.FP32, Precision.FP8_CURRENT, Precision.MXFP8)
-"""The precisions that there are."""
+"""The precisions that torchtitan trains in."""
 
 TABLES: dict[str, Callable[[Experiment], Settings]] = {
     "model": _model,
@@ -205,4 +205,4 @@ TABLES: dict[str, Callable[[Experiment], Settings]] = {
     "activation_checkpoint": _checkpointing,
     FLOAT8: _float8,
 }
-"""The tables of the file, and what each says."""
+"""The tables of the file."""

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bfpp.jobs import require_layers, transformer_source
 from bfpp.run_options import PRECISIONS
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.model import Transformer
+from bfpp.trained_model import require_layers, transformer_source
 
 if TYPE_CHECKING:
     from bfpp.executor.events import Message
@@ -81,13 +81,13 @@ def train(
         **settings,
     )
 
-    def tell(message: Message) -> None:
+    def listen(message: Message) -> None:
         if on_step and message["event"] == "step":
             on_step(message)
         if on_message:
             on_message(message)
 
-    outcome = launch(in_each_process, job, job.processes, on_message=tell)
+    outcome = launch(in_each_process, job, job.processes, on_message=listen)
     if outcome is None:
         raise InvalidConfiguration("backend", "under torchrun, use bfpp run")
     return outcome

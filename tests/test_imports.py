@@ -38,7 +38,7 @@ ALLOWED_WITHIN = {
     "sim/synthesis/exact": {"ortools"},
     "sim/fit": {"scipy"},
     "executor/calibration/fitting": {"scipy"},
-    "bfpp/found": {"pyarrow"},
+    "bfpp/search_results": {"pyarrow"},
     "bfpp/commands/completion": {"shtab"},
 }
 LAYERS = tuple(folder for folder in ALLOWED if folder != FRONT_DOOR)

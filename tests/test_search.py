@@ -11,8 +11,8 @@ import pytest
 
 from bfpp.command_line import main
 from bfpp.experiment_file import read_experiment
-from bfpp.found import Journal
 from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
+from bfpp.search_results import Journal
 from bfpp.sim import evaluation, pruning
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.evaluation import evaluate

@@ -43,7 +43,7 @@ CLUSTERS = Presets[Cluster](
     record=_record,
     text=partial(file_text, "cluster"),
 )
-"""The table tells the GPUs of an NVLink domain, and of each what it has and can do."""
+"""The columns: GPUs of an NVLink domain, and the numbers of each GPU."""
 
 add_arguments = CLUSTERS.add_arguments
 run = CLUSTERS.run

@@ -1,9 +1,10 @@
-"""`bfpp completion`: what a shell needs to complete commands, options and names of presets."""
+"""`bfpp completion`: a shell script that completes commands, options and names of presets."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 
 from bfpp.schedules import registered_schedules
 from bfpp.schedules.registry import ALIASES
@@ -24,28 +25,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the shell's script: it asks bfpp for nothing, and so is as fast as the shell."""
+    """Print the shell's script, which never calls bfpp, and so is as fast as the shell."""
     import shtab
 
     from bfpp.command_line import all_commands
-
-    parser, commands = all_commands()
-    for command in commands:
-        for action in command._actions:
-            _complete(action)
-    sys.stdout.write(shtab.complete(parser, options.shell) + "\n")
-    return 0
-
-
-def _complete(action: argparse.Action) -> None:
-    """Names that an option takes, or files, where its metavar says so."""
-    import shtab
 
     known = {
         "schedule": [*registered_schedules(), *ALIASES],
         "model": preset_names("model"),
         "cluster": preset_names("cluster"),
     }
+    parser, commands = all_commands()
+    for command in commands:
+        for action in command._actions:
+            _complete(action, known)
+    sys.stdout.write(shtab.complete(parser, options.shell) + "\n")
+    return 0
+
+
+def _complete(action: argparse.Action, known: Mapping[str, Sequence[str]]) -> None:
+    """Complete an option with the names known for it, or files where its metavar says so."""
+    import shtab
+
     metavar = action.metavar if isinstance(action.metavar, str) else ""
     if action.dest in known and not action.choices:
         action.choices = known[action.dest]

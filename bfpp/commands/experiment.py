@@ -6,9 +6,9 @@ import argparse
 import sys
 
 from bfpp import options as shared
-from bfpp.elsewhere import FRAMEWORKS, elsewhere
 from bfpp.experiment_file import comments_for_others, experiment_text
 from bfpp.formats import EXPERIMENT
+from bfpp.frameworks import FRAMEWORKS, framework_config
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["bfpp", *FRAMEWORKS],
         default="bfpp",
         help="print an experiment file, the command of Megatron-LM, or the settings of torchtitan, "
-        "with what these cannot say (default: bfpp)",
+        "with what these cannot express (default: bfpp)",
     )
     add_output(parser, "--out", [EXPERIMENT], "write it to a file, which takes SCHEDULE's place")
     add_force_argument(parser)
@@ -36,13 +36,11 @@ def run(options: argparse.Namespace) -> int:
     text = experiment_text(experiment)
     if experiment.physical:
         text += comments_for_others(experiment)
-    there = None if options.format == "bfpp" else elsewhere(experiment, options.format)
-    if options.json and there:
-        print_json({**experiment.record, options.format: there._asdict()})
-    elif options.json:
-        print_json(experiment.record)
+    config = None if options.format == "bfpp" else framework_config(experiment, options.format)
+    if options.json:
+        print_json(experiment.record | ({options.format: config._asdict()} if config else {}))
     else:
-        sys.stdout.write(str(there) if there else text)
+        sys.stdout.write(str(config) if config else text)
     if options.out:
         with options.out.written() as path:
             path.write_text(text, encoding="utf-8")

@@ -48,13 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar='"OPTIONS"',
         help='what if these options were given too, such as "--loops 8" or "gpipe --loops 1"; '
-        "beside a saved timeline, another one",
+        "with a saved timeline, another one",
     )
     shared.add_json_argument(parser)
 
 
 Cases = dict[str, tuple[Explanation, Explanation]]
-"""What is compared, and with what."""
+"""The two sides of each comparison, by the option that asks for it."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,12 +62,14 @@ def run(options: argparse.Namespace) -> int:
     is_saved = is_timeline_file(options.schedule)
     base, cases, assumed = _saved(options) if is_saved else _predicted(options)
     if options.json:
-        told = [{"case": text, **one.difference(other)} for text, (one, other) in cases.items()]
-        print_json(with_assumptions({**base.record(), "what_if": told}, assumed))
+        differences = [
+            {"case": text, **before.difference(after)} for text, (before, after) in cases.items()
+        ]
+        print_json(with_assumptions({**base.record(), "what_if": differences}, assumed))
     else:
         _print(base)
-        for text, (one, other) in cases.items():
-            _print_difference(text, one, other)
+        for text, (before, after) in cases.items():
+            _print_difference(text, before, after)
     return 0
 
 
@@ -94,7 +96,7 @@ def _predicted(options: argparse.Namespace) -> tuple[Explanation, Cases, list[st
 
 
 def _saved(options: argparse.Namespace) -> tuple[Explanation, Cases, list[str]]:
-    """The timeline, and its replays with other costs, beside the one with its own."""
+    """The timeline, and its comparisons: replays with changed costs, or other timelines."""
     if given := shared.given(options):
         raise InvalidConfiguration(min(given), "a saved timeline is as it ran; --set changes it")
     saved = Saved(load(Path(options.schedule), "SCHEDULE"))
@@ -189,10 +191,10 @@ def _print(explained: Explanation) -> None:
 
 
 def _print_paces(explained: Explanation) -> None:
-    """Who is slow, the slowest first."""
+    """Stragglers, the slowest rank first."""
     slowest = sorted(explained.paces, key=lambda pace: -pace.excess)[:RANKS_SHOWN]
     print_table(
-        "Who is slow: passes beside the median rank's, and what the step would gain",
+        "Stragglers: passes compared with the median rank's, and what the step would gain",
         ("rank", "passes take", "step would be"),
         [
             (

@@ -77,7 +77,7 @@ MODELS = Presets[Transformer](
     record=_record,
     text=_text,
 )
-"""The table tells parameters, widths, heads, sequence, vocabulary and output layer."""
+"""The columns: parameters, widths, heads, sequence, vocabulary and output layer."""
 
 add_arguments = MODELS.add_arguments
 run = MODELS.run

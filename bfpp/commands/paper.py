@@ -1,4 +1,4 @@
-"""`bfpp paper`: the paper's figures and tables, beside ours."""
+"""`bfpp paper`: the paper's figures and tables, next to ours."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ from bfpp.run_options import (
     add_device_arguments,
     add_model_arguments,
     add_process_arguments,
-    add_training_arguments,
 )
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.profile import load_profile
 from bfpp.traces.time_axis import in_words
 from bfpp.traces.timeline_file import save_timeline
+from bfpp.training_options import add_training_arguments
 
 if TYPE_CHECKING:
     from bfpp.executor.job import Job

@@ -13,19 +13,17 @@ from rich.progress import BarColumn, Progress, TextColumn
 from bfpp import options as shared
 from bfpp.experiment_file import is_experiment_file, read_experiment
 from bfpp.formats import ORDERS
+from bfpp.numbers_given import GIGABYTES, amount
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.torch_format import write_orders
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.numbers import real
 from bfpp.sim.synthesis.memory import FIELD
 from bfpp.sim.synthesis.placements import PLACEMENTS
 from bfpp.sim.synthesis.problem import TOLERANCE
 from bfpp.sim.synthesis.synthesis import Synthesis, synthesize
 from bfpp.traces.time_axis import in_words
-
-GIGABYTES = ("GB", "GiB")
 
 NOT_SAID = {"schedule", "pp", "microbatches", "loops"}
 """What the orders say themselves."""
@@ -73,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Search, tell how good the order is, and write it."""
+    """Search, report how good the order is, and write it."""
     experiment = _experiment(options)
     counted, gigabytes = _limits(options.memory_limit)
     console = Console(stderr=True)
@@ -107,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _experiment(options: argparse.Namespace) -> Experiment:
-    """What is given; its schedule is of no account."""
+    """The given experiment, whose schedule does not matter."""
     if options.experiment:
         if not is_experiment_file(options.experiment):
             raise InvalidConfiguration("experiment", "must be an experiment file (*.toml)")
@@ -123,7 +121,7 @@ def _limits(text: str | None) -> tuple[list[float] | None, list[float] | None]:
         return None, None
     limits = [limit.strip() for limit in text.split(",")]
     in_gigabytes = {limit.endswith(GIGABYTES) for limit in limits}
-    numbers = [real(limit.removesuffix("GB").removesuffix("GiB").strip()) for limit in limits]
+    numbers = [amount(limit) for limit in limits]
     for limit, number in zip(limits, numbers, strict=True):
         if not number > 0:
             raise InvalidConfiguration(FIELD, f"{limit!r} is no number above 0, nor one of GB")

@@ -10,19 +10,19 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bfpp import options as shared
-from bfpp.deciding import cost, print_decision, record_of
 from bfpp.errors import blaming
 from bfpp.experiment_file import experiment_text
-from bfpp.fixing import parse_fixed
 from bfpp.formats import EXPERIMENT, HTML, JOURNAL
-from bfpp.found import WRITERS, Journal, require_package, write_table
-from bfpp.found_page import TIMELINES, write_found_page
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.predictions import shortage
 from bfpp.results import print_json, print_table
 from bfpp.schedules import Communication, Configuration, InvalidInput
 from bfpp.schedules.communication import FULLY_SHARDED
+from bfpp.search_fixed import parse_fixed
+from bfpp.search_page import TIMELINES, write_found_page
+from bfpp.search_results import WRITERS, Journal, require_package, write_table
+from bfpp.search_summary import cost, print_decision, record_of
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from bfpp.sim.decision import decision, without_duplicates
 from bfpp.sim.evaluation import evaluation_of
@@ -46,8 +46,8 @@ class Tried(NamedTuple):
 
     def __str__(self) -> str:
         simulated = self.all - self.excluded.total()
-        told = f"{simulated:,} simulated of " if self.excluded else ""
-        return f"{told}{self.all:,} configurations fit ({self.seconds:.1f} s)"
+        share = f"{simulated:,} simulated of " if self.excluded else ""
+        return f"{share}{self.all:,} configurations fit ({self.seconds:.1f} s)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -142,19 +142,21 @@ def _report(
     front = {outcome.configuration for outcome in pareto(ranked(outcomes))}
     once = without_duplicates(best_first)
     decided = decision(evaluation_of(problem), once)
+    merged = len(best_first) - len(once)
     if options.json:
-        rows = [
-            {
-                **each.record,
-                "pareto": each.configuration in front,
-                **cost(each, options.price),
-            }
-            for each in best_first
-        ]
-        missed = {"nearest": nearest(outcomes).record} if outcomes and not rows else {}
-        counts = {"tried": tried.all, "simulated": len(outcomes), "excluded": tried.excluded}
-        counts["merged"] = len(best_first) - len(once)
-        record = {"configurations": rows, **counts, "seconds": tried.seconds, **missed}
+        record = {
+            "configurations": [
+                {**each.record, "pareto": each.configuration in front, **cost(each, options.price)}
+                for each in best_first
+            ],
+            "tried": tried.all,
+            "simulated": len(outcomes),
+            "excluded": tried.excluded,
+            "merged": merged,
+            "seconds": tried.seconds,
+        }
+        if outcomes and not best_first:
+            record["nearest"] = nearest(outcomes).record
         if decided:
             record["decision"] = record_of(decided)
         print_json(with_assumptions(record, assumed))
@@ -164,7 +166,7 @@ def _report(
             left_out = {
                 **tried.excluded,
                 f"{TOO_LARGE}, once simulated": len(outcomes) - len(best_first),
-                "is another by another name": len(best_first) - len(once),
+                "is another by another name": merged,
             }
             best = _experiment(decided.winner, problem, options)
             print_decision(decided, left_out, best, cost(decided.winner, options.price))

@@ -30,7 +30,7 @@ TITLES = {
 def draw_charts(
     charts: Sequence[Chart], directory: Path, name: str, sentence: str, columns: int | None = None
 ) -> Made:
-    """Write the charts, in rows of so many, and their points as JSON."""
+    """Write the charts, in rows of `columns`, and their points as JSON."""
     path = directory / f"{name}.svg"
     path.write_text(svg_charts(charts, columns), encoding="utf-8")
     points: dict[str, Any] = {

@@ -241,9 +241,9 @@ def _table(cases: Sequence[Case]) -> PaperTable:
         [
             f"{case.scenario.title}, {case.network}",
             f"{case.batch:g}",
-            *_told(case.ours),
+            *_cells(case.ours),
             case.rival,
-            *_told(case.other),
+            *_cells(case.other),
             f"{case.lead.share:+.1%} ({case.lead.low:+.1%} to {case.lead.high:+.1%})",
         ]
         for case in cases
@@ -256,7 +256,7 @@ def _table(cases: Sequence[Case]) -> PaperTable:
     return PaperTable("Breadth-first against the fastest other method", columns, rows, notes)
 
 
-def _told(found: Fastest) -> tuple[str, str, str]:
+def _cells(found: Fastest) -> tuple[str, str, str]:
     outcome = found.outcome
     configuration = outcome.configuration
     degrees = configuration.degrees
@@ -279,15 +279,15 @@ def _of_network(network: str, cases: Sequence[Case]) -> str:
     won = [case for case in here if case.lead.share > TIE]
     lost = [case for case in here if case.lead.share < -TIE]
     sure = sum(case.lead.is_sure for case in won)
-    told = f"On {network}, breadth-first is the fastest in {len(won)} of {len(here)} cases"
+    sentence = f"On {network}, breadth-first is the fastest in {len(won)} of {len(here)} cases"
     if won:
         shares = [case.lead.share for case in won]
-        told += f" ({sure} of them surely), by {min(shares):.1%} to {max(shares):.1%}"
-    told += f", as fast as the best in {len(here) - len(won) - len(lost)}"
+        sentence += f" ({sure} of them surely), by {min(shares):.1%} to {max(shares):.1%}"
+    sentence += f", as fast as the best in {len(here) - len(won) - len(lost)}"
     if lost:
         shares = [-case.lead.share for case in lost]
         names = " or ".join(dict.fromkeys(case.rival.lower() for case in lost))
-        told += (
+        sentence += (
             f", and slower than {names} in {len(lost)}, by {min(shares):.1%} to {max(shares):.1%}"
         )
-    return f"{told}."
+    return f"{sentence}."

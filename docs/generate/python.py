@@ -34,7 +34,7 @@ def pages() -> dict[str, str]:
         names = [name for name in bfpp.__all__ if layer_of(name) == layer]
         body = "\n".join(map(_entry, names))
         found[f"{FOLDER}/{page}.md"] = f"# {title}\n\n{about}\n\n{body}"
-        links = ", ".join(f"[`{name}`]({page}.md#{_home(name)})" for name in names)
+        links = ", ".join(f"[`{name}`]({page}.md#bfpp.{name})" for name in names)
         rows.append(f"| [{title}]({page}.md) | {links} |")
     table = "\n".join(rows)
     return {f"{FOLDER}/index.md": f"{_INTRODUCTION}{table}\n", **found}
@@ -58,11 +58,6 @@ def _entry(name: str) -> str:
 def _shown(default: object) -> str:
     """A default as it is written."""
     return str(default) if isinstance(default, StrEnum) else repr(default)
-
-
-def _home(name: str) -> str:
-    """What a name is called on its page."""
-    return f"bfpp.{name}"
 
 
 _INTRODUCTION = """\

@@ -1,4 +1,4 @@
-"""What a search has found, on disk: a journal to resume from, and tables to keep."""
+"""The results of a search on disk: a journal to resume from, and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search found as a page: throughput against memory of all that fit, the best timelines."""
+"""The results of a search as a page: throughput against memory, and the best timelines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMELINES = 3
 """How many of the best are drawn."""
 
 GAINS = 100
-"""Waits of each whose gain is known."""
+"""The longest waits of each timeline, whose gains are computed."""
 
 FILTERS = (
     "schedule", "pp", "tp", "dp", "cp", "ep", "loops", "microbatch_size", "batch", "sharding",

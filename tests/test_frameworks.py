@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from bfpp.elsewhere import FRAMEWORKS, elsewhere
+from bfpp.frameworks import FRAMEWORKS, framework_config
 from bfpp.schedules import InvalidConfiguration, find_schedule
 from bfpp.schedules.cut import given_cut
 from bfpp.schedules.registry import BUILT_IN
@@ -59,19 +59,19 @@ def test_nothing_is_left_out_in_silence(framework):
             continue  # has no costs so far
         usual = DENSE if name == "sequence_parallel" else SPARSE
         beside = usual.changed(**BESIDE.get(name, {}))
-        known = elsewhere(beside, framework)
-        assert elsewhere(beside.changed(**{name: value}), framework) != known, name
+        known = framework_config(beside, framework)
+        assert framework_config(beside.changed(**{name: value}), framework) != known, name
 
 
 @pytest.mark.parametrize("schedule", [each.name for each in BUILT_IN])
 def test_every_schedule_is_run_or_said_to_be_missing(schedule):
     experiment = DENSE.changed(schedule=schedule)
     here = experiment.configuration
-    flags = elsewhere(experiment, "megatron")
+    flags = framework_config(experiment, "megatron")
     assert any(f"schedule {schedule}" in each for each in flags.missing) or schedule in (
         "1f1b", "depth-first", "breadth-first",
     )  # fmt: skip
-    there = elsewhere(experiment, "torchtitan")
+    there = framework_config(experiment, "torchtitan")
     parallelism = tomllib.loads(there.text)["parallelism"]
     named = any(f"schedule {schedule}" in each for each in there.missing)
     by_file = "pipeline_parallel_schedule_csv" in parallelism
@@ -102,14 +102,14 @@ def test_interleaved_1f1b_is_named_where_pytorch_runs_our_order(pipelining):  # 
             with suppress(ValueError):  # its rounds are to be of equal length
                 theirs = looped(pipelining, "Interleaved1F1B", 3, microbatches, 2)
             ours = words("depth-first", layout, sequence=sequence)
-            there = elsewhere(experiment, "torchtitan")
+            there = framework_config(experiment, "torchtitan")
             assert ("pipeline_parallel_schedule_csv" not in there.text) == (theirs == ours)
 
 
 def flags_of(experiment):
     found: dict[str, list[str]] = {}
     name = ""
-    for word in shlex.split(elsewhere(experiment, "megatron").text.replace("\\\n", "")):
+    for word in shlex.split(framework_config(experiment, "megatron").text.replace("\\\n", "")):
         if word.startswith("--"):
             name, _, value = word.partition("=")
             found[name] = [value] if value else []
@@ -139,7 +139,7 @@ def test_megatron_divides_and_cuts_alike():
 def test_torchtitan_takes_the_same_batch():
     for values in ({}, {"pp": 1, "dp": 4}, {"microbatch_size": 2}):
         experiment = DENSE.changed(**values)
-        tables = tomllib.loads(elsewhere(experiment, "torchtitan").text)
+        tables = tomllib.loads(framework_config(experiment, "torchtitan").text)
         training, parallelism = tables["training"], tables["parallelism"]
         assert training["global_batch_size"] == experiment.configuration.batch
         of_pipeline = parallelism.get("pipeline_parallel_microbatch_size")

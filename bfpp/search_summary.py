@@ -1,4 +1,4 @@
-"""What a search comes to, in words: the winner, why it wins, what was left out, what to do next."""
+"""The summary of a search: the winner, why it wins, what was left out, what to do next."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bfpp.sim.outcomes import Outcome
 from bfpp.traces.time_axis import in_words
 
 SHOWN = 0.001
-"""Share of a step below which a part of a difference is not told."""
+"""Parts of a difference smaller than this share of the step are not shown."""
 
 TOKENS = 1e6
-"""Costs are told for so many tokens."""
+"""Costs are given for this number of tokens."""
 
 
 def cost(outcome: Outcome, price: float | None) -> dict[str, float]:
-    """GPU-hours for a million tokens and, at a price of one, their price."""
+    """GPU-hours for a million tokens and, where an hour has a price, what they cost."""
     hours = TOKENS / outcome.tokens_per_second_per_gpu / 3600
     priced = {} if price is None else {"price_per_million_tokens": hours * price}
     return {"gpu_hours_per_million_tokens": hours, **priced}
@@ -51,10 +51,10 @@ def record_of(decision: Decision) -> dict[str, Any]:
 def print_decision(
     decision: Decision, left_out: Mapping[str, int], experiment: Experiment, costs: dict[str, float]
 ) -> None:
-    """All of it on standard output."""
+    """Print the summary on standard output."""
     lines = [*_winner(decision, costs), *map(_against, decision.rivals), ""]
-    if told := [f"{why} ({count:,})" for why, count in left_out.items() if count]:
-        lines += [f"Left out: {'; '.join(told)}.", ""]
+    if reasons := [f"{why} ({count:,})" for why, count in left_out.items() if count]:
+        lines += [f"Left out: {'; '.join(reasons)}.", ""]
     lines += ["Next:", *(f"  bfpp {command}" for command in next_commands(experiment))]
     output().print(Text("\n".join(lines)), soft_wrap=True)
 
@@ -83,19 +83,19 @@ def _against(rival: Rival) -> str:
     """Why the winner is better than another kind, the largest differences first."""
     whole = sum(rival.longer.values())
     parts = sorted(rival.longer.items(), key=lambda part: -abs(part[1]))
-    told = ", ".join(
+    differences = ", ".join(
         f"{name} {'+' if seconds > 0 else '-'}{in_words(abs(seconds))}"
         for name, seconds in parts
         if abs(seconds) > SHOWN * rival.outcome.step_time
     )
     slower = f"{abs(rival.share):.1%} {'slower' if rival.share >= 0 else 'faster'}"
     tie = (
-        f"; a tie, since predictions tell differences of more than {rival.margin:.0%}"
+        f"; a tie: predictions only resolve differences of more than {rival.margin:.0%}"
         if rival.ties
         else ""
     )
-    difference = f"{'+' if whole > 0 else '-'}{in_words(abs(whole))} a step"
-    return f"Against {_named(rival.outcome)}: {slower} ({difference}: {told}){tie}."
+    in_all = f"{'+' if whole > 0 else '-'}{in_words(abs(whole))} a step"
+    return f"Against {_named(rival.outcome)}: {slower} ({in_all}: {differences}){tie}."
 
 
 def next_commands(experiment: Experiment) -> list[str]:

@@ -1,4 +1,4 @@
-"""An experiment as other frameworks take it, and what of it has no counterpart there."""
+"""An experiment as configuration for other frameworks, and what they cannot express of it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ SAID = frozenset(
         *of_group(PARALLELISM), *of_group(BATCH), *of_group(STAGES),
         "sharding", "clipping", "model", "layers", "seq_length", "prediction", "cut", "balance",
         "precision", "recompute", "attention", "sequence_parallel",
-        # What is, and is not chosen.
+        # Given by the hardware and the software, not chosen.
         "cluster", "implementation", "constants", "expert_imbalance",
     }
 )  # fmt: skip
-"""Values of an experiment that every framework says, or says that it has not."""
+"""Values of an experiment that every framework sets, or reports as missing."""
 
 
-class Elsewhere(NamedTuple):
-    """What to give to a framework, in its own words, and what these do not say, a sentence each."""
+class FrameworkConfig(NamedTuple):
+    """A framework's command or settings, and a sentence for each thing that they cannot express."""
 
     text: str
     missing: tuple[str, ...]
 
     def __str__(self) -> str:
-        """The text below comments that tell what is missing."""
+        """The text, below comments that list what is missing."""
         return "".join(f"# not there: {each}\n" for each in self.missing) + self.text
 
 
@@ -37,33 +37,33 @@ def loops_around(layout: Layout) -> bool:
 
 
 def unsaid(experiment: Experiment, said: Collection[str]) -> Iterator[str]:
-    """Values that are not the defaults, besides those which a framework says."""
+    """Values other than the defaults that neither every framework nor this one sets."""
     for name, default in DEFAULTS.items():
         value = getattr(experiment, name)
         if name not in SAID and name not in said and value != default:
             yield f"{name} = {value}"
 
 
-def elsewhere(experiment: Experiment, framework: str) -> Elsewhere:
+def framework_config(experiment: Experiment, framework: str) -> FrameworkConfig:
     """The experiment for one of `FRAMEWORKS`; raises `InvalidConfiguration` without a model."""
     experiment.require_physical()
     return FRAMEWORKS[framework](experiment)
 
 
-def _megatron(experiment: Experiment) -> Elsewhere:
+def _megatron(experiment: Experiment) -> FrameworkConfig:
     from bfpp.megatron import command
 
     return command(experiment)
 
 
-def _torchtitan(experiment: Experiment) -> Elsewhere:
+def _torchtitan(experiment: Experiment) -> FrameworkConfig:
     from bfpp.torchtitan import settings
 
     return settings(experiment)
 
 
-FRAMEWORKS: dict[str, Callable[[Experiment], Elsewhere]] = {
+FRAMEWORKS: dict[str, Callable[[Experiment], FrameworkConfig]] = {
     "megatron": _megatron,
     "torchtitan": _torchtitan,
 }
-"""Who takes experiments, by name; each is loaded when it is asked for."""
+"""By name; each module is imported when it is first needed."""

@@ -1,7 +1,7 @@
-"""`--fix NAME=VALUE`: what a search is to keep, of anything that can be said of an experiment.
+"""`--fix NAME=VALUE`: values of an experiment that a search keeps fixed.
 
-What a search goes through anyhow takes several values, with commas or by another `--fix` of the
-same name (a list of modules or of layers has commas of its own). Other values take one.
+What is searched takes several values, separated by commas or by another `--fix` of the same name
+(a list of modules or of layers has commas of its own). Anything else takes one value.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ ALL = "all"
 SCHEDULE = "schedule"
 
 RANGES = ("cp", "ep", "dp_replicate", "precision", "recompute", "cut", *FULLY_SHARDED)
-"""What a search goes through where it is told to."""
+"""What is searched on request only."""
 
 WITH_COMMAS = ("recompute", "cut")
+"""Values that have commas of their own."""
 
 OF_MODEL = ("layers", "prediction")
-"""Values that make another model."""
+"""Values that change the model."""
 
 WITH_OPTIONS = ("model", "seq_length", "cluster", "implementation", "constants")
+"""Values that have an option of their own."""
 
 PER_CONFIGURATION = ("balance", *of_group(ABSTRACT), *of_group(MEASURED))
-"""What cannot be the same for all."""
+"""Values that cannot be the same for all configurations."""
 
 
 class Fixed(NamedTuple):
-    """What is kept: values of ranges and of dimensions, of the model, and of all else."""
+    """Fixed values: of ranges, of dimensions, of the model, and all others."""
 
     ranges: dict[str, tuple[Any, ...]]
     only: dict[str, tuple[Any, ...]]
@@ -46,7 +48,7 @@ class Fixed(NamedTuple):
 
 
 def parse_fixed(texts: Iterable[str]) -> Fixed:
-    """What the texts NAME=VALUE say; raises `InvalidConfiguration` for what cannot be kept."""
+    """The texts NAME=VALUE, parsed; raises `InvalidConfiguration` for what cannot be fixed."""
     given: dict[str, list[str]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
