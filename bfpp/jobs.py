@@ -53,6 +53,7 @@ FAILED = 1
 
 def about(job: Job) -> dict[str, str | int]:
     """Where and how something was measured."""
+    is_full = job.activations is Activations.RECOMPUTE
     return {
         "machine": platform.node(),
         "system": platform.platform(),
@@ -61,8 +62,7 @@ def about(job: Job) -> dict[str, str | int]:
         "ranks": job.layout.pp,
         "replicas": job.dp,
         "precision": str(job.precision),
-        "activations": str(job.activations),
-        "recompute": str(job.recomputation),
+        "recompute": str(FULL_RECOMPUTATION if is_full else job.recomputation),
     }
 
 
