@@ -100,7 +100,7 @@ def curves() -> Results:
                     f"mean of the last {LAST}": f"{last:.4f}",
                     "largest difference from the plain loop": f"{apart:.1e}",
                     "from float32's last losses": f"{last - exact:+.4f}",
-                    "steps left out": sum(bool(report.skipped) for report in reports),
+                    "skipped steps": sum(bool(report.skipped) for report in reports),
                     "seconds a step": f"{taken / steps:.2f}",
                     "met": "yes" if apart < PLAIN and abs(last - exact) < OTHER else "NO",
                 }
@@ -149,7 +149,7 @@ def gradients(counts: Sequence[int] = (16, MANY)) -> Results:
         error = float((gradient(model, Precision.BFLOAT16, count) - exact).norm() / exact.norm())
         rows.append({"micro-batches": count, "error": f"{100 * error:.2f} %"})
     return Results(
-        "The gradient in BF16, beside FP64, as a share of its norm",
+        "The gradient in BF16: its error against FP64, as a share of its norm",
         f"below {100 * GRADIENT} % at {MANY} micro-batches",
         rows,
         ["The 1 M model, one sequence a micro-batch; its first weights rounded to BF16."],

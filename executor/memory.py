@@ -96,7 +96,7 @@ class Memory:
     def weights_of(self, task: Task) -> list[tuple[Tensor, StageState]]:
         """The parts of a buffer that a gather fills, and the states that have their shares."""
         stage = self.stages[task.unit]
-        return [*stage.states(self.weights[task.weight_buffer][: stage.size])]
+        return [*stage.parts(self.weights[task.weight_buffer])]
 
     def gradients_of(self, task: Task) -> Tensor:
         """The buffer that a reduction empties, as large as its stage."""
@@ -170,7 +170,7 @@ class Memory:
         """Take the weights of the state, `frozen` ones too, where no gather brings them."""
         for number, stage in self.stages.items():
             for buffer in stage.buffers.values() if number not in self.gathers else ():
-                for part, state in stage.states(buffer):
+                for part, state in stage.parts(buffer):
                     if frozen or state is stage.state:
                         state.write(part)
 

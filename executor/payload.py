@@ -2,13 +2,13 @@
 
 A layer may take and return a tensor, or tensors in tuples, lists, dictionaries and whatever
 else torch's pytrees know: hidden states with masks, positions, or a second stream. Its form is
-found once, by running the layers on shapes alone, so that no message has to tell it. What is
-not a tensor (None, a number, a text) is part of the form, and the same in every pass.
+found once, by running the layers on shapes alone, so that messages need no header. What is
+not a tensor (None, a number, a string) is part of the form, and the same in every pass.
 
 Rules:
 
 - All tensors of a payload travel together, as one message: the tensor itself, if it is one of
-  floating-point numbers, else the bytes of all, side by side.
+  floating-point numbers, else the bytes of all, concatenated.
 - Gradients come back for those tensors alone that autograd has one for: neither whole numbers
   have one, nor what no parameter was used for, as below a frozen layer.
 - A task has a message even if nothing is in it: one byte.
@@ -95,8 +95,8 @@ class Message:
 class Form:
     """A payload but for its numbers.
 
-    `leaves` has the `Shape` of each tensor, and the rest as it is; `has_gradient` tells of
-    each tensor whether one comes back for it.
+    `leaves` has the `Shape` of each tensor, and the rest as it is; `has_gradient` says of
+    each tensor whether a gradient comes back for it.
     """
 
     tree: pytree.TreeSpec
@@ -112,7 +112,7 @@ class Form:
                 raise InvalidConfiguration(
                     "model",
                     f"{what} {type(leaf).__name__}: only tensors can be handed on, alone or in "
-                    "tuples, lists and dictionaries, beside numbers, texts and None",
+                    "tuples, lists and dictionaries, with numbers, strings and None",
                 )
         return Form(
             tree,

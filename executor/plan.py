@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import nn
@@ -28,6 +28,9 @@ DTYPES = {
     Precision.BFLOAT16: torch.bfloat16,
     Precision.FLOAT16: torch.float16,
 }
+
+REMEMBERED = 8
+"""More steps than are under way or loaded ahead at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +67,23 @@ class Plan(Training):
         return {str(self.traced.inputs): self.traced}
 
     def traced_at(self, step: int) -> Traced:
-        """What is traced with a step's batch; its first micro-batch tells, if steps vary."""
+        """What is traced with a step's batch: with its first micro-batch, if steps vary."""
         if not self.model.varies:
             return self.traced
+        with GENERATOR:  # ranks in one process ask at the same time
+            return self._varying(step)
+
+    @cached_property
+    def _varying(self) -> Callable[[int], Traced]:
+        """The same, remembered for the last steps: each of their micro-batches asks for it."""
+        return lru_cache(REMEMBERED)(self._traced_with)
+
+    def _traced_with(self, step: int) -> Traced:
+        """What is traced with the first micro-batch of a step."""
         inputs, _ = samples_of(self.model, step, self.samples(0, 0))
         form = str(Form.of(inputs, "a batch has a"))
-        with GENERATOR:
-            if form not in self._traced:
-                self._traced[form] = self._trace(step)
+        if form not in self._traced:
+            self._traced[form] = self._trace(step)
         return self._traced[form]
 
     def check(self) -> None:
@@ -199,17 +211,14 @@ class Plan(Training):
         """The number of one replica's micro-batch among those of all replicas."""
         return replica * self.graph.layout.microbatches + microbatch
 
-    def batch(
-        self, step: int, replica: int, microbatch: int, form: Form | None = None
-    ) -> tuple[Tree, Tree]:
+    def batch(self, step: int, replica: int, microbatch: int) -> tuple[Tree, Tree]:
         """Inputs and targets of one replica's micro-batch.
 
         Raises `InvalidConfiguration` for inputs of another form than the step's first ones have.
         """
         samples = self.samples(replica, microbatch)
         inputs, targets = samples_of(self.model, step, samples)
-        first = form or self.traced_at(step).inputs
-        first.require(inputs, f"batch({step}, {samples}) returns inputs of")
+        self.traced_at(step).inputs.require(inputs, f"batch({step}, {samples}) returns inputs of")
         return inputs, targets
 
     def drawing(self, step: int, number: int, layer: int) -> AbstractContextManager[None]:

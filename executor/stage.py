@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 from bfpp.executor.flat import (
-    Flat,
     StageState,
     flatten,
     frozen_of,
@@ -58,30 +57,38 @@ class Stage:
         self.flat, values = flatten(trained, plan.shares, device, wide - frozen, decay)
         recompute(self.layers, counted_layers(plan.model), plan.recomputation)
         self.state = StageState(self.flat, share, values, plan.state_dtype)
-        self.gradient_pieces = self.state.pieces(self.state.gradients)
-        self.values: list[tuple[Flat, Tensor]] | None = [(self.flat, values)]
+        self.values: list[Tensor] | None = [values]
         self.frozen: StageState | None = None
         if frozen:
             flat, values = flatten(fixed, plan.shares, device, wide & frozen)
             self.frozen = StageState(flat, share, values, plan.state_dtype, is_trained=False)
-            self.values.append((flat, values))
+            self.values.append(values)
+        self.gradient_pieces = self.state.pieces(self.state.gradients)
         self.buffers: Mapping[int, Tensor] = {}
         self.leaves: dict[int, dict[str, nn.Parameter]] = {}
-        self.fixed: dict[int, dict[str, nn.Parameter]] = {}
         self.gradients: dict[int, dict[str, Tensor]] = {}
         self.reads, self.adds_to = NONE, NONE
         self.has_own_leaves = False
 
     @property
-    def size(self) -> int:
-        """Elements of a buffer of all its weights: those that are trained, then the frozen ones."""
-        return self.flat.size + (self.frozen.flat.size if self.frozen else 0)
+    def states(self) -> list[StageState]:
+        """That of the weights that are trained; then that of the frozen ones, if there are any."""
+        return [self.state] if self.frozen is None else [self.state, self.frozen]
 
-    def states(self, buffer: Tensor) -> Iterator[tuple[Tensor, StageState]]:
-        """The parts of a buffer of weights, and the state that each is gathered from."""
-        yield buffer[: self.flat.size], self.state
-        if self.frozen is not None:
-            yield buffer[self.flat.size :], self.frozen
+    @property
+    def size(self) -> int:
+        """Elements of all its weights in a buffer."""
+        return sum(state.flat.size for state in self.states)
+
+    def parts(self, buffer: Tensor) -> Iterator[tuple[Tensor, StageState]]:
+        """The parts of a buffer of weights, and the state that each is gathered from.
+
+        The buffer may be larger, for another stage that takes turns in it.
+        """
+        first = 0
+        for state in self.states:
+            yield buffer[first : first + state.flat.size], state
+            first += state.flat.size
 
     def attach(self, weights: Mapping[int, Tensor], gradients: Mapping[int, Tensor]) -> None:
         """Give it the buffers that its weights and its gradients may be in.
@@ -91,40 +98,36 @@ class Stage:
         """
         assert self.values is not None  # noqa: S101
         for buffer in weights.values():
-            for (flat, values), (part, _) in zip(self.values, self.states(buffer), strict=True):
-                flat.put(values, part)
+            for values, (part, state) in zip(self.values, self.parts(buffer), strict=True):
+                state.flat.put(values, part)
         self.values = None
         self.buffers = weights
         self.leaves = {
-            number: {name: nn.Parameter(view) for name, view in self.flat.views(buffer).items()}
-            for number, buffer in weights.items()
-        }
-        self.fixed = {
             number: {
-                name: nn.Parameter(view, requires_grad=False)
-                for name, view in self.frozen.flat.views(buffer[self.flat.size :]).items()
+                name: nn.Parameter(view, requires_grad=state is self.state)
+                for part, state in self.parts(buffer)
+                for name, view in state.flat.views(part).items()
             }
             for number, buffer in weights.items()
-            if self.frozen is not None
         }
         self.gradients = {number: self.flat.views(buffer) for number, buffer in gradients.items()}
         if self.plan.gradient_dtype is not self.plan.dtype:
             for leaves in self.leaves.values():
-                for name, leaf in leaves.items():
-                    leaf.register_post_accumulate_grad_hook(partial(self._add, name))
+                for name in self.flat.shapes:
+                    leaves[name].register_post_accumulate_grad_hook(partial(self._add, name))
         self.read(next(iter(weights)))
 
     def settle(self) -> None:
         """Keep frozen weights in the one buffer that they are read from, if no gather fills it."""
         for buffer in self.buffers.values():
-            for part, state in self.states(buffer):
+            for part, state in self.parts(buffer):
                 if state is self.frozen and state.weights.dtype is part.dtype:
                     state.weights.data = part
 
     def read(self, buffer: int) -> None:
         """Compute with the weights in this buffer from now on."""
         if buffer != self.reads:
-            for name, leaf in (self.leaves[buffer] | self.fixed.get(buffer, {})).items():
+            for name, leaf in self.leaves[buffer].items():
                 for module, key in self.places[name]:
                     module._parameters[key] = leaf  # setattr takes ten times as long
             self.reads = buffer
@@ -133,8 +136,8 @@ class Stage:
         """Add gradients to this buffer from now on, whichever buffer the weights were read from."""
         if buffer != self.adds_to and self.plan.gradient_dtype is self.plan.dtype:
             for leaves in self.leaves.values():
-                for name, leaf in leaves.items():
-                    leaf.grad = self.gradients[buffer][name]
+                for name, gradient in self.gradients[buffer].items():
+                    leaves[name].grad = gradient
         self.adds_to = buffer
 
     def _add(self, name: str, leaf: Tensor) -> None:

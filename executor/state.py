@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from bfpp.executor.checkpoint import Pieces
+from bfpp.executor.finite import Piece
+from bfpp.executor.flat import StageState
 from bfpp.executor.stage import Stage
 from bfpp.executor.worker import Worker
 
@@ -29,17 +31,10 @@ def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
     held: Held = defaultdict(list)
     sizes: dict[str, int] = {}
     for worker, stage in _stages(workers):
-        kept = {"": stage.state.pieces(stage.state.weights.detach())}
-        for key, pieces in worker.updates.moments(stage.number):
-            kept[MOMENTS.get(key, f" {key}")] = pieces
-        for suffix, pieces in kept.items():
+        for state, suffix, pieces in _kept(worker, stage):
             for name, offset, piece in pieces:
                 held[name + suffix].append((offset, piece))
-                sizes[name + suffix] = stage.flat.shapes[name].numel()
-        if (frozen := stage.frozen) is not None:
-            for name, offset, piece in frozen.pieces(frozen.weights.detach()):
-                held[name].append((offset, piece))
-                sizes[name] = frozen.flat.shapes[name].numel()
+                sizes[name + suffix] = state.flat.shapes[name].numel()
     for worker in workers:
         for key, counts in worker.updates.counts().items():
             name = COUNTS.get(key, f"{key} of the optimizer")
@@ -51,6 +46,14 @@ def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
 
 def _stages(workers: Sequence[Worker]) -> Iterator[tuple[Worker, Stage]]:
     return ((worker, stage) for worker in workers for stage in worker.stages.values())
+
+
+def _kept(worker: Worker, stage: Stage) -> Iterator[tuple[StageState, str, list[Piece]]]:
+    """Of each state of a stage the weights and the moments, and what follows their names."""
+    for state in stage.states:
+        yield state, "", state.pieces(state.weights.detach())
+    for key, pieces in worker.updates.moments(stage.number):
+        yield stage.state, MOMENTS.get(key, f" {key}"), pieces
 
 
 def _scales(workers: Sequence[Worker]) -> dict[str, Pieces]:
@@ -68,9 +71,10 @@ def weights_of(workers: Sequence[Worker]) -> Part:
     """What these workers hold of every parameter, to be sent."""
     found: Part = {}
     for _, stage in _stages(workers):
-        for name, offset, piece in stage.state.pieces(stage.state.weights.detach()):
-            size = stage.flat.shapes[name].numel()
-            found.setdefault(name, (size, []))[1].append((offset, piece.cpu()))
+        for state in stage.states:
+            for name, offset, piece in state.pieces(state.weights.detach()):
+                size = state.flat.shapes[name].numel()
+                found.setdefault(name, (size, []))[1].append((offset, piece.cpu()))
     return found
 
 

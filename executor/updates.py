@@ -2,8 +2,8 @@
 
 Theory of operation. Each share is one flat buffer; the optimizer gets the parts of it whose
 parameters decay alike, as views. Torch makes what an optimizer keeps in its first step, and
-nobody else can: so where it is asked for before that, to be loaded into, a step is made for
-its sake and taken back. Unless something is loaded, the first step begins from nothing.
+nobody else can: so where its state is needed before that, to load a checkpoint into, a dummy
+step is made and undone. Unless something is loaded, the first step begins from nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Updates:
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.is_made = False
         self.before: dict[Any, Any] | None = None
-        """The state before a step that was made for its sake."""
+        """The state before the dummy step, until that is undone."""
 
     def step(self, number: int, is_bad: Tensor | None) -> None:
         """Update all shares, in this step of the run; unless it is a bad one."""
@@ -93,12 +93,6 @@ class Updates:
                 if value.dim():
                     found.setdefault(key, []).extend(part.state.flat.pieces(value, part.first))
         yield from found.items()
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of what is kept beside the weights."""
-        kept = (value for each in self.optimizer.state.values() for value in each.values())
-        return sum(value.nbytes for value in kept)
 
     def _all(self) -> Iterator[Part]:
         for parts in self.parts.values():

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
+from bfpp.executor.reference import train_plainly
 from bfpp.executor.settings import Activations, Optimization, Precision
-from bfpp.executor.state import pieces_of
+from bfpp.executor.state import pieces_of, weights_of, whole
 from bfpp.schedules import Communication, Layout, Sharding, build_graph
 from tests.small_models import Tanh, mean_square, numbers
 from tests.training_runs import EXACT, compare, same, training
@@ -37,6 +38,12 @@ class Adapted(nn.Module):
 
 def frozen() -> nn.Module:
     return Tanh(WIDTH).requires_grad_(False)
+
+
+def mostly_frozen(width: int, frozen: int) -> nn.Module:
+    """A layer that is trained, behind several that are not."""
+    fixed = [Tanh(width).requires_grad_(False) for _ in range(frozen)]
+    return nn.Sequential(*fixed, Tanh(width))
 
 
 def adapted(layers: int) -> Model:
@@ -78,6 +85,26 @@ def test_frozen_layers_stay_and_the_others_train_as_in_a_plain_loop(
     with training(plan) as other:
         other.load(path)
         assert same(other.values(), after)
+
+
+@pytest.mark.parametrize("sharding", Sharding)
+def test_stages_may_differ_in_how_much_of_them_is_frozen(sharding: Sharding) -> None:
+    width = 8  # a layer's share is more than the least
+    layers = [partial(mostly_frozen, width, frozen) for frozen in (1, 3, 0, 2)]
+    graph = build_graph("breadth-first", Layout(2, 4, 2), Communication(sharding))
+    model = Model(layers, mean_square, partial(numbers, width))
+    plan = Plan(graph, model, dp=2, precision=Precision.FLOAT64)
+    with training(plan) as run:
+        if sharding is Sharding.FULL:  # they take turns in one buffer
+            stages = [stage for each in run.backend.workers for stage in each.stages.values()]
+            assert any(stage.size < len(stage.buffers[stage.reads]) for stage in stages)
+        losses = run.run(range(2))
+        assert compare(plan, losses, pieces_of(run.backend.workers)).worst < EXACT
+        expected = train_plainly(plan, range(2)).parameters
+        weights = whole([weights_of(run.backend.workers)])  # what --verify compares
+        assert weights.keys() == expected.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(weights[name], value.flatten(), rtol=0, atol=EXACT)
 
 
 def test_no_gradient_goes_below_what_is_trained() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -200,6 +201,22 @@ def test_lengths_may_vary_from_step_to_step(schedule: str) -> None:
     assert errors_of(plan_of(graph, model, 2)).worst < EXACT
     with pytest.raises(InvalidConfiguration, match=r"returns inputs of shape \(2, 3, 4\)"):
         errors_of(plan_of(graph, replace(model, varies=False)))
+
+
+def test_the_form_of_a_step_is_looked_for_once() -> None:
+    asked: Counter[tuple[int, range]] = Counter()
+
+    def counted(step: int, samples: range) -> tuple[Tensor, Tensor]:
+        asked[step, samples] += 1
+        return sequences(step, samples)
+
+    model = Model([Tokens, Tokens], mean_square, counted, varies=True)
+    plan = plan_of(build_graph("gpipe", Layout(2, 4)), model, 2)
+    first, *others = (plan.samples(0, microbatch) for microbatch in range(4))
+    run_locally(plan, range(1, 4))
+    for step in range(1, 4):
+        assert {asked[step, each] for each in others} == {2}  # by the first and the last rank
+        assert asked[step, first] <= 2 + 2  # its form, and if that is new, its trace
 
 
 def test_lengths_may_not_vary_within_a_step() -> None:
