@@ -87,9 +87,7 @@ def curves() -> Results:
             last = mean(losses[-LAST:])
             exact = exact or last
             apart = max(abs(a - b) for a, b in zip(losses, plain, strict=True))
-            parameters = sum(
-                stage.flat.size for w in backend.workers for stage in w.stages.values()
-            )
+            parameters = sum(unit.flat.size for w in backend.workers for unit in w.units.values())
             rows.append(
                 {
                     "model": f"{name} ({parameters:,} parameters)",

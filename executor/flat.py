@@ -1,6 +1,6 @@
-"""Flat memory: the parameters of a stage in one contiguous buffer, and its shares.
+"""Flat memory: the parameters of a unit in one contiguous buffer, and its shares.
 
-Each replica keeps, and updates, one share of every stage: all of it without
+Each replica keeps, and updates, one share of every unit: all of it without
 sharding, else one contiguous part. Buffers are padded so that shares are equal
 and begin at round addresses.
 """
@@ -29,7 +29,7 @@ def memory_of(tensor: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Flat:
-    """Where each parameter of a stage lies in a flat buffer."""
+    """Where each parameter of a unit lies in a flat buffer."""
 
     shapes: Mapping[str, torch.Size]
     shares: int
@@ -57,9 +57,9 @@ class Flat:
 
     @property
     def share(self) -> int:
-        """Elements of a share, the padding included; there is some in a stage without parameters.
+        """Elements of a share, the padding included; there is some in a unit without parameters.
 
-        A stage's first gradient tells all replicas of a loss that is not finite.
+        A unit's first gradient tells all replicas of a loss that is not finite.
         """
         total = sum(self.sizes.values())
         return max(1, -(-total // (self.shares * ROUND))) * ROUND
@@ -109,8 +109,8 @@ def _both(places: Tensor) -> Tensor:
     return places.view(torch.float32)
 
 
-class StageState:
-    """A replica's share of a stage: weights and gradients.
+class UnitState:
+    """A replica's share of a unit: weights and gradients.
 
     Frozen weights have a state of their own, with neither gradients nor moments.
     """
@@ -139,7 +139,7 @@ class StageState:
         return [*self.flat.pieces(values, self.own.start)]
 
     def part(self, buffer: Tensor) -> Tensor:
-        """The share's part of a buffer of the whole stage."""
+        """The share's part of a buffer of the whole unit."""
         return buffer[self.own]
 
     def write(self, buffer: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ def parameters_of(layers: Mapping[int, nn.Module]) -> dict[str, list[tuple[nn.Mo
     """For each parameter of some layers, the places that it is used in.
 
     A parameter is named by its layer's number and its name there, so that the
-    name does not depend on the stage. One that is used twice has one name.
+    name does not depend on the unit. One that is used twice has one name.
     """
     places: dict[str, list[tuple[nn.Module, str]]] = {}
     names: dict[int, str] = {}

@@ -1,7 +1,7 @@
-"""What one device keeps of the model: stages, buffers, and the optimizer's state.
+"""What one device keeps of the model: units, buffers, and the optimizer's state.
 
-Weights and gradients lie in the buffers that the task graph numbers: a stage's
-own, or some that stages take turns in. Nothing here asks for the sharding: the
+Weights and gradients lie in the buffers that the task graph numbers: a unit's
+own, or some that units take turns in. Nothing here asks for the sharding: the
 graph's gathers, reductions and buffers say it all.
 """
 
@@ -14,28 +14,28 @@ import torch
 from torch import Tensor
 
 from bfpp.executor.finite import Piece, largest
-from bfpp.executor.flat import StageState, memory_of
+from bfpp.executor.flat import UnitState, memory_of
 from bfpp.executor.plan import Plan
 from bfpp.executor.scaler import Scaler
-from bfpp.executor.stage import Stage
+from bfpp.executor.unit import Unit
 from bfpp.executor.updates import Updates
 from bfpp.schedules import Operation, Task
 from bfpp.schedules.columns import NONE
 
 
 class Memory:
-    """The stages of one pipeline rank of one replica, and all buffers that they use."""
+    """The units of one pipeline rank of one replica, and all buffers that they use."""
 
     def __init__(self, plan: Plan, rank: int, replica: int, device: torch.device) -> None:
         self.plan, self.rank, self.replica = plan, rank, replica
         share = plan.share_of(rank, replica)
         numbers = plan.graph.layout.units_of(rank)
-        self.stages = {number: Stage(plan, number, share, device) for number in numbers}
+        self.units = {number: Unit(plan, number, share, device) for number in numbers}
         self.gathers = self._gathers()
         self.weights = self._buffers("weight_buffer")
         self.gradients = self._buffers("gradient_buffer")
-        for number, stage in self.stages.items():
-            stage.attach(
+        for number, unit in self.units.items():
+            unit.attach(
                 {each: self.weights[each] for each in self._buffers_of(number, "weight_buffer")},
                 {
                     each: self.gradients[each]
@@ -43,8 +43,8 @@ class Memory:
                 },
             )
             if number not in self.gathers:
-                stage.settle()
-        states = {number: stage.state for number, stage in self.stages.items()}
+                unit.settle()
+        states = {number: unit.state for number, unit in self.units.items()}
         self.updates = Updates(plan.optimization, states)
         rule = plan.optimization.loss_scaling
         self.scaler = Scaler(rule, device) if rule else None
@@ -55,36 +55,36 @@ class Memory:
     # Buffers
 
     def _gathers(self) -> Counter[int]:
-        """How often a step gathers each stage."""
+        """How often a step gathers each unit."""
         graph = self.plan.graph
         own = (graph.operation == Operation.GATHER) & graph.takes_part(self.rank)
         return Counter(graph.unit[own].tolist())
 
-    def _buffers_of(self, stage: int, column: str) -> list[int]:
-        """The buffers that tasks of a stage use."""
+    def _buffers_of(self, unit: int, column: str) -> list[int]:
+        """The buffers that tasks of a unit use."""
         graph = self.plan.graph
-        used = getattr(graph, column)[graph.unit == stage]
+        used = getattr(graph, column)[graph.unit == unit]
         return sorted(set(used.tolist()) - {NONE})
 
     def _buffers(self, column: str) -> dict[int, Tensor]:
-        """The buffers of a column, each large enough for all stages that use it.
+        """The buffers of a column, each large enough for all units that use it.
 
         Weights that are never gathered are all in the training state; they are
         computed with in place if the precision is the same.
         """
-        users: dict[int, list[Stage]] = {}
-        for number, stage in self.stages.items():
+        users: dict[int, list[Unit]] = {}
+        for number, unit in self.units.items():
             for buffer in self._buffers_of(number, column):
-                users.setdefault(buffer, []).append(stage)
+                users.setdefault(buffer, []).append(unit)
         found = {}
-        for buffer, stages in users.items():
-            state = stages[0].state.weights.detach()
+        for buffer, units in users.items():
+            state = units[0].state.weights.detach()
             is_state = column == "weight_buffer" and not self.gathers
-            if is_state and state.dtype is self.plan.dtype and not stages[0].frozen:
+            if is_state and state.dtype is self.plan.dtype and not units[0].frozen:
                 found[buffer] = state
             else:
                 is_weights = column == "weight_buffer"
-                size = max(stage.size if is_weights else stage.flat.size for stage in stages)
+                size = max(unit.size if is_weights else unit.flat.size for unit in units)
                 dtype = self.plan.dtype if is_weights else self.plan.gradient_dtype
                 found[buffer] = torch.zeros(size, dtype=dtype, device=state.device)
         return found
@@ -93,18 +93,18 @@ class Memory:
         """Whether this is in a buffer of weights."""
         return memory_of(tensor) in map(memory_of, self.weights.values())
 
-    def weights_of(self, task: Task) -> list[tuple[Tensor, StageState]]:
+    def weights_of(self, task: Task) -> list[tuple[Tensor, UnitState]]:
         """The parts of a buffer that a gather fills, and the states that have their shares."""
-        stage = self.stages[task.unit]
-        return [*stage.parts(self.weights[task.weight_buffer])]
+        unit = self.units[task.unit]
+        return [*unit.parts(self.weights[task.weight_buffer])]
 
     def gradients_of(self, task: Task) -> Tensor:
-        """The buffer that a reduction empties, as large as its stage."""
-        return self.gradients[task.gradient_buffer][: self.stages[task.unit].flat.size]
+        """The buffer that a reduction empties, as large as its unit."""
+        return self.gradients[task.gradient_buffer][: self.units[task.unit].flat.size]
 
-    def state_of(self, task: Task) -> StageState:
-        """The share of a stage's training state."""
-        return self.stages[task.unit].state
+    def state_of(self, task: Task) -> UnitState:
+        """The share of a unit's training state."""
+        return self.units[task.unit].state
 
     def take_gradients(self, task: Task, total: Tensor) -> None:
         """Add this share's part of what was reduced to the state, and empty the buffer."""
@@ -117,12 +117,12 @@ class Memory:
     def measure(self) -> Tensor:
         """The square of the norm of this share's gradients.
 
-        Unsharded copies of a stage have the same gradients, and the first one tells.
+        Unsharded copies of a unit have the same gradients, and the first one tells.
         """
         told = self.plan.graph.layout.rank_of_unit == self.rank
         norms = [
-            torch.linalg.vector_norm(stage.state.gradients, dtype=torch.float64)
-            for number, stage in self.stages.items()
+            torch.linalg.vector_norm(unit.state.gradients, dtype=torch.float64)
+            for number, unit in self.units.items()
             if self.plan.is_sharded or told[number]
         ]
         return torch.stack([torch.zeros_like(self.square_norm), *norms]).square().sum()
@@ -132,10 +132,10 @@ class Memory:
 
         With the norm of all gradients, they are unscaled and clipped by it before.
         """
-        states = [stage.state for stage in self.stages.values()]
+        states = [unit.state for unit in self.units.values()]
         self.total_square_norm = square_norm
         self.largest = {
-            number: largest(stage.gradient_pieces) for number, stage in self.stages.items()
+            number: largest(unit.gradient_pieces) for number, unit in self.units.items()
         }
         if square_norm is not None and (factor := self._factor(square_norm.sqrt())) is not None:
             for state in states:
@@ -168,14 +168,14 @@ class Memory:
 
     def refresh(self, *, frozen: bool = False) -> None:
         """Take the weights of the state, `frozen` ones too, where no gather brings them."""
-        for number, stage in self.stages.items():
-            for buffer in stage.buffers.values() if number not in self.gathers else ():
-                for part, state in stage.parts(buffer):
-                    if frozen or state is stage.state:
+        for number, unit in self.units.items():
+            for buffer in unit.buffers.values() if number not in self.gathers else ():
+                for part, state in unit.parts(buffer):
+                    if frozen or state is unit.state:
                         state.write(part)
 
-    def state_pieces(self, stage: Stage) -> Iterator[list[Piece]]:
-        """What is kept of a stage from step to step: of the weights, and of each moment."""
-        yield stage.state.pieces(stage.state.weights.detach())
-        for _, pieces in self.updates.moments(stage.number):
+    def state_pieces(self, unit: Unit) -> Iterator[list[Piece]]:
+        """What is kept of a unit from step to step: of the weights, and of each moment."""
+        yield unit.state.pieces(unit.state.weights.detach())
+        for _, pieces in self.updates.moments(unit.number):
             yield pieces

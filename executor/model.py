@@ -68,9 +68,9 @@ class Model:
     varies: bool = False
 
 
-def cut(model: Model, stages: int, ends: Ends = Ends.ATTACHED) -> list[range]:
-    """The layers of each stage; raises `InvalidConfiguration` if one would have none."""
-    return cut_layers(len(model.layers), stages, model.attached, own_ends=ends is Ends.OWN)
+def cut(model: Model, units: int, ends: Ends = Ends.ATTACHED) -> list[range]:
+    """The layers of each unit; raises `InvalidConfiguration` if one would have none."""
+    return cut_layers(len(model.layers), units, model.attached, own_ends=ends is Ends.OWN)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class Plan(Training):
 
     @cached_property
     def cuts(self) -> list[range]:
-        """The layers of each stage."""
+        """The layers of each unit."""
         return cut(self.model, self.graph.layout.units, self.ends)
 
     @cached_property
@@ -126,7 +126,7 @@ class Plan(Training):
 
     @property
     def forms(self) -> list[Form]:
-        """What each stage hands on for a micro-batch of the first step."""
+        """What each unit hands on for a micro-batch of the first step."""
         return self.traced.forms
 
     @property

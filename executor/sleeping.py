@@ -48,10 +48,10 @@ class SleepingWorker(Worker):
         """Hand on zeros, when it is time."""
         cell = Cell(task.unit, task.microbatch)
         with self._taking(self.sleeps.forward[task.unit]):
-            if cell.stage == self.plan.graph.layout.units - 1:
+            if cell.unit == self.plan.graph.layout.units - 1:
                 self.losses[cell.microbatch] = torch.zeros(())
             else:
-                zeros = _zeros(self.traced.forms[cell.stage].values)
+                zeros = _zeros(self.traced.forms[cell.unit].values)
                 self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, zeros)
 
     def backward(self, task: Task) -> None:
@@ -78,8 +78,8 @@ class SleepingWorker(Worker):
         time.sleep(max(end - time.perf_counter(), 0.0))
 
     def _return_zeros(self, cell: Cell) -> None:
-        if cell.stage:
-            zeros = _zeros(self.traced.forms[cell.stage - 1].gradients)
+        if cell.unit:
+            zeros = _zeros(self.traced.forms[cell.unit - 1].gradients)
             self._hand_on(Operation.TRANSFER_GRADIENTS, cell, zeros)
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bfpp.executor.checkpoint import Pieces
 from bfpp.executor.finite import Piece
-from bfpp.executor.flat import StageState
-from bfpp.executor.stage import Stage
+from bfpp.executor.flat import UnitState
+from bfpp.executor.unit import Unit
 from bfpp.executor.worker import Worker
 
 STEP = "steps of the optimizer"
@@ -30,8 +30,8 @@ def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
     """What these workers hold of every parameter and of its moments, in place."""
     held: Held = defaultdict(list)
     sizes: dict[str, int] = {}
-    for worker, stage in _stages(workers):
-        for state, suffix, pieces in _kept(worker, stage):
+    for worker, unit in _units(workers):
+        for state, suffix, pieces in _kept(worker, unit):
             for name, offset, piece in pieces:
                 held[name + suffix].append((offset, piece))
                 sizes[name + suffix] = state.flat.shapes[name].numel()
@@ -44,16 +44,16 @@ def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
     return {**found, **_scales(workers)}
 
 
-def _stages(workers: Sequence[Worker]) -> Iterator[tuple[Worker, Stage]]:
-    return ((worker, stage) for worker in workers for stage in worker.stages.values())
+def _units(workers: Sequence[Worker]) -> Iterator[tuple[Worker, Unit]]:
+    return ((worker, unit) for worker in workers for unit in worker.units.values())
 
 
-def _kept(worker: Worker, stage: Stage) -> Iterator[tuple[StageState, str, list[Piece]]]:
-    """Of each state of a stage the weights and the moments, and what follows their names."""
-    for state in stage.states:
+def _kept(worker: Worker, unit: Unit) -> Iterator[tuple[UnitState, str, list[Piece]]]:
+    """Of each state of a unit the weights and the moments, and what follows their names."""
+    for state in unit.states:
         yield state, "", state.pieces(state.weights.detach())
-    for key, pieces in worker.updates.moments(stage.number):
-        yield stage.state, MOMENTS.get(key, f" {key}"), pieces
+    for key, pieces in worker.updates.moments(unit.number):
+        yield unit.state, MOMENTS.get(key, f" {key}"), pieces
 
 
 def _scales(workers: Sequence[Worker]) -> dict[str, Pieces]:
@@ -70,8 +70,8 @@ Part = dict[str, tuple[int, list[tuple[int, Tensor]]]]
 def weights_of(workers: Sequence[Worker]) -> Part:
     """What these workers hold of every parameter, to be sent."""
     found: Part = {}
-    for _, stage in _stages(workers):
-        for state in stage.states:
+    for _, unit in _units(workers):
+        for state in unit.states:
             for name, offset, piece in state.pieces(state.weights.detach()):
                 size = state.flat.shapes[name].numel()
                 found.setdefault(name, (size, []))[1].append((offset, piece.cpu()))

@@ -144,8 +144,8 @@ class Trainer:
         own = soonest(
             state_finding(Where(worker.rank, worker.replica), number, pieces)
             for worker in self.backend.workers
-            for number, stage in worker.stages.items()
-            for pieces in worker.state_pieces(stage)
+            for number, unit in worker.units.items()
+            for pieces in worker.state_pieces(unit)
         )
         if bad := agreed(own):
             raise self._not_finite(bad)

@@ -1,4 +1,4 @@
-"""The optimizer of one device: it updates shares of stages, and keeps its state from step to step.
+"""The optimizer of one device: it updates shares of units, and keeps its state from step to step.
 
 Theory of operation. Each share is one flat buffer; the optimizer gets the parts of it whose
 parameters decay alike, as views. Torch makes what an optimizer keeps in its first step, and
@@ -16,25 +16,25 @@ from typing import Any
 from torch import Tensor, nn
 
 from bfpp.executor.finite import Piece
-from bfpp.executor.flat import StageState
+from bfpp.executor.flat import UnitState
 from bfpp.executor.optimizers import decay_of, make_optimizer, rate_of
 from bfpp.executor.settings import Optimization
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a share whose parameters decay alike: its first place in the stage."""
+    """A part of a share whose parameters decay alike: its first place in the unit."""
 
-    state: StageState
+    state: UnitState
     first: int
     weights: nn.Parameter
     decay: float
 
 
 class Updates:
-    """Updates the shares of some stages."""
+    """Updates the shares of some units."""
 
-    def __init__(self, options: Optimization, states: Mapping[int, StageState]) -> None:
+    def __init__(self, options: Optimization, states: Mapping[int, UnitState]) -> None:
         self.options = options
         self.parts = {number: _parts(state, options) for number, state in states.items()}
         parts = [part for each in self.parts.values() for part in each]
@@ -84,11 +84,11 @@ class Updates:
                     found.setdefault(key, []).append(value)
         return found
 
-    def moments(self, stage: int) -> Iterator[tuple[str, list[Piece]]]:
-        """What is kept for each element of a stage, by torch's name."""
+    def moments(self, unit: int) -> Iterator[tuple[str, list[Piece]]]:
+        """What is kept for each element of a unit, by torch's name."""
         self._make()
         found: dict[str, list[Piece]] = {}
-        for part in self.parts[stage]:
+        for part in self.parts[unit]:
             for key, value in self.optimizer.state[part.weights].items():
                 if value.dim():
                     found.setdefault(key, []).extend(part.state.flat.pieces(value, part.first))
@@ -115,7 +115,7 @@ class Updates:
         self.before = None
 
 
-def _parts(state: StageState, options: Optimization) -> list[Part]:
+def _parts(state: UnitState, options: Optimization) -> list[Part]:
     """Neighbours that decay alike are one part."""
     flat, own = state.flat, state.own
     bounds: list[tuple[int, float]] = []

@@ -22,29 +22,29 @@ from bfpp.executor.payload import Form, Parcel, Tree, in_precision, tensors_of
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
 from bfpp.executor.settings import Activations
-from bfpp.executor.stage import Stage
+from bfpp.executor.unit import Unit
 from bfpp.schedules import Operation, Task
 from bfpp.schedules.columns import NONE
 
 
 class Cell(NamedTuple):
-    """A micro-batch at a stage."""
+    """A micro-batch at a unit."""
 
-    stage: int
+    unit: int
     microbatch: int
 
 
 class Payload(NamedTuple):
-    """What a transfer carries: a stage's activations, or its input's gradients."""
+    """What a transfer carries: a unit's activations, or its input's gradients."""
 
     operation: Operation
-    stage: int
+    unit: int
     microbatch: int
 
 
 @dataclass
 class Pass:
-    """A forward pass with autograd's record of it: of the stage's input and its result.
+    """A forward pass with autograd's record of it: of the unit's input and its result.
 
     Those of its tensors that have a gradient; `starts` are the first places with one.
     """
@@ -74,7 +74,7 @@ class Worker(Memory):
     # The step
 
     def begin(self, step: int) -> None:
-        """Load what the first and the last stage need of the step's batch."""
+        """Load what the first and the last unit need of the step's batch."""
         self.number, self.traced = step, self.plan.traced_at(step)
         cells = self.plan.graph.rank_of_cell == self.rank
         first, last = cells[0], cells[-1]
@@ -103,19 +103,19 @@ class Worker(Memory):
                 tuple(self.losses),
                 self.largest,
                 {
-                    number: [name for name, _, _ in stage.gradient_pieces]
-                    for number, stage in self.stages.items()
+                    number: [name for name, _, _ in unit.gradient_pieces]
+                    for number, unit in self.units.items()
                 },
                 self.total_square_norm,
             )
         )
 
     def forward(self, task: Task) -> None:
-        """One micro-batch through one stage; its record is kept or made again later."""
-        cell, stage = Cell(task.unit, task.microbatch), self.stages[task.unit]
-        stage.read(task.weight_buffer)
+        """One micro-batch through one unit; its record is kept or made again later."""
+        cell, unit = Cell(task.unit, task.microbatch), self.units[task.unit]
+        unit.read(task.weight_buffer)
         if self.plan.activations is Activations.KEEP:
-            with self._remembering(stage):
+            with self._remembering(unit):
                 self.passes[cell], results = self._record(cell)
         else:
             with torch.no_grad():
@@ -136,9 +136,9 @@ class Worker(Memory):
         self._release(cell)
 
     def backward_input(self, task: Task) -> None:
-        """The gradient of the input, which another stage waits for."""
+        """The gradient of the input, which another unit waits for."""
         cell = self._prepare(task)
-        with self._remembering(self.stages[cell.stage]):
+        with self._remembering(self.units[cell.unit]):
             made = self.passes.pop(cell, None) or self._record(cell)[0]
         gradients: Sequence[Tensor | None] = [None for _ in made.values]
         self.halves[cell] = []
@@ -156,29 +156,29 @@ class Worker(Memory):
         self._release(cell)
 
     def _prepare(self, task: Task) -> Cell:
-        stage = self.stages[task.unit]
-        stage.read(task.weight_buffer)
+        unit = self.units[task.unit]
+        unit.read(task.weight_buffer)
         if task.gradient_buffer != NONE:
-            stage.add_to(task.gradient_buffer)
+            unit.add_to(task.gradient_buffer)
         return Cell(task.unit, task.microbatch)
 
-    def _remembering(self, stage: Stage) -> AbstractContextManager[None]:
+    def _remembering(self, unit: Unit) -> AbstractContextManager[None]:
         """For what autograd records now and uses in a later task.
 
         Weights that are gathered more than once a step may be elsewhere by then,
         or have been somewhere else in between.
         """
-        is_moved = self.gathers[stage.number] > 1
-        return stage.remembering() if is_moved else nullcontext()
+        is_moved = self.gathers[unit.number] > 1
+        return unit.remembering() if is_moved else nullcontext()
 
-    def _form(self, stage: int) -> Form:
-        """What a stage hands on; of the one before the first, the batch."""
-        return self.traced.forms[stage] if stage >= 0 else self.traced.inputs
+    def _form(self, unit: int) -> Form:
+        """What a unit hands on; of the one before the first, the batch."""
+        return self.traced.forms[unit] if unit >= 0 else self.traced.inputs
 
     def _record(self, cell: Cell) -> tuple[Pass, tuple[Tensor, ...]]:
         """A forward pass with autograd's record, and what it hands on."""
         tensors = _detached(self.inputs[cell].tensors)
-        values = self._form(cell.stage - 1).with_gradient(tensors)
+        values = self._form(cell.unit - 1).with_gradient(tensors)
         for value in values:
             value.requires_grad_()
         results, starts = self._result(cell, tensors)
@@ -187,50 +187,50 @@ class Worker(Memory):
     def _result(
         self, cell: Cell, tensors: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, ...], list[GradientEdge]]:
-        """A stage's output, of the last one its share of the step's loss; and where it starts."""
+        """A unit's output, of the last one its share of the step's loss; and where it starts."""
         number = self.plan.number_of(self.replica, cell.microbatch)
-        value = self._form(cell.stage - 1).filled(tensors)
-        output, starts = self.stages[cell.stage].run(value, self.number, number)
+        value = self._form(cell.unit - 1).filled(tensors)
+        output, starts = self.units[cell.unit].run(value, self.number, number)
         if not self._is_last(cell):
-            return self._form(cell.stage).require(output, f"stage {cell.stage} returns"), starts
+            return self._form(cell.unit).require(output, f"stage {cell.unit} returns"), starts
         loss = self.plan.model.loss(output, self.targets[cell.microbatch])
         return (loss / self.plan.microbatches,), starts
 
     def _gradients(self, cell: Cell, results: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
-        """The gradients of a stage's results: of a loss its scale, if it has one."""
+        """The gradients of a unit's results: of a loss its scale, if it has one."""
         if self.scaler and self._is_last(cell):
             return (self.scaler.scale.to(results[0].dtype),)
         return self.incoming[cell].tensors if cell in self.incoming else None
 
     def _is_last(self, cell: Cell) -> bool:
-        return cell.stage == self.plan.graph.layout.units - 1
+        return cell.unit == self.plan.graph.layout.units - 1
 
     def _tell_of_loss(self, cell: Cell) -> None:
         """A loss may be no number and its gradients zero: all ranks learn of it by the norm."""
         if self.plan.optimization.skips and self._is_last(cell):
-            first = self.gradients[self.stages[cell.stage].adds_to][:1]
+            first = self.gradients[self.units[cell.unit].adds_to][:1]
             is_number = self.losses[cell.microbatch].isfinite()
             first.copy_(torch.where(is_number, first, torch.nan))
 
     def _is_trained(self, cell: Cell, made: Pass) -> bool:
-        """Nothing is up to the first stage with parameters that are trained."""
+        """Nothing is up to the first unit with parameters that are trained."""
         if made.results:
-            self.stages[cell.stage].check_leaves(made.values, made.results)
+            self.units[cell.unit].check_leaves(made.values, made.results)
         return bool(made.results)
 
-    # What passes between stages
+    # What passes between units
 
     def _hand_on(self, operation: Operation, cell: Cell, tensors: Sequence[Tensor]) -> None:
-        """Leave something for the next stage, here or in a tensor to be sent."""
+        """Leave something for the next unit, here or in a tensor to be sent."""
         is_forward = operation is Operation.TRANSFER_ACTIVATIONS
-        target = Cell(cell.stage + (1 if is_forward else -1), cell.microbatch)
+        target = Cell(cell.unit + (1 if is_forward else -1), cell.microbatch)
         if self.plan.graph.rank_of_cell[target] == self.rank:
             # A layer may return its input, which is given back when this cell is done, or
             # a view of its weights, whose place others take.
             kept = Parcel(tuple(map(self._own, tensors)))
             (self.inputs if is_forward else self.incoming)[target] = kept
         else:
-            parcel = self._parcel(operation, cell.stage)
+            parcel = self._parcel(operation, cell.unit)
             for place, tensor in zip(parcel.tensors, tensors, strict=True):
                 place.copy_(tensor)
             assert parcel.lent is not None  # noqa: S101
@@ -239,10 +239,10 @@ class Worker(Memory):
     def _own(self, tensor: Tensor) -> Tensor:
         return tensor.clone() if self.pool.lends(tensor) or self.keeps(tensor) else tensor
 
-    def _parcel(self, operation: Operation, stage: int) -> Parcel:
-        """Where there is room for what a stage hands on, or back."""
+    def _parcel(self, operation: Operation, unit: int) -> Parcel:
+        """Where there is room for what a unit hands on, or back."""
         is_forward = operation is Operation.TRANSFER_ACTIVATIONS
-        form = self._form(stage if is_forward else stage - 1)
+        form = self._form(unit if is_forward else unit - 1)
         message = form.values if is_forward else form.gradients
         lent = self.pool.take(message.shape)
         return Parcel(message.views(lent), lent)
@@ -250,7 +250,7 @@ class Worker(Memory):
     def _hand_back(
         self, cell: Cell, values: Sequence[Tensor], gradients: Sequence[Tensor | None]
     ) -> None:
-        if cell.stage:
+        if cell.unit:
             found = [
                 torch.zeros_like(value) if gradient is None else gradient
                 for value, gradient in zip(values, gradients, strict=True)

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.dispatch import Dispatcher, Step
-from bfpp.executor.flat import StageState
+from bfpp.executor.flat import UnitState
 from bfpp.executor.lanes import Threads
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Activations, Ends, Optimization, Precision
-from bfpp.executor.stage import Stage
+from bfpp.executor.unit import Unit
 from bfpp.executor.worker import Cell, Worker
 from bfpp.schedules import (
     Communication,
@@ -339,18 +339,18 @@ def not_zeroed(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Worker.update
 
     def keep(self: Worker, step: int, square_norm: Tensor | None) -> None:
-        before = [stage.state.gradients.clone() for stage in self.stages.values()]
+        before = [unit.state.gradients.clone() for unit in self.units.values()]
         update(self, step, square_norm)
-        for stage, gradients in zip(self.stages.values(), before, strict=True):
-            stage.state.gradients.copy_(gradients)
+        for unit, gradients in zip(self.units.values(), before, strict=True):
+            unit.state.gradients.copy_(gradients)
 
     monkeypatch.setattr(Worker, "update", keep)
 
 
 def wrong_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Stage.read
+    read = Unit.read
     monkeypatch.setattr(
-        Stage, "read", lambda self, buffer: read(self, min(self.buffers, default=buffer))
+        Unit, "read", lambda self, buffer: read(self, min(self.buffers, default=buffer))
     )
 
 
@@ -364,7 +364,7 @@ def own_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shifted_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StageState, "part", lambda self, buffer: buffer[: self.flat.share])
+    monkeypatch.setattr(UnitState, "part", lambda self, buffer: buffer[: self.flat.share])
 
 
 def other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,8 +96,8 @@ def test_stages_may_differ_in_how_much_of_them_is_frozen(sharding: Sharding) -> 
     plan = Plan(graph, model, dp=2, precision=Precision.FLOAT64)
     with training(plan) as run:
         if sharding is Sharding.FULL:  # they take turns in one buffer
-            stages = [stage for each in run.backend.workers for stage in each.stages.values()]
-            assert any(stage.size < len(stage.buffers[stage.reads]) for stage in stages)
+            units = [unit for each in run.backend.workers for unit in each.units.values()]
+            assert any(unit.size < len(unit.buffers[unit.reads]) for unit in units)
         losses = run.run(range(2))
         assert compare(plan, losses, pieces_of(run.backend.workers)).worst < EXACT
         expected = train_plainly(plan, range(2)).parameters
@@ -120,12 +120,12 @@ def test_frozen_weights_have_neither_gradients_nor_moments(sharding: Sharding) -
     with training(plan) as run:
         for worker in run.backend.workers:
             updated = {part.state for parts in worker.updates.parts.values() for part in parts}
-            assert updated == {stage.state for stage in worker.stages.values()}
-            for stage in worker.stages.values():
-                assert stage.frozen is not None
-                assert stage.frozen.weights.grad is None
-                assert stage.flat.shapes.keys().isdisjoint(stage.frozen.flat.shapes)
+            assert updated == {unit.state for unit in worker.units.values()}
+            for unit in worker.units.values():
+                assert unit.frozen is not None
+                assert unit.frozen.weights.grad is None
+                assert unit.flat.shapes.keys().isdisjoint(unit.frozen.flat.shapes)
             assert {len(each) for each in worker.gradients.values()} == {
-                max(stage.flat.size for stage in worker.stages.values())
+                max(unit.flat.size for unit in worker.units.values())
             }
         assert len(run.run(range(1))) == 1

@@ -18,7 +18,7 @@ from bfpp.executor.batches import samples_of
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Activations, Precision
-from bfpp.executor.stage import Stage
+from bfpp.executor.unit import Unit
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph, lower
 from bfpp.schedules.steps import STEP, backward_input, backward_weight, forward
 from tests.run_program import run_here
@@ -66,7 +66,7 @@ def test_buffers_are_never_narrowed(precision: Precision) -> None:
     plan = plan_of(model, precision=precision)
     plan.check()
     given = Rotated(WIDTH)
-    layer = Stage(plan, 0, 0, torch.device("cpu")).layers[0]
+    layer = Unit(plan, 0, 0, torch.device("cpu")).layers[0]
     assert {each.dtype for each in layer.parameters()} == {plan.dtype}
     for name, before in given.named_buffers():
         after = layer.get_buffer(name)
@@ -218,14 +218,12 @@ def test_a_layer_with_a_tensor_that_is_no_parameter_is_refused() -> None:
                 run_locally(plan)
 
 
-def test_the_graph_is_walked_once_for_each_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bfpp.executor import stage
+def test_the_graph_is_walked_once_for_each_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bfpp.executor import unit
 
     calls: list[object] = []
-    walk = stage.require_own_leaves
-    monkeypatch.setattr(
-        stage, "require_own_leaves", lambda *them: (calls.append(them), walk(*them))
-    )
+    walk = unit.require_own_leaves
+    monkeypatch.setattr(unit, "require_own_leaves", lambda *them: (calls.append(them), walk(*them)))
     run_locally(plan_of(chain(2)))
     assert len(calls) == 2
 

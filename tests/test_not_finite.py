@@ -168,8 +168,8 @@ def test_a_state_that_is_not_finite_is_not_fit_to_be_saved() -> None:
     with training(plan_of(breadth_first(Sharding.FULL), {})) as found:
         list(found.trainer.run(range(1)))
         found.trainer.require_finite_state()
-        stage = found.backend.workers[1].stages[3]
-        stage.state.weights.detach()[0] = math.inf
+        unit = found.backend.workers[1].units[3]
+        unit.state.weights.detach()[0] = math.inf
         told = r"3\.linear\.\w+ of stage 3 is not finite on rank 1, replica 0"
         with pytest.raises(NotFinite, match=told):
             found.trainer.require_finite_state()

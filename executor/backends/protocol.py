@@ -47,18 +47,18 @@ class Backend(Protocol):
         ...
 
     def gather(self, task: Task, workers: Sequence[Worker]) -> None:
-        """All shares of a stage's weights, into a buffer of each replica."""
+        """All shares of a unit's weights, into a buffer of each replica."""
         ...
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
-        """The sum of all replicas' gradients of a stage, to whoever keeps a share of them.
+        """The sum of all replicas' gradients of a unit, to whoever keeps a share of them.
 
         Of the replicas of one group, where there are several.
         """
         ...
 
     def all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
-        """The sum over those that keep the same share of a stage, of what each has reduced."""
+        """The sum over those that keep the same share of a unit, of what each has reduced."""
         ...
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:

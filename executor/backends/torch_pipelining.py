@@ -86,7 +86,7 @@ class RuntimeWorker(Worker):
         self.is_over = True
         microbatches = range(self.plan.graph.layout.microbatches)
         inputs = [
-            self.inputs.pop(Cell(0, each)).tensors[0] for each in microbatches if 0 in self.stages
+            self.inputs.pop(Cell(0, each)).tensors[0] for each in microbatches if 0 in self.units
         ]
         targets = [self.targets[each] for each in microbatches if each in self.targets]
         losses: list[Tensor] = []
@@ -132,9 +132,9 @@ class TorchPipeliningBackend(DistributedBackend):
         units = np.flatnonzero(layout.stage_of_unit == number).tolist()
         layers: list[nn.Module] = []
         for unit in units:
-            (gradients,) = self.worker.stages[unit].gradients
-            self.worker.stages[unit].add_to(gradients)
-            layers += self.worker.stages[unit].layers.values()
+            (gradients,) = self.worker.units[unit].gradients
+            self.worker.units[unit].add_to(gradients)
+            layers += self.worker.units[unit].layers.values()
         given = self.plan.forms[units[0] - 1] if number else self.plan.traced.inputs
         return PipelineStage(
             nn.Sequential(*layers),

@@ -1,4 +1,4 @@
-"""The layers of a stage, computing in whichever buffers a task names."""
+"""The layers of a unit, computing in whichever buffers a task names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 from bfpp.executor.flat import (
-    StageState,
+    UnitState,
     flatten,
     frozen_of,
     memory_of,
@@ -37,8 +37,8 @@ class Placed(NamedTuple):
     first: int
 
 
-class Stage:
-    """A stage of the model on one device, and the device's share of its training state."""
+class Unit:
+    """A unit of the model on one device, and the device's share of its training state."""
 
     def __init__(self, plan: Plan, number: int, share: int, device: torch.device) -> None:
         self.plan, self.number = plan, number
@@ -56,12 +56,12 @@ class Stage:
         fixed = {name: value for name, value in given.items() if name in frozen}
         self.flat, values = flatten(trained, plan.shares, device, wide - frozen, decay)
         recompute(self.layers, counted_layers(plan.model), plan.recomputation)
-        self.state = StageState(self.flat, share, values, plan.state_dtype)
+        self.state = UnitState(self.flat, share, values, plan.state_dtype)
         self.values: list[Tensor] | None = [values]
-        self.frozen: StageState | None = None
+        self.frozen: UnitState | None = None
         if frozen:
             flat, values = flatten(fixed, plan.shares, device, wide & frozen)
-            self.frozen = StageState(flat, share, values, plan.state_dtype, is_trained=False)
+            self.frozen = UnitState(flat, share, values, plan.state_dtype, is_trained=False)
             self.values.append(values)
         self.gradient_pieces = self.state.pieces(self.state.gradients)
         self.buffers: Mapping[int, Tensor] = {}
@@ -71,7 +71,7 @@ class Stage:
         self.has_own_leaves = False
 
     @property
-    def states(self) -> list[StageState]:
+    def states(self) -> list[UnitState]:
         """That of the weights that are trained; then that of the frozen ones, if there are any."""
         return [self.state] if self.frozen is None else [self.state, self.frozen]
 
@@ -80,10 +80,10 @@ class Stage:
         """Elements of all its weights in a buffer."""
         return sum(state.flat.size for state in self.states)
 
-    def parts(self, buffer: Tensor) -> Iterator[tuple[Tensor, StageState]]:
+    def parts(self, buffer: Tensor) -> Iterator[tuple[Tensor, UnitState]]:
         """The parts of a buffer of weights, and the state that each is gathered from.
 
-        The buffer may be larger, for another stage that takes turns in it.
+        The buffer may be larger, for another unit that takes turns in it.
         """
         first = 0
         for state in self.states:
@@ -150,7 +150,7 @@ class Stage:
         leaf.grad = None
 
     def check_leaves(self, values: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Once, before the first backward pass: that it trains this stage's parameters alone."""
+        """Once, before the first backward pass: that it trains this unit's parameters alone."""
         if self.has_own_leaves:
             return
         model, cut = self.plan.model, self.plan.cuts[self.number]
@@ -166,7 +166,7 @@ class Stage:
         """All layers, one after another; `microbatch` is numbered among those of all replicas.
 
         Also told are the first places with a gradient: the inputs, or what a first layer returned.
-        Raises `InvalidConfiguration` if a layer changed the stage's input.
+        Raises `InvalidConfiguration` if a layer changed the unit's input.
         """
         given = tensors_of(value)
         versions, starts = [tensor._version for tensor in given], _places_of(value)
@@ -187,7 +187,7 @@ class Stage:
         """While this holds, autograd remembers where weights were, not the weights.
 
         A backward pass then finds them in the buffer that is read by that time:
-        the one they were in may hold another stage's, or may have done so.
+        the one they were in may hold another unit's, or may have done so.
         """
         return saved_tensors_hooks(self._place, self._find)
 
