@@ -32,6 +32,7 @@ SPEEDS = (
     "halves",
     "zero_bubble",
     "runtimes",
+    "data_parallel",
     "redraw",
     "explorer",
 )

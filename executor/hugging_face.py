@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from bfpp.executor.checkpoint import Pieces, load
 from bfpp.executor.checkpoint.manifest import read_manifest
 from bfpp.executor.transformer import Block, Embedding, Output, TransformerSizes
+from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.reading import read_file
 
@@ -145,6 +146,7 @@ def _theirs(own: str, whole: Tensor, sizes: TransformerSizes) -> Iterator[tuple[
     )
 
 
+@uncompiled()
 def _shape(layer: int, name: str, sizes: TransformerSizes) -> torch.Size:
     kind = Embedding if layer == 0 else Output if layer > sizes.layers else Block
     with torch.device("meta"):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from bfpp.executor.settings import LearningRates, Optimization
+from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.python_file import MARK, named_in
 
@@ -37,12 +38,19 @@ def make_optimizer(options: Optimization, groups: Sequence[Group]) -> torch.opti
         arguments["fused"] = True
     factory = _factory(options.optimizer)
     try:
-        made = factory([*groups], lr=options.learning_rate, **arguments)
+        with uncompiled():
+            made = factory([*groups], lr=options.learning_rate, **arguments)
     except (TypeError, ValueError) as error:
         raise InvalidConfiguration("optimizer", f"{options.optimizer}: {error}") from error
     if not isinstance(made, torch.optim.Optimizer):
         raise InvalidConfiguration("optimizer", f"{options.optimizer} is no torch optimizer")
     return made
+
+
+@uncompiled()
+def update(optimizer: torch.optim.Optimizer) -> None:
+    """Update the parameters by their gradients."""
+    optimizer.step()
 
 
 def _factory(name: str) -> Callable[..., Any]:
@@ -104,7 +112,7 @@ def _updated(
     for step in gradients:
         for parameter, gradient in zip(parameters, step, strict=True):
             parameter.grad = gradient.clone()
-        optimizer.step()
+        update(optimizer)
     kept = [value for each in optimizer.state.values() for value in each.values()]
     if not all(isinstance(value, Tensor) for value in kept):
         raise InvalidConfiguration(

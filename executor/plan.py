@@ -18,6 +18,7 @@ from bfpp.executor.payload import Form, Tree, tensors_of
 from bfpp.executor.recomputing import counted_layers, require_recomputable
 from bfpp.executor.settings import Precision, Training
 from bfpp.executor.tracing import Traced, trace
+from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import P2P, InvalidConfiguration, Operation, Sharding, TaskGraph
 from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
@@ -117,6 +118,7 @@ class Plan(Training):
         """A layer that computes in this precision, but for what keeps float32."""
         return compute_in(layer, self.dtype, self.keeps_float32)
 
+    @uncompiled()
     def outline(self, layer: int) -> nn.Module:
         """A layer's module, to look at; without values, if it is not kept by somebody else."""
         if layer in self.traced.kept:

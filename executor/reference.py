@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bfpp.executor.flat import frozen_of, parameters_of, values_of
-from bfpp.executor.optimizers import decay_of, make_optimizer, rate_of
+from bfpp.executor.optimizers import decay_of, make_optimizer, rate_of, update
 from bfpp.executor.payload import in_precision
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import LossScaling
@@ -97,7 +97,7 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
                 nn.utils.clip_grad_norm_(trained.values(), options.clip)
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * rate_of(options.rates, step)
-            optimizer.step()
+            update(optimizer)
         scale.update(are_finite)
     return Reference(losses, {name: value.detach() for name, value in weights.items()}, first)
 

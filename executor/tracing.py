@@ -31,6 +31,7 @@ from bfpp.executor.batches import tried
 from bfpp.executor.leaves import require_plain_loss
 from bfpp.executor.model import Layer, Model, compute_in, copy, drawing, make
 from bfpp.executor.payload import Form, Tree, in_precision
+from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import InvalidConfiguration
 
 
@@ -48,6 +49,7 @@ class Traced:
     kept: frozenset[int]
 
 
+@uncompiled()
 def trace(
     model: Model,
     cuts: Sequence[range],

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bfpp.executor.finite import Piece
 from bfpp.executor.flat import UnitState
-from bfpp.executor.optimizers import decay_of, make_optimizer, rate_of
+from bfpp.executor.optimizers import decay_of, make_optimizer, rate_of, update
 from bfpp.executor.settings import Optimization
 
 
@@ -66,7 +66,7 @@ class Updates:
             setattr(self.optimizer, "found_inf", is_bad)  # noqa: B010  torch's name
         elif is_bad is not None and is_bad.item():
             return
-        self.optimizer.step()
+        update(self.optimizer)
 
     # What is kept
 
@@ -104,7 +104,7 @@ class Updates:
             return
         weights = [part.weights.detach().clone() for part in self._all()]
         self.before = {key: deepcopy(value) for key, value in self.optimizer.state.items()}
-        self.optimizer.step()
+        update(self.optimizer)
         self.is_made = True
         for part, values in zip(self._all(), weights, strict=True):
             part.weights.detach().copy_(values)

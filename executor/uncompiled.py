@@ -1,0 +1,48 @@
+"""Torch without its compiler, where nothing is compiled.
+
+Torch's optimizers, and its operators on the meta device, load its compiler only to say that they
+are not to be compiled. That takes each process as long as loading torch itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+COMPILER = "torch._dynamo"
+
+
+class _StandIn(ModuleType):
+    """Answers what torch asks of its compiler if nothing is compiled; for all else it is loaded."""
+
+    @staticmethod
+    def disable(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
+        return function
+
+    @staticmethod
+    def graph_break() -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(COMPILER) is self:
+            del sys.modules[COMPILER]
+        return getattr(import_module(COMPILER), name)
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Torch's compiler is not loaded here, unless somebody compiles."""
+    if COMPILER in sys.modules:
+        yield
+        return
+    stand_in = _StandIn(COMPILER)
+    sys.modules[COMPILER] = stand_in
+    try:
+        yield
+    finally:
+        if sys.modules.get(COMPILER) is stand_in:
+            del sys.modules[COMPILER]
