@@ -671,16 +671,20 @@ class Experiment:
 
     def _profiled(self, profile: ProfiledCosts | str, given: Mapping[str, float]) -> ProfiledCosts:
         """The costs of a profile, which says all that other values could say of costs."""
-        for name in (*given, *of_group(PHYSICAL), "tp", "cp", "ep", "microbatch_size"):
+        for name in (*given, *of_group(PHYSICAL), "tp", "cp", "ep"):
             if getattr(self, name) != DEFAULTS[name]:
                 raise InvalidConfiguration(name, "does not go with --profile")
         from bfpp.sim.profile import load_profile
 
         costs = load_profile(profile) if isinstance(profile, str) else profile
-        if self.dp not in (DEFAULTS["dp"], costs.replicas):
-            raise InvalidConfiguration(
-                "dp", f"{costs.name} was measured with {costs.replicas}, not {self.dp}"
-            )
+        for name, measured in {
+            "dp": costs.replicas,
+            "microbatch_size": costs.microbatch_size,
+        }.items():
+            if (value := getattr(self, name)) not in (DEFAULTS[name], measured):
+                raise InvalidConfiguration(
+                    name, f"{costs.name} was measured with {measured}, not {value}"
+                )
         return costs
 
     def graph(self) -> TaskGraph:
