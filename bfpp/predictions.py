@@ -47,6 +47,11 @@ class Prediction(Result):
     """An experiment's timeline, with throughput and memory where a model was simulated.
 
     The interval of the step time takes many replays, and is left out unless `with_interval`.
+
+    >>> import bfpp
+    >>> predicted = bfpp.predict(bfpp.Experiment("1f1b", pp=4, microbatches=8))
+    >>> predicted, predicted.record["ranks"][0]["peak_microbatches"]
+    (<Prediction 1f1b: 4 ranks, 8 micro-batches: 33 s>, 4.0)
     """
 
     experiment: Experiment

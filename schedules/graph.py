@@ -146,6 +146,14 @@ class TaskGraph:
     each task, the tasks that must have ended before it starts; the order of a
     lane comes on top of these and is not repeated in them. `templates` are those of
     passes with communication inside; `expanded` shows their pieces.
+
+    >>> import bfpp
+    >>> graph = bfpp.build_graph("1f1b", bfpp.Layout(2, 2))
+    >>> for number in range(3):
+    ...     print(graph.task(number))
+    #0 forward of stage 0 micro-batch 0 on rank 0
+    #1 transfer activations of stage 0 micro-batch 0 from rank 0 to 1
+    #2 forward of stage 0 micro-batch 1 on rank 0
     """
 
     schedule: str

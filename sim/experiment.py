@@ -738,6 +738,10 @@ def experiment_of(values: Mapping[str, object]) -> Experiment:
 
     A file of orders says values too. Raises `InvalidConfiguration` for a name that there is not,
     or a value that cannot be.
+
+    >>> import bfpp
+    >>> bfpp.experiment_of({"schedule": "interleaved", "pp": "4", "vpp": 2}).loops
+    2
     """
     given = {ALIASES.get(name, name): value for name, value in values.items()}
     name = given.pop("schedule", None)
