@@ -28,7 +28,8 @@ from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.evaluation import nearest_first, nothing_can_fit
 from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
-from bfpp.sim.experiment import OPTIONS, Experiment
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
 from bfpp.sim.memory import GIGABYTE
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES

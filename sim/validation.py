@@ -37,7 +37,8 @@ from bfpp.schedules.invalid import did_you_mean
 from bfpp.schedules.reading import read_file
 from bfpp.sim.constants import Constants
 from bfpp.sim.engines import simulate
-from bfpp.sim.experiment import ALIASES, OPTIONS, Experiment, experiment_of
+from bfpp.sim.experiment import Experiment, experiment_of
+from bfpp.sim.experiment_values import ALIASES, OPTIONS
 from bfpp.sim.numbers import is_count, is_usable, real, whole
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict

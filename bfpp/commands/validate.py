@@ -13,7 +13,7 @@ from bfpp.formats import SVG
 from bfpp.outputs import Output, add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.sim.constants import Constants, load_constants
-from bfpp.sim.experiment import OPTIONS
+from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.profile import load_profile
 from bfpp.sim.published import sources, table_path
 from bfpp.sim.validation import (
