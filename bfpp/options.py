@@ -64,7 +64,7 @@ def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
             [
                 *summaries,
                 *more,
-                "a file of orders (*.csv, in PyTorch's words)",
+                "a file of orders (*.csv, in PyTorch's format)",
                 "a schedule in a Python file (FILE.py:NAME)",
                 "or an experiment file (*.toml), whose values options change",
             ]

@@ -155,7 +155,7 @@ def predict(
 
     `costs` take the place of its own.
 
-    Raises `InvalidInput` for a step that takes longer than a number can tell, or that is
+    Raises `InvalidInput` for a step whose time is no finite number, or that is
     too large for this machine's memory.
 
     >>> prediction = predict(Experiment("1f1b", pp=4, microbatches=8))

@@ -304,8 +304,8 @@ class Values:
         ContextExchange.RING,
         PHYSICAL,
         "choice",
-        "what context-parallel devices exchange: blocks of keys and values around a ring beside "
-        "attention, heads for the sequence, or all keys and values",
+        "what context-parallel devices exchange: blocks of keys and values around a ring, "
+        "overlapped with attention, heads for the sequence, or all keys and values",
         choices=tuple(ContextExchange),
     )
     capacity_factor: float | None = _option(
