@@ -2,6 +2,7 @@
 #             small model on two ranks, and lay what was predicted over what was measured
 # make docs   set up, then build the site in build/site: runs its tutorials, notebooks and figures
 # make test   set up, then run the tests
+# make fresh  set up, then the comparisons of two implementations, on new random examples each time
 # make check  formatter, linter, strict types
 
 PYTHON ?= python3
@@ -12,7 +13,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 DEMO := --model bert-52b --cluster dgx1-v100 --pp 8 --tp 4 --dp 2 --microbatches 16 --loops 4
 TRAINED := breadth-first --pp 2 --loops 2 --microbatches 8
 
-.PHONY: demo docs test check clean
+FRESH := $(foreach each, causes closed_forms compiled_lowering engines evaluation object_lowering \
+	period plain_checker posting, tests/test_$(each).py)
+
+.PHONY: demo docs test fresh check clean
 
 demo: $(VENV)/runtime
 	$(BIN)/bfpp compare $(DEMO) --html out/report.html --svg out/schedules.svg
@@ -27,6 +31,9 @@ docs: $(VENV)/docs
 
 test: $(VENV)/development
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+fresh: $(VENV)/development
+	HYPOTHESIS_PROFILE=fresh $(BIN)/python -m pytest --numprocesses 2 -m hypothesis $(FRESH)
 
 check: $(VENV)/development
 	$(BIN)/ruff format --check .

@@ -9,7 +9,8 @@ from typing import Any
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.cut_formats import layout_text, module_names
-from bfpp.sim.experiment import OPTIONS, Experiment, experiment_of
+from bfpp.sim.experiment import Experiment, experiment_of
+from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.kinds import EXPERIMENT, require_kind
 from bfpp.sim.preset_files import read_toml
 

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Where the time of a result goes."""
+    """Where the time of a result goes.
+
+    >>> import bfpp
+    >>> explained = bfpp.explain(bfpp.Experiment("gpipe", pp=4, microbatches=8))
+    >>> {str(share): seconds for share, seconds in explained.causes.shares.items() if seconds}
+    {'compute': 24.0, 'bubble': 9.0}
+    """
 
     result: Prediction | Saved
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from bfpp.schedules.layout import Layout
-from bfpp.sim.experiment import BATCH, DEFAULTS, PARALLELISM, STAGES, Experiment, of_group
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.experiment_values import BATCH, DEFAULTS, PARALLELISM, STAGES, of_group
 
 SAID = frozenset(
     {

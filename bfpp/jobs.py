@@ -207,7 +207,7 @@ def limits_of(options: argparse.Namespace) -> Limits:
 
 def sleeps_of(costs: ProfiledCosts, plan: Plan) -> Sleeps:
     """How long passes sleep instead of computing, by a profile of this very model."""
-    layout, samples = plan.graph.layout, int(costs.run["microbatch_size"])
+    layout, samples = plan.graph.layout, costs.microbatch_size
     if costs.cuts(layout) != plan.cuts or samples != plan.microbatch_size:
         raise InvalidConfiguration(
             "sleep",

@@ -1,6 +1,6 @@
 """Options that several commands share, and the experiment that they stand for.
 
-What can be said of an experiment is declared in `bfpp.sim.experiment`; here it becomes
+What can be said of an experiment is declared in `bfpp.sim.experiment_values`; here it becomes
 options, alike for every command. SCHEDULE may also be a file that holds a whole experiment,
 of which options then change values.
 """
@@ -25,7 +25,8 @@ from bfpp.schedules import (
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
 from bfpp.sim.engines import ENGINES
-from bfpp.sim.experiment import (
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.experiment_values import (
     ABSTRACT,
     BATCH,
     COMMUNICATION,
@@ -35,7 +36,6 @@ from bfpp.sim.experiment import (
     PARALLELISM,
     PHYSICAL,
     STAGES,
-    Experiment,
     Option,
     of_group,
     parameter_kind,
@@ -64,7 +64,7 @@ def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
             [
                 *summaries,
                 *more,
-                "a file of orders (*.csv, in PyTorch's words)",
+                "a file of orders (*.csv, in PyTorch's format)",
                 "a schedule in a Python file (FILE.py:NAME)",
                 "or an experiment file (*.toml), whose values options change",
             ]

@@ -47,6 +47,11 @@ class Prediction(Result):
     """An experiment's timeline, with throughput and memory where a model was simulated.
 
     The interval of the step time takes many replays, and is left out unless `with_interval`.
+
+    >>> import bfpp
+    >>> predicted = bfpp.predict(bfpp.Experiment("1f1b", pp=4, microbatches=8))
+    >>> predicted, predicted.record["ranks"][0]["peak_microbatches"]
+    (<Prediction 1f1b: 4 ranks, 8 micro-batches: 33 s>, 4.0)
     """
 
     experiment: Experiment
@@ -150,7 +155,7 @@ def predict(
 
     `costs` take the place of its own.
 
-    Raises `InvalidInput` for a step that takes longer than a number can tell, or that is
+    Raises `InvalidInput` for a step whose time is no finite number, or that is
     too large for this machine's memory.
 
     >>> prediction = predict(Experiment("1f1b", pp=4, microbatches=8))

@@ -11,7 +11,7 @@ from bfpp.sim.kinds import PROFILE
 UNITS = {
     "about": "where and how it was measured",
     "run": "what it holds for; of the model's layers, how many at its ends are attached",
-    "layers": "in order, so many alike: seconds of a pass; parameters; bytes handed on",
+    "layers": "in order, `count` alike: seconds of a pass; parameters; bytes handed on",
     "passes": "seconds of a pass besides its layers",
     "channels": "from rank to rank: seconds, and bytes per second",
     "data": "seconds, and seconds for each parameter",

@@ -10,7 +10,7 @@ from concurrent.futures import BrokenExecutor
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, groupby
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -28,7 +28,8 @@ from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.evaluation import nearest_first, nothing_can_fit
 from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
-from bfpp.sim.experiment import OPTIONS, Experiment
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
 from bfpp.sim.memory import GIGABYTE
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
@@ -119,6 +120,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         help="constants of clusters and implementations, as bfpp fit writes them "
         "(default: as shipped)",
     )
+    parser.add_argument("--profile", type=_no_profile, help=argparse.SUPPRESS)
     parser.add_argument(
         "--executor",
         choices=list(EXECUTORS),
@@ -127,6 +129,15 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers", type=shared.whole_number, metavar="N", help="processes (default: all cores)"
+    )
+
+
+def _no_profile(path: str) -> NoReturn:
+    """Other commands take a profile, so that its absence here has a reason to give."""
+    raise argparse.ArgumentTypeError(
+        f"{path} holds for the ranks that it was measured on, and a search divides a model over "
+        "GPUs (--model, --cluster, --constants); bfpp compare --profile finds the schedule for "
+        "these ranks"
     )
 
 

@@ -62,6 +62,12 @@ def search(
     `reduce_per`, `run_length`, `weight_buffers`, `prefetch`.
     With more than one of `workers`, they are processes, and a script needs
     `if __name__ == "__main__"`.
+
+    >>> from dataclasses import replace
+    >>> small = replace(load_model("bert-6.6b"), layers=4)
+    >>> best, *others = search(small, "dgx1-v100", gpus=2, batch=8, schedules=["1f1b"])
+    >>> best["tflops_per_gpu"] > others[-1]["tflops_per_gpu"]
+    True
     """
     sharding: dict[str, Any] = {name: tuple(values) for name, values in full_sharding.items()}
     problem = Problem(

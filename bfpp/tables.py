@@ -9,8 +9,8 @@ from bfpp.traces.operations import Cause, Share
 from bfpp.traces.time_axis import in_words, unit_of
 
 RANK_COLUMNS = (
-    "rank", "compute", "start", "end", "busy", "exposed transfer", "exposed data",
-    "peak micro-batches",
+    "rank", "compute", "start", "end", "busy", "exposed P2P", "exposed DP",
+    "peak in-flight micro-batches",
 )  # fmt: skip
 
 

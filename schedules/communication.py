@@ -14,6 +14,10 @@ class Sharding(StrEnum):
     The paper's DP_0 (everything: DDP), DP_PS (its share of the optimizer state: ZeRO-1
     and 2, a distributed optimizer) and DP_FS (its share of everything: ZeRO-3, FSDP;
     weights are gathered before each use).
+
+    >>> import bfpp
+    >>> bfpp.Sharding("fsdp"), bfpp.Sharding("zero1"), bfpp.Sharding("ddp")
+    (<Sharding.FULL: 'full'>, <Sharding.PARTIAL: 'partial'>, <Sharding.NONE: 'none'>)
     """
 
     NONE = "none"
@@ -82,6 +86,13 @@ class Communication:
 
     With `hybrid` sharding (HSDP), replicas shard their state within groups: gradients are reduced
     within a group, and once a step each device's share is all-reduced across the groups.
+
+    >>> import bfpp
+    >>> graph = bfpp.build_graph(
+    ...     "breadth-first", bfpp.Layout(2, 4, 2), bfpp.Communication(bfpp.Sharding.FULL)
+    ... )
+    >>> [operation.called(graph.communication) for operation, _ in graph.by_operation()][4:]
+    ['all-gather', 'reduce-scatter', 'optimizer']
     """
 
     sharding: Sharding = Sharding.NONE

@@ -24,6 +24,11 @@ class Configuration:
     `microbatches` of `microbatch_size` samples on each replica. `precision` and `recompute` are the
     software's own if they are not given; `cut` is the layers of each stage, by default as equal as
     can be.
+
+    >>> import bfpp
+    >>> experiment = bfpp.Experiment("1f1b", pp=4, dp=2, microbatches=8, microbatch_size=4)
+    >>> experiment.configuration.batch, experiment.configuration.layout
+    (64, Layout(4, 8))
     """
 
     schedule: Schedule

@@ -62,7 +62,8 @@ class Task(NamedTuple):
 
     `peer` and `peer_lane` are those of a transfer's receiver; `rank` and `lane`
     those of its sender. Of a gather or a reduction they are those of a unit's second copy,
-    and of its first one. `weight_buffer` is where a gather puts weights and a
+    and of its first one. `called` is what the operation is with the graph's communication: an
+    all-reduce or a reduce-scatter. `weight_buffer` is where a gather puts weights and a
     compute step finds them; `gradient_buffer` is where a backward pass adds
     gradients and a reduction finds them; both number the buffers of a rank. `piece` is
     which one of its pass it is (`schedules.composite`). `block` is the number of the first task
@@ -71,6 +72,7 @@ class Task(NamedTuple):
 
     number: int
     operation: Operation
+    called: str
     rank: int
     peer: int
     stage: int
@@ -95,7 +97,7 @@ class Task(NamedTuple):
     @property
     def words(self) -> str:
         """What it does, of what and where."""
-        words = [self.operation.title]
+        words = [self.called]
         if self.unit != NONE:
             words.append(f"of {unit_name(self.stage, self.unit)}")
         if self.microbatch != NONE:
@@ -144,6 +146,14 @@ class TaskGraph:
     each task, the tasks that must have ended before it starts; the order of a
     lane comes on top of these and is not repeated in them. `templates` are those of
     passes with communication inside; `expanded` shows their pieces.
+
+    >>> import bfpp
+    >>> graph = bfpp.build_graph("1f1b", bfpp.Layout(2, 2))
+    >>> for number in range(3):
+    ...     print(graph.task(number))
+    #0 forward of stage 0 micro-batch 0 on rank 0
+    #1 transfer activations of stage 0 micro-batch 0 from rank 0 to 1
+    #2 forward of stage 0 micro-batch 1 on rank 0
     """
 
     schedule: str
@@ -180,9 +190,11 @@ class TaskGraph:
 
     def task(self, number: int) -> Task:
         """The task of that number."""
+        operation = OPERATIONS[self.operation[number]]
         return Task(
             number,
-            OPERATIONS[self.operation[number]],
+            operation,
+            operation.called(self.communication),
             int(self.rank[number]),
             int(self.peer[number]),
             int(self.stage[number]),

@@ -14,11 +14,27 @@ from typing import Any, TypeVar
 
 
 class InvalidInput(ValueError):
-    """Input that cannot be used; the message says what is at fault, and why."""
+    """Input that cannot be used; the message says what is at fault, and why.
+
+    >>> import bfpp
+    >>> try:
+    ...     bfpp.Experiment("gpipe", pp=100_000, microbatches=1).graph()
+    ... except bfpp.InvalidInput as error:
+    ...     print(error)
+    --pp: 100,000 ranks; at most 10,000 can be simulated
+    """
 
 
 class InvalidConfiguration(InvalidInput):
-    """A configuration that cannot be built; `field` names the setting at fault."""
+    """A configuration that cannot be built; `field` names the setting at fault.
+
+    >>> import bfpp
+    >>> try:
+    ...     bfpp.Experiment("depth-first", pp=4, microbatches=6).graph()
+    ... except bfpp.InvalidConfiguration as error:
+    ...     print(error.field, "-", error.reason)
+    microbatches - 6 in sequences of 4 leave 2 for the last, which cannot fill 4 ranks
+    """
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")

@@ -153,7 +153,12 @@ class Row:
 
 
 class Operation(int):
-    """What a task does: the code that columns hold, with the name and the row behind it."""
+    """What a task does: the code that columns hold, with the name and the row behind it.
+
+    >>> import bfpp
+    >>> [bfpp.Operation.REDUCE.called(bfpp.Communication(each)) for each in bfpp.Sharding]
+    ['all-reduce', 'reduce-scatter', 'reduce-scatter']
+    """
 
     FORWARD: ClassVar[Operation]
     BACKWARD: ClassVar[Operation]

@@ -75,7 +75,12 @@ ENTRY_POINTS = "bfpp.schedules"
 
 @cache
 def registered_schedules() -> dict[str, Schedule]:
-    """All known schedules; the built-in ones first, in the paper's order."""
+    """All known schedules; the built-in ones first, in the paper's order.
+
+    >>> import bfpp
+    >>> list(bfpp.registered_schedules())[:4]
+    ['gpipe', '1f1b', 'depth-first', 'breadth-first']
+    """
     known: dict[str, Schedule] = {schedule.name: schedule for schedule in BUILT_IN}
     for entry in entry_points(group=ENTRY_POINTS):
         try:
@@ -96,6 +101,10 @@ def find_schedule(name: str, **parameters: Any) -> Schedule:
 
     The name may be that of a file of orders (`orders.csv`), or say where in a Python file a
     schedule is (`mine.py:SCHEDULE`).
+
+    >>> import bfpp
+    >>> bfpp.find_schedule("depth-first", sequence=8)
+    DepthFirst(sequence=8)
     """
     if name.endswith(ORDERS):
         from bfpp.schedules.given_orders import read_schedule  # with the orders' own checker

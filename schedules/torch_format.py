@@ -1,4 +1,4 @@
-"""Compute orders as the comma-separated words of torch.distributed.pipelining.
+"""Compute orders as the comma-separated actions of torch.distributed.pipelining.
 
 One line a rank, one cell an action: stage, letter, micro-batch. `2F3` is the
 forward pass of micro-batch 3 through stage 2, `2B3` its backward pass, `2I3` and

@@ -92,7 +92,7 @@ class ZeroBubbleBreadthFirst(_BreadthFirstInHalves):
     lead: int = field(
         default=2,
         metadata={
-            "help": "zb-bf: each rank runs so many forward passes further ahead than the next "
+            "help": "zb-bf: each rank runs this many forward passes further ahead than the next "
             "(default: 2, so that no rank is idle where all passes take equally long)"
         },
     )

@@ -28,6 +28,11 @@ class AbstractCosts:
     whole backward pass takes `forward_backward`, by default their sum. `further` are those
     of operations that are not built in, by the parameter's name. Raises
     `InvalidConfiguration` where the whole is not the sum of its halves.
+
+    >>> import bfpp
+    >>> costs = bfpp.AbstractCosts(forward=1, backward_input=1, backward_weight=0.5)
+    >>> costs.by_operation()[bfpp.Operation.BACKWARD]
+    1.5
     """
 
     forward: float = 1.0

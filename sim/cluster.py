@@ -87,6 +87,11 @@ class Cluster:
     """Nodes of equal devices, and the levels of the network that joins them, innermost first.
 
     A job takes whole nodes. `algorithms` are those that its library has for collectives.
+
+    >>> import bfpp
+    >>> cluster = bfpp.load_cluster("dgx-h100")
+    >>> cluster.gpus_per_node, cluster.device.peak
+    (8, 989000000000000.0)
     """
 
     name: str
@@ -173,6 +178,10 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
     `fitted` has settings by cluster that replace those of the file, as
     `bfpp fit` writes them; by default those that are shipped. Raises
     `InvalidConfiguration` for a name that is unknown or a file that is malformed.
+
+    >>> import bfpp
+    >>> [level.name for level in bfpp.load_cluster("dgx-a100").levels]
+    ['intra_node', 'inter_node']
     """
     name, settings = read_settings("cluster", name_or_path)
     known = fitted_settings("clusters") if fitted is None else fitted

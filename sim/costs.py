@@ -27,6 +27,11 @@ class Costs:
     `seconds` and `bytes` are columns over tasks; `ports` has a row for each: the
     ports that its bytes pass, each once (-1 where there are fewer);
     `bandwidth` is that of each port in bytes per second.
+
+    >>> import bfpp
+    >>> graph = bfpp.build_graph("gpipe", bfpp.Layout(2, 1))
+    >>> bfpp.AbstractCosts(transfer=0.5).costs(graph).seconds
+    array([1. , 0.5, 1. , 2. , 0.5, 0. , 0. , 2. , 0. , 0. ])
     """
 
     seconds: Seconds
@@ -66,7 +71,17 @@ class Load(NamedTuple):
 
 
 class CostModel(Protocol):
-    """Anything that can price the tasks of a graph."""
+    """Anything that can price the tasks of a graph.
+
+    >>> import bfpp, numpy
+    >>> class Growing:
+    ...     def costs(self, graph):
+    ...         seconds = 1.0 + graph.unit.clip(0)
+    ...         none = numpy.zeros(len(graph))
+    ...         return bfpp.Costs(seconds, none, numpy.empty((len(graph), 0), int), none[:0])
+    >>> bfpp.simulate(bfpp.build_graph("gpipe", bfpp.Layout(2, 2)), Growing()).step_time
+    15.0
+    """
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The costs of each task of the graph."""

@@ -22,6 +22,11 @@ def simulate(
     """Predict when each task of the graph runs under a cost model.
 
     `progress` is called with the number of each task that ends.
+
+    >>> import bfpp
+    >>> graph = bfpp.build_graph("1f1b", bfpp.Layout(2, 4))
+    >>> bfpp.simulate(graph, bfpp.AbstractCosts(transfer=0.25), engine="simpy").step_time
+    16.0
     """
     if engine not in ENGINES:
         known = ", ".join(ENGINES)

@@ -167,6 +167,8 @@ def fit(
     all. Raises `InvalidInput` if there are fewer rows than constants.
     """
     for row in rows:
+        if row.experiment.profile is not None:
+            raise InvalidInput("rows of a profile have no constants to fit")
         if (cluster := row.experiment.cluster) not in preset_names("cluster"):
             raise InvalidInput(f"constants are those of presets, and {cluster!r} is a file")
     parameters = parameters_of(rows)
@@ -292,7 +294,7 @@ def _covariance(jacobian: Numbers, residuals: Numbers) -> Numbers:
     return covariance
 
 
-def profile_text(found: Fit, source: str) -> str:
+def constants_text(found: Fit, source: str) -> str:
     """The constants as TOML, with standard errors; `source` says what they were fitted to."""
     lines = [
         f"# Fitted by `bfpp fit` to {source!a}. A comment has one standard error.",

@@ -23,7 +23,7 @@ class Kind:
 
 PROFILE = Kind(
     "a profile of a machine, from bfpp calibrate",
-    "bfpp simulate, compare and explain take it as --profile",
+    "bfpp simulate, compare, explain and validate take it as --profile",
     "bfpp machine profile 1",
     frozenset({"passes", "channels", "dispatch"}),
 )

@@ -50,6 +50,11 @@ class Transformer:
     attention makes heads of narrow latents; those of values may be `value_head_dim` wide.
     `prediction_modules` predict further tokens in training: a layer each, that takes the hidden
     state and the next embedding.
+
+    >>> import bfpp
+    >>> model = bfpp.Transformer("small", 24, 1024, 16, sequence=1024, vocabulary=50257)
+    >>> f"{model.parameters / 1e6:.0f} million parameters"
+    '355 million parameters'
     """
 
     name: str
@@ -336,6 +341,10 @@ def load_model(name_or_path: str) -> Transformer:
     """The model of that preset, of that TOML file, or of a Hugging Face config.json.
 
     Raises `InvalidConfiguration` for a name that is unknown or a file that is malformed.
+
+    >>> import bfpp
+    >>> bfpp.load_model("llama3-8b").layers
+    32
     """
     if is_config(name_or_path):
         name, table = read_config(name_or_path)

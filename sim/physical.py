@@ -57,6 +57,14 @@ class PhysicalCosts:
     of products whose operands are quantised are kept and gathered so; `quantised_attention` and
     `quantised_head` say that operands of their products are quantised too. Raises
     `InvalidConfiguration` for what cannot be divided so.
+
+    >>> import bfpp
+    >>> costs = bfpp.PhysicalCosts(
+    ...     bfpp.load_model("bert-6.6b"), bfpp.load_cluster("dgx1-v100"), bfpp.Degrees(dp=2, tp=4)
+    ... )
+    >>> layout = bfpp.Layout(2, 8, 4)
+    >>> costs.batch(layout), costs.devices(layout)
+    (16, 16)
     """
 
     model: Transformer

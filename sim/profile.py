@@ -74,6 +74,11 @@ class ProfiledCosts:
         """Data-parallel devices."""
         return int(self.run["replicas"])
 
+    @property
+    def microbatch_size(self) -> int:
+        """Samples of a micro-batch."""
+        return int(self.run["microbatch_size"])
+
     def cuts(self, layout: Layout) -> list[range]:
         """The layers of each stage, as the executor cuts them."""
         attached = int(self.run["before"]), int(self.run["after"])

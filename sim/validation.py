@@ -3,7 +3,8 @@
 A table is a CSV file with one configuration a row. Its columns are values of an
 `Experiment` (`model`, `cluster`, `schedule`, `pp`, `sharding`, ...), what was measured
 (`MEASURED`: one of the times at least), and if need be `table`, where a row comes from,
-and `batch`, its samples. A row without a pipeline has the schedule `no-pipeline`: one rank,
+and `batch`, its samples. A row with the `profile` of a machine has no model and no cluster,
+and gives `step_seconds`. A row without a pipeline has the schedule `no-pipeline`: one rank,
 whose gradients accumulate breadth-first where its weights are fully sharded, else depth-first.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -36,10 +37,12 @@ from bfpp.schedules.invalid import did_you_mean
 from bfpp.schedules.reading import read_file
 from bfpp.sim.constants import Constants
 from bfpp.sim.engines import simulate
-from bfpp.sim.experiment import ALIASES, OPTIONS, Experiment, experiment_of
+from bfpp.sim.experiment import Experiment, experiment_of
+from bfpp.sim.experiment_values import ALIASES, OPTIONS
 from bfpp.sim.numbers import is_count, is_usable, real, whole
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
+from bfpp.sim.profile import load_profile
 from bfpp.sim.uncertainty import Interval, interval
 from bfpp.traces.timeline import Timeline
 
@@ -63,7 +66,8 @@ COLUMNS_IN_WORDS = (
     "the hardware, as the paper counts them), tokens_per_second_per_gpu, step_seconds; if it was "
     f"measured, in GB: {', '.join(MEMORY)}; table (where a row is from), batch (samples); and any "
     f"value of an experiment by its option's name: {', '.join(OPTIONS)}. A row without a pipeline "
-    "has the schedule no-pipeline. Other columns are refused."
+    "has the schedule no-pipeline. With a profile, rows name no model and no cluster, and give "
+    "step_seconds. Other columns are refused."
 )
 """What a person needs to write a table."""
 
@@ -117,11 +121,12 @@ class Measurement:
     def record(self) -> dict[str, Any]:
         """The configuration, by the names of the columns."""
         experiment = self.experiment
+        software = {"implementation": experiment.implementation or "paper"}
         return {
             "table": self.table,
             **experiment.record,
             "schedule": self.schedule,
-            "implementation": experiment.implementation or "paper",
+            **(software if experiment.profile is None else {}),
             "sharding": str(experiment.sharding),
             "batch": self.batch,
             "pp": experiment.pp,
@@ -151,18 +156,26 @@ class Case:
         return physical.hardware_flops(self.graph.layout) / step_time / 1e12
 
     def compare(self, constants: Constants) -> Comparison:
-        """What is predicted, beside what was measured."""
-        physical = self.physical(constants)
-        return Comparison(self.measured, simulate(self.graph, physical), physical)
+        """The measurement and its prediction."""
+        experiment = self.measured.experiment
+        physical = self.physical(constants) if experiment.profile is None else None
+        return Comparison(
+            self.measured, simulate(self.graph, physical or experiment.costs), physical
+        )
 
 
-def read_measurements(path: Path) -> list[Measurement]:
-    """The rows of a table; raises `InvalidInput` with the line and the column at fault."""
+def read_measurements(path: Path, **common: str) -> list[Measurement]:
+    """The rows of a table; `common` are cells that all rows have, such as a `profile`.
+
+    Raises `InvalidInput` with the line and the column at fault.
+    """
     try:
         text = io.StringIO(read_file(path).decode(), newline="")
         reader = csv.DictReader(text, strict=True)
-        _require_columns(reader.fieldnames or (), path)
-        rows = [_measurement(row, f"{path}: line {reader.line_num}") for row in reader]
+        _require_columns([*(reader.fieldnames or ()), *common], path)
+        rows = [
+            _measurement({**row, **common}, f"{path}: line {reader.line_num}") for row in reader
+        ]
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: is not CSV: {error}") from None
     if not rows:
@@ -171,7 +184,7 @@ def read_measurements(path: Path) -> list[Measurement]:
 
 
 def _require_columns(names: Sequence[str], path: Path) -> None:
-    if missing := [name for name in REQUIRED if name not in names]:
+    if missing := [name for name in _required(names) if name not in names]:
         raise InvalidInput(f"{path}: the column {missing[0]!r} is missing")
     if not any(name in names for name in TIMES):
         raise InvalidInput(f"{path}: there is none of the columns {', '.join(TIMES)}")
@@ -184,11 +197,15 @@ def _require_columns(names: Sequence[str], path: Path) -> None:
             )
 
 
+def _required(names: Collection[str]) -> Sequence[str]:
+    return ("schedule",) if "profile" in names else REQUIRED
+
+
 def _measurement(row: Mapping[str, str | None], where: str) -> Measurement:
     if None in row:
         raise InvalidInput(f"{where}: has more cells than there are columns")
     given = {name: text for name, text in row.items() if text}
-    for name in REQUIRED:
+    for name in _required(given):
         if name not in given:
             raise InvalidInput(f"{where}: {name} is missing")
     measured = {}
@@ -203,14 +220,25 @@ def _measurement(row: Mapping[str, str | None], where: str) -> Measurement:
     table, batch = given.pop("table", ""), given.pop("batch", None)
     schedule = given["schedule"]
     try:
-        values = {**ROW_DEFAULTS, **given}
+        values = {**ROW_DEFAULTS, **_measured_with(given), **given}
         if batch is not None:
             values["microbatches"] = _microbatches(values, batch)
+        if "profile" in given and [*measured] != ["step_seconds"]:
+            raise InvalidConfiguration("profile", "predicts step_seconds alone")
         found = Measurement(_experiment(values), schedule, measured, table)
         case_of(found)
     except InvalidConfiguration as error:
         raise InvalidInput(f"{where}: {error}") from None
     return found
+
+
+def _measured_with(given: Mapping[str, str]) -> dict[str, str]:
+    """What a row of a profile means that does not say it: what the profile was measured with."""
+    if "profile" not in given:
+        return {}
+    costs = load_profile(given["profile"])
+    sizes = {"pp": costs.ranks, "dp": costs.replicas, "microbatch_size": costs.microbatch_size}
+    return {name: str(size) for name, size in sizes.items()}
 
 
 def _microbatches(values: Mapping[str, str], batch: str) -> str:
@@ -249,7 +277,7 @@ def _experiment(values: Mapping[str, str]) -> Experiment:
         fully_sharded = Sharding(values.get("sharding", Sharding.NONE)) is Sharding.FULL
         name = "breadth-first" if fully_sharded else "1f1b"
     experiment = experiment_of({**values, "schedule": name})
-    if experiment.rule.looped and experiment.pp == 1:
+    if experiment.rule.looped and experiment.pp == 1 and experiment.profile is None:
         loops, _ = default_division(
             experiment.rule, experiment.transformer.layers, 1, experiment.loops or 1
         )
@@ -261,11 +289,12 @@ def case_of(measured: Measurement) -> Case:
     """The measurement and its graph; raises `InvalidConfiguration` where it cannot be trained."""
     experiment = measured.experiment
     configuration = experiment.configuration
-    experiment.require_physical().layers(configuration.layout)
-    return Case(
-        measured,
-        _graph(configuration.schedule, configuration.layout, configuration.communication),
-    )
+    graph = _graph(configuration.schedule, configuration.layout, configuration.communication)
+    if (physical := experiment.physical) is not None:
+        physical.layers(configuration.layout)
+    else:
+        experiment.costs.costs(graph)
+    return Case(measured, graph)
 
 
 @lru_cache(maxsize=256)
@@ -276,25 +305,35 @@ def _graph(schedule: Schedule, layout: Layout, communication: Communication) -> 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A measurement and its prediction; errors in per cent of what was measured."""
+    """A measurement and its prediction; errors in per cent of what was measured.
+
+    There is only the step time to compare, without an interval, if costs are not `physical`.
+    """
 
     measured: Measurement
     timeline: Timeline
-    physical: PhysicalCosts
+    physical: PhysicalCosts | None
 
     @cached_property
     def predicted(self) -> Mapping[str, Any]:
-        """The physical numbers of the prediction."""
-        return {**predict(self.timeline, self.physical)}
+        """The step time, and the physical numbers of the prediction."""
+        step_seconds = {"step_seconds": self.timeline.step_time}
+        return (
+            {**predict(self.timeline, self.physical), **step_seconds}
+            if self.physical
+            else step_seconds
+        )
 
     @cached_property
-    def interval(self) -> Interval:
+    def interval(self) -> Interval | None:
         """Where 80 % of measured step times are expected."""
-        return interval(self.timeline, self.physical)
+        return interval(self.timeline, self.physical) if self.physical else None
 
     def measured_value(self, name: str) -> float | None:
         """What was measured, if it was."""
-        if name == "tflops_per_gpu":
+        if name == "step_seconds":
+            return self.measured.step_seconds
+        if name == "tflops_per_gpu" and self.physical:
             return self.measured.tflops_per_gpu
         return self.measured.measured.get(name)
 
@@ -306,23 +345,23 @@ class Comparison:
     @property
     def error_step_time(self) -> float:
         """How much longer the predicted step takes, in per cent."""
-        ratio = self.measured.tflops_per_gpu / float(self.predicted["tflops_per_gpu"])
-        return 100 * (ratio - 1)
+        return self.error("step_seconds")
 
     @property
     def record(self) -> dict[str, object]:
         """The configuration, what was measured, and the prediction with its errors."""
-        names = ["tflops_per_gpu", *(name for name in MEMORY if name in self.measured.measured)]
+        values = {name: self.measured_value(name) for name in ("tflops_per_gpu", *MEMORY)}
+        measured = {name: value for name, value in values.items() if value is not None}
+        bounds = self.interval
         return {
             **self.measured.record,
-            "measured": {"tflops_per_gpu": self.measured.tflops_per_gpu, **self.measured.measured},
+            "measured": {**measured, **self.measured.measured},
             "prediction": {
-                "step_seconds": self.measured.step_seconds * (1 + self.error_step_time / 100),
-                "step_time_low": self.interval.low,
-                "step_time_high": self.interval.high,
-                **{name: self.predicted[name] for name in ("tflops_per_gpu", *MEMORY)},
+                "step_seconds": self.timeline.step_time,
+                **({"step_time_low": bounds.low, "step_time_high": bounds.high} if bounds else {}),
+                **{name: self.predicted[name] for name in values if self.physical},
             },
-            "error": {name: self.error(name) for name in names},
+            "error": {name: self.error(name) for name in measured},
             "error_step_time": self.error_step_time,
         }
 
@@ -332,9 +371,13 @@ def compare(measured: Measurement, constants: Constants | None = None) -> Compar
     return case_of(measured).compare(constants or Constants())
 
 
-def coverage(comparisons: Sequence[Comparison]) -> float:
-    """The share of measured step times inside their intervals; 80 % are to be expected."""
-    return float(np.mean([each.measured.step_seconds in each.interval for each in comparisons]))
+def coverage(comparisons: Sequence[Comparison]) -> float | None:
+    """The share of measured step times inside their intervals; None if there are no intervals.
+
+    80 % are to be expected.
+    """
+    inside = [each.measured.step_seconds in each.interval for each in comparisons if each.interval]
+    return float(np.mean(inside)) if inside else None
 
 
 def mean_absolute_error(comparisons: Sequence[Comparison], name: str) -> float | None:

@@ -236,7 +236,7 @@ def test_check_tells_what_is_wrong_from_what_is_not_prescribed(bfpp, answer):
     graph = build_graph("breadth-first", Layout(1, 1), Communication(Sharding.PARTIAL, True, False))
     gather = graph.operation.tolist().index(Operation.GATHER)
     Path("graph.json").write_text(write_graph(twice(graph, gather)))
-    remark = "gathers: #0 gather of stage 0 on rank 0 is of no use"
+    remark = "gathers: #0 all-gather of stage 0 on rank 0 is of no use"
     assert bfpp("check graph.json") == (0, f"remark: {remark}\nvalid\n", "")
     assert bfpp("check graph.json --strict")[:2] == (1, f"remark: {remark}\ninvalid\n")
     record = answer("check graph.json")
@@ -253,7 +253,7 @@ def test_the_table_of_a_simulation_fits_a_terminal(bfpp, monkeypatch):
     assert max(map(len, out.splitlines())) <= 80
     for words in (
         "step time",
-        "peak micro-batches, any rank",
+        "peak in-flight micro-batches",
         "reserved, of a device's",
         "of 32 GB",
     ):

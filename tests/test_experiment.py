@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from bfpp.experiment_file import experiment_text, read_experiment
 from bfpp.schedules import InvalidConfiguration, Sharding, registered_schedules
-from bfpp.sim.experiment import DEFAULTS, OPTIONS, Experiment, experiment_of
+from bfpp.sim.experiment import Experiment, experiment_of
+from bfpp.sim.experiment_values import DEFAULTS, OPTIONS
 from bfpp.sim.model import load_model
 from bfpp.sim.physical import PhysicalCosts
 

@@ -229,7 +229,7 @@ def test_the_pages_replay_is_the_engines(
     replays_as_the_engine(driver, tmp_path / "index.html", 0.5)
     page = Page(driver, (tmp_path / "index.html").as_uri())
     assert "breadth-first" in page.find("main").text
-    assert "Peak micro-batches" in page.find(".numbers").text
+    assert "Peak in-flight micro-batches" in page.find(".numbers").text
 
 
 @pytest.mark.browser

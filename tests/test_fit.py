@@ -12,7 +12,7 @@ import pytest
 from bfpp.command_line import main
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants, read_constants
-from bfpp.sim.fit import fit, fits, parameters_of, profile_text
+from bfpp.sim.fit import constants_text, fit, fits, parameters_of
 from bfpp.sim.implementation import with_fitted
 from bfpp.sim.validation import case_of, read_measurements
 from tests.test_physical import MEASUREMENTS
@@ -66,7 +66,7 @@ def test_what_no_row_depends_on_is_not_determined(small):
     assert waiting.standard_error == np.inf
     assert not waiting.determined
     assert waiting.value == load_cluster("dgx1-v100").level("intra_node").synchronisation
-    assert "not determined" in profile_text(found, "a table")
+    assert "not determined" in constants_text(found, "a table")
 
 
 def test_leaving_out_a_group_predicts_it_by_the_others(made_up):
@@ -78,7 +78,7 @@ def test_leaving_out_a_group_predicts_it_by_the_others(made_up):
 
 def test_a_profile_is_read_as_it_was_written(made_up):
     found = fit(made_up, cross_validate=False)
-    table = tomllib.loads(profile_text(found, "a table"))
+    table = tomllib.loads(constants_text(found, "a table"))
     profile = read_constants("profile", table)
     determined = [each for each in found.constants if each.determined]
     deviations = [each.standard_error / each.value for each in determined]

@@ -13,7 +13,8 @@ from bfpp.frameworks import FRAMEWORKS, framework_config
 from bfpp.schedules import InvalidConfiguration, find_schedule
 from bfpp.schedules.cut import given_cut
 from bfpp.schedules.registry import BUILT_IN
-from bfpp.sim.experiment import ABSTRACT, DEFAULTS, MEASURED, OPTIONS, Experiment, of_group
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.experiment_values import ABSTRACT, DEFAULTS, MEASURED, OPTIONS, of_group
 from bfpp.sim.model import load_model
 from tests.test_orders import looped, pipelining, words  # noqa: F401 - a fixture
 

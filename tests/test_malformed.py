@@ -48,7 +48,7 @@ READERS = {
         "clusters cluster.toml",
     ],
     "machine.toml": [f"simulate gpipe --profile machine.toml {STEP}"],
-    "constants.toml": ["validate table.csv --profile constants.toml"],
+    "constants.toml": ["validate table.csv --constants constants.toml"],
     "config.json": [f"compare gpipe 1f1b --model config.json {ON}", "models config.json"],
     "gpt2.json": [f"explain gpipe --model gpt2.json {ON} --json", "models gpt2.json --json"],
     "table.csv": ["validate table.csv --json", "fit table.csv --no-cross-validation"],

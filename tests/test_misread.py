@@ -40,10 +40,11 @@ def folder(tmp_path, monkeypatch, bfpp):
 
 KINDS = {
     "validate table.csv --constants machine.toml": "--constants: machine.toml is a profile of a "
-    "machine, from bfpp calibrate, not a file of constants, from bfpp fit; bfpp simulate, compare "
-    "and explain take it as --profile",
+    "machine, from bfpp calibrate, not a file of constants, from bfpp fit; bfpp simulate, compare, "
+    "explain and validate take it as --profile",
     "simulate gpipe --profile constants.toml": "--profile: constants is a file of constants, from "
     "bfpp fit, not a profile of a machine, from bfpp calibrate; --constants takes it",
+    "validate table.csv --profile constants.toml": "--profile: constants is a file of constants,",
     "validate table.csv --constants models.toml": "--constants: models.toml is a model, not a file",
     "simulate gpipe --profile clusters.toml": "--profile: clusters is a cluster, not a profile",
     "simulate gpipe --model clusters.toml --cluster dgx-h100": "--model: clusters is a cluster, "
@@ -81,7 +82,7 @@ def test_a_file_of_another_kind_is_refused_by_name(bfpp, line, reason):
 )
 def test_constants_that_nothing_would_use_are_refused(bfpp, text, reason):
     Path("constants.toml").write_text(text)
-    code, out, err = bfpp("validate table.csv --profile constants.toml")
+    code, out, err = bfpp("validate table.csv --constants constants.toml")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "--constants: constants.toml" in err
     assert reason in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -230,3 +231,89 @@ def test_another_number_of_ranks_is_pointed_out(path, bfpp):
 def test_what_does_not_go_with_a_profile(path, bfpp, words, error):
     words = "simulate", "gpipe", "--pp", 2, "--profile", path, *words
     assert bfpp(*words) == (2, "", f"bfpp simulate: {error}\n")
+
+
+RUNS = "schedule,loops,microbatches,sharding,step_seconds\n"
+
+
+def test_a_table_of_runs_is_compared_with_a_profile(path, answer, bfpp, tmp_path):
+    """Each row is what `simulate` says of it, and 1.25 times that was measured."""
+    experiments = {
+        "1f1b,1,4,none": "1f1b --microbatches 4",
+        "breadth-first,2,6,full": "breadth-first --loops 2 --microbatches 6 --sharding full",
+    }
+    profile = ("--pp", "2", "--profile", str(path))
+    expected = {
+        row: answer("simulate", *words.split(), *profile)["step_time"]
+        for row, words in experiments.items()
+    }
+    lines = [f"{row},{1.25 * seconds}\n" for row, seconds in expected.items()]
+    table, figure = tmp_path / "runs.csv", tmp_path / "runs.svg"
+    table.write_text(RUNS + "".join(lines))
+    found = answer("validate", str(table), "--profile", str(path))
+    assert [each["prediction"] for each in found["rows"]] == [
+        {"step_seconds": seconds} for seconds in expected.values()
+    ]
+    assert [each["error_step_time"] for each in found["rows"]] == pytest.approx([-20, -20])
+    assert [each["batch"] for each in found["rows"]] == [4 * 2 * 4, 6 * 2 * 4]
+    assert found["step_time_mape"] == pytest.approx(20)
+    assert (found["throughput_mape"], found["memory_mape"], found["coverage"]) == (None,) * 3
+    code, out, _ = bfpp("validate", table, "--profile", path, "--svg", figure)
+    assert code == 0
+    assert "Step time of 2 configurations" in figure.read_text()
+    assert out.count("-20.0 %") == 2
+
+
+def test_a_table_names_the_profiles_of_its_rows(path, bfpp, tmp_path):
+    """Rows of a model on a cluster may be among them; none of a profile has constants to fit."""
+    table = tmp_path / "runs.csv"
+    table.write_text(
+        "schedule,profile,model,cluster,pp,microbatches,step_seconds\n"
+        f"1f1b,{path},,,,4,100\n1f1b,,bert-6.6b,dgx1-v100,2,4,1\n"
+    )
+    code, out, _ = bfpp("validate", table)
+    assert code == 0
+    assert re.search(r"throughput.*step time|step time.*throughput", out, re.DOTALL)
+    code, _, err = bfpp("fit", table)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "rows of a profile have no constants to fit" in err
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ("1f1b,,4,none,fast", "step_seconds must be a positive number"),
+        ("1f1b,,4,none,", "must give one of"),
+        (",,4,none,1", "schedule is missing"),
+        ("1f1b,64,4,none,1", "loops: 1f1b is not looped"),
+        ("breadth-first,64,4,none,1", "line 2: "),
+    ],
+)
+def test_rows_that_a_profile_cannot_price_are_refused(path, bfpp, tmp_path, row, error):
+    table = tmp_path / "runs.csv"
+    table.write_text(f"{RUNS}{row}\n")
+    code, out, err = bfpp("validate", table, "--profile", path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert error in err
+
+
+def test_a_profile_has_only_step_times(path, bfpp, tmp_path):
+    table = tmp_path / "runs.csv"
+    for header, reason in {
+        "tokens_per_second_per_gpu": "profile: predicts step_seconds alone",
+        "step_seconds,memory_gb": "profile: predicts step_seconds alone",
+        "step_seconds,model": "model: does not go with --profile",
+        "step_seconds,dp": "dp: bench was measured with 2, not 3",
+        "step_seconds,microbatch_size": "microbatch_size: bench was measured with 4, not 3",
+    }.items():
+        row = ",".join("bert-6.6b" if name == "model" else "3" for name in header.split(","))
+        table.write_text(f"schedule,{header}\n1f1b,{row}\n")
+        code, out, err = bfpp("validate", table, "--profile", path)
+        assert (code, out, err) == (2, "", f"bfpp validate: {table}: line 2: {reason}\n")
+
+
+def test_a_search_has_no_use_for_a_profile(path, bfpp):
+    for command in ("search", "tradeoff"):
+        code, out, err = bfpp(command, "--profile", path)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "bfpp compare --profile" in err

@@ -16,10 +16,10 @@ from bfpp.schedules import gpipe, registry
 ROOT = Path(__file__).parents[1]
 
 
-def test_every_public_name_is_there_and_documented():
+def test_every_public_name_is_there_and_has_an_example():
     assert sorted(bfpp.__all__) == bfpp.__all__
     for name in bfpp.__all__:
-        assert getattr(bfpp, name).__doc__, name
+        assert ">>> " in getattr(bfpp, name).__doc__, name
 
 
 @pytest.mark.parametrize(

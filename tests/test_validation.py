@@ -136,18 +136,18 @@ def test_a_malformed_table_is_one_line_with_its_reason(capsys, tmp_path, text, r
     assert reason in captured.err
 
 
-def test_a_profile_replaces_the_shipped_constants(capsys, tmp_path):
-    table, profile = tmp_path / "one.csv", tmp_path / "profile.toml"
+def test_a_file_replaces_the_shipped_constants(capsys, tmp_path):
+    table, constants = tmp_path / "one.csv", tmp_path / "constants.toml"
     table.write_text(f"{HEADER}\n{FIRST}")
-    profile.write_text("[clusters.dgx1-v100.device]\nmatmul_efficiency = 0.1\n")
+    constants.write_text("[clusters.dgx1-v100.device]\nmatmul_efficiency = 0.1\n")
     predictions = []
-    for options in ([], ["--profile", str(profile)]):
+    for options in ([], ["--constants", str(constants)]):
         assert main(["validate", str(table), "--json", *options]) == 0
         [row] = json.loads(capsys.readouterr().out)["rows"]
         predictions.append(row["prediction"]["tflops_per_gpu"])
     assert predictions[1] < predictions[0] / 4
-    profile.write_text("clusters =")
-    assert main(["validate", str(table), "--profile", str(profile)]) == 2
+    constants.write_text("clusters =")
+    assert main(["validate", str(table), "--constants", str(constants)]) == 2
     assert "--constants" in capsys.readouterr().err
 
 

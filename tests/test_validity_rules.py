@@ -153,7 +153,7 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
         reduces_beside_its_lane,
         [
             (
-                "#2 reduce of stage 0 on rank 0 is on the compute lane of rank 0, "
+                "#2 all-reduce of stage 0 on rank 0 is on the compute lane of rank 0, "
                 "not on a data lane of rank 0"
             )
         ],
@@ -223,12 +223,12 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
         gathers_too_early,
         [
             (
-                "#4 gather of stage 2 on rank 0 may overwrite weight buffer 0 under "
+                "#4 all-gather of stage 2 on rank 0 may overwrite weight buffer 0 under "
                 "#1 forward of stage 0 micro-batch 0 on rank 0"
             )
         ],
     ),
-    "gathers": (gathers_twice, ["#0 gather of stage 0 on rank 0 is of no use"]),
+    "gathers": (gathers_twice, ["#0 all-gather of stage 0 on rank 0 is of no use"]),
     "gradients": (
         reduces_too_early,
         [
@@ -237,19 +237,19 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
                 "what nothing reduces"
             ),
             (
-                "#4 reduce of stage 0 on rank 0 may empty gradient buffer 0 under "
+                "#4 all-reduce of stage 0 on rank 0 may empty gradient buffer 0 under "
                 "#3 backward of stage 0 micro-batch 1 on rank 0"
             ),
         ],
     ),
-    "reductions": (reduces_twice, ["#3 reduce of stage 0 on rank 0 is of no use"]),
+    "reductions": (reduces_twice, ["#3 all-reduce of stage 0 on rank 0 is of no use"]),
     "replicas": (
         reduces_across_replicas_twice,
         ["stage 0 has 2 tasks all-reduce, not 1"],
     ),
     "optimizer": (
         updates_too_early,
-        ["#3 optimizer on rank 0 may start before #2 reduce of stage 0 on rank 0 has ended"],
+        ["#3 optimizer on rank 0 may start before #2 all-reduce of stage 0 on rank 0 has ended"],
     ),
 }
 """For each rule, a graph that breaks no other, and all that the checker says of it."""

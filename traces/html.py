@@ -57,6 +57,11 @@ def write_html(
     """Write a page of timelines below each other, to one scale of time; `lead` sums them up.
 
     Raises `ValueError` if there is no panel, or if times are not finite.
+
+    >>> import bfpp, tempfile
+    >>> panel = bfpp.Panel("GPipe", bfpp.predict(bfpp.Experiment("gpipe", pp=2)).timeline)
+    >>> with tempfile.NamedTemporaryFile(suffix=".html") as file:
+    ...     bfpp.write_html([panel], file.name, "A page of one schedule")
     """
     if not panels:
         raise ValueError("a page needs at least one panel")

@@ -56,7 +56,13 @@ class RankMetrics:
 
 
 def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
-    """The metrics of each rank."""
+    """The metrics of each rank.
+
+    >>> import bfpp
+    >>> timeline = bfpp.predict(bfpp.Experiment("1f1b", pp=4)).timeline
+    >>> [rank.peak_microbatches for rank in bfpp.rank_metrics(timeline)]
+    [4.0, 3.0, 2.0, 1.0]
+    """
     graph, step_time = timeline.graph, timeline.step_time
     computes = compute_time(timeline).tolist()
     peaks = peak_microbatches(graph)
@@ -107,6 +113,11 @@ def bubble(timeline: Timeline) -> float:
     """Step time over a rank's mean compute time, less one: the paper's overhead.
 
     Equals (N_PP - 1) / (N_mb N_loop) where communication is free.
+
+    >>> import bfpp
+    >>> graph = bfpp.build_graph("gpipe", bfpp.Layout(4, 8))
+    >>> bfpp.bubble(bfpp.simulate(graph, bfpp.AbstractCosts()))
+    0.375
     """
     mean = float(compute_time(timeline).mean())
     return timeline.step_time / mean - 1 if mean else 0.0

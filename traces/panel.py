@@ -21,6 +21,11 @@ class Panel:
     read; `waits` are the idle stretches that a click explains, `critical_path` the tasks that
     a switch outlines, `causes` the seconds of the mean rank's step by what they go to. `memory`
     is what each rank holds over time, in `memory_unit`.
+
+    >>> import bfpp
+    >>> predicted = bfpp.predict(bfpp.Experiment("gpipe", pp=2))
+    >>> bfpp.Panel("(a) GPipe", predicted.timeline, subtitle="the first schedule").title
+    '(a) GPipe'
     """
 
     title: str

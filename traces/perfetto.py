@@ -52,6 +52,10 @@ def write_perfetto(timeline: Timeline, path: Path | str) -> None:
     """Write the trace, compressed where the name ends in `.gz`.
 
     Raises `InvalidInput` for a step of more than 146 years.
+
+    >>> import bfpp, tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".json") as file:
+    ...     bfpp.write_perfetto(bfpp.predict(bfpp.Experiment("gpipe", pp=2)).timeline, file.name)
     """
     _require_room(timeline)
     with written(path) as file:

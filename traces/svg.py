@@ -57,7 +57,13 @@ GRID, SEAM = "#dfe3e8", "#ffffff"
 
 
 def write_svg(panels: Sequence[Panel], path: Path | str, points: float | None = None) -> None:
-    """Write `svg(panels, points)` to a file."""
+    """Write `svg(panels, points)` to a file.
+
+    >>> import bfpp, tempfile
+    >>> panel = bfpp.Panel("GPipe", bfpp.predict(bfpp.Experiment("gpipe", pp=2)).timeline)
+    >>> with tempfile.NamedTemporaryFile(suffix=".svg") as file:
+    ...     bfpp.write_svg([panel], file.name)
+    """
     Path(path).write_text(svg(panels, points), encoding="utf-8", newline="\n")
 
 

@@ -63,6 +63,11 @@ def text(
     the same characters (`rich.text.Text.from_markup` reads it, and a console
     fits the colours to its terminal). The grid has at least 10 characters
     beside the names of the rows, however narrow the width.
+
+    >>> import bfpp
+    >>> timeline = bfpp.predict(bfpp.Experiment("gpipe", pp=2, microbatches=2)).timeline
+    >>> print(bfpp.text(timeline, width=46).splitlines()[0])
+    rank 0  compute | 0 1       [0 ][1 ]
     """
     drawn = drawn_rows(timeline, streams)
     if not drawn:

@@ -40,6 +40,11 @@ class Timeline:
     Measurements have two more columns: when the host handed a task over to its
     lane (`posted`), and when it first could have begun at one of its ends
     (`ready`), where it then waited for its peers.
+
+    >>> import bfpp
+    >>> timeline = bfpp.simulate(bfpp.build_graph("gpipe", bfpp.Layout(2, 2)), bfpp.AbstractCosts())
+    >>> timeline.step_time, timeline.start[:4], timeline.source
+    (9.0, array([0., 1., 1., 1.]), 'compiled')
     """
 
     graph: TaskGraph

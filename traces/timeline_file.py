@@ -37,14 +37,27 @@ class MalformedTimeline(InvalidFile):
 
 
 def save_timeline(timeline: Timeline, path: Path | str) -> None:
-    """Write the timeline to a file, compressed where its name ends in `.gz`."""
+    """Write the timeline to a file, compressed where its name ends in `.gz`.
+
+    >>> import bfpp, tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".json") as file:
+    ...     bfpp.save_timeline(bfpp.predict(bfpp.Experiment("gpipe", pp=2)).timeline, file.name)
+    """
     text = write_timeline(timeline)
     with written(path) as file:
         file.write(text)
 
 
 def load_timeline(path: Path | str) -> Timeline:
-    """The timeline of a file; raises `MalformedTimeline` with the reason, or `OSError`."""
+    """The timeline of a file; raises `MalformedTimeline` with the reason, or `OSError`.
+
+    >>> import bfpp, tempfile
+    >>> timeline = bfpp.predict(bfpp.Experiment("gpipe", pp=2)).timeline
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     bfpp.save_timeline(timeline, f"{folder}/step.json.gz")
+    ...     bfpp.load_timeline(f"{folder}/step.json.gz").step_time == timeline.step_time
+    True
+    """
     return read_timeline(read_file(Path(path)))
 
 

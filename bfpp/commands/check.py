@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=list(FORMATS),
-        help="compute orders in PyTorch's words, or a task graph in JSON, as `bfpp simulate "
+        help="compute orders in PyTorch's format, or a task graph in JSON, as `bfpp simulate "
         "--graph` writes it (default: graph if the file begins with a brace, else torch)",
     )
     shared.add_posting_arguments(parser)

@@ -17,7 +17,7 @@ from bfpp.errors import blaming
 from bfpp.formats import CONSTANTS
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
-from bfpp.sim.fit import Fit, Numbers, fit, fits, profile_text
+from bfpp.sim.fit import Fit, Numbers, constants_text, fit, fits
 from bfpp.sim.fit import Progress as Tell
 from bfpp.sim.validation import COLUMNS_IN_WORDS, Measurement, read_measurements
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "table", type=Path, metavar="TABLE.csv", help="measured configurations, one a row"
     )
-    add_output(parser, "--out", [CONSTANTS], "write the constants as TOML, for bfpp validate")
+    add_output(parser, "--out", [CONSTANTS], "write the constants as TOML, for --constants")
     parser.add_argument(
         "--no-cross-validation",
         action="store_true",
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         _print(found, rows)
     if options.out:
         with options.out.written() as path:
-            path.write_text(profile_text(found, options.table.name), encoding="utf-8")
+            path.write_text(constants_text(found, options.table.name), encoding="utf-8")
     return 0
 
 

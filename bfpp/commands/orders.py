@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=["torch", "torch-actions"],
         default="torch",
-        help="the words of torch.distributed.pipelining: stage, F or B (or the halves I and W), "
+        help="the actions of torch.distributed.pipelining: stage, F or B (or the halves I and W), "
         "micro-batch; or with communication among them, which its runtime loads as compute_comms "
         "(default: torch)",
     )

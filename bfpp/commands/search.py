@@ -26,7 +26,8 @@ from bfpp.search_summary import cost, print_decision, record_of
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from bfpp.sim.decision import decision, without_duplicates
 from bfpp.sim.evaluation import evaluation_of
-from bfpp.sim.experiment import DEFAULTS, OPTIONS, Experiment, experiment_of
+from bfpp.sim.experiment import Experiment, experiment_of
+from bfpp.sim.experiment_values import DEFAULTS, OPTIONS
 from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.outcomes import Outcome, nearest, pareto, ranked
 from bfpp.sim.pruning import TOO_LARGE

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from bfpp import options as shared
 from bfpp.errors import blaming
@@ -12,6 +13,8 @@ from bfpp.formats import SVG
 from bfpp.outputs import Output, add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.sim.constants import Constants, load_constants
+from bfpp.sim.experiment_values import OPTIONS
+from bfpp.sim.profile import load_profile
 from bfpp.sim.published import sources, table_path
 from bfpp.sim.validation import (
     COLUMNS_IN_WORDS,
@@ -21,12 +24,27 @@ from bfpp.sim.validation import (
     mean_absolute_error,
     read_measurements,
 )
+from bfpp.traces.time_axis import in_words
 
 SHOWN = ("batch", "pp", "tp", "dp", "microbatch_size", "microbatches", "loops", "sharding")
 COLUMNS = (
     "configuration", "batch", "pp", "tp", "dp", "size", "micro-batches", "loops", "sharding",
-    "Tflop/s", "predicted", "error", "memory", "predicted", "error",
 )  # fmt: skip
+
+
+class Value(NamedTuple):
+    """What is compared: its column, what it is called on average, and its numbers."""
+
+    column: str
+    title: str
+    shown: Callable[[float], str]
+
+
+COMPARED = {
+    "step_seconds": Value("step time", "step time", in_words),
+    "tflops_per_gpu": Value("Tflop/s", "throughput", "{:.1f}".format),
+    "memory_gb": Value("memory", "memory", "{:.1f}".format),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,13 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE.csv",
         help=f"measured configurations, one a row; or published ones: {', '.join(sources())}",
     )
-    parser.add_argument(
+    priced_by = parser.add_mutually_exclusive_group()
+    priced_by.add_argument(
         "--constants",
-        "--profile",
         type=Path,
         metavar="FILE",
         help="constants from bfpp fit --out (default: those that are shipped)",
     )
+    priced_by.add_argument("--profile", metavar="FILE", help=OPTIONS["profile"].help)
     add_output(parser, "--svg", [SVG], "figure: predicted throughput against measured")
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -53,13 +72,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Predict every row, and report the errors."""
     constants = load_constants(options.constants) if options.constants else Constants()
+    common = {}
+    if options.profile:
+        load_profile(options.profile)  # here, so that its own option is blamed
+        common["profile"] = options.profile
     with blaming("TABLE.csv"):
-        rows = read_measurements(options.table)
+        rows = read_measurements(options.table, **common)
     comparisons = [compare(row, constants) for row in rows]
     if options.json:
         print_json(
             {
                 "rows": [each.record for each in comparisons],
+                "step_time_mape": mean_absolute_error(comparisons, "step_seconds"),
                 "throughput_mape": mean_absolute_error(comparisons, "tflops_per_gpu"),
                 "memory_mape": mean_absolute_error(comparisons, "memory_gb"),
                 "coverage": coverage(comparisons),
@@ -75,43 +99,52 @@ def run(options: argparse.Namespace) -> int:
 def _draw(comparisons: Sequence[Comparison], figure: Output) -> None:
     from bfpp.traces.scatter import Point, write_scatter
 
+    name = "tflops_per_gpu" if all(each.physical for each in comparisons) else "step_seconds"
     points = [
-        Point(
-            each.measured.schedule, each.measured.tflops_per_gpu, each.predicted["tflops_per_gpu"]
-        )
+        Point(each.measured.schedule, each.measured_value(name) or 0.0, each.predicted[name])
         for each in comparisons
     ]
-    error = mean_absolute_error(comparisons, "tflops_per_gpu")
-    title = f"Throughput of {len(points)} configurations: mean absolute error {error:.1f} %"
+    error = mean_absolute_error(comparisons, name)
+    what = f"{COMPARED[name].title.capitalize()} of {len(points)} configurations"
+    unit = "Tflop/s per GPU" if name == "tflops_per_gpu" else "s"
     with figure.written() as path:
-        write_scatter(points, path, title, "Tflop/s per GPU")
+        write_scatter(points, path, f"{what}: mean absolute error {error:.1f} %", unit)
 
 
 def _print(comparisons: Sequence[Comparison]) -> None:
+    compared = {name for each in comparisons for name in _compared_of(each)}
+    names = [name for name in COMPARED if name in compared]
     rows = []
     for each in comparisons:
         row = each.measured.record
         cells = [f"{row['table']} {row['schedule']}".strip()]
         cells += [str(row[name]) for name in SHOWN]
-        for name in ("tflops_per_gpu", "memory_gb"):
-            cells += _compared(each, name)
+        for name in names:
+            cells += _cells(each, name)
         rows.append(cells)
-    print_table("Measured and predicted", COLUMNS, rows)
-    print_table(
-        "Mean absolute error",
-        ("", ""),
-        [
-            (title, f"{error:.2f} %")
-            for title, name in (("throughput", "tflops_per_gpu"), ("memory", "memory_gb"))
-            if (error := mean_absolute_error(comparisons, name)) is not None
-        ]
-        + [("step times inside their 80 % intervals", f"{coverage(comparisons):.0%}")],
-    )
+    columns = [cell for name in names for cell in (COMPARED[name].column, "predicted", "error")]
+    print_table("Measured and predicted", [*COLUMNS, *columns], rows)
+    errors = [
+        (COMPARED[name].title, f"{error:.2f} %")
+        for name in names
+        if (error := mean_absolute_error(comparisons, name)) is not None
+    ]
+    if (inside := coverage(comparisons)) is not None:
+        errors.append(("step times inside their 80 % intervals", f"{inside:.0%}"))
+    print_table("Mean absolute error", ("", ""), errors)
 
 
-def _compared(each: Comparison, name: str) -> list[str]:
-    """What was measured, the prediction and its error; dashes where nothing was measured."""
+def _compared_of(each: Comparison) -> tuple[str, ...]:
+    """What is shown of a row: by a profile there is only the step time."""
+    return ("tflops_per_gpu", "memory_gb") if each.physical else ("step_seconds",)
+
+
+def _cells(each: Comparison, name: str) -> list[str]:
+    """What was measured, the prediction and its error; dashes for what there is not."""
+    if name not in _compared_of(each):
+        return ["-", "-", "-"]
+    shown, predicted = COMPARED[name].shown, each.predicted[name]
     measured = each.measured_value(name)
     if measured is None:
-        return ["-", f"{each.predicted[name]:.1f}", "-"]
-    return [f"{measured:.1f}", f"{each.predicted[name]:.1f}", f"{each.error(name):+.1f} %"]
+        return ["-", shown(predicted), "-"]
+    return [shown(measured), shown(predicted), f"{each.error(name):+.1f} %"]

@@ -13,15 +13,8 @@ from typing import Any, NamedTuple
 from bfpp import options as shared
 from bfpp.schedules import InvalidConfiguration, registered_schedules
 from bfpp.schedules.given_orders import orders_of_text
-from bfpp.sim.experiment import (
-    ABSTRACT,
-    DEFAULTS,
-    OPTIONS,
-    PHYSICAL,
-    Experiment,
-    of_group,
-    values_read,
-)
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.experiment_values import ABSTRACT, DEFAULTS, OPTIONS, PHYSICAL, of_group, values_read
 from bfpp.sim.preset_files import preset_names
 
 ORDERS = "orders.csv"

@@ -81,7 +81,7 @@ def _data(graph: TaskGraph) -> dict[str, Any]:
     shares, of_task = np.unique(np.stack(costs, axis=1), axis=0, return_inverse=True)
     peak = f"{peak_microbatches(graph).max():.4g}"
     anything = Timeline(graph, np.zeros(len(graph)), shares[of_task.reshape(-1)].sum(axis=1), "")
-    panel = Panel(graph.schedule, anything, summary=(("peak micro-batches, any rank", peak),))
+    panel = Panel(graph.schedule, anything, summary=(("peak in-flight micro-batches", peak),))
     data = panel_data(panel)
     columns = {
         name: column

@@ -41,6 +41,10 @@ def build_graph(
     """The task graph of a schedule, or of the one of that name.
 
     Raises `InvalidConfiguration` where the schedule cannot run on the layout.
+
+    >>> import bfpp
+    >>> bfpp.build_graph("breadth-first", bfpp.Layout(4, 8, loops=2))
+    <TaskGraph breadth-first: Layout(4, 8, loops=2), 252 tasks>
     """
     known = find_schedule(schedule) if isinstance(schedule, str) else schedule
     return lower(known.orders(layout), layout, communication or Communication(), known.name)
@@ -58,6 +62,12 @@ def lower(
     Every stage must run each micro-batch forward and backward once, on the
     rank that holds it, or one of its copies. `posts` says where each rank posts its sends and
     receives, if they are in queues. Raises `Deadlock` where a rank would wait for ever.
+
+    >>> import bfpp
+    >>> layout = bfpp.Layout(2, 2)
+    >>> orders = bfpp.find_schedule("1f1b").orders(layout)
+    >>> bfpp.lower(orders, layout, bfpp.Communication(), name="mine")
+    <TaskGraph mine: Layout(2, 2), 16 tasks>
     """
     return lower_steps(step_table(orders, layout), layout, communication, name, posts)
 

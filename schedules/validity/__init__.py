@@ -42,7 +42,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Violation:
-    """A rule that a graph breaks: its short name, a sentence, and the tasks it names."""
+    """A rule that a graph breaks: its short name, a sentence, and the tasks it names.
+
+    >>> import bfpp
+    >>> from dataclasses import replace
+    >>> graph = bfpp.build_graph("gpipe", bfpp.Layout(1, 1))
+    >>> [broken] = bfpp.violations(replace(graph, unit=graph.unit + 1))[:1]
+    >>> broken.rule, broken.tasks
+    ('columns', (0,))
+    """
 
     rule: str
     message: str
@@ -84,7 +92,12 @@ PRESCRIBED: dict[str, Callable[[Buffers], Iterator[Finding]]] = {
 
 
 def violations(graph: TaskGraph) -> list[Violation]:
-    """All rules that the graph breaks; none of kind `WRONG` if it is a valid training step."""
+    """All rules that the graph breaks; none of kind `WRONG` if it is a valid training step.
+
+    >>> import bfpp
+    >>> bfpp.violations(bfpp.Experiment("zb-v", pp=4, microbatches=8).graph())
+    []
+    """
     return [Violation(rule, *finding) for rule, finding in _findings(graph)]
 
 

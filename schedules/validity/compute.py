@@ -110,11 +110,11 @@ def optimizer(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
 
 
 def _once_a_rank(graph: TaskGraph, operation: Operation, times: int) -> Iterator[Finding]:
-    tasks = having(graph, (operation,))
+    tasks, name = having(graph, (operation,)), operation.called(graph.communication)
     for rank in range(graph.layout.pp):
         own = tasks[graph.rank[tasks] == rank].tolist()
         if len(own) != times:
-            yield f"rank {rank} has {len(own)} tasks {operation.title}, not {times}", tuple(own)
+            yield f"rank {rank} has {len(own)} tasks {name}, not {times}", tuple(own)
 
 
 def _after(

@@ -20,11 +20,12 @@ def replicas(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
     layout = graph.layout
     for operation in of_scope(Scope.UNIT, OPERATIONS):
         tasks, needs = having(graph, (operation,)), operation.reads
+        name = operation.called(graph.communication)
         due = int(operation.row.happens(graph.communication))
         times = np.bincount(graph.unit[tasks] + 1, minlength=layout.units + 1)[1:]
         for unit in np.flatnonzero(times != due).tolist() if needs else ():
             own = tuple(tasks[graph.unit[tasks] == unit].tolist())
-            yield f"{layout.name_of(unit)} has {len(own)} tasks {operation.title}, not {due}", own
+            yield f"{layout.name_of(unit)} has {len(own)} tasks {name}, not {due}", own
         for datum, units_on in needs:
             made = having(graph, of_scope(Scope.UNIT, writers(datum)))
             for early, late in out_of_order(order, made, tasks, -units_on):

@@ -13,9 +13,9 @@ for one token of each, and has the factor in its intensities.
 | paper     | here                              | meaning                                 |
 | --------- | --------------------------------- | --------------------------------------- |
 | N_GPU     | `Setup.gpus`                      | N_DP N_TP N_PP                          |
-| N_DP      | `Setup.dp`             | data-parallel group                     |
-| N_TP      | `Setup.tp`           | tensor-parallel group                   |
-| N_PP      | `Setup.pp`         | pipeline-parallel group                 |
+| N_DP      | `Setup.degrees.dp`                | data-parallel group                     |
+| N_TP      | `Setup.degrees.tp`                | tensor-parallel group                   |
+| N_PP      | `Setup.degrees.pp`                | pipeline-parallel group                 |
 | B         | `Setup.batch`                     | N_DP S_mb N_mb samples                  |
 | S_mb      | `Setup.microbatch_size`           | samples of a micro-batch                |
 | N_mb      | `Setup.microbatches`              | sequential micro-batches                |

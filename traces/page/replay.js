@@ -34,7 +34,7 @@ async function replayed(step, values) {
     if (isCompute[panel.lane[task]]) busy += panel.duration[task];
   const bubble = busy ? (panel.length * panel.ranks) / busy - 1 : 0;
   panel.summary = [
-    ["step time", inWords(panel.length, 4)], ["bubble", `${(100 * bubble).toFixed(1)}%`],
+    ["step time", inWords(panel.length, 4)], ["bubble ratio, idle / compute", `${(100 * bubble).toFixed(1)}%`],
     ...panel.summary, ["tasks", panel.lane.length.toLocaleString("en")],
   ];
   return panel;
