@@ -107,6 +107,12 @@ class PhysicalCosts:
         """The same with micro-batches of one sample, which remembers what holds of any size."""
         return self if self.microbatch_size == 1 else replace(self, microbatch_size=1)
 
+    def of_size(self, microbatch_size: int) -> PhysicalCosts:
+        """The same with micro-batches of that size; all sizes share what they remember."""
+        found = replace(self, microbatch_size=microbatch_size)
+        vars(found)["one_sample"] = self.one_sample
+        return found
+
     @property
     def recomputation(self) -> Recomputation:
         """What the backward pass computes again."""
