@@ -114,27 +114,27 @@ class Task(NamedTuple):
 class Kinds(NamedTuple):
     """Tasks that differ in their micro-batch and buffers alone: the `first` of each kind.
 
-    `by_operation` lists the kinds of each operation that there is; `codes` are the same in
+    `by_operation` says which kinds are of each operation that there is; `codes` are the same in
     all graphs on the same stages.
     """
 
-    codes: bytes
+    codes: Offsets
     first: Integers
     of_task: Integers
-    by_operation: list[tuple[Operation, npt.NDArray[np.intp]]]
+    by_operation: list[tuple[Operation, slice]]
 
 
 def kinds_of(
     codes: Offsets, operation: npt.NDArray[np.int8], first: Integers, of_task: Integers
 ) -> Kinds:
     """Kinds by their codes, in order; `operation` is that of each."""
-    present, begin = np.unique(operation, return_index=True)
+    begin = np.flatnonzero(np.append(True, operation[1:] != operation[:-1]))
     bounds = pairwise([*begin.tolist(), len(operation)])
     by_operation = [
-        (OPERATIONS[code], np.arange(*bound))
-        for code, bound in zip(present.tolist(), bounds, strict=True)
+        (OPERATIONS[code], slice(*bound))
+        for code, bound in zip(operation[begin].tolist(), bounds, strict=True)
     ]
-    return Kinds(codes.tobytes(), first, of_task, by_operation)
+    return Kinds(codes, first, of_task, by_operation)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

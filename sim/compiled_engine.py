@@ -98,7 +98,6 @@ def replay_with_slopes(
     start, end = np.empty((2, len(graph)))
     end_slope = np.empty_like(slopes.seconds)
     _loop("replay", graph)(
-        np.bincount(followers.member, minlength=len(graph)).astype(np.int32),
         followers.start,
         followers.member,
         _columns(costs),

@@ -19,6 +19,7 @@ from bfpp.schedules.lowering import lower_steps as lower_by_columns
 from bfpp.schedules.lowering.posting import posted
 from bfpp.schedules.lowering.step_table import Steps, step_table
 from bfpp.schedules.operations import OPERATIONS, STREAMS
+from bfpp.schedules.steps import STEP
 from bfpp.sim import graph_kernels, lowering_kernels, order_kernels
 from bfpp.sim.compiling import WORK, compiled
 
@@ -47,7 +48,7 @@ def lower_steps(steps: Steps, layout: Layout, communication: Communication, name
 def _join(orders: Sequence[Order], layout: Layout) -> Steps | None:
     """The table, or nothing where orders cannot run: `step_table` tells why."""
     loops = compiled(order_kernels)
-    joined = np.concatenate(orders)
+    joined = np.concatenate(orders, dtype=STEP)
     bounds = np.cumsum([0, *map(len, orders)])
     order = tuple(joined[field] for field in ("operation", "stage", "microbatch", "fused"))
     placements = np.array([layout.placement, *layout.copies], dtype=np.int32)
@@ -66,19 +67,15 @@ def _join(orders: Sequence[Order], layout: Layout) -> Steps | None:
 
 
 def _lower(steps: Steps, layout: Layout, communication: Communication, name: str) -> TaskGraph:
-    loops = compiled(lowering_kernels)
-    bounds = steps.first_of_rank
-    columns = *steps[:6], steps.round
-    rules = _rules(communication)
-    runs = loops.find_runs(columns, layout.units, layout.pp, layout.unit_on_rank, rules)
-    stages = layout.rank_of_unit, layout.peer_of_rank, len(layout.copies)
-    tasks, key, edges = loops.lower(columns, bounds, stages, rules, runs)
-    old, new = loops.number(key)
-    tasks, start, member = loops.finish(tasks, edges, old, new)
-    if (steps.block != NONE).any():  # two tasks of a block may wait for the same
-        start, member = loops.without_repeats(start, member)
+    stages = layout.rank_of_unit, layout.unit_on_rank, layout.peer_of_rank, len(layout.copies)
+    tasks, start, member, codes, lane, peer_lane = compiled(lowering_kernels).lower(
+        (*steps[:6], steps.round),
+        steps.first_of_rank,
+        stages,
+        _rules(communication),
+        _streams(communication),
+    )
     operation, rank, peer, unit, microbatch, weight_buffer, gradient_buffer, block = tasks
-    codes, lane, peer_lane = loops.lanes(tasks, *_streams(communication), layout.pp)
     graph = TaskGraph(
         schedule=name,
         layout=layout,

@@ -147,19 +147,8 @@ def _parts(execution: Execution, modules: frozenset[str]) -> Parts:
 
 
 def part_counts(shape: Shape, layers: Layers) -> list[tuple[Checkpointed, Seconds]]:
-    """Each part, and how often it is in each unit.
-
-    The embedding is in the first, the head in the last, and there again for each prediction module.
-    """
-    modules = shape.execution.model.prediction_modules
-    unit = np.arange(len(layers.of_unit))
-    last = unit == len(unit) - 1
-    counts = [unit == 0, modules * last, (1 + modules) * last]
-    for of_kind, recomputed in zip(layers.of_kind, layers.recomputed_of_kind, strict=True):
-        counts += recomputed, of_kind - recomputed
-    return [
-        (part, count.astype(float)) for part, count in zip(parts(shape).each, counts, strict=True)
-    ]
+    """Each part, and how often it is in each unit."""
+    return list(zip(parts(shape).each, layers.part_counts, strict=True))
 
 
 def unit_seconds(shape: Shape, layers: Layers, *, communicates: bool = True) -> UnitSeconds:
@@ -167,21 +156,15 @@ def unit_seconds(shape: Shape, layers: Layers, *, communicates: bool = True) -> 
 
     Unless it `communicates`, as if collectives inside passes took no time.
     """
-    counts = [count for _, count in part_counts(shape, layers)]
     setting = Setting(
         shape.cluster, shape.execution, shape.recomputation, shape.implementation, communicates
     )
-    timed = [
-        (seconds, count)
-        for seconds, count in zip(_part_seconds(setting), counts, strict=True)
-        if count.any()
-    ]
-    return UnitSeconds(
-        *(
-            np.sum([getattr(each, field.name) * count for each, count in timed], axis=0)
-            for field in fields(UnitSeconds)
-        )
-    )
+    timed = list(zip(_part_seconds(setting), layers.part_counts, strict=True))
+
+    def of_units(name: str) -> Seconds:
+        return sum((getattr(part, name) * count for part, count in timed), np.zeros(()))
+
+    return UnitSeconds(*(of_units(field.name) for field in fields(UnitSeconds)))
 
 
 @lru_cache(SETTINGS)

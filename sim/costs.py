@@ -42,9 +42,9 @@ class Costs:
     def of(self, tasks: Integers) -> Costs:
         """The costs of some tasks, or of as many that cost like these."""
         return Costs(
-            self.seconds[tasks],
-            self.bytes[tasks],
-            self.ports[tasks],
+            self.seconds.take(tasks),
+            self.bytes.take(tasks),
+            self.ports.take(tasks, axis=0),
             self.bandwidth,
         )
 

@@ -53,9 +53,13 @@ class Evaluation:
         """The cost model of a configuration; the number of pipeline ranks is the graph's."""
         key = _beside_pipeline(configuration)
         if key not in self._physical:
-            found = self._physical[key] = self._problem.physical_of(configuration)
-            vars(found)["one_sample"] = self.physical(replace(configuration, microbatch_size=1))
+            self._physical[key] = self._priced(configuration)
         return self._physical[key]
+
+    def _priced(self, configuration: Configuration) -> PhysicalCosts:
+        if (size := configuration.microbatch_size) == 1:
+            return self._problem.physical_of(configuration)
+        return self.physical(replace(configuration, microbatch_size=1)).of_size(size)
 
     def graph_of(self, configuration: Configuration) -> TaskGraph:
         """The task graph of a configuration."""

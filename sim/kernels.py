@@ -56,13 +56,12 @@ def sweep(lane, peer_lane, dependency_start, dependency, costs, lanes, start, en
     return False
 
 
-def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope):
+def replay(follower_start, follower, costs, slopes, start, end, end_slope):
     """Replay the tasks, sharing ports between flows.
 
-    `waits` counts, for each task, the tasks before it that have not ended;
-    `follower` lists those after it. `costs` are the columns of `Costs`; `slopes`
-    their derivatives (of seconds, bytes, bandwidth) by any number of parameters,
-    one a column. `start`, `end` and `end_slope` are filled.
+    `follower` lists, for each task, those that wait for it. `costs` are the columns of
+    `Costs`; `slopes` their derivatives (of seconds, bytes, bandwidth) by any number of
+    parameters, one a column. `start`, `end` and `end_slope` are filled.
     """
     # Tuples are taken apart once: compiled, each array taken out of one is counted anew.
     seconds, size, ports, bandwidth = costs
@@ -96,6 +95,9 @@ def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope
     )
     settled = np.empty(tasks, dtype=np.int32)
     settling, under_way, changes, now = 0, 0, 0, 0.0
+    waits = np.zeros(tasks, dtype=np.int32)  # for how many that have not ended
+    for at in range(len(follower)):
+        waits[follower[at]] += 1
     for number in range(tasks):
         start[number] = 0.0
         if waits[number] == 0:
@@ -201,9 +203,23 @@ def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope
             continue
 
         now, task = due[0], np.int64(flow_due[0])
-        enters = rate[task] == 0.0
-        if enters:
-            since[task] = now
+        if rate[task] == 0.0:
+            since[task], alone, narrowest = now, True, np.int64(-1)
+            for nth in range(width):
+                port = np.int64(ports[task, nth])
+                if port < 0:
+                    continue
+                alone = alone and users[port] == 0
+                if narrowest < 0 or bandwidth[port] < bandwidth[narrowest]:
+                    narrowest = port
+                _enter(width * task + nth, port, first, following, previous)
+                users[port] += 1
+            if alone:  # most flows are: they change no other's rate
+                rate[task] = bandwidth[narrowest]
+                for parameter in range(parameters):
+                    rate_slope[task, parameter] = bandwidth_slope[narrowest, parameter]
+                _sink(due, flow_due, place, 0, now + left[task] / rate[task], task, under_way)
+                continue
             _sink(due, flow_due, place, 0, np.inf, task, under_way)
         else:
             for parameter in range(parameters):
@@ -215,16 +231,15 @@ def replay(waits, follower_start, follower, costs, slopes, start, end, end_slope
                 _sink(due, flow_due, place, 0, due[under_way], last, under_way)
             settled[settling] = task
             settling += 1
+            for nth in range(width):
+                port = np.int64(ports[task, nth])
+                if port >= 0:
+                    _leave(width * task + nth, port, first, following, previous)
+                    users[port] -= 1
         for nth in range(width):
             port = np.int64(ports[task, nth])
-            if port < 0:
+            if port < 0 or users[port] == 0:
                 continue
-            if enters:
-                _enter(width * task + nth, port, first, following, previous)
-                users[port] += 1
-            else:
-                _leave(width * task + nth, port, first, following, previous)
-                users[port] -= 1
             for parameter in range(parameters):
                 change_slope[port, parameter] = time_slope[task, parameter]
             if not has_changed[port]:

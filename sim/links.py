@@ -33,7 +33,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Integers, Seconds
+from bfpp.schedules.columns import NONE, Integers, Seconds, among
+from bfpp.schedules.operations import transfers
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import collective_seconds, moving
 from bfpp.sim.costs import Costs, Load, narrowest
@@ -129,20 +130,23 @@ class Links:
 
         A step that receives gathers so many bytes, the shares of its group.
         """
-        taken, communication = alone.seconds_alone(), graph.communication
-        is_transfer = graph.is_transfer[graph.kinds.first]
-        collecting = self._collecting(gathered) if gathered else 0.0
+        communication = graph.communication
+        is_transfer = among(graph.operation[graph.kinds.first], transfers())
+        received, sent = np.zeros((2, len(is_transfer)))
+        taken = alone.of(np.flatnonzero(is_transfer).astype(np.int32)).seconds_alone()
+        collecting = self._collecting(gathered) if gathered and len(taken) else 0.0
         if self.implementation.blocking_transfers and communication.pp_overlap:
             moving = replace(
                 alone,
                 seconds=np.where(is_transfer, 0.0, alone.seconds),
                 bytes=np.where(is_transfer, 0.0, alone.bytes),
             )
-            received = np.where(is_transfer, taken + collecting, 0.0)
-            return Beside(moving, received, np.zeros(len(taken)))
+            received[is_transfer] = taken + collecting
+            return Beside(moving, received, sent)
         slowdown = self.implementation.overlap_slowdown if communication.pp_overlap else 0.0
-        sent = np.where(is_transfer, slowdown * taken, 0.0)
-        return Beside(alone, sent + np.where(is_transfer, collecting, 0.0), sent)
+        sent[is_transfer] = slowdown * taken
+        received[is_transfer] = sent[is_transfer] + collecting
+        return Beside(alone, received, sent)
 
     @cached_property
     def shared(self) -> dict[int, Shared]:

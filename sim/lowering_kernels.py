@@ -23,6 +23,23 @@ PHASES = 7
 GRADIENT_BUFFERS = 2
 
 
+def lower(steps, bounds, stages, rules, streams):
+    """The columns of the task graph, what each task waits for as groups, and lanes."""
+    rank_of_unit, unit_on_rank, peer_of_rank, copies = stages
+    here, there, by_peer = streams
+    ranks = len(bounds) - 1
+    runs = find_runs(steps, len(rank_of_unit), ranks, unit_on_rank, rules)
+    tasks, key, edges = find_tasks(steps, bounds, (rank_of_unit, peer_of_rank, copies), rules, runs)
+    old, new = number(key)
+    tasks, start, member = finish(tasks, edges, old, new)
+    for first in steps[5]:
+        if first >= 0:  # two tasks of a block may wait for the same
+            start, member = without_repeats(start, member)
+            break
+    codes, lane, peer_lane = lanes(tasks, here, there, by_peer, ranks)
+    return tasks, start, member, codes, lane, peer_lane
+
+
 def find_runs(steps, units, ranks, unit_on_rank, rules):
     """The columns of `Runs` of all steps."""
     operation, rank, unit, _, _, block, _ = steps
@@ -96,7 +113,7 @@ def find_runs(steps, units, ranks, unit_on_rank, rules):
     )  # fmt: skip
 
 
-def lower(steps, bounds, layout, rules, runs):
+def find_tasks(steps, bounds, layout, rules, runs):
     """Tasks by provisional number, their keys, and what each waits for, pass by pass."""
     operation, rank, unit, microbatch, before, block, round_of = steps
     rank_of_unit, peer_of_rank, copies = layout

@@ -10,7 +10,6 @@ would be 13.4 in powers of ten.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules import Layout, Sharding, TaskGraph
-from bfpp.schedules.columns import NONE, Flags, Integers, among
+from bfpp.schedules.columns import NONE, Flags, among
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.counts import gradient_buffers, weight_buffers
 from bfpp.schedules.operations import (
@@ -60,8 +59,7 @@ CONTEXT, CONTEXT_RANGE = 0.75 * GIGABYTE, (0.5 * GIGABYTE, 1.0 * GIGABYTE)
 """Bytes of a CUDA context and its modules, beside the allocator, and what is assumed of them."""
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """Bytes on one device of a rank, at its peak.
 
     `state` is what data-parallel sharding divides, `weights` and `gradients` the
@@ -125,7 +123,7 @@ class Memory:
 
         The state is gone, and the rest is as it was.
         """
-        return replace(self, state=0.0)
+        return self._replace(state=0.0)
 
 
 def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memory:
@@ -146,7 +144,7 @@ class Memories(NamedTuple):
 
     def of(self, rank: int) -> Memory:
         """That of one rank."""
-        return Memory(*(float(column[rank]) for column in self))
+        return Memory(*(column.item(rank) for column in self))
 
     @property
     def fullest(self) -> Memory:
@@ -165,10 +163,11 @@ def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[Memory]:
 def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
     """The memory of all pipeline ranks."""
     layout, sharding = graph.layout, graph.communication.sharding
-    known = _parameters(physical, layout, sharding)
+    buffers = None
     if sharding is Sharding.FULL:
-        buffers = Buffers(weight_buffers(graph), gradient_buffers(graph))
-        known = _with_buffers(known, physical, layout, buffers)
+        counts = weight_buffers(graph), gradient_buffers(graph)
+        buffers = Buffers(*(tuple(count.tolist()) for count in counts))
+    known = _parameters(physical, layout, sharding, buffers)
     passing = _peak_passing(graph, physical)
     return known._replace(workspace=_workspaces(physical, layout), **passing._asdict())
 
@@ -190,10 +189,9 @@ def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) 
 
 
 def _least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Memories:
-    known = _parameters(physical, layout, sharding)
-    if sharding is Sharding.FULL:
-        one = np.ones(layout.pp, dtype=np.int32)
-        known = _with_buffers(known, physical, layout, Buffers(one, one))
+    one = (1,) * layout.pp
+    buffers = Buffers(one, one) if sharding is Sharding.FULL else None
+    known = _parameters(physical, layout, sharding, buffers)
     units = activations_of_units(physical, layout)
     transient = units.transient / layout.slices
     unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
@@ -205,8 +203,8 @@ def _least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding)
 class Buffers(NamedTuple):
     """For each rank, how many units' weights and gradients are in buffers where all is sharded."""
 
-    weights: Integers
-    gradients: Integers
+    weights: tuple[int, ...]
+    gradients: tuple[int, ...]
 
 
 class Passing(NamedTuple):
@@ -218,41 +216,26 @@ class Passing(NamedTuple):
 
 @of_any_size
 @once_for_stages
-def _parameters(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Memories:
-    """What parameters need: all of it, but for buffers where they are fully sharded."""
-    each, nothing = physical.parameter_bytes(sharding), np.zeros(layout.pp)
-    known = Memories(
-        each.state * _state_parameters(physical, layout, sharding),
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        each.update * rank_parameters(physical, layout),
-        nothing,
-    )
-    if sharding is Sharding.FULL:
-        return known
-    buffers_stages = physical.implementation.buffers_stages
-    buffers = Buffers(
-        _resident_units(layout, buffers_stages and sharding is Sharding.NONE),
-        _resident_units(layout, buffers_stages),
-    )
-    return _with_buffers(known, physical, layout, buffers, sharding)
-
-
-def _with_buffers(
-    known: Memories,
-    physical: PhysicalCosts,
-    layout: Layout,
-    buffers: Buffers,
-    sharding: Sharding = Sharding.FULL,
+def _parameters(
+    physical: PhysicalCosts, layout: Layout, sharding: Sharding, buffers: Buffers | None
 ) -> Memories:
-    """With the weights and gradients of so many units; the embedding's are always there."""
-    each = physical.parameter_bytes(sharding)
+    """What parameters need; where they are fully sharded, in so many buffers."""
+    if buffers is None:
+        buffers_stages = physical.implementation.buffers_stages
+        buffers = Buffers(
+            _resident_units(layout, buffers_stages and sharding is Sharding.NONE),
+            _resident_units(layout, buffers_stages),
+        )
+    each, nothing = physical.parameter_bytes(sharding), np.zeros(layout.pp)
     weights, quantised, gradients = _in_buffers_of_all(physical, layout, buffers)
-    return known._replace(
+    return Memories(
+        state=each.state * _state_parameters(physical, layout, sharding),
         weights=each.weights * weights + physical.quantised_bytes * quantised,
         gradients=each.gradients * gradients,
+        saved=nothing,
+        transient=nothing,
+        update=each.update * rank_parameters(physical, layout),
+        workspace=nothing,
     )
 
 
@@ -366,6 +349,7 @@ def _largest_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
     return _largest(layout, whole - end_parameters(physical, layout))
 
 
+@of_any_size
 @once_for_stages
 def _largest_quantised(physical: PhysicalCosts, layout: Layout) -> Matrix:
     """The same of parameters that products take quantised."""
@@ -374,8 +358,9 @@ def _largest_quantised(physical: PhysicalCosts, layout: Layout) -> Matrix:
 
 def _largest(layout: Layout, of_unit: Numbers) -> Matrix:
     """For each rank and number of its units, the sum over the largest."""
-    sizes = np.sort(layout.holds * of_unit, axis=1)[:, ::-1]
-    return np.cumsum(np.pad(sizes, ((0, 0), (1, 0))), axis=1)
+    sums = np.zeros((layout.pp, layout.units + 1))
+    sums[:, 1:] = np.sort(layout.holds * of_unit, axis=1)[:, ::-1].cumsum(axis=1)
+    return sums
 
 
 @of_any_size
@@ -394,7 +379,10 @@ def _embedding_on_two_ranks(physical: PhysicalCosts, layout: Layout) -> bool:
 def _in_buffers_of_all(
     physical: PhysicalCosts, layout: Layout, buffers: Buffers
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """For each rank, how many parameters have weights, quantised ones, and gradients, at once."""
+    """For each rank, how many parameters have weights, quantised ones, and gradients, at once.
+
+    The embedding's are always there.
+    """
     largest = _largest_parameters(physical, layout)
     weights, gradients = (_in_buffers(layout, largest, count) for count in buffers)
     quantised = _in_buffers(layout, _largest_quantised(physical, layout), buffers.weights)
@@ -402,7 +390,7 @@ def _in_buffers_of_all(
     return ends + weights, quantised, ends + gradients
 
 
-def _in_buffers(layout: Layout, largest: Matrix, buffers: Integers) -> Numbers:
+def _in_buffers(layout: Layout, largest: Matrix, buffers: tuple[int, ...]) -> Numbers:
     """For each rank, the parameters in so many buffers.
 
     The largest are in buffers; there may be more buffers than units. Weights that are gathered
@@ -410,17 +398,18 @@ def _in_buffers(layout: Layout, largest: Matrix, buffers: Integers) -> Numbers:
     """
     units = layout.holds.sum(axis=1)
     held: Numbers = largest[np.arange(layout.pp), np.minimum(buffers, units)]
-    held += np.maximum(buffers - units, 0) * largest[:, 1]
+    held += np.maximum(np.array(buffers) - units, 0) * largest[:, 1]
     return held
 
 
-def _resident_units(layout: Layout, buffers_stages: bool) -> Integers:
+def _resident_units(layout: Layout, buffers_stages: bool) -> tuple[int, ...]:
     """For each rank, how many units are in half precision when nothing is gathered.
 
     Of a looped rank two, if stages are buffered, and of a rank without others;
     one of a pipeline that does not loop is one stage of the paper's, however
     many units it has here.
     """
-    units: Integers = layout.holds.sum(axis=1, dtype=np.int32)
+    units = layout.holds.sum(axis=1)
     is_one_stage = layout.pp > 1 and layout.loops == 1
-    return units if is_one_stage or not buffers_stages else np.minimum(2, units)
+    resident = units if is_one_stage or not buffers_stages else np.minimum(2, units)
+    return tuple(resident.tolist())

@@ -20,7 +20,7 @@ from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Sharding, Task
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
-from bfpp.schedules.operations import Operation
+from bfpp.schedules.operations import Operation, Scope
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
 from bfpp.sim import cost_kernels
@@ -101,14 +101,25 @@ class PhysicalCosts:
                 raise InvalidConfiguration("recompute", f"{self.model.name} has no {module}")
 
     @cached_property
-    def loads(self) -> dict[object, Beside]:
-        """What tasks cost by their kind, by what that depends on besides: filled as graphs come."""
+    def loads(self) -> dict[object, Load]:
+        """What kinds of tasks cost, by what that depends on besides: filled as graphs come."""
+        return {}
+
+    @cached_property
+    def beside(self) -> dict[object, Beside]:
+        """The same of all kinds of a graph, with others beside them."""
         return {}
 
     @cached_property
     def one_sample(self) -> PhysicalCosts:
         """The same with micro-batches of one sample, which remembers what holds of any size."""
         return self if self.microbatch_size == 1 else replace(self, microbatch_size=1)
+
+    def of_size(self, microbatch_size: int) -> PhysicalCosts:
+        """The same with micro-batches of that size; all sizes share what they remember."""
+        found = replace(self, microbatch_size=microbatch_size)
+        vars(found)["one_sample"] = self.one_sample
+        return found
 
     @property
     def recomputation(self) -> Recomputation:
@@ -234,12 +245,12 @@ class PhysicalCosts:
             parameters[self.degrees.ep] = experts + parameters.get(self.degrees.ep, 0.0)
         return parameters
 
+    @of_any_size
     @once_for_stages
     def quantised_parameters(self, layout: Layout) -> Seconds:
         """For each unit, the parameters on a device that their products take quantised."""
-        counts = part_counts(self, self.layers(layout))
         total = np.zeros(layout.units)
-        for part, count in counts:
+        for part, count in part_counts(self, self.layers(layout)):
             total += part.quantised_parameters * count
         return total
 
@@ -348,11 +359,11 @@ class PhysicalStep:
     def costs(self) -> Costs:
         """The costs of each task, at full clocks."""
         graph = self.graph
-        key = graph.layout.stages_on_ranks, graph.communication, graph.kinds.codes
-        loads = self.physical.loads
-        if key not in loads:
-            loads[key] = self.links.beside_compute(graph, self.of_kinds(), self._gathered)
-        of_kinds, received, sent = loads[key]
+        key = graph.layout.stages_on_ranks, graph.communication, graph.kinds.codes.tobytes()
+        known = self.physical.beside
+        if key not in known:
+            known[key] = self.links.beside_compute(graph, self.of_kinds(), self._gathered)
+        of_kinds, received, sent = known[key]
         costs = of_kinds.of(graph.kinds.of_task)
         if graph.templates:
             inside = inside_passes(graph, self._seconds_alone)
@@ -378,10 +389,24 @@ class PhysicalStep:
         seconds, moved = np.zeros((2, len(kinds.first)))
         ports = np.full((len(kinds.first), self.links.width), NONE, dtype=np.int32)
         for operation, chosen in kinds.by_operation:
-            load = PRICES[operation].physical_load(self, kinds.first[chosen])
-            seconds[chosen], moved[chosen] = load.seconds, load.bytes
-            ports[chosen] = load.ports
+            seconds[chosen], moved[chosen], ports[chosen] = self._load(operation, chosen)
         return Costs(seconds, moved, ports, self.links.port_bandwidth)
+
+    def _load(self, operation: Operation, chosen: slice) -> Load:
+        """What some kinds of an operation cost: known of other graphs on the same stages.
+
+        What a micro-batch does costs the same however parameters are sharded; all else, whatever
+        the size of micro-batches.
+        """
+        kinds, is_cell = self.graph.kinds, operation.row.scope is Scope.CELL
+        physical = self.physical if is_cell else self.physical.one_sample
+        communication = None if is_cell else self.graph.communication
+        stages, codes = self.graph.layout.stages_on_ranks, kinds.codes[chosen].tobytes()
+        key = operation, stages, communication, codes
+        if key not in physical.loads:
+            step = PhysicalStep(physical, self.graph)
+            physical.loads[key] = PRICES[operation].physical_load(step, kinds.first[chosen])
+        return physical.loads[key]
 
     def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
         """Seconds of tasks that have their ports to themselves."""

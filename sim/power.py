@@ -48,7 +48,7 @@ def within_power(graph: TaskGraph, costs: Costs, least: float) -> WithinPower:
     """
     steps = graph.is_compute
     fastest = costs.seconds
-    busiest = np.bincount(graph.rank[steps], fastest[steps]).max()
+    busiest = np.bincount(graph.rank, np.where(steps, fastest, 0.0)).max()
     factor = 1.0
     missing = least
     while busiest * factor < least and missing > TOLERANCE * least:

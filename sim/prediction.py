@@ -46,6 +46,7 @@ def predict(timeline: Timeline, physical: PhysicalCosts) -> Prediction:
     of_hardware, of_model = physical.hardware_flops(layout), physical.model_flops(layout)
     memories = memories_of(timeline.graph, physical)
     first, fullest = memories.of(0), memories.fullest
+    reserved, (low, high) = fullest.reserved_gb, fullest.reserved_range_gb
     device_memory = physical.cluster.device.memory / GIGABYTE
     return {
         "tflops_per_gpu": of_hardware / timeline.step_time / 1e12,
@@ -54,12 +55,12 @@ def predict(timeline: Timeline, physical: PhysicalCosts) -> Prediction:
         "memory_gb": first.total_gb,
         "memory_min_gb": first.minimum.total_gb,
         "memory_largest_gb": fullest.total_gb,
-        "memory_reserved_gb": fullest.reserved_gb,
-        "memory_reserved_low_gb": fullest.reserved_range_gb[0],
-        "memory_reserved_high_gb": fullest.reserved_range_gb[1],
+        "memory_reserved_gb": reserved,
+        "memory_reserved_low_gb": low,
+        "memory_reserved_high_gb": high,
         "memory_parts_gb": fullest.parts_gb,
         "device_memory_gb": device_memory,
-        "missing_gb": max(fullest.reserved_gb - device_memory, 0.0),
+        "missing_gb": max(reserved - device_memory, 0.0),
         "samples_per_second": samples / timeline.step_time,
         "tokens_per_second_per_gpu": (
             samples * physical.model.sequence / timeline.step_time / devices

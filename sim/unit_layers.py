@@ -7,18 +7,20 @@ unit too.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from bfpp.schedules import InvalidConfiguration, Layout
-from bfpp.schedules.columns import Flags, Integers
+from bfpp.schedules.columns import Flags, Integers, Seconds
 from bfpp.schedules.cut import even_cut
 from bfpp.schedules.recomputation import Recomputation
 from bfpp.sim.model import Transformer
 
 
-class Layers(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Layers:
     """How many layers of each kind each unit has, and how many of them are recomputed.
 
     A row for each of the model's kinds, a column for each unit.
@@ -26,6 +28,21 @@ class Layers(NamedTuple):
 
     of_kind: Integers
     recomputed_of_kind: Integers
+    prediction_modules: int = 0
+
+    @cached_property
+    def part_counts(self) -> list[Seconds]:
+        """How often each part of a model is in each unit: in the order of `compute.Parts.each`.
+
+        The embedding is in the first, the head in the last, and there again for each prediction
+        module.
+        """
+        first, last = np.zeros((2, self.of_kind.shape[1]))
+        first[0] = last[-1] = 1.0
+        counts = [first, self.prediction_modules * last, (1 + self.prediction_modules) * last]
+        for of_kind, recomputed in zip(self.of_kind, self.recomputed_of_kind, strict=True):
+            counts += recomputed.astype(float), (of_kind - recomputed).astype(float)
+        return counts
 
     @property
     def of_unit(self) -> Integers:
@@ -67,7 +84,7 @@ def layers_of_units(
     of_kind[last, -1] += model.prediction_modules
     if recomputation.modules and recomputation.layers is None:
         again_of_kind[last, -1] += model.prediction_modules
-    return Layers(of_kind, again_of_kind)
+    return Layers(of_kind, again_of_kind, model.prediction_modules)
 
 
 def _require_layers(

@@ -74,8 +74,9 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
     for rank, seconds in enumerate(computes):
         tasks = graph.rank_tasks.of(rank)
         own = tasks[graph.is_compute[tasks]]
-        busy = _union(timeline, own)
-        exposed = _exposed(timeline, tasks, own, chosen)
+        computing = _stretches(timeline.start[own], timeline.end[own])
+        busy = computing.seconds
+        exposed = [_exposed(timeline, tasks[beside[tasks]], computing) for beside in chosen]
         table.append(
             RankMetrics(
                 rank=rank,
@@ -119,7 +120,7 @@ def bubble(timeline: Timeline) -> float:
     >>> bfpp.bubble(bfpp.simulate(graph, bfpp.AbstractCosts()))
     0.375
     """
-    mean = float(compute_time(timeline).mean())
+    mean = float(compute_time(timeline).sum()) / timeline.graph.layout.pp
     return timeline.step_time / mean - 1 if mean else 0.0
 
 
@@ -147,25 +148,38 @@ def exposed_time(timeline: Timeline, rank: int, chosen: Flags) -> float:
     """Seconds in which a rank runs a chosen task, at either end, but no compute step."""
     tasks = timeline.graph.rank_tasks.of(rank)
     compute = tasks[timeline.graph.is_compute[tasks]]
-    return _exposed(timeline, tasks, compute, (chosen,))[0]
+    computing = _stretches(timeline.start[compute], timeline.end[compute])
+    return _exposed(timeline, tasks[chosen[tasks]], computing)
 
 
-def _exposed(
-    timeline: Timeline, tasks: Integers, compute: Integers, chosen: Iterable[Flags]
-) -> list[float]:
-    """Seconds in which a rank runs some of its tasks but no compute step, for each choice."""
-    hidden = _union(timeline, compute)
-    return [
-        _union(timeline, np.append(compute, tasks[beside[tasks]])) - hidden for beside in chosen
-    ]
+class Stretches(NamedTuple):
+    """Times apart from each other in which something runs, in order."""
+
+    start: Seconds
+    end: Seconds
+
+    @property
+    def seconds(self) -> float:
+        """How long they are together."""
+        return float((self.end - self.start).sum())
 
 
-def _union(timeline: Timeline, tasks: Integers) -> float:
-    """Seconds in which at least one of the tasks runs."""
-    in_order = timeline.by_start(tasks)
-    start, end = timeline.start[in_order], timeline.end[in_order]
-    reached = np.maximum.accumulate(np.append(-np.inf, end[:-1]))[: len(end)]
-    return float(np.maximum(end - np.maximum(start, reached), 0.0).sum())
+def _stretches(start: Seconds, end: Seconds) -> Stretches:
+    """When at least one of some tasks runs."""
+    in_order = np.argsort(start, kind="stable")
+    start, reached = start[in_order], np.maximum.accumulate(end[in_order])
+    begins = np.ones(len(start) + 1, dtype=bool)
+    begins[1:-1] = start[1:] > reached[:-1]
+    return Stretches(start[begins[:-1]], reached[begins[1:]])
+
+
+def _exposed(timeline: Timeline, tasks: Integers, computing: Stretches) -> float:
+    """Seconds in which one of the tasks runs while nothing is computed."""
+    if not len(tasks):
+        return 0.0
+    start = np.append(computing.start, timeline.start[tasks])
+    end = np.append(computing.end, timeline.end[tasks])
+    return _stretches(start, end).seconds - computing.seconds
 
 
 class Level(NamedTuple):

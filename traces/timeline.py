@@ -85,7 +85,7 @@ class Timeline:
         """When the first task starts: the step's begin."""
         return float(self.start.min())
 
-    @property
+    @cached_property
     def step_time(self) -> float:
         """Seconds from the first start to the last end."""
         return float(self.end.max()) - self.first_start
