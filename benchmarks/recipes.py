@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.families import Family, families
 from benchmarks.measure import ROOT, Results
 from bfpp.sim.engines import simulate
 from bfpp.sim.prediction import Prediction, predict
@@ -45,7 +46,20 @@ def run() -> list[Results]:
             *(f"{count} not predicted: {reason}." for reason, count in refused.items()),
         ],
     )
-    return [summary, Results("Each recipe", "none", [_row(each) for each in runs])]
+    left_out = list(families())
+    return [
+        summary,
+        Results(
+            "A family of models left out",
+            "at most 12 %",
+            _of_families(left_out),
+            [
+                "Fitted, with priors, to recipes of all other models; a factor for all systems.",
+                *map(_factors, left_out),
+            ],
+        ),
+        Results("Each recipe", "none", [_row(each) for each in runs]),
+    ]
 
 
 KEYS: dict[str, Callable[[Run], str]] = {
@@ -56,6 +70,44 @@ KEYS: dict[str, Callable[[Run], str]] = {
     "release": lambda run: run.recipe.release,
 }
 """What errors are listed by."""
+
+
+def _of_families(left_out: Sequence[Family]) -> list[dict[str, Any]]:
+    """Errors without what is fitted and with it: of all, and by model, system and precision."""
+    rows = {
+        recipe: (family.unfitted[recipe], error)
+        for family in left_out
+        for recipe, error in family.errors.items()
+    }
+    parts: dict[tuple[str, str, str], list[Recipe]] = {("all", "", ""): [*rows]}
+    for recipe in sorted(rows, key=_part):
+        parts.setdefault((recipe.family, "", ""), []).append(recipe)
+        parts.setdefault(_part(recipe), []).append(recipe)
+    found = []
+    for (model, system, precision), inside in sorted(parts.items(), key=lambda each: each[0]):
+        errors = np.array([rows[each] for each in inside])
+        means = np.abs(errors).mean(axis=0)
+        found.append(
+            {
+                "model": model,
+                "system": system,
+                "precision": precision,
+                "runs": len(inside),
+                "not fitted": f"{means[0]:.1f} %",
+                "left out": f"{means[1]:.1f} %",
+                "mean": f"{errors[:, 1].mean():+.1f} %",
+            }
+        )
+    return found
+
+
+def _part(recipe: Recipe) -> tuple[str, str, str]:
+    return recipe.family, recipe.system, recipe.published["precision"]
+
+
+def _factors(family: Family) -> str:
+    factors = ", ".join(f"{name} {value:.2f}" for name, value in family.factors.items())
+    return f"Without {family.name}: {factors}."
 
 
 def run_of(recipe: Recipe) -> Run:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from bfpp.experiment_file import stages_for_others
 from bfpp.results import Result, output
-from bfpp.schedules import InvalidInput
+from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.schedules.columns import NONE
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import DEFAULT, simulate
@@ -173,6 +173,18 @@ def predict(
         raise InvalidInput("a number is too large to compute with: the step time is not finite")
     about = _about(costs)
     return Prediction(replace(timeline, about=about), experiment=experiment, costs=costs)
+
+
+def in_pieces(prediction: Prediction) -> Prediction:
+    """The same, with a task for each dispatch and combine of experts inside a pass."""
+    if (physical := prediction.physical) is None:
+        raise InvalidConfiguration("pieces", "needs --model and --cluster")
+    from bfpp.sim.pieces import with_exchanges
+
+    timeline = prediction.timeline
+    pieces = with_exchanges(timeline.graph, physical).expanded()
+    expanded = simulate(pieces, physical, timeline.source)
+    return replace(prediction, timeline=replace(expanded, about=timeline.about))
 
 
 def _about(model: CostModel) -> About:

@@ -22,7 +22,7 @@ from bfpp.executor.finite import Seen, Where
 from bfpp.executor.lanes import Action, Lane, Mark
 from bfpp.executor.waits import Clocks
 from bfpp.executor.worker import Worker
-from bfpp.schedules import Operation, Task, TaskGraph
+from bfpp.schedules import InvalidInput, Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import Table
 
@@ -61,6 +61,11 @@ def _update(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
     worker.update(worker.number, backend.total_square_norm(worker) if is_clipped else None)
 
 
+def _inside_passes(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+    del backend, workers
+    raise InvalidInput(f"{task.operation.title}: the executor has no expert parallelism")
+
+
 KERNELS: Table[Kernel] = Table(
     "kernel",
     {
@@ -75,6 +80,8 @@ KERNELS: Table[Kernel] = Table(
         Operation.NORM: lambda backend, *what: backend.norm(*what),
         Operation.OPTIMIZER: _update,
         Operation.ALL_REDUCE: lambda backend, *what: backend.all_reduce(*what),
+        Operation.EXPERT_DISPATCH: _inside_passes,
+        Operation.EXPERT_COMBINE: _inside_passes,
     },
 )
 

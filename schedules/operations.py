@@ -83,10 +83,12 @@ SEND_GRADIENTS = Stream("SEND_GRADIENTS", "send gradients", "to", P2P)
 RECEIVE_GRADIENTS = Stream("RECEIVE_GRADIENTS", "receive gradients", "from", P2P)
 QUEUE = Stream("QUEUE", "P2P")
 """Whatever a rank sends or receives, where there is one queue for it."""
+EXPERTS = Stream("EXPERTS", "experts")
+"""What the devices that share a layer's experts exchange inside a pass."""
 
 STREAMS = [
     COMPUTE, DATA, REPLICAS, SEND_ACTIVATIONS, RECEIVE_ACTIVATIONS, SEND_GRADIENTS,
-    RECEIVE_GRADIENTS, QUEUE,
+    RECEIVE_GRADIENTS, QUEUE, EXPERTS,
 ]  # fmt: skip
 """All streams, in the order in which a rank's lanes are listed."""
 
@@ -171,6 +173,8 @@ class Operation(int):
     OPTIMIZER: ClassVar[Operation]
     NORM: ClassVar[Operation]
     ALL_REDUCE: ClassVar[Operation]
+    EXPERT_DISPATCH: ClassVar[Operation]
+    EXPERT_COMBINE: ClassVar[Operation]
 
     name: str
     row: Row
@@ -411,6 +415,14 @@ Operation.ALL_REDUCE = declare(
         group=Group.DP_REPLICATE,
         happens=lambda communication: communication.hybrid,
     ),
+)
+Operation.EXPERT_DISPATCH = declare(
+    "EXPERT_DISPATCH",
+    Row("expert dispatch", Scope.CELL, EXPERTS, group=Group.EP, algorithm=lambda _: "all-to-all"),
+)
+Operation.EXPERT_COMBINE = declare(
+    "EXPERT_COMBINE",
+    Row("expert combine", Scope.CELL, EXPERTS, group=Group.EP, algorithm=lambda _: "all-to-all"),
 )
 
 BUILT_IN = tuple(OPERATIONS)

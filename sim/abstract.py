@@ -101,5 +101,5 @@ class AbstractCosts:
             inside = inside_passes(
                 graph, lambda operation, tasks: np.full(len(tasks), table[operation])
             )
-            seconds = seconds * shares(graph) + inside
+            seconds = seconds * shares(graph) + inside[graph.kinds.of_task]
         return fixed_costs(seconds)

@@ -207,7 +207,7 @@ def _seconds(shape: Shape, works: Sequence[Work], *, backward: bool = False) -> 
     device, graphs = shape.cluster.device, shape.implementation.cuda_graphs
     launch = GRAPH_LAUNCH if graphs else device.host_seconds
     launched = launch * sum(work.kernels for work in works)
-    computing = sum(_device_seconds(shape, work, backward=backward) for work in works)
+    computing = sum(device_seconds(shape, work, backward=backward) for work in works)
     return max(_interleaved(shape, works, computing), launched)
 
 
@@ -226,7 +226,7 @@ def _interleaved(shape: Shape, works: Iterable[Work], computing: float) -> float
     return max(computing + taken * sent, sent)
 
 
-def _device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
+def device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     """Seconds of some work: of its kernels, and of collectives while nothing hides them."""
     kernels = _kernel_seconds(shape, work, backward=backward)
     alone = sum(
@@ -255,6 +255,16 @@ def _kernel_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
             for each in work.attention
         )
     return seconds
+
+
+def exchange_seconds(shape: Shape, part: Checkpointed) -> tuple[float, ...]:
+    """Seconds of each all-to-all of experts in a forward pass, in order, if it runs alone."""
+    return tuple(
+        blocked_seconds(shape, collective)
+        for each in part.operators
+        for collective in each.forward.collectives
+        if collective.group is Group.EP
+    )
 
 
 def blocked_seconds(shape: Shape, collective: Collective) -> float:

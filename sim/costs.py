@@ -9,6 +9,7 @@ another of its ports is narrower, the others have.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -17,7 +18,7 @@ import numpy as np
 
 from bfpp.schedules import Operation, TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
-from bfpp.schedules.composite import composites
+from bfpp.schedules.composite import template_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +90,18 @@ class CostModel(Protocol):
 
 
 def inside_passes(graph: TaskGraph, alone: Callable[[Operation, Integers], Seconds]) -> Seconds:
-    """For each task, the seconds of the communication inside it.
+    """For each kind of task, the seconds of the communication inside it.
 
     `alone` gives those of some tasks of an operation, as if they were tasks of the graph.
     """
-    seconds = np.zeros(len(graph))
-    for template, tasks in composites(graph):
-        for piece in template:
-            if not piece.share:
-                seconds[tasks] += alone(piece.operation, tasks)
+    first = graph.kinds.first
+    distinct, number = template_numbers(graph)
+    number = np.where(graph.piece[first] == NONE, number[first], NONE)
+    seconds = np.zeros(len(first))
+    for each, template in enumerate(distinct):
+        inside = Counter(piece.operation for piece in template if not piece.share)
+        for operation, count in inside.items():
+            seconds[number == each] += count * alone(operation, first[number == each])
     return seconds
 
 

@@ -10,6 +10,7 @@ What is counted as in today's Megatron-LM:
 - The products of experts are a kernel for each of them, which reads its own weights. Fused, they
   are one for all, which writes the activation's output too, or the gradient of its input, as the
   next product takes it.
+- Quantised rows are padded, expert by expert, before the products, unless they come so.
 - Not fused, clamping the activation's input is a chain of kernels of a single operation each,
   and so is adding the last product's bias, times the probabilities, in full precision.
 - A shared expert is an MLP for all tokens, divided over the tensor-parallel group.
@@ -46,20 +47,26 @@ the auxiliary loss, that loss, and five for the maps of rows."""
 
 
 class Chain(NamedTuple):
-    """Kernels of a single operation each: passes through memory, and kernels, in each direction."""
+    """Kernels of a single operation each: passes through memory, and kernels, in each direction.
+
+    Some run once for all experts of a device, others once for each.
+    """
 
     passes: tuple[int, int]
     kernels: tuple[int, int]
+    each: tuple[int, int] = (0, 0)
 
 
 CLAMPING = Chain(passes=(4, 5), kernels=(3, 5))
 """Counted in Megatron-LM, of the experts' expanded rows: two halves are clamped and put together
 again; backward each gradient is masked (three times half of them), and they are put together."""
 
-BIAS = Chain(passes=(14, 20), kernels=(6, 10))
-"""Counted there, of the rows that experts make: a bias times the probabilities in full precision,
-the sum, all experts' sums put together, and half precision again; backward the same for the rows,
-and a product and a sum each for the gradients of bias and probabilities."""
+BIAS = Chain(passes=(14, 20), kernels=(2, 3), each=(2, 7))
+"""Counted there, of the rows that experts make: for each expert a bias times the probabilities in
+full precision and the sum, then all sums put together, and in half precision; backward full
+precision again and the gradients of rows and probabilities put together, and for each expert half
+precision, a product and a sum each for the gradients of bias and probabilities, and that of the
+bias in half precision and added to those before."""
 
 ROUTING_MAPS = 6
 """Numbers that routing keeps for each token and expert: probabilities, masks and maps of rows."""
@@ -111,10 +118,12 @@ def expert_operators(
         _routing(execution, scores),
         elementwise("permute", EXPERTS, permuted, (2, 2), [normed], sent),
         _sent("dispatch", sent, received, alone),
+        *_padding(execution, "pad", received),
         *product("experts up", received, expanded, model.hidden, wide),
         *_activation(execution, experts, expanded, active),
         *product("experts down", active, made, experts.width, model.hidden),
         *_bias(execution, experts, made),
+        *_padding(execution, "unpad", made),
         _sent("combine", made, back, alone[::-1]),
         elementwise("unpermute", EXPERTS, permuted, (2, 2), [back], routed),
         *_shared(execution, experts, normed, beside),
@@ -168,7 +177,7 @@ def _activation(
     """What is between the experts' products: fused with them, no kernel of its own."""
     if not execution.routing.fused_experts:
         alone = activation(execution, "experts ", EXPERT_ACTIVATION, expanded, active)
-        clamp = _chained("clamp", EXPERT_ACTIVATION, CLAMPING, expanded)
+        clamp = _chained(execution, experts, "clamp", EXPERT_ACTIVATION, CLAMPING, expanded)
         return (clamp, *alone) if experts.clamped else alone
     written = 1.0
     if (quantisation := execution.quantisation) is not None:
@@ -184,14 +193,29 @@ def _activation(
 def _bias(execution: Execution, experts: Experts, made: Tensor) -> tuple[Operator, ...]:
     if execution.routing.fused_experts or not experts.biased:
         return ()
-    return (_chained("experts bias", EXPERTS, BIAS, made),)
+    return (_chained(execution, experts, "experts bias", EXPERTS, BIAS, made),)
 
 
-def _chained(name: str, module: str, chain: Chain, rows: Tensor) -> Operator:
+def _chained(
+    execution: Execution, experts: Experts, name: str, module: str, chain: Chain, rows: Tensor
+) -> Operator:
     """A chain of kernels that leaves rows as large as they were."""
+    own = experts.routed // execution.ep
     forward, backward = chain.passes
     moved = forward * rows.bytes, backward * rows.bytes
-    return elementwise(name, module, moved, chain.kernels, [rows], rows)
+    kernels = (chain.kernels[0] + own * chain.each[0], chain.kernels[1] + own * chain.each[1])
+    return elementwise(name, module, moved, kernels, [rows], rows)
+
+
+def _padding(execution: Execution, name: str, rows: Tensor) -> tuple[Operator, ...]:
+    """A copy of rows, where quantised products need as many of each expert as they take at once.
+
+    What sends a token once per device pads as it sorts; a capacity is taken to be such a number.
+    """
+    routing = execution.routing
+    if execution.quantisation is None or routing.deduplicated or routing.capacity is not None:
+        return ()
+    return (elementwise(name, EXPERTS, (2 * rows.bytes,) * 2, (1, 1), [rows], rows),)
 
 
 def _routing(execution: Execution, scores: Tensor) -> Operator:

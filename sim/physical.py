@@ -20,7 +20,7 @@ from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Sharding, Task
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
-from bfpp.schedules.operations import Operation, Scope
+from bfpp.schedules.operations import EXPERTS, Operation, Scope
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
 from bfpp.sim import cost_kernels
@@ -28,7 +28,13 @@ from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compiled_engine import Times, times
 from bfpp.sim.compiling import WORK
-from bfpp.sim.compute import UnitSeconds, part_counts, parts, unit_seconds
+from bfpp.sim.compute import (
+    UnitSeconds,
+    exchange_seconds,
+    part_counts,
+    parts,
+    unit_seconds,
+)
 from bfpp.sim.costs import Costs, Load, inside_passes, narrowest
 from bfpp.sim.divisible import NARROW, require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
@@ -359,15 +365,16 @@ class PhysicalStep:
     def costs(self) -> Costs:
         """The costs of each task, at full clocks."""
         graph = self.graph
-        key = graph.layout.stages_on_ranks, graph.communication, graph.kinds.codes.tobytes()
+        templates = tuple(graph.templates.items())
+        codes = graph.kinds.codes.tobytes()
+        key = graph.layout.stages_on_ranks, graph.communication, codes, templates
         known = self.physical.beside
         if key not in known:
             known[key] = self.links.beside_compute(graph, self.of_kinds(), self._gathered)
         of_kinds, received, sent = known[key]
         costs = of_kinds.of(graph.kinds.of_task)
         if graph.templates:
-            inside = inside_passes(graph, self._seconds_alone)
-            costs = replace(costs, seconds=costs.seconds * shares(graph) + inside)
+            costs = replace(costs, seconds=costs.seconds * shares(graph))
         WORK.loop(cost_kernels, "lengthen", len(graph))(
             graph.kinds.of_task, *graph.dependencies, received, sent, costs.seconds
         )
@@ -390,6 +397,8 @@ class PhysicalStep:
         ports = np.full((len(kinds.first), self.links.width), NONE, dtype=np.int32)
         for operation, chosen in kinds.by_operation:
             seconds[chosen], moved[chosen], ports[chosen] = self._load(operation, chosen)
+        if self.graph.templates:
+            seconds += inside_passes(self.graph, self._seconds_alone)
         return Costs(seconds, moved, ports, self.links.port_bandwidth)
 
     def _load(self, operation: Operation, chosen: slice) -> Load:
@@ -435,11 +444,40 @@ class PhysicalStep:
         return Exchanged(self.links.replicated, sizes, Way.ALL_REDUCE)
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
-        """Passes of micro-batches through units, by their parts; of slices, an equal share."""
+        """Passes of micro-batches through units, by their parts; of slices, an equal share.
+
+        What they exchange between experts is in that, unless it is priced by itself.
+        """
         layout = self.graph.layout
         units = self.physical.unit_seconds(layout)
         by_unit = sum(getattr(units, part) for part in parts) / layout.slices
-        return Load(by_unit[self.graph.unit[tasks]])
+        return Load(by_unit[self.graph.unit[tasks]] - self._exchanged_inside(tasks))
+
+    def exchanges(self, tasks: Integers, operation: Operation) -> Load:
+        """All-to-alls of experts, each as long as if its pass had nothing else."""
+        return Load(np.full(len(tasks), self._exchange_seconds[operation]))
+
+    @cached_property
+    def _exchange_seconds(self) -> dict[Operation, float]:
+        """Seconds of a dispatch and of a combine: layers with experts exchange equally much."""
+        layers = (each.kept for each in parts(self.physical).layers)
+        each = next(filter(None, (exchange_seconds(self.physical, layer) for layer in layers)))
+        slices = self.graph.layout.slices
+        kinds = Operation.EXPERT_DISPATCH, Operation.EXPERT_COMBINE
+        return {kind: one / slices for kind, one in zip(kinds, each, strict=True)}
+
+    def _exchanged_inside(self, tasks: Integers) -> Seconds:
+        """Seconds of the exchanges that are pieces of the tasks' passes."""
+        seconds = np.zeros(len(tasks))
+        for (operation, unit), template in self.graph.templates.items():
+            exchanged = sum(
+                self._exchange_seconds[piece.operation]
+                for piece in template
+                if piece.operation.row.stream is EXPERTS
+            )
+            of_pass = (self.graph.operation[tasks] == operation) & (self.graph.unit[tasks] == unit)
+            seconds[of_pass] = exchanged
+        return seconds
 
     def state_traffic(self, tasks: Integers, traffic: float) -> Load:
         """Tasks that move `traffic` bytes for each parameter of a rank's state."""

@@ -147,6 +147,16 @@ PRICES: Table[Price] = Table(
             lambda costs: costs.all_reduce,
             _all_reduce,
         ),
+        Operation.EXPERT_DISPATCH: Price(
+            "expert_dispatch",
+            lambda costs: costs.further.get("expert_dispatch", 0.0),
+            lambda step, tasks: step.exchanges(tasks, Operation.EXPERT_DISPATCH),
+        ),
+        Operation.EXPERT_COMBINE: Price(
+            "expert_combine",
+            lambda costs: costs.further.get("expert_combine", 0.0),
+            lambda step, tasks: step.exchanges(tasks, Operation.EXPERT_COMBINE),
+        ),
     },
 )
 

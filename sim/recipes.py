@@ -65,6 +65,11 @@ class Recipe:
         return self.model.partition(" (")[0]
 
     @property
+    def step_seconds(self) -> float:
+        """The measured step time."""
+        return self.batch * self.seq_length / self.gpus / self.tokens_per_second_per_gpu
+
+    @property
     def refusal(self) -> str | None:
         """Why it cannot be said, if so."""
         if self.mamba:

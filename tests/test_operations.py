@@ -326,6 +326,14 @@ SPLIT = [
 LATE = [np.array([backward_weight(0, 0), backward_input(0, 0), forward(0, 0)], dtype=STEP)]
 
 
+EXCHANGING = (
+    Piece(Operation.FORWARD, 0.5),
+    Piece(Operation.EXPERT_DISPATCH),
+    Piece(Operation.EXPERT_COMBINE),
+    Piece(Operation.FORWARD, 0.5),
+)
+
+
 def all_that_follows(graphs: Sequence[TaskGraph]) -> Iterator[object]:
     """What the checkers, the lowering and the metrics make of the rows."""
     order_validity._makers.cache_clear()
@@ -354,6 +362,9 @@ def what_is_lowered(communication: Communication) -> list[object]:
     ):
         timeline = simulate(graph, AbstractCosts(1, 2, 1, 1, 1, 1, 1, 1, 1, all_reduce=1))
         found += [graph.digest, peak_activations(graph).tolist(), text(timeline)]
+        exchanging = {"expert_dispatch": 1, "expert_combine": 1}
+        pieces = graph.with_templates({(Operation.FORWARD, 0): EXCHANGING}).expanded()
+        found += [pieces.digest, text(simulate(pieces, AbstractCosts(further=exchanging)), 150)]
         for rank in (0, 1):
             found.append(str(passes_alive(timeline, rank)))
             found.append(str(gradient_buffers_over_time(timeline, rank)))

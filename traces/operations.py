@@ -111,5 +111,11 @@ TRACED = Table(
         Operation.ALL_REDUCE: Traced(
             Tone(312, 0.42, 0.46, 0.46), Mark("&", " ", "&", "&"), Cause.REDUCTION
         ),
+        Operation.EXPERT_DISPATCH: Traced(
+            Tone(52, 0.60, 0.42, 0.72), Mark("/", " ", "/", "/"), Cause.EXPERT
+        ),
+        Operation.EXPERT_COMBINE: Traced(
+            Tone(80, 0.42, 0.40, 0.68), Mark("\\", " ", "\\", "\\"), Cause.EXPERT
+        ),
     },
 )

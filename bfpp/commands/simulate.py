@@ -16,7 +16,14 @@ from bfpp.pictures import (
     write_memory,
     write_pictures,
 )
-from bfpp.predictions import memory_record, predict, print_cautions, print_not_modelled, print_peak
+from bfpp.predictions import (
+    in_pieces,
+    memory_record,
+    predict,
+    print_cautions,
+    print_not_modelled,
+    print_peak,
+)
 from bfpp.results import print_json
 from bfpp.tables import print_result
 
@@ -26,7 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_schedule_argument(parser)
     shared.add_experiment_arguments(parser)
     shared.add_engine_argument(parser)
-    add_memory_argument(add_picture_arguments(parser))
+    pictures = add_picture_arguments(parser)
+    pictures.add_argument(
+        "--pieces",
+        action="store_true",
+        help="in timelines, dispatch and combine of experts as tasks inside passes",
+    )
+    add_memory_argument(pictures)
     add_export_arguments(parser)
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -39,15 +52,16 @@ def run(options: argparse.Namespace) -> int:
     require_memory(options, experiment)
     assumed = assumptions(options)
     result = predict(experiment, options.engine)
+    drawn = in_pieces(result) if options.pieces else result
     if options.json:
         print_json(with_assumptions(result.record | memory_record(result), assumed))
     else:
-        print_text(options, [result])
+        print_text(options, [drawn])
         print_result(result)
         print_peak(result)
         print_cautions([result])
         print_not_modelled(result)
-    write_pictures(options, [result], result.title)
+    write_pictures(options, [drawn], result.title)
     write_memory(options, result)
-    write_exports(options, result.timeline)
+    write_exports(options, drawn.timeline)
     return 0

@@ -1,0 +1,110 @@
+"""Dispatch and combine as pieces of passes: where an all-to-all is inside each, and how long.
+
+An experiment's graph has one task a pass, whose seconds have all that is inside. `with_exchanges`
+gives the same graph with templates, by which `expanded` shows each all-to-all of a layer's experts
+as a task on a stream of its own. Only what the pass waits for is one: what is sent while the shared
+experts or another micro-batch compute has no place of its own in it, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from bfpp.schedules import InvalidConfiguration, TaskGraph
+from bfpp.schedules.composite import Piece, Template, Templates
+from bfpp.schedules.operations import Group, Operation
+from bfpp.sim.checkpointing import Checkpointed
+from bfpp.sim.compute import device_seconds, part_counts
+from bfpp.sim.operators import Work
+from bfpp.sim.physical import PhysicalCosts
+
+FIELD = "pieces"
+
+
+class Step(NamedTuple):
+    """Seconds of kernels, or an exchange in place of them."""
+
+    seconds: float
+    exchange: Operation | None = None
+
+
+def with_exchanges(graph: TaskGraph, physical: PhysicalCosts) -> TaskGraph:
+    """The graph with the all-to-alls of its passes as pieces."""
+    routing = physical.execution.routing
+    if physical.degrees.ep == 1:
+        raise InvalidConfiguration(FIELD, "without expert parallelism (--ep) nothing is exchanged")
+    if routing.beside_shared or routing.interleaved:
+        overlapping = "--shared-overlap" if routing.beside_shared else "--microbatch-overlap"
+        reason = f"with {overlapping} a pass does not wait for exchanges, which are none of it"
+        raise InvalidConfiguration(FIELD, reason)
+    return graph.with_templates(_templates(graph, physical))
+
+
+def _templates(graph: TaskGraph, physical: PhysicalCosts) -> Templates:
+    """Those of each operation and unit that there is with something exchanged."""
+    ways = {
+        Operation.FORWARD: _forward,
+        Operation.BACKWARD: lambda part: [*_backward(part), *_weights(part)],
+        Operation.BACKWARD_INPUT: _backward,
+    }
+    present = {operation for operation, _ in graph.by_operation()}
+    counted = part_counts(physical, physical.layers(graph.layout))
+    found = {}
+    for operation in ways.keys() & present:
+        steps = [list(_steps(physical, ways[operation](part))) for part, _ in counted]
+        for unit in range(graph.layout.units):
+            of_unit = [
+                step
+                for each, (_, count) in zip(steps, counted, strict=True)
+                for step in each * int(count[unit])
+            ]
+            if any(step.exchange for step in of_unit):
+                found[operation, unit] = _template(operation, of_unit)
+    return found
+
+
+Passed = list[tuple[Work, bool]]
+"""What is done in a pass, and whether it is the backward pass's own."""
+
+
+def _forward(part: Checkpointed) -> Passed:
+    return [(each.forward, False) for each in part.operators]
+
+
+def _backward(part: Checkpointed) -> Passed:
+    again = [(each.forward, False) for each in part.recomputed]
+    return [*again, *((each.backward_input, True) for each in reversed(part.operators))]
+
+
+def _weights(part: Checkpointed) -> Passed:
+    return [(each.backward_weight, True) for each in part.operators]
+
+
+def _steps(physical: PhysicalCosts, works: Passed) -> Iterator[Step]:
+    """The first of two exchanges takes rows to experts, and the second back."""
+    kinds = (Operation.EXPERT_DISPATCH, Operation.EXPERT_COMBINE)
+    seen = 0
+    for work, backward in works:
+        others = tuple(each for each in work.collectives if each.group is not Group.EP)
+        for _ in range(len(work.collectives) - len(others)):
+            yield Step(0.0, kinds[seen % 2])
+            seen += 1
+        yield Step(device_seconds(physical, work._replace(collectives=others), backward=backward))
+
+
+def _template(operation: Operation, steps: Sequence[Step]) -> Template:
+    """The steps as pieces: what is computed in a row is one."""
+    total = sum(step.seconds for step in steps)
+    return tuple(_merged(operation, steps, total))
+
+
+def _merged(operation: Operation, steps: Iterable[Step], total: float) -> Iterator[Piece]:
+    computed = 0.0
+    for step in (*steps, Step(0.0, operation)):
+        if step.exchange is not None and computed:
+            yield Piece(operation, computed / total)
+            computed = 0.0
+        if step.exchange not in (None, operation):
+            yield Piece(step.exchange)
+        computed += step.seconds

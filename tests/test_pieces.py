@@ -1,0 +1,104 @@
+"""Dispatch and combine as pieces of passes: the same step, in whole passes and in pieces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bfpp import Experiment
+from bfpp.predictions import in_pieces, predict
+from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.graph_file import read_graph, write_graph
+from bfpp.schedules.operations import EXPERTS, Operation
+from bfpp.schedules.validity import violations
+from bfpp.sim.compute import blocked_seconds, parts
+from bfpp.sim.engines import simulate
+from bfpp.sim.pieces import with_exchanges
+from bfpp.traces.causes import Cause, Causes
+from bfpp.traces.text import text
+
+EXCHANGES = (Operation.EXPERT_DISPATCH, Operation.EXPERT_COMBINE)
+
+
+def experiment(schedule="1f1b", **more):
+    usual = {"model": "mixtral-8x22b", "cluster": "dgx-h100", "implementation": "current"}
+    return Experiment(schedule, **{**usual, "pp": 4, "dp": 8, "ep": 8, "microbatches": 6, **more})
+
+
+def both(of):
+    """The plain graph, and the one with exchanges; and the costs of both."""
+    graph, costs = of.graph(), of.require_physical()
+    return graph, with_exchanges(graph, costs), costs
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.sampled_from(["1f1b", "gpipe", "zb-h1", "breadth-first", "interleaved"]),
+    st.sampled_from(["none", "moe", "full", "5"]),
+    st.sampled_from(["deepseek-v3", "mixtral-8x22b"]),
+    st.sampled_from([2, 8]),
+    st.sampled_from(["bf16", "fp8-block"]),
+)
+def test_whole_passes_and_pieces_take_equally_long(schedule, recompute, model, ep, precision):
+    """As long as where nothing is in pieces: what pieces take is out of their passes."""
+    more = {"loops": 2, "microbatches": 8} if schedule in ("breadth-first", "interleaved") else {}
+    narrow = {"quantised_dispatch": True} if precision != "bf16" else {}
+    given = {"model": model, "recompute": recompute, "ep": ep, "precision": precision, "tp": 1}
+    graph, composite, costs = both(experiment(schedule, **given, **narrow, **more))
+    pieces = composite.expanded()
+    whole = simulate(graph, costs)
+    assert simulate(composite, costs).step_time == pytest.approx(whole.step_time, rel=1e-12)
+    expanded = simulate(pieces, costs)
+    assert expanded.step_time == pytest.approx(whole.step_time, rel=1e-9)
+    assert (expanded.duration >= 0).all()
+    assert violations(composite) == []
+
+
+@pytest.mark.parametrize(("recompute", "backward"), [("none", 1), ("moe", 2)])
+def test_each_layer_dispatches_and_combines_once_a_pass(recompute, backward):
+    """And again where it is recomputed; each for as long as it would block by itself."""
+    of = experiment(recompute=recompute)
+    _, composite, costs = both(of)
+    timeline = simulate(composite.expanded(), costs)
+    graph = timeline.graph
+    layer = parts(costs).layers[0].kept
+    sent = [each for it in layer.operators for each in it.forward.collectives]
+    for operation, collective in zip(EXCHANGES, sent, strict=True):
+        chosen = graph.operation == operation
+        assert chosen.sum() == of.transformer.layers * 6 * (1 + backward)
+        np.testing.assert_allclose(
+            timeline.duration[chosen], blocked_seconds(costs, collective), rtol=1e-9
+        )
+    assert {lane.rank for lane in graph.lanes if lane.stream is EXPERTS} == set(range(4))
+
+
+def test_they_are_drawn_explained_written_and_read():
+    _, composite, costs = both(experiment(microbatches=4))
+    timeline = simulate(composite.expanded(), costs)
+    assert "rank 3  experts" in text(timeline, width=120)
+    exchanged = np.isin(timeline.graph.operation, EXCHANGES) & (timeline.graph.rank == 1)
+    # Its own, and those of other ranks that it waits for.
+    idle = Causes(timeline).idle[1]
+    assert idle[Cause.EXPERT] > timeline.duration[exchanged].sum() * (1 - 1e-9)
+    drawn = in_pieces(predict(experiment(microbatches=4)))
+    np.testing.assert_allclose(drawn.timeline.end, timeline.end)
+    with pytest.raises(InvalidConfiguration, match="needs --model"):
+        in_pieces(predict(Experiment("1f1b", pp=2)))
+    for graph in (composite, timeline.graph):
+        assert read_graph(write_graph(graph)).digest == graph.digest
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"ep": 1}, "nothing is exchanged"),
+        ({"microbatch_overlap": True}, "does not wait for exchanges"),
+        ({"model": "deepseek-v3", "shared_overlap": True}, "does not wait for exchanges"),
+        ({"schedule": "dualpipe", "microbatches": 16}, "as a whole"),
+    ],
+)
+def test_what_a_pass_does_not_wait_for_is_no_piece_of_it(more, reason):
+    with pytest.raises(InvalidConfiguration, match=reason):
+        both(experiment(**more))
