@@ -25,12 +25,12 @@ from bfpp.sim.costs import Costs, fixed_costs
 from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.memory import rank_memories
-from bfpp.sim.synthesis import PLACEMENTS, synthesize
+from bfpp.sim.synthesis import PLACEMENTS, exact, synthesize
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.exact import solve
+from bfpp.sim.synthesis.exact import improved, solve
 from bfpp.sim.synthesis.placements import boards
 from bfpp.sim.synthesis.problem import HALVES, TRANSFERS, WHOLE, Problem, priced
-from bfpp.sim.synthesis.search import replayed, search
+from bfpp.sim.synthesis.search import Found, replayed, search
 
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
 SOON = 0.2
@@ -178,6 +178,48 @@ def test_what_is_proven_holds(problem: Problem) -> None:
     )
 
 
+@settings(SOME, max_examples=15)
+@given(problems(2, 4, 2))
+def test_what_is_proven_of_few_micro_batches_holds_for_all(problem: Problem) -> None:
+    known = search(problem, [], SOON)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "MOST_PASSES", 1)
+        bound, words = solve(problem, known, 2.0)
+    assert words == known.words or "micro-batches" not in bound.by
+    assert bound.seconds <= known.seconds * (1 + 1e-9)
+
+
+def test_few_micro_batches_prove_more_than_memory_does() -> None:
+    problem = Problem(
+        Layout(4, 12), HALVES, np.ones((3, 4)), np.zeros((2, 4)), np.zeros(4), np.ones(4),
+        np.full(4, 2.0),
+    )  # fmt: skip
+    known = search(problem, [], SOON)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "MOST_PASSES", 1)
+        bound, _ = solve(problem, known, 5.0)
+    assert bound.by.startswith("a proof of CP-SAT for 4 micro-batches")
+    assert lower_bound(problem).seconds == 55
+    assert bound.seconds == 21 + 4 * 9
+
+
+@pytest.mark.parametrize("most_free", [12, 1000])
+def test_windows_of_an_order_are_improved(monkeypatch, most_free: int) -> None:
+    """From one micro-batch after the other; in a window that is the whole step, to the best."""
+    problem = Problem(
+        Layout(2, 4), HALVES, np.array([[1.0, 2], [2, 1], [1, 1]]), np.eye(2) / 2,
+        np.zeros(2), np.ones(2), np.full(2, 2.0),
+    )  # fmt: skip
+    words = [[0, 2, 4] * 4, [1, 3, 5] * 4]
+    known = Found(replayed(problem, words), words)
+    monkeypatch.setattr(exact, "MOST_FREE", most_free)
+    found = improved(problem, known, 5.0, 0.0)
+    assert problem.within(found.words)
+    assert replayed(problem, found.words) == found.seconds < known.seconds
+    if most_free == 1000:
+        assert found.seconds == solve(problem, known, 5.0)[0].seconds
+
+
 def test_placements_that_are_compared_divide_a_rank_alike() -> None:
     """Else the one with the least work would be the best."""
     experiment = Experiment("1f1b", pp=2, microbatches=4, loops=4)
@@ -255,6 +297,8 @@ def test_the_command_writes_what_simulate_reads(tmp_path, bfpp, answer) -> None:
                   "--hidden", "16", "--context", "8", "--verify", "--precision", "float64")[
         "max_weight_error"
     ] < 1e-10  # fmt: skip
+    against = answer("explain", str(path))["fastest_rule"]
+    assert (against or {}).get("schedule") == record["best_rule"]
     code, out, _ = bfpp("schedule", *given, *limited, "--out", path)
     assert code == 0
     assert f"bfpp simulate {path}" in out

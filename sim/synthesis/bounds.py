@@ -31,6 +31,16 @@ def lower_bound(problem: Problem) -> Bound:
     return max(_bounds(problem))
 
 
+def kept_at_least(problem: Problem) -> Seconds:
+    """By stage, the seconds that it keeps a micro-batch, from its forward pass on, at least."""
+    return _kept(problem, _ways(problem))
+
+
+def _kept(problem: Problem, ways: _Ways) -> Seconds:
+    kept: Seconds = ways.back + problem.seconds[1:].sum(axis=0) - ways.first
+    return kept
+
+
 def _bounds(problem: Problem) -> list[Bound]:
     ways = _ways(problem)
     found = [Bound(ways.chain, "the longest chain of passes")]
@@ -99,7 +109,7 @@ def _kept_work(problem: Problem, rank: int, stages: np.ndarray, kind: int) -> fl
 
 def _memory(problem: Problem, ways: _Ways, rank: int, stages: np.ndarray) -> float:
     seconds, sizes = problem.seconds[:, stages], problem.sizes[stages]
-    kept = ways.back[stages] + seconds[1:].sum(axis=0) - ways.first[stages]
+    kept = _kept(problem, ways)[stages]
     limit, microbatches = problem.limits[rank], problem.microbatches
     area = microbatches * float((sizes * kept).sum())
     # Micro-batches come and go one after the other: the rank is not full from the start.

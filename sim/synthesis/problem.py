@@ -148,6 +148,10 @@ class Problem:
         """Whether these words keep to the limits."""
         return bool((self.kept(words) <= self.room).all())
 
+    def of(self, microbatches: int) -> Problem:
+        """The same with so many micro-batches."""
+        return replace(self, layout=replace(self.layout, microbatches=microbatches))
+
     def limited(self, limits: Seconds) -> Problem:
         """The same with other limits."""
         return replace(self, limits=limits)

@@ -14,11 +14,11 @@ from bfpp.schedules.given_orders import GivenOrders
 from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.bounds import Bound, lower_bound
-from bfpp.sim.synthesis.exact import is_available, solve
+from bfpp.sim.synthesis.exact import improved, is_available, solve
 from bfpp.sim.synthesis.memory import FIELD, Limits, Memory, memory_of
 from bfpp.sim.synthesis.placements import Board, boards
 from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words, priced
-from bfpp.sim.synthesis.search import Found, Progress, search
+from bfpp.sim.synthesis.search import Found, Progress, replayed, search
 
 ROUNDS = 3
 """How often memory limits are tightened where a prediction needs more than was reckoned."""
@@ -135,7 +135,7 @@ class _Search:
         fitting = [each for each in rules if each.fits]
         starts = [words for rule in rules if (words := self._words(rule.experiment))]
         problem, candidates, met = self.problem, [*fitting], list[Found]()
-        proves = is_available(problem)
+        proves = is_available()
         seeking = seconds * (1 - SHARE_OF_PROOF if proves else 1)
         for left in reversed(range(ROUNDS)):
             within = [words for words in starts if problem.within(words)]
@@ -150,10 +150,12 @@ class _Search:
             raise InvalidConfiguration(FIELD, "no order was found that keeps to it")
         bound = lower_bound(self.problem)
         if proves and met and met[0].seconds > bound.seconds * (1 + TOLERANCE):
-            proven, words = solve(self.problem, met[0], seconds * SHARE_OF_PROOF)
+            proven, words = solve(self.problem, met[0], seconds * SHARE_OF_PROOF / 2)
             bound = max(bound, proven)
-            better = self._predicted(self._experiment(words))
-            candidates += [better] if better.fits else []
+            known = Found(replayed(problem, words), words) if problem.within(words) else met[0]
+            better = improved(problem, known, seconds * SHARE_OF_PROOF / 2, bound.seconds)
+            predicted = self._predicted(self._experiment(better.words))
+            candidates += [predicted] if predicted.fits else []
         best = min(candidates, key=_step_time)
         rule = min(fitting, key=_step_time, default=None)
         return Synthesis(
