@@ -25,12 +25,14 @@ from bfpp.sim.costs import Costs, fixed_costs
 from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.memory import rank_memories
+from bfpp.sim.objectives import USUAL_JITTER, robust_step_time
 from bfpp.sim.synthesis import PLACEMENTS, exact, synthesize
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.exact import improved, solve
 from bfpp.sim.synthesis.placements import boards
 from bfpp.sim.synthesis.problem import HALVES, TRANSFERS, WHOLE, Problem, priced
 from bfpp.sim.synthesis.search import Found, replayed, search
+from bfpp.traces.period import period
 
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
 SOON = 0.2
@@ -54,7 +56,9 @@ class OfStages:
 
 
 @st.composite
-def problems(draw, ranks: int = 4, microbatches: int = 4, most_stages: int = 8) -> Problem:
+def problems(
+    draw, ranks: int = 4, microbatches: int = 4, most_stages: int = 8, *, spans: bool = False
+) -> Problem:
     pp = draw(st.integers(1, ranks))
     down = tuple(range(pp))
     places = [down, down + down[::-1], down * 2, down[::-1]]
@@ -75,7 +79,7 @@ def problems(draw, ranks: int = 4, microbatches: int = 4, most_stages: int = 8) 
     least = (layout.holds * sizes).sum(axis=1)
     limits = least * draw(st.sampled_from([1.0, 1.5, 2.0, 99.0]))
     seconds = np.array([row() for _ in operations])
-    return Problem(layout, operations, seconds, transfers, np.zeros(pp), sizes, limits)
+    return Problem(layout, operations, seconds, transfers, np.zeros(pp), sizes, limits, spans)
 
 
 @SOME
@@ -118,6 +122,22 @@ def least(problem: Problem) -> float:
     every = product(*(list(rows_of(problem, rank)) for rank in range(problem.layout.pp)))
     within = (replayed(problem, list(words)) for words in every if problem.within(list(words)))
     return min(within)
+
+
+@settings(SOME, max_examples=20)
+@given(problems(spans=True), st.integers(0, 9))
+def test_no_period_is_longer_than_the_longest_span(problem: Problem, seed: int) -> None:
+    """And none is shorter than its bound."""
+    for each in search(problem, [], 0.0, seed):
+        graph = lower(problem.orders(each.words), problem.layout, Communication())
+        timeline = simulate(graph, OfStages(problem))
+        passes = timeline.graph.is_compute & (timeline.duration > 0)
+        first, last = np.full(problem.layout.pp, np.inf), np.zeros(problem.layout.pp)
+        np.minimum.at(first, graph.rank[passes], timeline.start[passes])
+        np.maximum.at(last, graph.rank[passes], timeline.end[passes])
+        assert each.seconds == pytest.approx((last - first).max(), rel=1e-12)
+        slack = 1e-9 * each.seconds
+        assert lower_bound(problem).seconds - slack <= period(timeline) <= each.seconds + slack
 
 
 @settings(SOME, max_examples=25)
@@ -229,6 +249,26 @@ def test_placements_that_are_compared_divide_a_rank_alike() -> None:
         with pytest.raises(InvalidConfiguration) as refusal:
             boards(experiment.changed(**values), "free", split=True)
         assert refusal.value.field == field
+
+
+def test_a_period_needs_no_warm_up_of_other_ranks() -> None:
+    """Where memory is no limit, a rank's work is all of its period."""
+    experiment = Experiment("1f1b", pp=4, microbatches=16, transfer=0.5)
+    for seconds in LONGER:
+        found = synthesize(experiment, objective="period", seconds=seconds)
+        assert found.bound.seconds == 48 <= found.seconds < found.step_time
+        assert found.seconds == period(simulate(found.experiment.graph(), experiment.costs))
+        if found.rule_seconds and found.seconds < found.rule_seconds:
+            return
+    raise AssertionError(found)
+
+
+def test_robustness_is_no_worse_than_that_of_the_best_rule() -> None:
+    experiment = Experiment("1f1b", pp=4, microbatches=8, transfer=0.5)
+    found = synthesize(experiment, memory_limit=4, objective="robustness", seconds=SOON)
+    graph = found.experiment.graph()
+    quantile = robust_step_time(graph, experiment.costs.costs(graph), USUAL_JITTER)
+    assert found.step_time < found.seconds == quantile <= (found.rule_seconds or 0.0)
 
 
 def test_limits_one_a_rank_are_kept_to() -> None:
