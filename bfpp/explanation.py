@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bfpp.predictions import Prediction, predict
 from bfpp.saved import Saved
+from bfpp.schedules.given_orders import GivenOrders
 from bfpp.schedules.operations import OPERATIONS
 from bfpp.sim.as_it_ran import Pace, paces
 from bfpp.sim.engines import DEFAULT
@@ -68,6 +69,19 @@ class Explanation:
 
         return bounds(self.result.physical, self.result.timeline.graph)
 
+    @cached_property
+    def rule(self) -> Explanation | None:
+        """Of given orders: the fastest registered schedule on their stages, in their memory."""
+        if not isinstance(self.result, Prediction):
+            return None
+        experiment = self.result.experiment
+        if not isinstance(experiment.rule, GivenOrders):
+            return None
+        from bfpp.sim.synthesis.rules import fastest_rule
+
+        fastest = fastest_rule(experiment)
+        return Explanation(predict(fastest)) if fastest else None
+
     def path_by_operation(self) -> list[tuple[str, int, float]]:
         """For each operation on the critical path: its name, tasks and seconds."""
         timeline, path = self.result.timeline, self.causes.critical_path
@@ -116,6 +130,8 @@ class Explanation:
             "critical_path": path,
             "communication": [each._asdict() for each in self.bounds],
             "sensitivities": [asdict(each) for each in self.sensitivities],
+            "fastest_rule": self.rule
+            and {"schedule": self.rule.result.name, **self.difference(self.rule)},
         }
 
 

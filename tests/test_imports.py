@@ -35,7 +35,7 @@ ALLOWED_WITHIN = {
     "schedules/graph": {"networkx"},
     "schedules/validity": {"networkx"},
     "sim/executors": {"distributed", "submitit"},
-    "sim/synthesis/exact": {"ortools"},
+    "sim/synthesis/window": {"ortools"},
     "sim/fit": {"scipy"},
     "executor/calibration/fitting": {"scipy"},
     "bfpp/search_results": {"pyarrow"},

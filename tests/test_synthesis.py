@@ -25,12 +25,14 @@ from bfpp.sim.costs import Costs, fixed_costs
 from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.memory import rank_memories
-from bfpp.sim.synthesis import PLACEMENTS, synthesize
+from bfpp.sim.objectives import USUAL_JITTER, robust_step_time
+from bfpp.sim.synthesis import PLACEMENTS, exact, synthesize
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.exact import solve
+from bfpp.sim.synthesis.exact import improved, solve
 from bfpp.sim.synthesis.placements import boards
 from bfpp.sim.synthesis.problem import HALVES, TRANSFERS, WHOLE, Problem, priced
-from bfpp.sim.synthesis.search import replayed, search
+from bfpp.sim.synthesis.search import Found, replayed, search
+from bfpp.traces.period import period
 
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
 SOON = 0.2
@@ -54,7 +56,9 @@ class OfStages:
 
 
 @st.composite
-def problems(draw, ranks: int = 4, microbatches: int = 4, most_stages: int = 8) -> Problem:
+def problems(
+    draw, ranks: int = 4, microbatches: int = 4, most_stages: int = 8, *, spans: bool = False
+) -> Problem:
     pp = draw(st.integers(1, ranks))
     down = tuple(range(pp))
     places = [down, down + down[::-1], down * 2, down[::-1]]
@@ -75,7 +79,7 @@ def problems(draw, ranks: int = 4, microbatches: int = 4, most_stages: int = 8) 
     least = (layout.holds * sizes).sum(axis=1)
     limits = least * draw(st.sampled_from([1.0, 1.5, 2.0, 99.0]))
     seconds = np.array([row() for _ in operations])
-    return Problem(layout, operations, seconds, transfers, np.zeros(pp), sizes, limits)
+    return Problem(layout, operations, seconds, transfers, np.zeros(pp), sizes, limits, spans)
 
 
 @SOME
@@ -118,6 +122,22 @@ def least(problem: Problem) -> float:
     every = product(*(list(rows_of(problem, rank)) for rank in range(problem.layout.pp)))
     within = (replayed(problem, list(words)) for words in every if problem.within(list(words)))
     return min(within)
+
+
+@settings(SOME, max_examples=20)
+@given(problems(spans=True), st.integers(0, 9))
+def test_no_period_is_longer_than_the_longest_span(problem: Problem, seed: int) -> None:
+    """And none is shorter than its bound."""
+    for each in search(problem, [], 0.0, seed):
+        graph = lower(problem.orders(each.words), problem.layout, Communication())
+        timeline = simulate(graph, OfStages(problem))
+        passes = timeline.graph.is_compute & (timeline.duration > 0)
+        first, last = np.full(problem.layout.pp, np.inf), np.zeros(problem.layout.pp)
+        np.minimum.at(first, graph.rank[passes], timeline.start[passes])
+        np.maximum.at(last, graph.rank[passes], timeline.end[passes])
+        assert each.seconds == pytest.approx((last - first).max(), rel=1e-12)
+        slack = 1e-9 * each.seconds
+        assert lower_bound(problem).seconds - slack <= period(timeline) <= each.seconds + slack
 
 
 @settings(SOME, max_examples=25)
@@ -178,6 +198,48 @@ def test_what_is_proven_holds(problem: Problem) -> None:
     )
 
 
+@settings(SOME, max_examples=15)
+@given(problems(2, 4, 2))
+def test_what_is_proven_of_few_micro_batches_holds_for_all(problem: Problem) -> None:
+    known = search(problem, [], SOON)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "MOST_PASSES", 1)
+        bound, words = solve(problem, known, 2.0)
+    assert words == known.words or "micro-batches" not in bound.by
+    assert bound.seconds <= known.seconds * (1 + 1e-9)
+
+
+def test_few_micro_batches_prove_more_than_memory_does() -> None:
+    problem = Problem(
+        Layout(4, 12), HALVES, np.ones((3, 4)), np.zeros((2, 4)), np.zeros(4), np.ones(4),
+        np.full(4, 2.0),
+    )  # fmt: skip
+    known = search(problem, [], SOON)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "MOST_PASSES", 1)
+        bound, _ = solve(problem, known, 5.0)
+    assert bound.by.startswith("a proof of CP-SAT for 4 micro-batches")
+    assert lower_bound(problem).seconds == 55
+    assert bound.seconds == 21 + 4 * 9
+
+
+@pytest.mark.parametrize("most_free", [12, 1000])
+def test_windows_of_an_order_are_improved(monkeypatch, most_free: int) -> None:
+    """From one micro-batch after the other; in a window that is the whole step, to the best."""
+    problem = Problem(
+        Layout(2, 4), HALVES, np.array([[1.0, 2], [2, 1], [1, 1]]), np.eye(2) / 2,
+        np.zeros(2), np.ones(2), np.full(2, 2.0),
+    )  # fmt: skip
+    words = [[0, 2, 4] * 4, [1, 3, 5] * 4]
+    known = Found(replayed(problem, words), words)
+    monkeypatch.setattr(exact, "MOST_FREE", most_free)
+    found = improved(problem, known, 5.0, 0.0)
+    assert problem.within(found.words)
+    assert replayed(problem, found.words) == found.seconds < known.seconds
+    if most_free == 1000:
+        assert found.seconds == solve(problem, known, 5.0)[0].seconds
+
+
 def test_placements_that_are_compared_divide_a_rank_alike() -> None:
     """Else the one with the least work would be the best."""
     experiment = Experiment("1f1b", pp=2, microbatches=4, loops=4)
@@ -187,6 +249,26 @@ def test_placements_that_are_compared_divide_a_rank_alike() -> None:
         with pytest.raises(InvalidConfiguration) as refusal:
             boards(experiment.changed(**values), "free", split=True)
         assert refusal.value.field == field
+
+
+def test_a_period_needs_no_warm_up_of_other_ranks() -> None:
+    """Where memory is no limit, a rank's work is all of its period."""
+    experiment = Experiment("1f1b", pp=4, microbatches=16, transfer=0.5)
+    for seconds in LONGER:
+        found = synthesize(experiment, objective="period", seconds=seconds)
+        assert found.bound.seconds == 48 <= found.seconds < found.step_time
+        assert found.seconds == period(simulate(found.experiment.graph(), experiment.costs))
+        if found.rule_seconds and found.seconds < found.rule_seconds:
+            return
+    raise AssertionError(found)
+
+
+def test_robustness_is_no_worse_than_that_of_the_best_rule() -> None:
+    experiment = Experiment("1f1b", pp=4, microbatches=8, transfer=0.5)
+    found = synthesize(experiment, memory_limit=4, objective="robustness", seconds=SOON)
+    graph = found.experiment.graph()
+    quantile = robust_step_time(graph, experiment.costs.costs(graph), USUAL_JITTER)
+    assert found.step_time < found.seconds == quantile <= (found.rule_seconds or 0.0)
 
 
 def test_limits_one_a_rank_are_kept_to() -> None:
@@ -255,6 +337,8 @@ def test_the_command_writes_what_simulate_reads(tmp_path, bfpp, answer) -> None:
                   "--hidden", "16", "--context", "8", "--verify", "--precision", "float64")[
         "max_weight_error"
     ] < 1e-10  # fmt: skip
+    against = answer("explain", str(path))["fastest_rule"]
+    assert (against or {}).get("schedule") == record["best_rule"]
     code, out, _ = bfpp("schedule", *given, *limited, "--out", path)
     assert code == 0
     assert f"bfpp simulate {path}" in out

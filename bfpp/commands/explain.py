@@ -68,6 +68,9 @@ def run(options: argparse.Namespace) -> int:
         print_json(with_assumptions({**base.record(), "what_if": differences}, assumed))
     else:
         _print(base)
+        if base.rule:
+            name = base.rule.result.name
+            _print_difference(f"{name}, the fastest rule in this memory", base, base.rule)
         for text, (before, after) in cases.items():
             _print_difference(text, before, after)
     return 0

@@ -7,6 +7,8 @@
 - Chain: one micro-batch through all stages and back.
 - Memory: what each micro-batch keeps, for as long as it is kept at least, fills the rank's
   limit from the first forward pass to the end of the step.
+
+A rank's span has no wait before its first pass, and none after its last.
 """
 
 from __future__ import annotations
@@ -31,9 +33,19 @@ def lower_bound(problem: Problem) -> Bound:
     return max(_bounds(problem))
 
 
+def kept_at_least(problem: Problem) -> Seconds:
+    """By stage, the seconds that it keeps a micro-batch, from its forward pass on, at least."""
+    return _kept(problem, _ways(problem))
+
+
+def _kept(problem: Problem, ways: _Ways) -> Seconds:
+    kept: Seconds = ways.back + problem.seconds[1:].sum(axis=0) - ways.first
+    return kept
+
+
 def _bounds(problem: Problem) -> list[Bound]:
     ways = _ways(problem)
-    found = [Bound(ways.chain, "the longest chain of passes")]
+    found = [] if problem.spans else [Bound(ways.chain, "the longest chain of passes")]
     for rank in range(problem.layout.pp):
         stages = np.flatnonzero(problem.held[rank])
         found.append(Bound(_work(problem, ways, rank, stages), f"the work of rank {rank}"))
@@ -77,11 +89,14 @@ def _ways(problem: Problem) -> _Ways:
 def _work(problem: Problem, ways: _Ways, rank: int, stages: np.ndarray) -> float:
     seconds = problem.seconds[:, stages]
     begins, back = ways.first[stages].min(), ways.back[stages].min()
+    own = problem.microbatches * seconds.sum()
     ahead = min(_kept_work(problem, rank, stages, 0), back - begins)
+    if problem.spans:
+        return float(back - begins - ahead + own + problem.after[rank])
     behind = _kept_work(problem, rank, stages, 2) if problem.is_split else 0.0
     idle = max(ways.left[stages].min() - behind, 0.0)
     after = max(idle, problem.after[rank])
-    return float(back - ahead + problem.microbatches * seconds.sum() + after)
+    return float(back - ahead + own + after)
 
 
 def _kept_work(problem: Problem, rank: int, stages: np.ndarray, kind: int) -> float:
@@ -99,7 +114,7 @@ def _kept_work(problem: Problem, rank: int, stages: np.ndarray, kind: int) -> fl
 
 def _memory(problem: Problem, ways: _Ways, rank: int, stages: np.ndarray) -> float:
     seconds, sizes = problem.seconds[:, stages], problem.sizes[stages]
-    kept = ways.back[stages] + seconds[1:].sum(axis=0) - ways.first[stages]
+    kept = _kept(problem, ways)[stages]
     limit, microbatches = problem.limits[rank], problem.microbatches
     area = microbatches * float((sizes * kept).sum())
     # Micro-batches come and go one after the other: the rank is not full from the start.
@@ -108,5 +123,5 @@ def _memory(problem: Problem, ways: _Ways, rank: int, stages: np.ndarray) -> flo
         limit = most * sizes.max()
         ramps = seconds[0].min() + seconds[-1].min()
         area += sizes.max() * ramps * most * (most - 1) / 2
-    begins = ways.first[stages].min()
+    begins = 0.0 if problem.spans else ways.first[stages].min()
     return float(begins + area / limit + problem.after[rank]) if limit else np.inf

@@ -1,148 +1,94 @@
-"""Small problems put to CP-SAT, where it is installed: a bound that is proven, or the best order.
-
-Equal micro-batches can always be first come, first served: where one overtakes another, the two
-may change names. Times and sizes are whole numbers, rounded down, and what is sent takes no turns,
-so that what is proven holds for the problem itself. Words are replayed as all others are.
-"""
+"""What CP-SAT proves of small problems, and makes of windows of orders, where it is installed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections import Counter
 from importlib.util import find_spec
-from itertools import pairwise
-from typing import Any
+from math import ceil
 
 import numpy as np
 
-from bfpp.sim.synthesis.bounds import Bound
+from bfpp.sim.synthesis.bounds import Bound, kept_at_least, lower_bound
 from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
-from bfpp.sim.synthesis.search import THREADS, Found
+from bfpp.sim.synthesis.search import Found, replayed
+from bfpp.sim.synthesis.window import Window
 
-MOST_PASSES = 1600
-"""Of a problem that it is given."""
+MOST_PASSES = 400
+"""Of a problem of which all micro-batches are posed, about, where fewer say something of all."""
 
-STEPS = 1000
-"""Of time, in a mean pass."""
+TOO_MANY = 1600
+"""Passes of which nothing is proven in the time that there is."""
 
-ROUNDING = 1 + TOLERANCE / 10
-"""By so much times are longer before they are rounded down, that whole ones stay as they are."""
-
-ROOM = 10_000
-"""What a rank may keep, as a whole number."""
+MOST_FREE = 200
+"""Passes in a window, about."""
 
 
-def is_available(problem: Problem) -> bool:
-    """Whether CP-SAT is there, and the problem small enough for it."""
-    return find_spec("ortools") is not None and int(problem.passes.sum()) <= MOST_PASSES
+def is_available() -> bool:
+    """Whether CP-SAT is installed."""
+    return find_spec("ortools") is not None
 
 
 def solve(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]:
-    """The bound that is proven in that time, and the best words: those `known`, or better ones."""
-    from ortools.sat.python import cp_model
+    """The bound that is proven in that time, and the best words: those `known`, or better ones.
 
-    posed = _Posed(cp_model.CpModel(), problem, known.seconds)
-    solver: Any = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.num_workers = THREADS
-    status = solver.solve(posed.model)
-    bound = Bound(
-        float(solver.best_objective_bound) / (posed.scale * ROUNDING), "a proof of CP-SAT"
-    )
-    is_solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    return bound, posed.words(solver) if is_solved else known.words
+    Of many micro-batches it is proven for the last of them. These begin when the first rank has
+    had all others, no more at once than it may keep, each for as long as it is kept at least.
+    """
+    whole, at_once = problem.microbatches, _at_once(problem)
+    passes = problem.passes.sum() / whole
+    rounds = max(ceil((whole - max(MOST_PASSES / passes, 2 * at_once)) / at_once), 0)
+    last = problem.of(whole - rounds * at_once)
+    if last.passes.sum() > TOO_MANY:
+        return lower_bound(problem), known.words
+    if not rounds:
+        proven, words = Window(problem, known, 0.0, np.inf).solved(seconds)
+        return Bound(proven, "a proof of CP-SAT"), words or known.words
+    words = [_last(word, last.microbatches) for word in known.words]
+    proven, _ = Window(last, Found(replayed(last, words), words), 0.0, np.inf).solved(seconds)
+    before = rounds * float(kept_at_least(problem)[0])
+    by = f"a proof of CP-SAT for {last.microbatches} micro-batches, and the memory of rank 0"
+    return Bound(before + proven, by), known.words
 
 
-class _Posed:
-    """A problem as a model: when each pass of each micro-batch starts."""
+def _at_once(problem: Problem) -> int:
+    """Micro-batches that the first rank may keep; all of them where it has several stages."""
+    rank = problem.layout.placement[0]
+    room, size = problem.room[rank], problem.sizes[0]
+    if problem.held[rank].sum() > 1 or room >= size * problem.microbatches:
+        return problem.microbatches
+    return int(room / size)
 
-    def __init__(self, model: Any, problem: Problem, most: float) -> None:
-        self.model, self.problem = model, problem
-        self.scale = STEPS / float(problem.seconds.mean())
-        self.horizon = int(np.ceil(most * self.scale)) + 1
-        self.lengths = self._whole(problem.seconds)
-        self.transfers = self._whole(problem.transfers)
-        self.start = [
-            [model.new_int_var(0, self.horizon, "") for _ in range(problem.microbatches)]
-            for _ in self.lengths
-        ]
-        self.step = model.new_int_var(0, self.horizon, "")
-        for code in range(len(self.lengths)):
-            self._in_turn(code)
-        for rank in range(problem.layout.pp):
-            self._on_rank(rank)
-        model.minimize(self.step)
 
-    def _whole(self, seconds: np.ndarray[Any, Any]) -> list[int]:
-        whole = np.floor(seconds * self.scale * ROUNDING)
-        return [int(each) for each in whole.ravel()]
+def _last(word: list[int], count: int) -> list[int]:
+    """The passes of the last micro-batches."""
+    backwards, done = list[int](), Counter[int]()
+    for code in reversed(word):
+        done[code] += 1
+        backwards += [code] if done[code] <= count else []
+    return backwards[::-1]
 
-    def _in_turn(self, code: int) -> None:
-        """A pass comes after what it needs, and after that of the micro-batch before."""
-        for earlier, later in pairwise(self.start[code]):
-            self.model.add(later >= earlier + self.lengths[code])
-        for needed, delay in self._needed(code):
-            for earlier, later in zip(self.start[needed], self.start[code], strict=True):
-                self.model.add(later >= earlier + self.lengths[needed] + delay)
 
-    def _needed(self, code: int) -> Iterator[tuple[int, int]]:
-        """The passes that one waits for, and how long what they hand on is on its way."""
-        stages = self.problem.layout.stages
-        kind, stage = divmod(code, stages)
-        if kind:
-            yield code - stages, 0
-        if kind == 0 and stage:
-            yield code - 1, self.transfers[code - 1]
-        if kind == 1 and stage + 1 < stages:
-            yield code + 1, self.transfers[code + 1]
+def improved(problem: Problem, known: Found, seconds: float, bound: float) -> Found:
+    """Window after window of a step, and again until none gains, or the time is over.
 
-    def _on_rank(self, rank: int) -> None:
-        """One pass at a time, within what may be kept; what follows the last ends with the step."""
-        after = int(self.problem.after[rank] * self.scale)
-        intervals = []
-        for code in self._codes(rank):
-            length = self.lengths[code]
-            self.model.add(self.step >= self.start[code][-1] + length + after)
-            intervals += [
-                self.model.new_fixed_size_interval_var(start, length, "")
-                for start in self.start[code]
-            ]
-        self.model.add_no_overlap(intervals)
-        if self.problem.limits[rank] < np.inf:
-            self._keep_within(rank)
+    Nothing is faster than the `bound`.
+    """
+    over = time.monotonic() + seconds
+    share = min(MOST_FREE / float(problem.passes.sum()), 1.0)
+    gains = True
+    while gains and known.seconds > bound * (1 + TOLERANCE):
+        gains = False
+        for begin in np.arange(0.0, 1.0, share / 2) * known.seconds:
+            if (left := over - time.monotonic()) <= 0:
+                return known
+            _, words = Window(problem, known, begin, begin + share * known.seconds).solved(left)
+            if words and problem.within(words):
+                found = Found(replayed(problem, words), words)
+                gains |= found.seconds < known.seconds
+                known = min(found, known, key=_seconds)
+    return known
 
-    def _keep_within(self, rank: int) -> None:
-        problem = self.problem
-        stages = np.flatnonzero(problem.held[rank])
-        last = problem.layout.stages * (len(problem.operations) - 1)
-        kept, sizes = [], []
-        for stage in stages.tolist():
-            share = problem.sizes[stage] / problem.room[rank]
-            for first, then in zip(self.start[stage], self.start[last + stage], strict=True):
-                end = then + self.lengths[last + stage]
-                size = self.model.new_int_var(0, self.horizon, "")
-                kept.append(self.model.new_interval_var(first, size, end, ""))
-                sizes.append(int(share * ROOM))
-            if len(stages) == 1:
-                room = int(1 / share)
-                ends = self.start[last + stage][: max(problem.microbatches - room, 0)]
-                for earlier, later in zip(ends, self.start[stage][room:], strict=True):
-                    self.model.add(later >= earlier + self.lengths[last + stage])
-        self.model.add_cumulative(kept, sizes, ROOM)
 
-    def _codes(self, rank: int) -> list[int]:
-        stages = self.problem.layout.stages
-        return [code for code in range(len(self.lengths)) if self.problem.held[rank, code % stages]]
-
-    def words(self, solver: Any) -> Words:
-        """The words of a solution."""
-        return [
-            [
-                code
-                for _, code in sorted(
-                    (solver.value(start), code)
-                    for code in self._codes(rank)
-                    for start in self.start[code]
-                )
-            ]
-            for rank in range(self.problem.layout.pp)
-        ]
+def _seconds(found: Found) -> float:
+    return found.seconds

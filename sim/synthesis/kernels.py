@@ -9,6 +9,9 @@ to the end of its last backward one, and `limit` the most that a rank may keep.
 
 Whatever is sent from rank to rank in one direction is sent one after the other: `channel` numbers
 the channels that passes send on, -1 where nothing is sent.
+
+How long words take is when their last pass ends; or, of `spans`, the longest time from a rank's
+first pass to the end of its last.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ class Arrays(NamedTuple):
     limit: np.ndarray
     microbatches: int
     kinds: int
+    spans: bool
 
 
 @njit(cache=True, nogil=True)
@@ -65,11 +69,17 @@ def hand_on(problem, code, microbatch, end, sent, arrived):
 
 
 @njit(cache=True, nogil=True)
+def taken(problem, first, free):
+    """How long ranks take whose first passes start and whose last ones end then."""
+    return (free - first).max() if problem.spans else free.max()
+
+
+@njit(cache=True, nogil=True)
 def dispatch(problem, keys, patience, room, words):
     """Fill the words: each rank in turn runs the pass of the least start, times patience, less key.
 
-    `room` is what each stage's forward pass leaves free of its rank's limit. Returns the time of
-    the last end, infinite where passes wait for room for ever.
+    `room` is what each stage's forward pass leaves free of its rank's limit. Returns how long the
+    words take, infinite where passes wait for room for ever.
     """
     rank, seconds, channel, size, limit, microbatches, kinds = (
         problem.rank,
@@ -90,6 +100,7 @@ def dispatch(problem, keys, patience, room, words):
     placed = np.zeros(ranks, dtype=np.int64)
     choice = np.full(ranks, -1, dtype=np.int64)
     begin = np.full(ranks, inf)
+    opening = np.zeros(ranks)
     stale = np.ones(ranks, dtype=np.bool_)
     for _ in range(codes * microbatches):
         for each in range(ranks):
@@ -127,6 +138,8 @@ def dispatch(problem, keys, patience, room, words):
         kind, stage, microbatch = code // stages, code % stages, done[code]
         end = begin[first] + seconds[code]
         free[first] = end
+        if not placed[first]:
+            opening[first] = begin[first]
         words[first, placed[first]] = code
         placed[first] += 1
         done[code] += 1
@@ -138,7 +151,7 @@ def dispatch(problem, keys, patience, room, words):
         receiver = hand_on(problem, code, microbatch, end, sent, arrived)
         if receiver >= 0:
             stale[rank[receiver]] = True
-    return free.max()
+    return taken(problem, opening, free)
 
 
 @njit(cache=True, nogil=True)
@@ -160,7 +173,7 @@ def is_within(problem, word, length, here):
 
 @njit(cache=True, nogil=True)
 def replay(problem, words, lengths, start, bound, place):
-    """When each pass of the words starts; returns the last end, infinite where they cannot run.
+    """When each pass of the words starts; returns how long they take, infinite if they cannot run.
 
     `bound` says by what a start is: the pass before it on its rank (`RANK`), or what it needs
     (`DATA`); `place` holds where each pass of a micro-batch is in its rank's word.
@@ -214,16 +227,18 @@ def replay(problem, words, lengths, start, bound, place):
                 receiver = hand_on(problem, code, microbatch, end, sent, arrived)
                 if receiver >= 0:
                     waiting[rank[receiver]] = True
-    return free.max() if left == 0 else inf
+    return taken(problem, start[:, 0], free) if left == 0 else inf
 
 
 @njit(cache=True, nogil=True)
 def last_rank(problem, words, lengths, start):
-    """The rank whose last pass ends last."""
+    """The rank whose last pass ends last, or whose span is the longest."""
     seconds, limit = problem.seconds, problem.limit
     latest, found = -1.0, 0
     for here in range(len(limit)):
         end = start[here, lengths[here] - 1] + seconds[words[here, lengths[here] - 1]]
+        if problem.spans:
+            end -= start[here, 0]
         if end > latest:
             latest, found = end, here
     return found
@@ -267,7 +282,7 @@ def anneal(problem, words, lengths, steps, hot, cold, seed):
     """Move passes of the critical path along their ranks' words; leaves the best words there.
 
     What is slower is kept with a chance that falls with the temperature, in seconds, from `hot`
-    to `cold`. Returns the last end under the best words.
+    to `cold`. Returns how long the best words take.
     """
     rank, limit, microbatches, kinds = (
         problem.rank,
@@ -328,7 +343,7 @@ def anneal(problem, words, lengths, steps, hot, cold, seed):
 def choose(problem, keys, patience, room, tries, scale, seed, words):
     """Vary the keys of the dispatch; leaves the best keys, patience, room and words there.
 
-    `scale` is a typical time of a pass. Returns the last end under the best words.
+    `scale` is a typical time of a pass. Returns how long the best words take.
     """
     rank, size, limit, kinds = problem.rank, problem.size, problem.limit, problem.kinds
     stages, ranks = len(rank), len(limit)

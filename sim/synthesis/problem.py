@@ -34,7 +34,7 @@ class Problem:
     backward passes send on, 0 where nothing is sent. `sizes` is what a stage keeps of a
     micro-batch, from the start of its forward pass to the end of its backward pass or weight
     half; `limits` the most that each rank may keep. After its last pass a rank is busy for
-    `after` seconds more at least.
+    `after` seconds more at least. Of `spans`, the longest of a rank is sought, and not the step.
     """
 
     layout: Layout
@@ -44,6 +44,7 @@ class Problem:
     after: Seconds
     sizes: Seconds
     limits: Seconds
+    spans: bool = False
 
     @property
     def microbatches(self) -> int:
@@ -91,6 +92,7 @@ class Problem:
             self.room,
             self.microbatches,
             len(self.operations),
+            self.spans,
         )
 
     def orders(self, words: Sequence[Sequence[int]]) -> list[Order]:
@@ -147,6 +149,10 @@ class Problem:
     def within(self, words: Words) -> bool:
         """Whether these words keep to the limits."""
         return bool((self.kept(words) <= self.room).all())
+
+    def of(self, microbatches: int) -> Problem:
+        """The same with so many micro-batches."""
+        return replace(self, layout=replace(self.layout, microbatches=microbatches))
 
     def limited(self, limits: Seconds) -> Problem:
         """The same with other limits."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 
 import numpy as np
 import numpy.typing as npt
 
+from bfpp.schedules.columns import Seconds
 from bfpp.sim.synthesis import kernels
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
@@ -22,6 +25,9 @@ TURN = 0.3
 """Seconds between looks at the clock."""
 
 THREADS = 2
+
+Pass = tuple[int, int]
+"""Its code, and its micro-batch."""
 
 Codes = npt.NDArray[np.int64]
 
@@ -39,10 +45,31 @@ class Found:
 
 def replayed(problem: Problem, words: Words) -> float:
     """When the last pass of these words ends, infinite where they cannot run."""
+    return _replayed(problem, words)[0]
+
+
+def starts_of(problem: Problem, words: Words) -> tuple[dict[Pass, float], list[list[Pass]]]:
+    """When each pass of these words starts, and by rank which pass follows which."""
+    start = _replayed(problem, words)[1]
+    rows = []
+    for word in words:
+        done = Counter[int]()
+        row = []
+        for code in word:
+            row.append((code, done[code]))
+            done[code] += 1
+        rows.append(row)
+    pairs = (zip(*each, strict=False) for each in zip(rows, start.tolist(), strict=True))
+    return dict(chain.from_iterable(pairs)), rows
+
+
+def _replayed(problem: Problem, words: Words) -> tuple[float, Seconds]:
+    """When the last pass ends, and by rank when each starts."""
     table, lengths = _table(problem, words)
     start, place = np.zeros(table.shape), np.zeros(_codes(problem), dtype=np.int64)
     bound = np.zeros(table.shape, dtype=np.int8)
-    return float(kernels.replay(problem.arrays, table, lengths, start, bound, place))
+    end = kernels.replay(problem.arrays, table, lengths, start, bound, place)
+    return float(end), start
 
 
 def search(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
@@ -11,14 +12,15 @@ import numpy as np
 from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.given_orders import GivenOrders
-from bfpp.sim.engines import simulate
+from bfpp.schedules.invalid import chosen
 from bfpp.sim.experiment import Experiment
+from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.bounds import Bound, lower_bound
-from bfpp.sim.synthesis.exact import is_available, solve
+from bfpp.sim.synthesis.exact import improved, is_available, solve
 from bfpp.sim.synthesis.memory import FIELD, Limits, Memory, memory_of
 from bfpp.sim.synthesis.placements import Board, boards
 from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words, priced
-from bfpp.sim.synthesis.search import Found, Progress, search
+from bfpp.sim.synthesis.search import Found, Progress, replayed, search
 
 ROUNDS = 3
 """How often memory limits are tightened where a prediction needs more than was reckoned."""
@@ -33,21 +35,33 @@ TITLE = "synthesised"
 class Synthesis:
     """The experiment with the best order found, and how good that is.
 
-    `bound` is what no order on these stages can beat; `rule` the best registered schedule
-    that keeps to the memory limit, if any does, with its step time.
+    `seconds` is what was sought to be short, by `aim`. `bound` is what no order on these stages
+    can beat; of robustness, without jitter. `rule` is the best registered schedule that keeps to
+    the memory limit, if any does, with its `rule_seconds`.
     """
 
     experiment: Experiment
     placement: str
-    step_time: float
+    aim: Aim
+    seconds: float
     bound: Bound
     rule: Experiment | None
-    rule_step_time: float | None
+    rule_seconds: float | None
+
+    @cached_property
+    def step_time(self) -> float:
+        """Of the experiment."""
+        return Aim.STEP.seconds(self.experiment)
+
+    @cached_property
+    def rule_step_time(self) -> float | None:
+        """Of the best rule, if there is one."""
+        return None if self.rule is None else Aim.STEP.seconds(self.rule)
 
     @property
     def gap(self) -> float:
-        """By how much the step is longer than the bound, as a share of it."""
-        return self.step_time / self.bound.seconds - 1
+        """By how much it is longer than the bound, as a share of it."""
+        return self.seconds / self.bound.seconds - 1
 
 
 def synthesize(
@@ -57,10 +71,13 @@ def synthesize(
     memory_gb: Limits = None,
     placement: str = "contiguous",
     split: bool = True,
+    objective: Aim | str = Aim.STEP,
     seconds: float = 10.0,
     progress: Progress | None = None,
 ) -> Synthesis:
-    """Seek the order with the least step time; the experiment's own schedule is not used.
+    """Seek the order with the shortest step; the experiment's own schedule is not used.
+
+    Or with what the `objective` says: `step`, `period` or `robustness`.
 
     `memory_limit` is the most activations that each rank keeps, one number for all or one a
     rank, in micro-batches of a rank's work (`peak_microbatches`); with a model, `memory_gb` is
@@ -73,29 +90,27 @@ def synthesize(
     >>> found.step_time, found.bound.seconds
     (13.0, 13.0)
     """
-    found, refused = [], None
+    found, refused, aim = [], None, chosen(Aim, "objective", objective)
     made = boards(experiment, placement, split=split)
     for board in made:
         try:
-            sought = _Search(board, memory_of(board.experiment, memory_limit, memory_gb))
+            memory = memory_of(board.experiment, memory_limit, memory_gb)
+            sought = _Search(board, memory, aim)
             found.append(sought.best(seconds / len(made), progress))
         except InvalidConfiguration as error:
             refused = error
     if refused and not found:
         raise refused
-    rules = [each for each in found if each.rule_step_time is not None]
-    best = min(found, key=lambda each: each.step_time)
-    rule = min(rules, key=lambda each: each.rule_step_time or inf, default=best)
+    best = min(found, key=lambda each: each.seconds)
+    rule = min(found, key=lambda each: inf if each.rule is None else each.rule_seconds or 0.0)
     bound = min(each.bound for each in found)
-    return Synthesis(
-        best.experiment, best.placement, best.step_time, bound, rule.rule, rule.rule_step_time
-    )
+    return replace(best, bound=bound, rule=rule.rule, rule_seconds=rule.rule_seconds)
 
 
 class _Candidate(NamedTuple):
-    """An order as the engine sees it, and by how much each rank is over its limit."""
+    """What is sought, of an order as the engine sees it, and each rank's excess of its limit."""
 
-    step_time: float
+    seconds: float
     experiment: Experiment
     excess: Numbers
 
@@ -108,8 +123,8 @@ class _Candidate(NamedTuple):
 class _Search:
     """On one board: from its rules, and from nothing."""
 
-    def __init__(self, board: Board, memory: Memory) -> None:
-        self.board, self.layout, self.memory = board, board.layout, memory
+    def __init__(self, board: Board, memory: Memory, aim: Aim) -> None:
+        self.board, self.layout, self.memory, self.aim = board, board.layout, memory, aim
         experiment = board.experiment
         graph = experiment.graph()
         self.problem = Problem(
@@ -134,36 +149,50 @@ class _Search:
         rules = [self._predicted(rule) for rule in self.board.rules()]
         fitting = [each for each in rules if each.fits]
         starts = [words for rule in rules if (words := self._words(rule.experiment))]
-        problem, candidates, met = self.problem, [*fitting], list[Found]()
-        proves = is_available(problem)
-        seeking = seconds * (1 - SHARE_OF_PROOF if proves else 1)
+        problems, candidates, met = [*self.aim.problems(self.problem)], [*fitting], list[Found]()
+        bound = lower_bound(problems[0])
+        proves = is_available() and self.aim is not Aim.PERIOD
+        seeking = seconds * (1 - SHARE_OF_PROOF if proves else 1) / len(problems)
         for left in reversed(range(ROUNDS)):
-            within = [words for words in starts if problem.within(words)]
-            met = search(problem, within, seeking / (left + 1), progress=progress)
+            within = [words for words in starts if problems[0].within(words)]
+            met = [
+                found
+                for problem in problems
+                for found in search(problem, within, seeking / (left + 1), progress=progress)
+            ]
             found = [self._predicted(self._experiment(each.words)) for each in met]
             candidates += (each for each in found if each.fits)
             if all(each.fits for each in found) and found:
                 break
             over = max((each.excess.clip(min=0) for each in found), key=np.max, default=0.0)
-            problem = problem.limited(problem.limits - over)
+            problems = [problem.limited(problem.limits - over) for problem in problems]
         if not candidates:
             raise InvalidConfiguration(FIELD, "no order was found that keeps to it")
-        bound = lower_bound(self.problem)
         if proves and met and met[0].seconds > bound.seconds * (1 + TOLERANCE):
-            proven, words = solve(self.problem, met[0], seconds * SHARE_OF_PROOF)
-            bound = max(bound, proven)
-            better = self._predicted(self._experiment(words))
+            better, bound = self._proven(problems[0], met[0], bound, seconds * SHARE_OF_PROOF)
             candidates += [better] if better.fits else []
-        best = min(candidates, key=_step_time)
-        rule = min(fitting, key=_step_time, default=None)
+        best = min(candidates, key=_seconds)
+        rule = min(fitting, key=_seconds, default=None)
         return Synthesis(
             best.experiment,
             self.board.name,
-            best.step_time,
+            self.aim,
+            best.seconds,
             bound,
             rule.experiment if rule else None,
-            rule.step_time if rule else None,
+            rule.seconds if rule else None,
         )
+
+    def _proven(
+        self, problem: Problem, known: Found, bound: Bound, seconds: float
+    ) -> tuple[_Candidate, Bound]:
+        """What CP-SAT makes of words that are known, and the higher of its bound and this one."""
+        proven, words = solve(self.problem, known, seconds / 2)
+        bound = max(bound, proven)
+        if problem.within(words):
+            known = Found(replayed(problem, words), words)
+        better = improved(problem, known, seconds / 2, bound.seconds)
+        return self._predicted(self._experiment(better.words)), bound
 
     def _words(self, rule: Experiment) -> Words | None:
         return self.problem.words(rule.rule.orders(self.layout))
@@ -174,10 +203,8 @@ class _Search:
         return self.board.experiment.changed(schedule=GivenOrders(TITLE, ranks, home))
 
     def _predicted(self, experiment: Experiment) -> _Candidate:
-        graph = experiment.graph()
-        timeline = simulate(graph, experiment.costs)
-        return _Candidate(timeline.step_time, experiment, self.memory.excess(experiment))
+        return _Candidate(self.aim.seconds(experiment), experiment, self.memory.excess(experiment))
 
 
-def _step_time(candidate: _Candidate) -> float:
-    return candidate.step_time
+def _seconds(candidate: _Candidate) -> float:
+    return candidate.seconds

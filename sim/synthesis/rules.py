@@ -1,0 +1,28 @@
+"""The registered schedules that an order competes with: on the same stages, in its memory."""
+
+from __future__ import annotations
+
+from bfpp.schedules.counts import peak_microbatches
+from bfpp.sim.engines import simulate
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.memory import GIGABYTE, rank_memories
+from bfpp.sim.synthesis.memory import memory_of
+from bfpp.sim.synthesis.placements import Board
+from bfpp.sim.synthesis.problem import HALVES
+
+
+def fastest_rule(experiment: Experiment) -> Experiment | None:
+    """The fastest of them that keeps no more on any rank than the fullest rank of this order."""
+    graph, physical = experiment.graph(), experiment.physical
+    if physical is None:
+        memory = memory_of(experiment, float(peak_microbatches(graph).max()), None)
+    else:
+        reserved = max(each.reserved for each in rank_memories(graph, physical))
+        memory = memory_of(experiment, None, reserved / GIGABYTE)
+    rules = Board(experiment.rule.name, experiment, HALVES).rules()
+    fitting = [each for each in rules if (memory.excess(each) <= 0).all()]
+
+    def step_time(rule: Experiment) -> float:
+        return simulate(rule.graph(), rule.costs).step_time
+
+    return min(fitting, key=step_time, default=None)
