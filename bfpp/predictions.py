@@ -17,7 +17,7 @@ from rich.text import Text
 
 from bfpp.experiment_file import stages_for_others
 from bfpp.results import Result, output
-from bfpp.schedules import InvalidInput
+from bfpp.schedules import InvalidInput, TaskGraph
 from bfpp.schedules.columns import NONE
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import DEFAULT, simulate
@@ -144,11 +144,14 @@ class Prediction(Result):
 
 
 def predict(
-    experiment: Experiment, engine: str = DEFAULT, costs: CostModel | None = None
+    experiment: Experiment,
+    engine: str = DEFAULT,
+    costs: CostModel | None = None,
+    graph: TaskGraph | None = None,
 ) -> Prediction:
     """Build and replay an experiment, with a progress bar where it takes long.
 
-    `costs` take the place of its own.
+    `costs` and `graph` take the place of its own.
 
     Raises `InvalidInput` for a step that takes longer than a number can tell, or that is
     too large for this machine's memory.
@@ -159,7 +162,7 @@ def predict(
     """
     try:
         costs = costs or experiment.costs
-        graph = experiment.graph()
+        graph = graph or experiment.graph()
         with _progress(graph.schedule, len(graph)) as advance, np.errstate(all="ignore"):
             timeline = simulate(graph, costs, engine, advance)
     except MemoryError:

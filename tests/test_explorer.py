@@ -67,9 +67,9 @@ def test_an_answer_has_the_timelines_with_their_numbers_causes_and_memory() -> N
         assert ["step time", f"{predict(experiment).timeline.step_time:.4g} s"] in [
             list(pair) for pair in panel["summary"]
         ]
-        assert panel["waits"]
+        assert panel["waits"]["data"]
         assert panel["criticalPath"]
-        assert len(panel["memory"]) == 4
+        assert panel["memory"]["ranks"] == [0, 1, 2, 3]
         causes = sum(seconds for _, seconds in panel["causes"])
         assert causes == pytest.approx(predict(experiment).timeline.step_time)
 

@@ -23,7 +23,7 @@ from bfpp.schedules.counts import peak_microbatches
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.traces.html import document
 from bfpp.traces.panel import Panel
-from bfpp.traces.panel_data import packed, panel_data
+from bfpp.traces.panel_data import described
 from bfpp.traces.timeline import Timeline
 
 LISTED = {
@@ -82,14 +82,8 @@ def _data(graph: TaskGraph) -> dict[str, Any]:
     peak = f"{peak_microbatches(graph).max():.4g}"
     anything = Timeline(graph, np.zeros(len(graph)), shares[of_task.reshape(-1)].sum(axis=1), "")
     panel = Panel(graph.schedule, anything, summary=(("peak micro-batches, any rank", peak),))
-    data = panel_data(panel)
-    columns = {
-        name: column
-        for name, column in data["columns"].items()
-        if name not in ("start", "duration")
-    }
-    price = packed(of_task.reshape(-1).astype(np.int32))
-    return {**data, "columns": {**columns, "price": price}, "shares": shares.tolist()}
+    price = of_task.reshape(-1).astype(np.int32)
+    return described(panel, {"price": price}) | {"shares": shares.tolist()}
 
 
 def _seconds(graph: TaskGraph, name: str) -> Seconds:
