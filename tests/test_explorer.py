@@ -19,10 +19,11 @@ import pytest
 from bfpp.command_line import main
 from bfpp.experiment_file import read_experiment
 from bfpp.explorer import static
-from bfpp.explorer.answers import answer
+from bfpp.explorer.answers import GAINS, answer, predicted
 from bfpp.explorer.choices import SECONDS, chosen
 from bfpp.explorer.server import ExplorerServer
 from bfpp.explorer.static import LISTED, static_page
+from bfpp.pictures import panel_of
 from bfpp.predictions import predict
 from bfpp.schedules import InvalidInput
 from bfpp.sim.engines import simulate
@@ -192,9 +193,10 @@ def test_the_page_follows_choices_and_its_address_leads_back(
 
 def differences(page: Page, choices: dict[str, str]) -> float:
     """The largest difference of the page's starts to the engine's, in steps; 0 if neither can."""
-    starts = page.driver.execute_async_script(
+    starts, path = page.driver.execute_async_script(
         "const [choices, done] = arguments; bfpp.replayedAnswer(choices).then(({ panels }) =>"
-        "done(panels ? Array.from(panels[0].start) : null), (error) => done(error.stack))",
+        "done(panels ? [[...panels[0].start], panels[0].criticalPath] : [null, null]),"
+        "(error) => done([error.stack, null]))",
         {**choices, "beside": ""},
     )
     try:
@@ -205,6 +207,8 @@ def differences(page: Page, choices: dict[str, str]) -> float:
         return 0.0
     expected = simulate(graph, experiment.costs)
     assert np.shape(starts) == expected.start.shape
+    assert path == sorted(path)
+    assert expected.duration[path].sum() == pytest.approx(expected.step_time)
     return float(np.abs(starts - expected.start).max() / max(expected.step_time, 1e-9))
 
 
@@ -227,9 +231,45 @@ def test_the_pages_replay_is_the_engines(
 ) -> None:
     monkeypatch.setattr(static, "LISTED", FEW)
     replays_as_the_engine(driver, tmp_path / "index.html", 0.5)
+
+
+@pytest.mark.browser
+def test_the_file_says_what_the_server_does_of_models_and_of_the_opening_costs(
+    driver: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(static, "LISTED", FEW)
+    monkeypatch.setattr(static, "WITH_MODELS", {"pp": "4", "sharding": "full"})
+    (tmp_path / "index.html").write_text(static_page())
     page = Page(driver, (tmp_path / "index.html").as_uri())
-    assert "breadth-first" in page.find("main").text
-    assert "Peak micro-batches" in page.find(".numbers").text
+    for choices in ({}, {"pp": "4", "sharding": "full", "model": "bert-6.6b", "beside": "zb-h1"}):
+        given = page.driver.execute_async_script(
+            "const [choices, done] = arguments; bfpp.replayedAnswer(choices).then("
+            "({ panels, ...others }) => done({ ...others, said: panels.map(({ summary, causes,"
+            "waits, memory }) => [summary, causes, waits.length, memory.length]) }))",
+            choices,
+        )
+        served = {**choices, **static.MODELS[choices.get("model", "")]}
+        panels = [panel_of(predicted(each), GAINS) for each in chosen(served).experiments]
+        assert given["said"] == json.loads(json.dumps([
+            [panel.summary, panel.causes, len(panel.waits), len(panel.memory)] for panel in panels
+        ]))  # fmt: skip
+        assert main([*shlex.split(given["command"])[1:], "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)["schedules"]
+        assert [each["step_time"] for each in printed] == [
+            panel.timeline.step_time for panel in panels
+        ]
+        for (_, text), panel in zip(given["experiments"], panels, strict=True):
+            (tmp_path / "experiment.toml").write_text(text)
+            experiment = read_experiment(str(tmp_path / "experiment.toml"))
+            assert predict(experiment).timeline.step_time == panel.timeline.step_time
+    page.find("[name=model]").send_keys("bert-6.6b")
+    page.find("[name=sharding]").send_keys("none")
+    page.settle("bfpp.asked()")
+    assert "listed for pp 4, sharding full" in page.find(".lead").text
+    assert page.complaints() == []
 
 
 @pytest.mark.browser

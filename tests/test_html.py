@@ -76,7 +76,7 @@ def test_the_page_holds_every_task_with_its_dependencies() -> None:
     shown = small()
     graph = shown.graph
     [panel] = content_of(page([Panel("breadth-first", shown)], "A step"))["panels"]
-    columns = unpacked(panel["columns"])
+    columns = unpacked(panel["columns"]) | unpacked(panel["times"])
     np.testing.assert_array_equal(columns["start"], shown.start)
     np.testing.assert_array_equal(columns["duration"], shown.duration)
     for name, expected in {
@@ -113,7 +113,7 @@ def test_colours_are_those_of_every_figure() -> None:
 def test_time_counts_from_the_first_start() -> None:
     late = replace(small(), start=small().start + 1e3, end=small().end + 1e3)
     [panel] = content_of(page([Panel("", late)], ""))["panels"]
-    assert unpacked(panel["columns"])["start"].min() == 0
+    assert unpacked(panel["times"])["start"].min() == 0
 
 
 @pytest.mark.parametrize(

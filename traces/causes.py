@@ -196,6 +196,8 @@ class Causes:
                 seconds[cause] = seconds.get(cause, 0.0) + amount
 
         def add_late(on: int, begin: float, until: float) -> None:
+            if until <= begin:
+                return
             replicas = self._waited_for_replicas(on, begin, until)
             add(Cause.REPLICAS, replicas)
             add(Cause.DISPATCH, until - begin - replicas)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Flags
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import COMPUTE, OPERATIONS
 from bfpp.traces.appearance import COMPUTE_AND_DATA, fill, ink
 from bfpp.traces.causes import Wait
@@ -44,27 +44,33 @@ TYPED_ARRAYS = {
 
 def panel_data(panel: Panel) -> dict[str, Any]:
     """A panel as the page's scripts read it."""
-    return described(panel, _times(panel.timeline))
+    return graph_data(panel.timeline.graph) | timeline_data(panel)
 
 
-def described(panel: Panel, times: Columns) -> dict[str, Any]:
-    """A panel with these columns for the times of its tasks, or for what gives them."""
-    graph, timeline = panel.timeline.graph, panel.timeline
+def graph_data(graph: TaskGraph) -> dict[str, Any]:
+    """What of a panel follows from its graph: the same whatever tasks cost."""
     colours = _Colours(graph)
     return {
-        "title": panel.title,
-        "subtitle": panel.subtitle,
-        "summary": panel.summary,
         "graph": graph.digest,
         "ranks": graph.layout.pp,
         "lanes": _lanes(graph),
         "operations": [each.called(graph.communication) for each in OPERATIONS],
         "colours": colours.fills,
         "inks": [ink(colour) for colour in colours.fills],
-        "legend": colours.legend(timeline.duration > 0),
-        "columns": packed({**_columns(graph), "colour": colours.of_tasks(), **times}),
-        "waits": packed(_waits(panel.waits, timeline.first_start)),
+        "legend": colours.legend,
         "causeNames": list(Cause),
+        "columns": packed({**_columns(graph), "colour": colours.of_tasks()}),
+    }
+
+
+def timeline_data(panel: Panel) -> dict[str, Any]:
+    """The rest of a panel: times, and what is said about them."""
+    return {
+        "title": panel.title,
+        "subtitle": panel.subtitle,
+        "summary": panel.summary,
+        "times": packed(_times(panel.timeline)),
+        "waits": packed(_waits(panel.waits, panel.timeline.first_start)),
         "criticalPath": list(panel.critical_path),
         "causes": [[name, seconds] for name, seconds in panel.causes],
         "memory": _memory([curve.thinned(MOST_MOMENTS) for curve in panel.memory]),
@@ -210,16 +216,16 @@ class _Colours:
         shade = (2 * np.maximum(graph.microbatch, 0) * steps + last) // (2 * last)
         return (first[graph.operation] + shade).astype(np.int16)
 
-    def legend(self, drawn: Flags) -> list[dict[str, Any]]:
-        """The operations that are drawn, with their first and last colour."""
-        operations = np.unique(self.graph.operation[drawn]).tolist()
+    @property
+    def legend(self) -> list[dict[str, Any]]:
+        """The operations that there are, with their first and last colour."""
         return [
             {
                 "operation": operation,
                 "from": fill(OPERATIONS[operation]),
-                "to": fill(OPERATIONS[operation], 1, 2 if self.shades[operation] > 1 else 1),
+                "to": fill(OPERATIONS[operation], 1, 2 if shades > 1 else 1),
             }
-            for operation in operations
+            for operation, shades in self.shades.items()
         ]
 
 

@@ -39,7 +39,7 @@ def answer(choices: Mapping[str, str]) -> dict[str, Any]:
         tasks = [4 * each.configuration.passes for each in experiments]
         if max(tasks) > MOST_TASKS:
             raise InvalidInput(f"a step of about {max(tasks):,} tasks: explore smaller ones")
-        results = [_predicted(each) for each in experiments]
+        results = [predicted(each) for each in experiments]
         panels = [panel_of(result, GAINS) for result in results]
         return {
             **contents(panels, TITLE, verdict(results)),
@@ -52,7 +52,8 @@ def answer(choices: Mapping[str, str]) -> dict[str, Any]:
         return {"wrong": {"reason": str(error)}}
 
 
-def _predicted(experiment: Experiment) -> Prediction:
+def predicted(experiment: Experiment) -> Prediction:
+    """What an experiment is predicted to do, without the interval of its step time."""
     graph = _graph_of(experiment.configuration)
     return replace(predict(experiment, graph=graph), with_interval=False)
 

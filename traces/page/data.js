@@ -24,13 +24,12 @@ async function unpack({ columns, data }) {
 const load = async (packed) => arranged(await unpacked(packed));
 
 // A panel with its columns, which share nothing with what they were packed as.
-async function unpacked({ columns, waits, memory, lanes, ...panel }) {
-  panel.lanes = lanes.map((lane) => ({ ...lane }));
-  [, panel.waits, panel.memory] = await Promise.all([
-    unpack(columns).then((unpacked) => Object.assign(panel, unpacked)),
-    unpack(waits).then((unpacked) => waitsOf(unpacked, panel.causeNames)),
-    memory ? curvesOf(memory) : [],
+async function unpacked({ columns, times, waits, memory, lanes, ...panel }) {
+  const [what, when, waiting, curves] = await Promise.all([
+    unpack(columns), unpack(times), waits ? unpack(waits) : null, memory ? curvesOf(memory) : [],
   ]);
+  Object.assign(panel, what, when, { memory: curves, lanes: lanes.map((lane) => ({ ...lane })) });
+  panel.waits = waiting ? waitsOf(waiting, panel.causeNames) : [];
   panel.paints = Uint32Array.from(panel.colours, paintOf);
   panel.dependencyStart = new Uint32Array(panel.dependencies.length + 1);
   panel.dependencies.forEach((count, task) => {
