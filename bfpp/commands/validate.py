@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bfpp import options as shared
 from bfpp.errors import blaming
-from bfpp.formats import SVG
-from bfpp.outputs import Output, add_force_argument, add_output
+from bfpp.figures import add_figure, write_figure
+from bfpp.outputs import Output, add_force_argument
 from bfpp.results import print_json, print_table
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.published import sources, table_path
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="constants from bfpp fit --out (default: those that are shipped)",
     )
-    add_output(parser, "--svg", [SVG], "figure: predicted throughput against measured")
+    add_figure(parser, "--svg", "predicted throughput against measured")
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _draw(comparisons: Sequence[Comparison], figure: Output) -> None:
-    from bfpp.traces.scatter import Point, write_scatter
+    from bfpp.traces.scatter import Point, scatter
 
     points = [
         Point(
@@ -83,8 +83,7 @@ def _draw(comparisons: Sequence[Comparison], figure: Output) -> None:
     ]
     error = mean_absolute_error(comparisons, "tflops_per_gpu")
     title = f"Throughput of {len(points)} configurations: mean absolute error {error:.1f} %"
-    with figure.written() as path:
-        write_scatter(points, path, title, "Tflop/s per GPU")
+    write_figure(figure, scatter(points, title, "Tflop/s per GPU"))
 
 
 def _print(comparisons: Sequence[Comparison]) -> None:
