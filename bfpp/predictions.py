@@ -124,8 +124,8 @@ class Prediction(Result):
             *([("80 % of such runs take", " to ".join(bounds))] if bounds else []),
             ("throughput per GPU", f"{self.record['tflops_per_gpu']:.1f} Tflop/s"),
             ("MFU, HFU", f"{self.record['mfu']:.1%}, {self.record['hfu']:.1%}"),
-            ("tokens per second per GPU", f"{self.record['tokens_per_second_per_gpu']:.4g}"),
-            ("samples per second", f"{self.record['samples_per_second']:.4g}"),
+            ("tokens per second per GPU", _rounded(self.record["tokens_per_second_per_gpu"])),
+            ("samples per second", _rounded(self.record["samples_per_second"])),
             ("peak memory (max over ranks)", self._largest_memory()),
             ("reserved, of a device's", self._reserved()),
             ("peak memory, rank 0", f"{self.record['memory_gb']:.1f} GB"),
@@ -180,6 +180,11 @@ def _about(model: CostModel) -> About:
     named = {name: getattr(value, "name", value) for name, value in costs.items()}
     named = {name: str(it).lower() if isinstance(it, bool) else it for name, it in named.items()}
     return {name: value for name, value in named.items() if isinstance(value, str | int | float)}
+
+
+def _rounded(number: float) -> str:
+    """To four digits, never as a power of ten."""
+    return f"{float(f'{number:.4g}'):,.15g}"
 
 
 def shortage(record: Mapping[str, Any]) -> str:

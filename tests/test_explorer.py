@@ -276,3 +276,90 @@ def test_the_file_says_what_the_server_does_of_models_and_of_the_opening_costs(
 @pytest.mark.slow
 def test_every_listed_step_replays_as_the_engine(driver: Any, tmp_path: Path) -> None:
     replays_as_the_engine(driver, tmp_path / "index.html", 1.0)
+
+
+CONTROLS = {
+    "button", "checkbox", "combobox", "spinbutton", "searchbox", "textbox", "application", "region",
+    "navigation", "form", "DisclosureTriangle",
+}  # fmt: skip
+"""Roles of what somebody can use or go to, which needs a name."""
+
+
+@pytest.fixture(scope="module")
+def explored(driver: Any, server: ExplorerServer) -> Page:
+    """The explorer, with all of its choices to be seen."""
+    page = Page(driver, server.address)
+    driver.execute_script(
+        "for (const each of document.querySelectorAll('details')) each.open = true"
+    )
+    return page
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read_on_any_screen(explored: Page, scheme: str, width: int) -> None:
+    explored.emulate(scheme, width)
+    assert explored.get("document.documentElement.scrollWidth") <= width
+    assert explored.pale() == []
+    labels = explored.driver.execute_script(
+        "return [...document.querySelectorAll('.numbers tbody th')].map((each) =>"
+        " each.getBoundingClientRect().height / parseFloat(getComputedStyle(each).lineHeight))"
+    )
+    assert max(labels) < 4.5  # lines of a label: none is broken letter by letter
+    paper = explored.get("getComputedStyle(document.documentElement).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") is (scheme == "light")
+
+
+@pytest.mark.browser
+def test_fingers_move_and_zoom(explored: Page) -> None:
+    explored.emulate(width=390)
+    explored.driver.execute_script("document.querySelector('figure').scrollIntoView()")
+    whole = explored.get("bfpp.view()")
+    x, y = explored.place_of(explored.get("bfpp.view()[1] / 2"))
+    explored.touch(((x - 20, y), (x - 90, y)), ((x + 20, y), (x + 90, y)))
+    near = explored.get("bfpp.view()")
+    assert near[1] - near[0] < 0.5 * (whole[1] - whole[0])
+    explored.touch(((x, y), (x - 60, y)))
+    moved = explored.get("bfpp.view()")
+    assert moved[0] > near[0]
+    assert moved[1] - moved[0] == pytest.approx(near[1] - near[0])
+
+
+@pytest.mark.browser
+def test_whatever_can_be_used_has_a_name_and_news_is_told(explored: Page) -> None:
+    explored.emulate()
+    found = explored.named()
+    assert {role for role, _ in found} >= CONTROLS - {"region"}
+    assert [role for role, name in found if role in CONTROLS and not name.strip()] == []
+    told = "[...document.querySelectorAll('[role=status], output')].map((each) => each.className)"
+    assert {"lead", "tip", "found"} <= set(explored.get(told))
+
+
+@pytest.mark.browser
+def test_keys_alone_reach_everything(explored: Page) -> None:
+    explored.emulate()
+    explored.driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
+    usable = (
+        "[...document.querySelectorAll('summary, select, button, input, textarea, figure,.numbers')]"
+        ".filter((each) => each.checkVisibility() && each.tabIndex >= 0)"
+    )
+    explored.driver.execute_script("window.reached = new Set()")
+    for _ in range(explored.get(f"{usable}.length")):
+        explored.mouse().send_keys("\ue004").perform()
+        explored.driver.execute_script("reached.add(document.activeElement)")
+        outlined = "getComputedStyle(document.activeElement).outlineStyle"
+        assert explored.get(outlined) != "none"
+    assert (
+        explored.get(f"{usable}.filter((each) => !reached.has(each)).map((each) => each.outerHTML)")
+        == []
+    )
+    explored.driver.execute_script("document.querySelector('[name=pp]').select()")
+    explored.mouse().send_keys("2").perform()
+    explored.settle("bfpp.asked()")
+    assert explored.get("bfpp.panels().map(({ ranks }) => ranks)") == [2, 2]
+    explored.driver.execute_script("document.querySelector('figure').focus()")
+    explored.mouse().send_keys("i").perform()
+    explored.settle("bfpp.show(...bfpp.view())")
+    explored.mouse().send_keys(".").perform()
+    assert explored.find(".tip").is_displayed()
