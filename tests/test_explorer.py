@@ -341,8 +341,8 @@ def test_keys_alone_reach_everything(explored: Page) -> None:
     explored.emulate()
     explored.driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
     usable = (
-        "[...document.querySelectorAll('summary, select, button, input, textarea, figure,.numbers')]"
-        ".filter((each) => each.checkVisibility() && each.tabIndex >= 0)"
+        "[...document.querySelectorAll('summary, select, button, input, textarea, figure, .numbers'"
+        ")].filter((each) => each.checkVisibility() && each.tabIndex >= 0)"
     )
     explored.driver.execute_script("window.reached = new Set()")
     for _ in range(explored.get(f"{usable}.length")):
