@@ -80,4 +80,12 @@ def test_bars_are_as_long_as_their_numbers() -> None:
     one, other, memory = (float(end) - float(begin) for begin, end in ends)
     assert other == pytest.approx(4 * one, abs=0.05)
     assert memory > other  # less room is lost to its number
-    assert re.findall(">([^<]+)</text>", drawn) == ["one", "other", "days", "10", "40", "GB", "2"]
+    assert re.findall(">([^<]+)</text>", drawn) == [
+        "one",
+        "other",
+        "days",
+        "10.0",
+        "40.0",
+        "GB",
+        "2.0",
+    ]

@@ -17,11 +17,10 @@ SPACE = 5.0
 
 @dataclass(frozen=True)
 class Bars:
-    """A quantity of each method, and how its numbers are written, such as `{:.1f}`."""
+    """A quantity of each method."""
 
     title: str
     values: Mapping[str, float]
-    written: str = "{:.4g}"
 
 
 def svg_bars(panels: list[Bars], title: str) -> str:
@@ -41,7 +40,7 @@ def svg_bars(panels: list[Bars], title: str) -> str:
 
 
 def _panel(panel: Bars, names: list[str], left: float, top: float) -> list[str]:
-    written = {name: panel.written.format(value) for name, value in panel.values.items()}
+    written = {name: f"{value:.1f}" for name, value in panel.values.items()}
     room = max(text_width(each, SMALL) for each in written.values()) + SPACE
     scale = (PANEL - room) / (max(panel.values.values()) or 1.0)
     body = [text(left, EDGE + TITLE, panel.title, TITLE)]
