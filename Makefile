@@ -51,9 +51,9 @@ $(VENV)/runtime: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/development: $(BIN)/python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[torch,hf,schedule,search,dev]'
+	$(INSTALL) --editable '.[torch,hf,print,schedule,search,dev]'
 	@touch $@ $(VENV)/runtime
 
 $(VENV)/docs: $(BIN)/python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[torch,schedule,docs]'
+	$(INSTALL) --editable '.[torch,print,schedule,docs]'
 	@touch $@ $(VENV)/runtime

@@ -1,7 +1,7 @@
 """The formats of the files that commands write: how their names end, and how ours are known.
 
 Every format but a table of measurements has a mark, which its writer puts near the
-beginning of the file (of a Parquet file, near its end). It distinguishes files that may be
+beginning of the file (of Parquet and PDF, near its end). It distinguishes files that may be
 overwritten from those that somebody else wrote.
 """
 
@@ -23,11 +23,15 @@ COMPRESSED = b"\x1f\x8b"
 
 @dataclass(frozen=True)
 class Format:
-    """A format: what it is called, how names end (any way if empty), which files are ours."""
+    """A format: what it is called, how names end (any way if empty), which files are ours.
+
+    `needs` is the package that writes it, and the extra of bfpp that installs this one.
+    """
 
     title: str
     suffixes: tuple[str, ...]
     is_ours: Callable[[Path], bool]
+    needs: tuple[str, str] | None = None
 
 
 def _begins_with(mark: bytes, within: int, path: Path) -> bool:
@@ -44,7 +48,7 @@ def _begins_with(mark: bytes, within: int, path: Path) -> bool:
 
 
 def _ends_with(mark: bytes, path: Path) -> bool:
-    """Whether the mark is in what Parquet keeps at the end of a file."""
+    """Whether the mark is near the end of a file: Parquet and PDF keep what is said of it there."""
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - 16 * READ, 0))
         return mark in file.read()
@@ -67,6 +71,9 @@ def _is_the_papers(path: Path) -> bool:
 JSON = (".json", ".json.gz")
 HTML = _marked("page", (".html", ".htm"), b'<meta name="generator" content="bfpp">')
 SVG = _marked("figure", (".svg",), b"<!-- generator: bfpp -->")
+PDF_MARK, PNG_MARK = b"% generator: bfpp", b"Software\0bfpp"
+PDF = Format("figure", (".pdf",), partial(_ends_with, PDF_MARK), ("cairosvg", "print"))
+PNG = Format("figure", (".png",), partial(_begins_with, PNG_MARK, READ), ("cairosvg", "print"))
 PERFETTO = _marked("trace", JSON, b'"generator": "bfpp"')
 KINETO = _marked("trace", (".json",), b'"generator": "bfpp"')
 CHAKRA = _marked("trace", (".et",), b"bfpp.source")
@@ -79,7 +86,9 @@ ORDERS = _marked("file of orders", (".csv",), b"# made by bfpp schedule")
 JOURNAL = _with_format("journal of a search", (), "search journal")
 METRICS = _marked("file of metrics", (), b'{"event": "begin", "run": "')
 FOUND_CSV = _marked("table of a search", (".csv",), b"schedule,pp,loops,")
-FOUND_PARQUET = Format("table of a search", (".parquet",), partial(_ends_with, b"bfpp search"))
+FOUND_PARQUET = Format(
+    "table of a search", (".parquet",), partial(_ends_with, b"bfpp search"), ("pyarrow", "search")
+)
 MARKDOWN = _marked("table", (".md",), b"<!-- generator: bfpp -->")
 PAPER_JSON = _marked("table", (".json",), b'"generator": "bfpp"')
 MEASUREMENTS = Format("table of the paper's measurements", (".csv",), _is_the_papers)

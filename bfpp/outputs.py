@@ -22,13 +22,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from errno import EISDIR, ENOTDIR
 from functools import partial
+from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from secrets import token_hex
 from stat import S_ISREG
 from tempfile import TemporaryFile
 
-from bfpp.errors import blaming
+from bfpp.errors import blaming, one_line
 from bfpp.formats import Format
 from bfpp.results import announce
 from bfpp.schedules import InvalidInput
@@ -190,10 +191,25 @@ def _made_ready(output: Output, force: bool) -> list[Path]:
         missing.append(each)
     if not output.is_folder:
         output.require_ours(force)
+        require_installed(output.option, output.format)
     folder.mkdir(parents=True, exist_ok=True)
     with _about(output), TemporaryFile(dir=folder):
         pass
     return missing[::-1]
+
+
+def require_installed(option: str, format_: Format) -> None:
+    """Raises `InvalidInput` without the package that writes the format."""
+    if format_.needs is None:
+        return
+    package, extra = format_.needs
+    try:
+        import_module(package)
+    except (ImportError, OSError) as error:  # one that is there may lack a library of the system
+        ending = format_.suffixes[0]
+        raise InvalidInput(
+            f"{option}: {ending} needs bfpp[{extra}]: {one_line(str(error))}"
+        ) from None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bfpp import formats
+from bfpp.figures import add_figure, write_figure
 from bfpp.numbers_given import length
 from bfpp.outputs import Output, add_output
 from bfpp.predictions import Prediction
@@ -31,7 +32,7 @@ def add_picture_arguments(parser: argparse.ArgumentParser) -> argparse._Argument
     """Where to draw the timelines; the group of options, for more of them."""
     group = parser.add_argument_group("pictures")
     add_output(group, "--html", [formats.HTML], "interactive timeline")
-    add_output(group, "--svg", [formats.SVG], "timeline for print")
+    add_figure(group, "--svg", "timeline for print")
     group.add_argument(
         "--width",
         type=length,
@@ -43,11 +44,15 @@ def add_picture_arguments(parser: argparse.ArgumentParser) -> argparse._Argument
     return group
 
 
+def require_width(options: argparse.Namespace) -> None:
+    """Raise `InvalidConfiguration` where there is a width, and nothing that has it."""
+    if options.width and not options.svg:
+        raise InvalidConfiguration("width", "needs --svg")
+
+
 def add_memory_argument(group: argparse._ArgumentGroup) -> None:
     """Where to draw the memory of a model's ranks."""
-    add_output(
-        group, "--memory-svg", [formats.SVG], "what each rank's memory holds over the step, by part"
-    )
+    add_figure(group, "--memory-svg", "what each rank's memory holds over the step, by part")
 
 
 def require_memory(options: argparse.Namespace, experiment: Experiment) -> None:
@@ -62,8 +67,7 @@ def write_memory(options: argparse.Namespace, result: Prediction) -> None:
         return
     timeline, device = result.timeline, result.record["device_memory_gb"]
     figure = svg_memory(result.memory_curves, result.title, timeline.step_time, device)
-    with options.memory_svg.written() as path:
-        path.write_text(figure, encoding="utf-8")
+    write_figure(options.memory_svg, figure)
 
 
 def write_pictures(
@@ -114,11 +118,10 @@ def panel_of(result: Result, most_gains: int = MOST_GAINS) -> Panel:
 def _write_svg(results: Sequence[Result], figure: Output, points: float | None) -> None:
     """A printable figure of the results, of this width."""
     from bfpp.traces.panel import Panel
-    from bfpp.traces.svg import write_svg
+    from bfpp.traces.svg import svg
 
-    with figure.written() as path:
-        panels = [Panel(result.title, result.timeline) for result in results]
-        write_svg(panels, path, points)
+    panels = [Panel(result.title, result.timeline) for result in results]
+    write_figure(figure, svg(panels, points))
 
 
 def print_text(options: argparse.Namespace, results: Sequence[Result]) -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from bfpp.experiment_file import stages_for_others
 from bfpp.results import Result, output
-from bfpp.schedules import InvalidConfiguration, InvalidInput
+from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph
 from bfpp.schedules.columns import NONE
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import DEFAULT, simulate
@@ -129,8 +129,8 @@ class Prediction(Result):
             *([("80 % of such runs take", " to ".join(bounds))] if bounds else []),
             ("throughput per GPU", f"{self.record['tflops_per_gpu']:.1f} Tflop/s"),
             ("MFU, HFU", f"{self.record['mfu']:.1%}, {self.record['hfu']:.1%}"),
-            ("tokens per second per GPU", f"{self.record['tokens_per_second_per_gpu']:.4g}"),
-            ("samples per second", f"{self.record['samples_per_second']:.4g}"),
+            ("tokens per second per GPU", _rounded(self.record["tokens_per_second_per_gpu"])),
+            ("samples per second", _rounded(self.record["samples_per_second"])),
             ("peak memory (max over ranks)", self._largest_memory()),
             ("reserved, of a device's", self._reserved()),
             ("peak memory, rank 0", f"{self.record['memory_gb']:.1f} GB"),
@@ -149,11 +149,14 @@ class Prediction(Result):
 
 
 def predict(
-    experiment: Experiment, engine: str = DEFAULT, costs: CostModel | None = None
+    experiment: Experiment,
+    engine: str = DEFAULT,
+    costs: CostModel | None = None,
+    graph: TaskGraph | None = None,
 ) -> Prediction:
     """Build and replay an experiment, with a progress bar where it takes long.
 
-    `costs` take the place of its own.
+    `costs` and `graph` take the place of its own.
 
     Raises `InvalidInput` for a step whose time is no finite number, or that is
     too large for this machine's memory.
@@ -164,7 +167,7 @@ def predict(
     """
     try:
         costs = costs or experiment.costs
-        graph = experiment.graph()
+        graph = graph or experiment.graph()
         with _progress(graph.schedule, len(graph)) as advance, np.errstate(all="ignore"):
             timeline = simulate(graph, costs, engine, advance)
     except MemoryError:
@@ -194,6 +197,11 @@ def _about(model: CostModel) -> About:
     named = {name: getattr(value, "name", value) for name, value in costs.items()}
     named = {name: str(it).lower() if isinstance(it, bool) else it for name, it in named.items()}
     return {name: value for name, value in named.items() if isinstance(value, str | int | float)}
+
+
+def _rounded(number: float) -> str:
+    """To four digits, never as a power of ten."""
+    return f"{float(f'{number:.4g}'):,.15g}"
 
 
 def shortage(record: Mapping[str, Any]) -> str:

@@ -6,7 +6,6 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +85,6 @@ def write_table(table: Output, outcomes: Sequence[Outcome], front: set[Configura
     rows = [_flat({**each.record, "pareto": each.configuration in front}) for each in outcomes]
     with table.written() as path:
         WRITERS[table.format](path, rows)
-
-
-def require_package(table: Output) -> None:
-    """Raise `InvalidConfiguration` if what the table's format needs is not installed."""
-    if table.format is FOUND_PARQUET and find_spec("pyarrow") is None:
-        raise InvalidConfiguration("out", "Parquet needs the package pyarrow")
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

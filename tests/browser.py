@@ -22,6 +22,30 @@ OPTIONS = (
     "window-size=1400,900",
 )
 
+PALE = """
+const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+const channels = (colour) => {
+  pen.clearRect(0, 0, 1, 1);
+  pen.fillStyle = colour;
+  pen.fillRect(0, 0, 1, 1);
+  return [...pen.getImageData(0, 0, 1, 1).data];
+};
+const luminance = (colour) => channels(colour).slice(0, 3).map((value) => value / 255)
+  .map((value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, value, at) => sum + [0.2126, 0.7152, 0.0722][at] * value, 0);
+const behind = (each) => !each ? getComputedStyle(document.documentElement).backgroundColor
+  : channels(getComputedStyle(each).backgroundColor)[3] === 255
+    ? getComputedStyle(each).backgroundColor : behind(each.parentElement);
+const isText = (each) => each.checkVisibility() && (each.matches("input:not([type=range]), select")
+  || [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
+return [...document.querySelectorAll("body *")].filter(isText).filter((each) => {
+  const style = getComputedStyle(each);
+  const ink = each.ownerSVGElement ? style.fill : style.color;
+  const [high, low] = [ink, behind(each)].map(luminance).sort((one, other) => other - one);
+  return (high + 0.05) / (low + 0.05) < 4.5;
+}).map((each) => `${each.tagName} ${each.className} ${each.textContent.slice(0, 40)}`);
+"""
+
 
 def is_installed() -> bool:
     """Whether a browser and its driver are on the path."""
@@ -123,3 +147,38 @@ class Page:
             for entry in self.driver.get_log("browser")
             if entry["level"] == "SEVERE"
         ]
+
+    def emulate(self, scheme: str = "light", width: int = 1280) -> None:
+        """A light or a dark screen of this width; a narrow one is a phone's, which is touched."""
+        command, phone = self.driver.execute_cdp_cmd, width < 600
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        command("Emulation.setEmulatedMedia", {"features": features})
+        screen = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": phone}
+        command("Emulation.setDeviceMetricsOverride", screen)
+        command("Emulation.setTouchEmulationEnabled", {"enabled": phone})
+        self.settle("bfpp.showStep()")
+
+    def touch(self, *fingers: tuple[tuple[int, int], tuple[int, int]]) -> None:
+        """Fingers that are put down, drawn from one place to another in steps, and lifted."""
+        for kind, share in (("Start", 0.0), ("Move", 0.5), ("Move", 1.0), ("End", 1.0)):
+            points = [
+                {"x": x + share * (to_x - x), "y": y + share * (to_y - y), "id": at}
+                for at, ((x, y), (to_x, to_y)) in enumerate(fingers)
+            ]
+            event = {"type": f"touch{kind}", "touchPoints": [] if kind == "End" else points}
+            self.driver.execute_cdp_cmd("Input.dispatchTouchEvent", event)
+        self.settle("bfpp.show(...bfpp.view())")
+
+    def named(self) -> list[tuple[str, str]]:
+        """The role and the name of all that a screen reader finds."""
+        nodes = self.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+        return [
+            (node["role"]["value"], node.get("name", {}).get("value", ""))
+            for node in nodes
+            if not node["ignored"]
+        ]
+
+    def pale(self) -> list[str]:
+        """Texts with less contrast to what is behind them than WCAG's level AA asks for."""
+        found: list[str] = self.driver.execute_script(PALE)
+        return found

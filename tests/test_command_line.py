@@ -463,7 +463,7 @@ ERRORS = {
     "simulate gpipe @sixteen.toml --tp 3": "--tp: 3 does not divide sixteen's 8 heads",
     "simulate gpipe --model sixteen.toml --cluster eat": "--cluster: 'eat' is neither",
     "simulate gpipe --model sixteen.toml --cluster slow.toml": "--cluster: slow: device: peak must",
-    "simulate gpipe --svg folder": "argument --svg: must end in .svg, not 'folder'",
+    "simulate gpipe --svg folder": "argument --svg: must end in .svg or .pdf or .png, not 'folder'",
     "paper figure-3 --out empty": "--out: empty: Not a directory",
     "check nowhere": "FILE: nowhere: No such file",
     "check folder": "FILE: folder: Is a directory",

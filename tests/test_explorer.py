@@ -19,10 +19,11 @@ import pytest
 from bfpp.command_line import main
 from bfpp.experiment_file import read_experiment
 from bfpp.explorer import static
-from bfpp.explorer.answers import answer
+from bfpp.explorer.answers import GAINS, answer, predicted
 from bfpp.explorer.choices import SECONDS, chosen
 from bfpp.explorer.server import ExplorerServer
 from bfpp.explorer.static import LISTED, static_page
+from bfpp.pictures import panel_of
 from bfpp.predictions import predict
 from bfpp.schedules import InvalidInput
 from bfpp.sim.engines import simulate
@@ -67,9 +68,9 @@ def test_an_answer_has_the_timelines_with_their_numbers_causes_and_memory() -> N
         assert ["step time", f"{predict(experiment).timeline.step_time:.4g} s"] in [
             list(pair) for pair in panel["summary"]
         ]
-        assert panel["waits"]
+        assert panel["waits"]["data"]
         assert panel["criticalPath"]
-        assert len(panel["memory"]) == 4
+        assert panel["memory"]["ranks"] == [0, 1, 2, 3]
         causes = sum(seconds for _, seconds in panel["causes"])
         assert causes == pytest.approx(predict(experiment).timeline.step_time)
 
@@ -192,9 +193,10 @@ def test_the_page_follows_choices_and_its_address_leads_back(
 
 def differences(page: Page, choices: dict[str, str]) -> float:
     """The largest difference of the page's starts to the engine's, in steps; 0 if neither can."""
-    starts = page.driver.execute_async_script(
+    starts, path = page.driver.execute_async_script(
         "const [choices, done] = arguments; bfpp.replayedAnswer(choices).then(({ panels }) =>"
-        "done(panels ? Array.from(panels[0].start) : null), (error) => done(error.stack))",
+        "done(panels ? [[...panels[0].start], panels[0].criticalPath] : [null, null]),"
+        "(error) => done([error.stack, null]))",
         {**choices, "beside": ""},
     )
     try:
@@ -205,6 +207,8 @@ def differences(page: Page, choices: dict[str, str]) -> float:
         return 0.0
     expected = simulate(graph, experiment.costs)
     assert np.shape(starts) == expected.start.shape
+    assert path == sorted(path)
+    assert expected.duration[path].sum() == pytest.approx(expected.step_time)
     return float(np.abs(starts - expected.start).max() / max(expected.step_time, 1e-9))
 
 
@@ -227,12 +231,135 @@ def test_the_pages_replay_is_the_engines(
 ) -> None:
     monkeypatch.setattr(static, "LISTED", FEW)
     replays_as_the_engine(driver, tmp_path / "index.html", 0.5)
+
+
+@pytest.mark.browser
+def test_the_file_says_what_the_server_does_of_models_and_of_the_opening_costs(
+    driver: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(static, "LISTED", FEW)
+    monkeypatch.setattr(static, "WITH_MODELS", {"pp": "4", "sharding": "full"})
+    (tmp_path / "index.html").write_text(static_page())
     page = Page(driver, (tmp_path / "index.html").as_uri())
-    assert "breadth-first" in page.find("main").text
-    assert "Peak in-flight micro-batches" in page.find(".numbers").text
+    for choices in ({}, {"pp": "4", "sharding": "full", "model": "bert-6.6b", "beside": "zb-h1"}):
+        given = page.driver.execute_async_script(
+            "const [choices, done] = arguments; bfpp.replayedAnswer(choices).then("
+            "({ panels, ...others }) => done({ ...others, said: panels.map(({ summary, causes,"
+            "waits, memory }) => [summary, causes, waits.length, memory.length]) }))",
+            choices,
+        )
+        served = {**choices, **static.MODELS[choices.get("model", "")]}
+        panels = [panel_of(predicted(each), GAINS) for each in chosen(served).experiments]
+        assert given["said"] == json.loads(json.dumps([
+            [panel.summary, panel.causes, len(panel.waits), len(panel.memory)] for panel in panels
+        ]))  # fmt: skip
+        assert main([*shlex.split(given["command"])[1:], "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)["schedules"]
+        assert [each["step_time"] for each in printed] == [
+            panel.timeline.step_time for panel in panels
+        ]
+        for (_, text), panel in zip(given["experiments"], panels, strict=True):
+            (tmp_path / "experiment.toml").write_text(text)
+            experiment = read_experiment(str(tmp_path / "experiment.toml"))
+            assert predict(experiment).timeline.step_time == panel.timeline.step_time
+    page.find("[name=model]").send_keys("bert-6.6b")
+    page.find("[name=sharding]").send_keys("none")
+    page.settle("bfpp.asked()")
+    assert "listed for pp 4, sharding full" in page.find(".lead").text
+    assert page.complaints() == []
 
 
 @pytest.mark.browser
 @pytest.mark.slow
 def test_every_listed_step_replays_as_the_engine(driver: Any, tmp_path: Path) -> None:
     replays_as_the_engine(driver, tmp_path / "index.html", 1.0)
+
+
+CONTROLS = {
+    "button", "checkbox", "combobox", "spinbutton", "searchbox", "textbox", "application", "region",
+    "navigation", "form", "DisclosureTriangle",
+}  # fmt: skip
+"""Roles of what somebody can use or go to, which needs a name."""
+
+
+@pytest.fixture(scope="module")
+def explored(driver: Any, server: ExplorerServer) -> Page:
+    """The explorer, with all of its choices to be seen."""
+    page = Page(driver, server.address)
+    driver.execute_script(
+        "for (const each of document.querySelectorAll('details')) each.open = true"
+    )
+    return page
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read_on_any_screen(explored: Page, scheme: str, width: int) -> None:
+    explored.emulate(scheme, width)
+    assert explored.get("document.documentElement.scrollWidth") <= width
+    assert explored.pale() == []
+    labels = explored.driver.execute_script(
+        "return [...document.querySelectorAll('.numbers tbody th')].map((each) =>"
+        " each.getBoundingClientRect().height / parseFloat(getComputedStyle(each).lineHeight))"
+    )
+    assert max(labels) < 4.5  # lines of a label: none is broken letter by letter
+    paper = explored.get("getComputedStyle(document.documentElement).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") is (scheme == "light")
+
+
+@pytest.mark.browser
+def test_fingers_move_and_zoom(explored: Page) -> None:
+    explored.emulate(width=390)
+    explored.driver.execute_script("document.querySelector('figure').scrollIntoView()")
+    whole = explored.get("bfpp.view()")
+    x, y = explored.place_of(explored.get("bfpp.view()[1] / 2"))
+    explored.touch(((x - 20, y), (x - 90, y)), ((x + 20, y), (x + 90, y)))
+    near = explored.get("bfpp.view()")
+    assert near[1] - near[0] < 0.5 * (whole[1] - whole[0])
+    explored.touch(((x, y), (x - 60, y)))
+    moved = explored.get("bfpp.view()")
+    assert moved[0] > near[0]
+    assert moved[1] - moved[0] == pytest.approx(near[1] - near[0])
+
+
+@pytest.mark.browser
+def test_whatever_can_be_used_has_a_name_and_news_is_told(explored: Page) -> None:
+    explored.emulate()
+    found = explored.named()
+    assert {role for role, _ in found} >= CONTROLS - {"region"}
+    assert [role for role, name in found if role in CONTROLS and not name.strip()] == []
+    told = "[...document.querySelectorAll('[role=status], output')].map((each) => each.className)"
+    assert {"lead", "tip", "found"} <= set(explored.get(told))
+
+
+@pytest.mark.browser
+def test_keys_alone_reach_everything(explored: Page) -> None:
+    explored.emulate()
+    explored.driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
+    usable = (
+        "[...document.querySelectorAll('summary, select, button, input, textarea, figure, .numbers'"
+        ")].filter((each) => each.checkVisibility() && each.tabIndex >= 0)"
+    )
+    explored.driver.execute_script("window.reached = new Set()")
+    for _ in range(explored.get(f"{usable}.length")):
+        explored.mouse().send_keys("\ue004").perform()
+        explored.driver.execute_script("reached.add(document.activeElement)")
+        outlined = "getComputedStyle(document.activeElement).outlineStyle"
+        assert explored.get(outlined) != "none"
+    assert (
+        explored.get(f"{usable}.filter((each) => !reached.has(each)).map((each) => each.outerHTML)")
+        == []
+    )
+    explored.driver.execute_script("document.querySelector('[name=pp]').select()")
+    explored.mouse().send_keys("2").perform()
+    explored.settle("bfpp.asked()")
+    assert explored.get("bfpp.panels().map(({ ranks }) => ranks)") == [2, 2]
+    explored.driver.execute_script("document.querySelector('figure').focus()")
+    explored.mouse().send_keys("i").perform()
+    explored.settle("bfpp.show(...bfpp.view())")
+    explored.mouse().send_keys(".").perform()
+    assert explored.find(".tip").is_displayed()

@@ -38,6 +38,7 @@ ALLOWED_WITHIN = {
     "sim/synthesis/window": {"ortools"},
     "sim/fit": {"scipy"},
     "executor/calibration/fitting": {"scipy"},
+    "bfpp/figures": {"cairosvg"},
     "bfpp/search_results": {"pyarrow"},
     "bfpp/commands/completion": {"shtab"},
 }

@@ -183,7 +183,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(refused, key,
     os.mkfifo(f"pipe{ending}")
     refused(line.replace("PLACE", "pipe"), f"{key[1]}: pipe{ending} is not a regular file")
     if ending:
-        refused(line.replace(written, "picture.png"), f"argument {key[1]}: must end in ")
+        refused(line.replace(written, "picture.jpg"), f"argument {key[1]}: must end in ")
         refused([w.replace(written, "") for w in line.split()], f"argument {key[1]}: must end in ")
 
 

@@ -179,6 +179,7 @@ def one_panel(monkeypatch):
 def test_the_searched_figures(paper):
     record, _ = paper("figure-1", "figure-7", "figure-8")
     assert next(iter(record["figure-1"]["trainings"])) == "Breadth-first"
+    assert [Path(each).suffix for each in record["figure-1"]["files"]] == [".svg", ".md"]
     assert (record["figure-7"]["same_winner"], record["figure-7"]["compared"]) == (1, 1)
     ahead = record["figure-7"]["breadth_first_ahead"]
     assert ahead["Non-looped"] == pytest.approx(0.53, abs=0.15)

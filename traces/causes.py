@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,18 @@ class Wait:
     blocker: int
     seconds: dict[Cause, float]
     gain: float | None = None
+
+
+class _Walked(NamedTuple):
+    """Columns as memory views: of one task, they have Python's numbers much sooner than arrays."""
+
+    start: memoryview[Any]
+    end: memoryview[Any]
+    excess: memoryview[Any]
+    blocker: memoryview[Any]
+    operation: memoryview[Any]
+    lane: memoryview[Any]
+    is_compute: memoryview[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,10 +146,30 @@ class Causes:
         longer = graph.is_compute & (duration > mean * (1 + SAME))
         return np.divide(duration - mean, duration, out=np.zeros(len(graph)), where=longer)
 
+    @cached_property
+    def _walked(self) -> _Walked:
+        """What is read of one task at a time, on the way back from a stretch's end."""
+        graph, timeline = self.timeline.graph, self.timeline
+        return _Walked(
+            start=timeline.start.data,
+            end=timeline.end.data,
+            excess=self._excess.data,
+            blocker=self.blocker.data,
+            operation=graph.operation.data,
+            lane=graph.lane.data,
+            is_compute=graph.is_compute.data,
+        )
+
+    @cached_property
+    def _ends_buffer(self) -> list[bool]:
+        """For each operation, whether it frees a buffer."""
+        return [any(datum.buffer for datum in each.row.ends) for each in OPERATIONS]
+
     def _back_from(self, task: int) -> Iterator[int]:
+        blocker = self._walked.blocker
         while task != NONE:
             yield task
-            task = int(self.blocker[task])
+            task = blocker[task]
 
     def _waits_of(self, rank: int) -> Iterator[Wait]:
         timeline = self.timeline
@@ -163,18 +196,20 @@ class Causes:
                 seconds[cause] = seconds.get(cause, 0.0) + amount
 
         def add_late(on: int, begin: float, until: float) -> None:
+            if until <= begin:
+                return
             replicas = self._waited_for_replicas(on, begin, until)
             add(Cause.REPLICAS, replicas)
             add(Cause.DISPATCH, until - begin - replicas)
 
-        until, after = end, task
+        walked, until, after = self._walked, end, task
         for on in self._back_from(blocker):
             if until <= begin:
                 break
-            ended = min(max(float(self.timeline.end[on]), begin), until)
-            started = min(max(float(self.timeline.start[on]), begin), ended)
+            ended = min(max(walked.end[on], begin), until)
+            started = min(max(walked.start[on], begin), ended)
             add_late(after, ended, until)
-            unbalanced = (ended - started) * float(self._excess[on])
+            unbalanced = (ended - started) * walked.excess[on]
             add(Cause.IMBALANCE, unbalanced)
             add(self._cause_of(on, after, where), ended - started - unbalanced)
             until, after = started, on
@@ -191,9 +226,11 @@ class Causes:
         return max(until - max(begin, float(ready[task])), 0.0)
 
     def _cause_of(self, on: int, after: int, where: Cause) -> Cause:
-        graph = self.timeline.graph
-        operation = OPERATIONS[graph.operation[on]]
-        beside = after != NONE and graph.is_compute[after] and graph.lane[on] != graph.lane[after]
-        if beside and any(datum.buffer for datum in operation.row.ends):
+        walked = self._walked
+        operation = walked.operation[on]
+        beside = (
+            after != NONE and walked.is_compute[after] and walked.lane[on] != walked.lane[after]
+        )
+        if beside and self._ends_buffer[operation]:
             return Cause.BUFFER
-        return TRACED[operation].cause or where
+        return TRACED[OPERATIONS[operation]].cause or where

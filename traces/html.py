@@ -90,10 +90,15 @@ def document(content: Mapping[str, Any], connect: str = "'none'") -> str:
         title=escape(content["title"]),
         scripts=_digest(script),
         connect=connect,
-        style=_part("page.css"),
+        style=look() + _part("page.css"),
         script=script,
         content=embeddable(content),
     )
+
+
+def look() -> str:
+    """The style that all pages share: colours in the light and in the dark, letters, headings."""
+    return _part("look.css")
 
 
 def embeddable(content: object) -> str:

@@ -1,25 +1,26 @@
 """What a page knows of a timeline: columns of its tasks, its colours, its numbers and causes.
 
-Columns travel as the narrowest type that holds them, deflated, in base64. Tasks that take no
-time are not drawn, but can be named as dependencies.
+Columns travel as the narrowest type that holds them, all of a table deflated together, in base64.
+Tasks that take no time are not drawn, but can be named as dependencies.
 """
 
 from __future__ import annotations
 
 import zlib
 from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import Flags
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import COMPUTE, OPERATIONS
 from bfpp.traces.appearance import COMPUTE_AND_DATA, fill, ink
 from bfpp.traces.causes import Wait
 from bfpp.traces.memory import MemoryCurve
-from bfpp.traces.operations import TRACED
+from bfpp.traces.operations import TRACED, Cause
 from bfpp.traces.panel import Panel
 from bfpp.traces.timeline import Timeline
 
@@ -29,49 +30,98 @@ MOST_SHADES = 48
 MOST_MOMENTS = 400
 """Moments of a rank's memory that a page has."""
 
+Columns = Mapping[str, npt.NDArray[Any]]
+
 SMALLEST_FIRST = (np.int8, np.int16, np.int32)
 TYPED_ARRAYS = {
     "i1": "Int8Array",
     "i2": "Int16Array",
     "i4": "Int32Array",
+    "f4": "Float32Array",
     "f8": "Float64Array",
 }
 
 
 def panel_data(panel: Panel) -> dict[str, Any]:
     """A panel as the page's scripts read it."""
-    graph, timeline = panel.timeline.graph, panel.timeline
+    return graph_data(panel.timeline.graph) | timeline_data(panel)
+
+
+def graph_data(graph: TaskGraph) -> dict[str, Any]:
+    """What of a panel follows from its graph: the same whatever tasks cost."""
     colours = _Colours(graph)
     return {
-        "title": panel.title,
-        "subtitle": panel.subtitle,
-        "summary": panel.summary,
         "graph": graph.digest,
         "ranks": graph.layout.pp,
         "lanes": _lanes(graph),
         "operations": [each.called(graph.communication) for each in OPERATIONS],
         "colours": colours.fills,
         "inks": [ink(colour) for colour in colours.fills],
-        "legend": colours.legend(timeline.duration > 0),
-        "waits": [_wait(wait, timeline.first_start) for wait in panel.waits],
-        "criticalPath": list(panel.critical_path),
-        "causes": [[name, seconds] for name, seconds in panel.causes],
-        "memory": [_curve(curve.thinned(MOST_MOMENTS)) for curve in panel.memory],
-        "memoryUnit": panel.memory_unit,
-        "columns": {name: packed(values) for name, values in _columns(timeline, colours).items()},
+        "legend": colours.legend,
+        "causeNames": list(Cause),
+        "columns": packed({**_columns(graph), "colour": colours.of_tasks()}),
     }
 
 
-def _wait(wait: Wait, first_start: float) -> dict[str, Any]:
-    """An idle stretch; its times count from the step's first start."""
+def timeline_data(panel: Panel) -> dict[str, Any]:
+    """The rest of a panel: times, and what is said about them."""
     return {
-        "rank": wait.rank,
-        "begin": wait.begin - first_start,
-        "end": wait.end - first_start,
-        "task": wait.task,
-        "blocker": wait.blocker,
-        "gain": wait.gain,
-        "causes": [[str(cause), seconds] for cause, seconds in wait.seconds.items()],
+        "title": panel.title,
+        "subtitle": panel.subtitle,
+        "summary": panel.summary,
+        "times": packed(_times(panel.timeline)),
+        "waits": packed(_waits(panel.waits, panel.timeline.first_start)),
+        "criticalPath": list(panel.critical_path),
+        "causes": [[name, seconds] for name, seconds in panel.causes],
+        "memory": _memory([curve.thinned(MOST_MOMENTS) for curve in panel.memory]),
+        "memoryUnit": panel.memory_unit,
+    }
+
+
+def _times(timeline: Timeline) -> Columns:
+    """When tasks ran; moments count from the step's first start."""
+    origin = timeline.first_start
+    columns = {"start": timeline.start - origin, "duration": timeline.duration}
+    if timeline.posted is not None:
+        columns["posted"] = timeline.posted - origin
+    if timeline.ready is not None:
+        columns["ready"] = timeline.ready - origin
+    return columns
+
+
+def _columns(graph: TaskGraph) -> Columns:
+    """What tasks are, and what they wait for.
+
+    `dependency` holds, task by task, how many numbers back each dependency is,
+    and `dependencies` how many of them a task has.
+    """
+    return {
+        "operation": graph.operation,
+        "stage": graph.stage,
+        "unit": graph.unit,
+        "microbatch": graph.microbatch,
+        "lane": graph.lane,
+        "peerLane": graph.peer_lane,
+        "dependencies": np.diff(graph.dependencies.start),
+        "dependency": graph.dependent - graph.dependencies.member,
+    }
+
+
+def _waits(waits: Sequence[Wait], first_start: float) -> Columns:
+    """Idle stretches; a gain that is not known is `NONE`, and `causes` says how many each has."""
+    code = {cause: number for number, cause in enumerate(Cause)}
+    causes = [(code[cause], seconds) for wait in waits for cause, seconds in wait.seconds.items()]
+    cause, seconds = zip(*causes, strict=True) if causes else ((), ())
+    return {
+        "rank": np.array([wait.rank for wait in waits]),
+        "begin": np.array([wait.begin - first_start for wait in waits]),
+        "end": np.array([wait.end - first_start for wait in waits]),
+        "task": np.array([wait.task for wait in waits]),
+        "blocker": np.array([wait.blocker for wait in waits]),
+        "gain": np.array([NONE if wait.gain is None else wait.gain for wait in waits], float),
+        "causes": np.array([len(wait.seconds) for wait in waits]),
+        "cause": np.array(cause),
+        "seconds": np.array(seconds),
     }
 
 
@@ -87,54 +137,50 @@ def _lanes(graph: TaskGraph) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _columns(timeline: Timeline, colours: _Colours) -> dict[str, npt.NDArray[Any]]:
-    """What the page knows of each task; its moments count from the step's first start.
-
-    `dependency` holds, task by task, how many numbers back each dependency is,
-    and `dependencies` how many of them a task has.
-    """
-    graph = timeline.graph
-    origin, counts = timeline.first_start, np.diff(graph.dependencies.start)
-    numbers = np.repeat(np.arange(len(graph), dtype=np.int32), counts)
+def _memory(curves: Sequence[MemoryCurve]) -> dict[str, Any] | None:
+    """The curves of all ranks, one after the other."""
+    if not curves:
+        return None
+    parts = {
+        name: np.concatenate([curve.parts[name] for curve in curves]).astype(np.float32)
+        for name in curves[0].parts
+    }
     return {
-        "start": timeline.start - origin,
-        "duration": timeline.duration,
-        "operation": graph.operation,
-        "stage": graph.stage,
-        "unit": graph.unit,
-        "microbatch": graph.microbatch,
-        "lane": graph.lane,
-        "peerLane": graph.peer_lane,
-        "colour": colours.of_tasks(),
-        "dependencies": counts,
-        "dependency": numbers - graph.dependencies.member,
-        **({} if timeline.posted is None else {"posted": timeline.posted - origin}),
-        **({} if timeline.ready is None else {"ready": timeline.ready - origin}),
+        "ranks": [curve.rank for curve in curves],
+        "moments": [len(curve.time) for curve in curves],
+        "time": packed({"time": np.concatenate([curve.time for curve in curves])}),
+        "parts": packed(parts),
     }
 
 
-def _curve(curve: MemoryCurve) -> dict[str, Any]:
-    parts = {name: packed(values) for name, values in curve.parts.items()}
-    return {"rank": curve.rank, "time": packed(curve.time), "parts": parts}
+def packed(columns: Columns) -> dict[str, Any]:
+    """Columns for the page: their names, JavaScript types and lengths, and their bytes in a row.
 
-
-def packed(values: npt.NDArray[Any]) -> dict[str, str]:
-    """A column for the page: its JavaScript type, and its bytes deflated and in base64.
+    The widest come first, so that each begins at a multiple of its width.
 
     Raises `ValueError` where a value is not finite.
     """
-    if not np.isfinite(values).all():
-        raise ValueError("every task of a drawn timeline needs a finite start and end")
-    narrow = _narrowed(values)
-    little_endian = narrow.astype(narrow.dtype.newbyteorder("<"), copy=False)
-    data = b64encode(zlib.compress(little_endian.tobytes(), level=1)).decode()
-    return {"type": TYPED_ARRAYS[narrow.dtype.str[1:]], "data": data}
+    narrow = [(name, _narrowed(values)) for name, values in columns.items()]
+    narrow.sort(key=lambda column: -column[1].itemsize)
+    data = b"".join(
+        values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes() for _, values in narrow
+    )
+    return {
+        "columns": [
+            (name, TYPED_ARRAYS[values.dtype.str[1:]], len(values)) for name, values in narrow
+        ],
+        "data": b64encode(zlib.compress(data, level=1)).decode(),
+    }
 
 
 def _narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The same numbers, integers in the narrowest type that holds them all."""
-    if values.dtype.kind == "f" or not len(values):
-        return values.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("every task of a drawn timeline needs a finite start and end")
+    if values.dtype.kind == "f":
+        return values
+    if not len(values):
+        return values.astype(np.int8)
     least, most = int(values.min()), int(values.max())
     for dtype in SMALLEST_FIRST:
         if np.iinfo(dtype).min <= least and most <= np.iinfo(dtype).max:
@@ -170,16 +216,16 @@ class _Colours:
         shade = (2 * np.maximum(graph.microbatch, 0) * steps + last) // (2 * last)
         return (first[graph.operation] + shade).astype(np.int16)
 
-    def legend(self, drawn: Flags) -> list[dict[str, Any]]:
-        """The operations that are drawn, with their first and last colour."""
-        operations = np.unique(self.graph.operation[drawn]).tolist()
+    @property
+    def legend(self) -> list[dict[str, Any]]:
+        """The operations that there are, with their first and last colour."""
         return [
             {
                 "operation": operation,
                 "from": fill(OPERATIONS[operation]),
-                "to": fill(OPERATIONS[operation], 1, 2 if self.shades[operation] > 1 else 1),
+                "to": fill(OPERATIONS[operation], 1, 2 if shades > 1 else 1),
             }
-            for operation in operations
+            for operation, shades in self.shades.items()
         ]
 
 

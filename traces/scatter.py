@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from bfpp.traces.appearance import DARK_INK, IDLE, QUIET_INK
@@ -42,11 +41,6 @@ def scatter(points: Sequence[Point], title: str, unit: str) -> str:
     body += _legend(colours)
     body.append(text(LEFT, TOP - 20, title, SIZE + 2))
     return document(LEFT + SIDE + RIGHT, TOP + SIDE + BOTTOM, title, body)
-
-
-def write_scatter(points: Sequence[Point], path: Path, title: str, unit: str) -> None:
-    """Write the figure to a file."""
-    path.write_text(scatter(points, title, unit), encoding="utf-8")
 
 
 def _methods(points: Sequence[Point]) -> list[str]:

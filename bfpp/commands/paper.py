@@ -6,6 +6,7 @@ import argparse
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +17,8 @@ from rich.text import Text
 from bfpp import formats
 from bfpp import options as shared
 from bfpp.errors import blaming
-from bfpp.outputs import Output, add_force_argument, add_output_folder
+from bfpp.figures import converted
+from bfpp.outputs import Output, add_force_argument, add_output_folder, require_installed
 from bfpp.paper import ITEMS
 from bfpp.paper.index import write_index
 from bfpp.paper.item import Made, PaperTable
@@ -25,9 +27,13 @@ from bfpp.schedules import InvalidInput
 from bfpp.schedules.invalid import did_you_mean
 
 FORMATS = (
-    formats.SVG, formats.HTML, formats.MARKDOWN, formats.PAPER_JSON, formats.MEASUREMENTS,
+    formats.SVG, formats.PDF, formats.PNG, formats.HTML, formats.MARKDOWN, formats.PAPER_JSON,
+    formats.MEASUREMENTS,
 )  # fmt: skip
 """What items are written as."""
+
+ALSO = {"pdf": formats.PDF, "png": formats.PNG}
+"""What figures may be converted to."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_folder(
         parser, "--out", Path("out/paper"), "folder for the files (default: out/paper)"
     )
+    parser.add_argument(
+        "--also",
+        action="append",
+        choices=tuple(ALSO),
+        default=[],
+        help="write figures in this format too, beside SVG (repeat for both)",
+    )
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
@@ -52,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
             meant = did_you_mean(name, ITEMS)
             raise InvalidInput(f"ITEM: {name!r} is not one of {', '.join(ITEMS)}{meant}")
     names = list(dict.fromkeys(options.items)) or list(ITEMS)
+    for each in options.also:
+        require_installed("--also", ALSO[each])
     outputs = _outputs(options.out.path, [*names, "index"])
     with blaming("--out"):
         for each in outputs.values():
@@ -60,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         aside = Path(folder)
         console = Console(stderr=True)
         made = {
-            name: ITEMS[name](aside)
+            name: _also(ITEMS[name](aside), options.also)
             for name in track(names, "Making", console=console, disable=not sys.stderr.isatty())
         }
         index = write_index(made, aside)
@@ -69,6 +84,13 @@ def run(options: argparse.Namespace) -> int:
             with outputs[path.name].written() as place:
                 shutil.copyfile(path, place)
     return 0
+
+
+def _also(item: Made, names: Sequence[str]) -> Made:
+    """The item with its figures in these formats too."""
+    figures = [path for path in item.files if path.suffix == ".svg"]
+    more = [converted(path, ALSO[name]) for path in figures for name in names]
+    return replace(item, files=[*item.files, *more])
 
 
 def _outputs(folder: Path, names: Sequence[str]) -> dict[str, Output]:

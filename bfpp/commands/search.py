@@ -21,7 +21,7 @@ from bfpp.schedules import Communication, Configuration, InvalidInput
 from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.search_fixed import parse_fixed
 from bfpp.search_page import TIMELINES, write_found_page
-from bfpp.search_results import WRITERS, Journal, require_package, write_table
+from bfpp.search_results import WRITERS, Journal, write_table
 from bfpp.search_summary import cost, print_decision, record_of
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from bfpp.sim.decision import decision, without_duplicates
@@ -106,8 +106,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Enumerate, simulate, rank."""
     begun = time.monotonic()
-    if options.out:
-        require_package(options.out)
     problem = replace(
         problem_of(options), objective=Objective(options.objective), jitter=_jitter(options)
     )

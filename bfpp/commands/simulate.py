@@ -13,6 +13,7 @@ from bfpp.pictures import (
     add_picture_arguments,
     print_text,
     require_memory,
+    require_width,
     write_memory,
     write_pictures,
 )
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulate, and report."""
     shared.refuse_text_beside_json(options)
+    require_width(options)
     experiment = shared.experiment(options)
     require_memory(options, experiment)
     assumed = assumptions(options)

@@ -6,9 +6,9 @@ import argparse
 from dataclasses import asdict
 
 from bfpp import options as shared
-from bfpp.formats import SVG
+from bfpp.figures import add_figure, write_figure
 from bfpp.model_options import assumptions, with_assumptions
-from bfpp.outputs import add_force_argument, add_output
+from bfpp.outputs import add_force_argument
 from bfpp.results import print_json, print_table
 from bfpp.schedules import InvalidConfiguration
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="price of a GPU-hour, in any currency",
     )
-    add_output(parser, "--svg", [SVG], "draw cost against time")
+    add_figure(parser, "--svg", "cost against time")
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
@@ -71,8 +71,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         _print(found, options, problem.model.name)
     if options.svg:
-        with options.svg.written() as path:
-            path.write_text(svg_charts([_chart(found, problem.model.name)]), encoding="utf-8")
+        write_figure(options.svg, svg_charts([_chart(found, problem.model.name)]))
     return 0
 
 

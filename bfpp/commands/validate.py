@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from bfpp import options as shared
 from bfpp.errors import blaming
-from bfpp.formats import SVG
-from bfpp.outputs import Output, add_force_argument, add_output
+from bfpp.figures import add_figure, write_figure
+from bfpp.outputs import Output, add_force_argument
 from bfpp.results import print_json, print_table
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.experiment_values import OPTIONS
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="constants from bfpp fit --out (default: those that are shipped)",
     )
     priced_by.add_argument("--profile", metavar="FILE", help=OPTIONS["profile"].help)
-    add_output(parser, "--svg", [SVG], "figure: predicted throughput against measured")
+    add_figure(parser, "--svg", "predicted throughput against measured")
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _draw(comparisons: Sequence[Comparison], figure: Output) -> None:
-    from bfpp.traces.scatter import Point, write_scatter
+    from bfpp.traces.scatter import Point, scatter
 
     name = "tflops_per_gpu" if all(each.physical for each in comparisons) else "step_seconds"
     points = [
@@ -107,8 +107,7 @@ def _draw(comparisons: Sequence[Comparison], figure: Output) -> None:
     error = mean_absolute_error(comparisons, name)
     what = f"{COMPARED[name].title.capitalize()} of {len(points)} configurations"
     unit = "Tflop/s per GPU" if name == "tflops_per_gpu" else "s"
-    with figure.written() as path:
-        write_scatter(points, path, f"{what}: mean absolute error {error:.1f} %", unit)
+    write_figure(figure, scatter(points, f"{what}: mean absolute error {error:.1f} %", unit))
 
 
 def _print(comparisons: Sequence[Comparison]) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from bfpp.experiment_file import experiment_text
 from bfpp.explorer.choices import chosen, defaults, groups
 from bfpp.pictures import panel_of
-from bfpp.predictions import predict
+from bfpp.predictions import Prediction, predict
 from bfpp.results import verdict
-from bfpp.schedules import InvalidConfiguration, InvalidInput
+from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph
+from bfpp.schedules.configuration import Configuration
+from bfpp.sim.experiment import Experiment
 from bfpp.traces.html import contents
 
 TITLE = "Explore pipeline schedules"
@@ -36,7 +39,7 @@ def answer(choices: Mapping[str, str]) -> dict[str, Any]:
         tasks = [4 * each.configuration.passes for each in experiments]
         if max(tasks) > MOST_TASKS:
             raise InvalidInput(f"a step of about {max(tasks):,} tasks: explore smaller ones")
-        results = [replace(predict(each), with_interval=False) for each in experiments]
+        results = [predicted(each) for each in experiments]
         panels = [panel_of(result, GAINS) for result in results]
         return {
             **contents(panels, TITLE, verdict(results)),
@@ -47,3 +50,15 @@ def answer(choices: Mapping[str, str]) -> dict[str, Any]:
         return {"wrong": {"field": error.field, "reason": error.reason}}
     except InvalidInput as error:
         return {"wrong": {"reason": str(error)}}
+
+
+def predicted(experiment: Experiment) -> Prediction:
+    """What an experiment is predicted to do, without the interval of its step time."""
+    graph = _graph_of(experiment.configuration)
+    return replace(predict(experiment, graph=graph), with_interval=False)
+
+
+@lru_cache(maxsize=4)
+def _graph_of(configuration: Configuration) -> TaskGraph:
+    """Whoever moves a cost's slider asks for the same graph again and again."""
+    return configuration.graph()

@@ -64,6 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: ExplorerServer
     protocol_version = "HTTP/1.1"
     timeout = 60
+    disable_nagle_algorithm = True  # its last bytes would wait for its first ones' receipt
 
     def do_GET(self) -> None:
         """The page."""

@@ -1,8 +1,9 @@
 """The explorer as one file that needs neither Python nor a network: listed steps, any costs.
 
 The page holds the graph of every step that is listed, and replays it with the costs that are
-chosen; what does not depend on them comes as numbers. A task costs a sum of shares of the abstract
-costs, which are asked of the cost model one by one: nothing in the page knows how tasks are priced.
+chosen. A task costs a sum of shares of the abstract costs, which are asked of the cost model one by
+one: nothing in the page knows how tasks are priced. Of the costs that it opens with, and of a model
+on a cluster, it has what a server would answer, causes and memory among it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,15 @@ from typing import Any
 import numpy as np
 
 from bfpp.experiment_file import experiment_text
-from bfpp.explorer.answers import TITLE
+from bfpp.explorer.answers import GAINS, TITLE, predicted
 from bfpp.explorer.choices import SECONDS, chosen, defaults, groups
+from bfpp.pictures import panel_of
 from bfpp.schedules import InvalidInput, TaskGraph, registered_schedules
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.counts import peak_microbatches
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.traces.html import document
-from bfpp.traces.panel import Panel
-from bfpp.traces.panel_data import packed, panel_data
-from bfpp.traces.timeline import Timeline
+from bfpp.traces.panel_data import graph_data, packed, panel_data, timeline_data
 
 LISTED = {
     "schedule": tuple(registered_schedules()),
@@ -35,15 +35,23 @@ LISTED = {
 }
 """The choices whose combinations the page has."""
 
+MODELS: dict[str, Mapping[str, str]] = {"": {}, "bert-6.6b": {"cluster": "dgx1-v100", "dp": "8"}}
+"""Models, and what comes with them; none stands for abstract costs."""
+
+WITH_MODELS = {"pp": "8", "microbatches": "16"}
+"""Of the combinations, those that have a model's costs."""
+
 
 def static_page() -> str:
     """The page, as text."""
-    names = {*LISTED, "beside", *SECONDS}
+    names = {*LISTED, "beside", "model", *SECONDS}
     choices = {
         "groups": [group for group in map(partial(_group, names), groups()) if group],
         "defaults": {name: text for name, text in defaults().items() if name in names},
         "address": None,
         "listed": list(LISTED),
+        "models": MODELS,
+        "withModels": WITH_MODELS,
         "costs": SECONDS,
         "steps": dict(_steps()),
     }
@@ -52,9 +60,10 @@ def static_page() -> str:
 
 
 def _group(names: set[str], group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group with the fields that the page can answer, if any; listed numbers as lists."""
+    """A group with the fields that the page can answer, if any; what is listed as lists."""
+    listed = {**LISTED, "model": tuple(MODELS)}
     fields = [
-        {**field, "choices": LISTED[field["name"]]} if field["name"] in LISTED else field
+        {**field, "choices": listed[field["name"]]} if field["name"] in listed else field
         for field in group["fields"]
         if field["name"] in names
     ]
@@ -64,32 +73,41 @@ def _group(names: set[str], group: Mapping[str, Any]) -> dict[str, Any]:
 def _steps() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every step that there is, by the choices that lead to it."""
     for choice in product(*LISTED.values()):
+        choices = {**dict(zip(LISTED, choice, strict=True)), "beside": ""}
         try:
-            [experiment] = chosen(
-                {**dict(zip(LISTED, choice, strict=True)), "beside": ""}
-            ).experiments
+            [experiment] = chosen(choices).experiments
             graph = experiment.graph()
         except InvalidInput:
             continue
         text = experiment_text(experiment.changed(**dict.fromkeys(SECONDS)))
-        yield " ".join(choice), {**_data(graph), "experiment": text}
+        data = graph_data(graph) | _prices(graph)
+        yield " ".join(choice), {**data, "known": _known(choices), "experiment": text}
 
 
-def _data(graph: TaskGraph) -> dict[str, Any]:
-    """A step as the page replays it, without times but with the shares of costs of each task."""
+def _known(choices: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """What a server would answer, by model; without one, for the costs that the page opens with."""
+    known = {"": timeline_data(panel_of(predicted(*chosen(choices).experiments), GAINS))}
+    if WITH_MODELS.items() <= choices.items():
+        for model, others in MODELS.items():
+            if model:
+                [experiment] = chosen({**choices, "model": model, **others}).experiments
+                panel = panel_of(predicted(experiment), GAINS)
+                known[model] = {**panel_data(panel), "experiment": experiment_text(experiment)}
+    return known
+
+
+def _prices(graph: TaskGraph) -> dict[str, Any]:
+    """What a step is replayed with: the shares of costs of each task, and what needs no times."""
     costs = [_seconds(graph, name) for name in SECONDS]
     shares, of_task = np.unique(np.stack(costs, axis=1), axis=0, return_inverse=True)
     peak = f"{peak_microbatches(graph).max():.4g}"
-    anything = Timeline(graph, np.zeros(len(graph)), shares[of_task.reshape(-1)].sum(axis=1), "")
-    panel = Panel(graph.schedule, anything, summary=(("peak in-flight micro-batches", peak),))
-    data = panel_data(panel)
-    columns = {
-        name: column
-        for name, column in data["columns"].items()
-        if name not in ("start", "duration")
+    return {
+        "title": graph.schedule,
+        "summary": [("peak in-flight micro-batches", peak)],
+        "causes": [],
+        "times": packed({"price": of_task.reshape(-1).astype(np.int32)}),
+        "shares": shares.tolist(),
     }
-    price = packed(of_task.reshape(-1).astype(np.int32))
-    return {**data, "columns": {**columns, "price": price}, "shares": shares.tolist()}
 
 
 def _seconds(graph: TaskGraph, name: str) -> Seconds:

@@ -7,6 +7,7 @@ from pathlib import Path
 from bfpp.paper.best import PANELS
 from bfpp.paper.figure_8 import trainings
 from bfpp.paper.item import Made, PaperTable
+from bfpp.traces.bar_chart import Bars, svg_bars
 
 SIZE = 4096
 
@@ -30,8 +31,12 @@ def make(directory: Path) -> Made:
     ]
     columns = ["method", "days", "GPU-days", "batch", "memory (GB)"]
     table = PaperTable(f"The 52 B model on {SIZE:,} V100 GPUs", columns, rows)
-    path = directory / "figure-1.md"
+    path, figure = directory / "figure-1.md", directory / "figure-1.svg"
     table.write(path)
+    days = Bars("(a) training time (days)", {name: each.days for name, each in found.items()})
+    memory = {name: each.outcome.memory_min_gb for name, each in found.items()}
+    panels = [days, Bars("(b) memory of a GPU (GB)", memory)]
+    figure.write_text(svg_bars(panels, table.title), encoding="utf-8")
     fastest = min(found, key=lambda name: found[name].days)
     baseline = min(each.days for name, each in found.items() if name != fastest)
     sentence = (
@@ -43,4 +48,4 @@ def make(directory: Path) -> Made:
                "memory_gb": each.outcome.memory_min_gb}
         for name, each in found.items()
     }  # fmt: skip
-    return Made([path], {"trainings": record}, table, sentence)
+    return Made([figure, path], {"trainings": record}, table, sentence)

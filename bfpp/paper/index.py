@@ -7,23 +7,22 @@ from html import escape
 from pathlib import Path
 
 from bfpp.paper.item import Made, PaperTable
+from bfpp.traces.html import look
 
 STYLE = """
-:root { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif;
-  color: #16202c; }
-body { max-width: 1080px; margin: 36px auto 60px; padding: 0 32px; }
-h1 { font-size: 24px; letter-spacing: -0.01em; }
-h2 { font-size: 17px; margin: 44px 0 8px; }
+body { max-width: 1080px; margin: auto; }
+h2 { margin: 44px 0 8px; }
 h2::first-letter { text-transform: capitalize; }
-p, li { max-width: 92ch; color: #414c59; }
-img { max-width: 100%; margin: 10px 0; display: block; }
+p, li { max-width: 92ch; margin-top: 6px; }
+ul { margin-left: 20px; }
+img { max-width: 100%; margin: 12px 0; display: block; border-radius: 4px; }
+.table { overflow-x: auto; }
 table { border-collapse: collapse; margin: 12px 0; font-size: 13px;
   font-variant-numeric: tabular-nums; }
 th, td { padding: 4px 14px 4px 0; text-align: right; vertical-align: top;
-  border-bottom: 1px solid #e3e7ec; white-space: pre-line; }
-th { color: #5b6673; font-weight: 500; }
+  border-bottom: 1px solid var(--line); white-space: pre-line; }
+th { color: var(--quiet); font-weight: 500; }
 :is(th, td):first-child { text-align: left; }
-a { color: #1f5fa8; }
 """
 
 
@@ -34,11 +33,12 @@ def write_index(made: Mapping[str, Made], directory: Path) -> Path:
     path.write_text(
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="generator" content="bfpp">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         "<title>Breadth-First Pipeline Parallelism, redrawn</title>"
-        f"<style>{STYLE}</style></head><body>\n"
+        f"<style>{look()}{STYLE}</style></head><body>\n"
         "<h1>Breadth-First Pipeline Parallelism, redrawn</h1>\n"
-        "<p>The figures and tables of the paper (Lamy-Poirier, MLSys 2023), made by bfpp from "
-        "task graphs, simulation and search, next to what the paper prints.</p>\n"
+        '<p class="lead">The figures and tables of the paper (Lamy-Poirier, MLSys 2023), made by '
+        "bfpp from task graphs, simulation and search, next to what the paper prints.</p>\n"
         f"{sections}</body></html>\n",
         encoding="utf-8",
     )
@@ -62,8 +62,10 @@ def _section(name: str, item: Made) -> str:
 def _table(table: PaperTable) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
     return (
-        f"<p>{escape(table.title)}</p>\n<table><thead>{_row('th', table.columns)}</thead>\n<tbody>"
-        f"{_rows(table.rows)}</tbody></table>\n" + (f"<ul>{notes}</ul>\n" if notes else "")
+        f'<p>{escape(table.title)}</p>\n<div class="table" role="region" '
+        f'aria-label="{escape(table.title)}" tabindex="0">'
+        f"<table><thead>{_row('th', table.columns)}</thead>\n<tbody>{_rows(table.rows)}</tbody>"
+        "</table></div>\n" + (f"<ul>{notes}</ul>\n" if notes else "")
     )
 
 

@@ -6,24 +6,30 @@
 
 const endOf = (panel, task) => panel.start[task] + panel.duration[task];
 
-async function unpack({ type, data }) {
+// The columns of a table, by name.
+async function unpack({ columns, data }) {
   const text = atob(data);
   const bytes = new Uint8Array(text.length);
   for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
   const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new globalThis[type](await new Response(inflated).arrayBuffer());
+  const buffer = await new Response(inflated).arrayBuffer();
+  let begin = 0;
+  return Object.fromEntries(columns.map(([name, type, length]) => {
+    const column = new globalThis[type](buffer, begin, length);
+    begin += column.byteLength;
+    return [name, column];
+  }));
 }
 
 const load = async (packed) => arranged(await unpacked(packed));
 
-// The columns of a panel, which share nothing with what they were packed as.
-async function unpacked({ columns, memory, lanes, ...panel }) {
-  panel.lanes = lanes.map((lane) => ({ ...lane }));
-  const unpackAll = async (packed) => Object.fromEntries(await Promise.all(
-    Object.entries(packed).map(async ([name, column]) => [name, await unpack(column)])));
-  Object.assign(panel, await unpackAll(columns));
-  panel.memory = await Promise.all(memory.map(async ({ rank, parts, time }) =>
-    ({ rank, time: await unpack(time), parts: await unpackAll(parts) })));
+// A panel with its columns, which share nothing with what they were packed as.
+async function unpacked({ columns, times, waits, memory, lanes, ...panel }) {
+  const [what, when, waiting, curves] = await Promise.all([
+    unpack(columns), unpack(times), waits ? unpack(waits) : null, memory ? curvesOf(memory) : [],
+  ]);
+  Object.assign(panel, what, when, { memory: curves, lanes: lanes.map((lane) => ({ ...lane })) });
+  panel.waits = waiting ? waitsOf(waiting, panel.causeNames) : [];
   panel.paints = Uint32Array.from(panel.colours, paintOf);
   panel.dependencyStart = new Uint32Array(panel.dependencies.length + 1);
   panel.dependencies.forEach((count, task) => {
@@ -31,6 +37,29 @@ async function unpacked({ columns, memory, lanes, ...panel }) {
   });
   panel.digits = `${panel.microbatch.reduce((most, number) => Math.max(most, number), 0)}`.length;
   return panel;
+}
+
+function waitsOf({ rank, begin, end, task, blocker, gain, causes, cause, seconds }, names) {
+  let first = 0;
+  return Array.from(causes, (count, at) => {
+    const own = Array.from({ length: count }, (_, next) => [names[cause[first + next]], seconds[first + next]]);
+    first += count;
+    return { rank: rank[at], begin: begin[at], end: end[at], task: task[at], blocker: blocker[at],
+      gain: gain[at] < 0 ? null : gain[at], causes: own };
+  });
+}
+
+// What each rank holds over time, as parts of the columns of all ranks.
+async function curvesOf({ ranks, moments, ...packed }) {
+  const [{ time }, parts] = await Promise.all([unpack(packed.time), unpack(packed.parts)]);
+  let first = 0;
+  return ranks.map((rank, at) => {
+    const own = (column) => column.subarray(first, first + moments[at]);
+    const curve = { rank, time: own(time), parts: Object.fromEntries(
+      Object.entries(parts).map(([name, values]) => [name, own(values)])) };
+    first += moments[at];
+    return curve;
+  });
 }
 
 // The panel with its rows, which follow from starts and durations.

@@ -12,21 +12,22 @@ function rowsOf(entries) {
 const sharesOf = ({ causes, length }) => causes.filter(([, seconds]) => seconds > 1e-9 * length)
   .map(([cause, seconds]) => [cause, `${((100 * seconds) / length).toFixed(1)}%`]);
 
-function headingOf(words, columns) {
-  return element("tr", { className: "heading" },
-    element("th", { colSpan: columns + 1, scope: "rowgroup" }, words));
-}
+const groupOf = (rows) => element("tbody", {}, ...rows);
 
-// A table with a column for each panel; of one panel alone, its numbers beside each other.
+const captionOf = (words, columns) => element("tr", { className: "heading" },
+  element("th", { colSpan: columns + 1, scope: "rowgroup" }, words));
+
+// One table with a column for each panel; of one panel alone, two tables beside each other.
 function writeNumbers() {
   const known = panels.filter(({ summary, causes }) => summary.length || causes.length);
-  if (!known.length) return find(".numbers").replaceChildren();
   const heads = known.map(({ title }) => element("th", { scope: "col" }, title));
   const numbers = rowsOf(known.map(({ summary }) => summary));
   const causes = rowsOf(known.map(sharesOf));
-  if (causes.length) causes.unshift(headingOf("Where the mean rank's step goes", known.length));
-  const tables = [numbers, causes].filter((rows) => rows.length).map((rows) =>
-    element("table", {}, element("thead", {}, element("tr", {}, element("td"), ...heads.splice(0))),
-      element("tbody", {}, ...rows)));
-  find(".numbers").replaceChildren(...tables);
+  if (causes.length) causes.unshift(captionOf("Where the mean rank's step goes", known.length));
+  const groups = [numbers, causes].filter((rows) => rows.length).map(groupOf);
+  const head = element("thead", {}, element("tr", {}, element("td"), ...heads));
+  const tables = known.length > 1 ? [[head, ...groups]]
+    : groups.map((group, at) => (at ? [group] : [head, group]));
+  find(".numbers").hidden = !groups.length;
+  find(".numbers").replaceChildren(...tables.map((parts) => element("table", {}, ...parts)));
 }

@@ -1,32 +1,46 @@
 // The replay of a step without contention: each task starts as soon as all it waits for have ended.
 //
 // Tasks are numbered topologically, and those of a lane in its order, so that one sweep gives the
-// times. What a task costs is a sum of shares of the abstract costs, in the order of `choices.costs`.
+// times, and what each task waited for. What a task costs is a sum of shares of the abstract costs,
+// in the order of `choices.costs`.
 
 function replay({ lane, peerLane, lanes, dependency, dependencyStart }, seconds) {
   const start = new Float64Array(lane.length), end = new Float64Array(lane.length);
-  const free = new Float64Array(lanes.length);
+  const blocker = new Int32Array(lane.length), latest = new Int32Array(lanes.length).fill(-1);
+  let last = 0;
   for (let task = 0; task < lane.length; task++) {
-    let time = free[lane[task]];
-    if (peerLane[task] >= 0) time = Math.max(time, free[peerLane[task]]);
+    let after = latest[lane[task]];
+    const wait = (other) => {
+      if (after < 0 || end[other] > end[after] || (end[other] === end[after] && other > after))
+        after = other;
+    };
+    if (peerLane[task] >= 0 && latest[peerLane[task]] >= 0) wait(latest[peerLane[task]]);
     for (let at = dependencyStart[task]; at < dependencyStart[task + 1]; at++)
-      time = Math.max(time, end[task - dependency[at]]);
-    start[task] = time;
-    end[task] = time + seconds[task];
-    free[lane[task]] = end[task];
-    if (peerLane[task] >= 0) free[peerLane[task]] = end[task];
+      wait(task - dependency[at]);
+    blocker[task] = after;
+    start[task] = after < 0 ? 0 : end[after];
+    end[task] = start[task] + seconds[task];
+    latest[lane[task]] = task;
+    if (peerLane[task] >= 0) latest[peerLane[task]] = task;
+    if (end[task] >= end[last]) last = task;
   }
-  return start;
+  const criticalPath = [];
+  for (let task = last; task >= 0; task = blocker[task]) criticalPath.push(task);
+  return { start, criticalPath: criticalPath.reverse() };
 }
 
-// A listed step with the times that costs give it.
-async function replayed(step, values) {
+const isOpening = (values) =>
+  choices.costs.every((name) => Number(values[name]) === Number(choices.defaults[name]));
+
+// A listed step: as the engine has it, or replayed with the costs that are chosen.
+async function timelineOf(step, values) {
+  if (values.model || isOpening(values)) return load({ ...step, ...step.known[values.model] });
   const panel = await unpacked(step);
   const costs = choices.costs.map((name) => Number(values[name]));
   const prices = step.shares.map((shares) =>
     shares.reduce((sum, share, at) => sum + share * costs[at], 0));
   panel.duration = Float64Array.from(panel.price, (price) => prices[price]);
-  panel.start = replay(panel, panel.duration);
+  Object.assign(panel, replay(panel, panel.duration));
   arranged(panel);
   const isCompute = panel.lanes.map(({ size }) => size === "compute");
   let busy = 0;
@@ -49,20 +63,28 @@ async function replayedAnswer(chosen) {
       .map((name) => (name === "schedule" ? schedule : values[name])).join(" ")]);
   const missing = names[steps.findIndex((step) => !step)];
   if (missing) return { wrong: { reason: `${missing} cannot be divided so` } };
-  const found = await Promise.all(steps.map((step) => replayed(step, values)));
+  const { model } = values;
+  if (!steps.every(({ known }) => model in known)) {
+    const sizes = Object.entries(choices.withModels).map(([name, value]) => `${name} ${value}`);
+    return { wrong: { field: "model", reason: `listed for ${sizes.join(", ")}` } };
+  }
+  const found = await Promise.all(steps.map((step) => timelineOf(step, values)));
   const [first, other] = [...found].sort((one, two) => one.length - two.length);
   const lead = !other ? "" : other.length > first.length * (1 + ROUNDING)
     ? `${first.title} is the fastest: ${inWords(first.length, 4)} a step. ${other.title} takes `
       + `${(100 * (other.length / first.length - 1)).toFixed(1)}% longer.`
     : `Both take as long: ${inWords(first.length, 4)} a step.`;
-  const costs = choices.costs.map((name) => `${name} = ${values[name]}\n`).join("");
-  const experiments = steps.map(({ experiment }, at) => [names[at], experiment + costs]);
-  return { lead, panels: found, experiments, command: commandOf(values, names) };
+  const said = model ? { model, ...choices.models[model] }
+    : Object.fromEntries(choices.costs.map((name) => [name, Number(values[name])]));
+  const costs = Object.entries(said).map(([name, value]) => `${name} = ${value}\n`).join("");
+  const experiments = steps.map(({ known, experiment }, at) =>
+    [names[at], model ? known[model].experiment : experiment + costs]);
+  return { lead, panels: found, experiments, command: commandOf(values, names, said) };
 }
 
-function commandOf(values, names) {
-  const options = [...choices.listed, ...choices.costs]
-    .filter((name) => name !== "schedule" && values[name] !== "none")
-    .map((name) => `--${name} ${values[name]}`).join(" ");
-  return `bfpp compare ${names.join(" ")} ${options}`;
+function commandOf(values, names, said) {
+  const listed = choices.listed.filter((name) => name !== "schedule" && values[name] !== "none")
+    .map((name) => [name, values[name]]);
+  const options = [...listed, ...Object.entries(said)].map(([name, value]) => `--${name} ${value}`);
+  return ["bfpp compare", ...names, ...options].join(" ");
 }

@@ -1,0 +1,77 @@
+"""Figures for print: drawn once, as SVG, and written as that, as PDF or as PNG.
+
+CairoSVG converts them, so that letters and lines are the same in all three; drawn again by a
+plotting library, they would not be.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from struct import pack
+from zlib import crc32
+
+from bfpp.formats import PDF, PDF_MARK, PNG, PNG_MARK, SVG, Format
+from bfpp.outputs import Output, add_output
+
+FIGURES = (SVG, PDF, PNG)
+
+PIXELS = 300
+"""Those of an inch of a PNG: what journals ask of pictures with letters."""
+
+CSS_PIXELS = 96
+"""Those of an inch of an SVG."""
+
+INCH = 0.0254
+HEADER = 33
+"""Bytes of a PNG before its second chunk."""
+
+
+def add_figure(group: argparse._ActionsContainer, option: str, purpose: str) -> None:
+    """An option that names a figure to write."""
+    add_output(group, option, FIGURES, f"{purpose}, as .svg, .pdf or .png by its name")
+
+
+def write_figure(figure: Output, svg: str) -> None:
+    """Write a figure in the format of its name."""
+    with figure.written() as path:
+        WRITERS[figure.format](svg, path)
+
+
+def converted(figure: Path, format_: Format) -> Path:
+    """An SVG in another format, beside it."""
+    path = figure.with_suffix(format_.suffixes[0])
+    WRITERS[format_](figure.read_text(encoding="utf-8"), path)
+    return path
+
+
+def _write_svg(svg: str, path: Path) -> None:
+    path.write_text(svg, encoding="utf-8", newline="\n")
+
+
+def _write_pdf(svg: str, path: Path) -> None:
+    from cairosvg import svg2pdf
+
+    path.write_bytes(svg2pdf(svg.encode()) + PDF_MARK + b"\n")
+
+
+def _write_png(svg: str, path: Path) -> None:
+    from cairosvg import svg2png
+
+    picture = svg2png(svg.encode(), scale=PIXELS / CSS_PIXELS)
+    a_metre = round(PIXELS / INCH)
+    chunks = _chunk(b"pHYs", pack(">IIB", a_metre, a_metre, 1)) + _chunk(b"tEXt", PNG_MARK)
+    path.write_bytes(picture[:HEADER] + chunks + picture[HEADER:])
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    """A part of a PNG."""
+    return pack(">I", len(content)) + kind + content + pack(">I", crc32(kind + content))
+
+
+WRITERS: dict[Format, Callable[[str, Path], None]] = {
+    SVG: _write_svg,
+    PDF: _write_pdf,
+    PNG: _write_png,
+}
