@@ -405,13 +405,13 @@ class PhysicalStep:
         """What some kinds of an operation cost: known of other graphs on the same stages.
 
         What a micro-batch does costs the same however parameters are sharded; all else, whatever
-        the size of micro-batches.
+        the size of micro-batches. What is a piece of a pass is no part of the pass's own seconds.
         """
         kinds, is_cell = self.graph.kinds, operation.row.scope is Scope.CELL
         physical = self.physical if is_cell else self.physical.one_sample
         communication = None if is_cell else self.graph.communication
         stages, codes = self.graph.layout.stages_on_ranks, kinds.codes[chosen].tobytes()
-        key = operation, stages, communication, codes
+        key = operation, stages, communication, codes, tuple(self.graph.templates.items())
         if key not in physical.loads:
             step = PhysicalStep(physical, self.graph)
             physical.loads[key] = PRICES[operation].physical_load(step, kinds.first[chosen])
