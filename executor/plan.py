@@ -65,6 +65,7 @@ class Plan(Training):
         )
         if self.tp == 1 or not self.sequence_parallel:
             return found
+        divided_form(found.inputs, self.tp)  # a single unit, which hands on nothing, has places too
         *forms, last = found.forms
         return replace(found, forms=[*(divided_form(form, self.tp) for form in forms), last])
 
