@@ -70,7 +70,7 @@ def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:
             ranks = [*task.ranks]
         case Group.PP:
             ranks = [*range(plan.graph.layout.pp)]
-        case Group.DP | Group.DP_SHARD | Group.DP_REPLICATE:
+        case _:
             pipelines = plan.pipelines_with(worker.pipeline, task.operation)
             ranks = [*task.ranks]
     group = {plan.process(rank, each) for rank in ranks for each in pipelines}
