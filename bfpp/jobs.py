@@ -61,6 +61,7 @@ def about(job: Job) -> dict[str, str | int]:
         "backend": str(job.backend),
         "ranks": job.layout.pp,
         "replicas": job.dp,
+        "tensor-parallel ranks": job.tp,
         "precision": str(job.precision),
         "recompute": str(FULL_RECOMPUTATION if is_full else job.recomputation),
     }
@@ -93,8 +94,6 @@ def device_job_of(options: argparse.Namespace, schedule: Schedule, layout: Layou
 
     if options.device != "cpu" and options.backend != BackendName.LOCAL:
         raise InvalidConfiguration("device", "goes with --backend local; cuda takes all GPUs")
-    if options.tp > 1:
-        raise InvalidConfiguration("tp", "only 1 can be run; more can be simulated")
     is_full = options.recompute == FULL_RECOMPUTATION
     return Job(
         schedule=schedule,
@@ -136,8 +135,11 @@ def job_of(options: argparse.Namespace) -> Job:
     for name in ("verify", "checkpoint"):
         if options.sleep and getattr(options, name):
             raise InvalidConfiguration("sleep", f"--{name} has no meaning with mocked compute")
-    configuration = shared.pipeline(options)
+    experiment = shared.pipeline(options)
+    configuration = experiment.configuration
     configuration.schedule.require(configuration.layout)
+    if options.sleep and configuration.degrees.tp > 1:
+        raise InvalidConfiguration("sleep", "mocks whole layers: not with --tp")
     optimization = _optimization(options)
     schedule = configuration.schedule
     if schedule.name not in registered_schedules():  # other processes may not know it
@@ -146,6 +148,8 @@ def job_of(options: argparse.Namespace) -> Job:
         device_job_of(options, schedule, configuration.layout),
         dp=configuration.degrees.dp,
         dp_replicate=configuration.degrees.dp_replicate,
+        tp=configuration.degrees.tp,
+        sequence_parallel=bool(experiment.sequence_parallel),
         communication=replace(configuration.communication, clipping=optimization.needs_norm),
         steps=options.steps,
         optimization=optimization,

@@ -18,7 +18,6 @@ from bfpp.numbers_given import whole_number as whole_number
 from bfpp.schedules import (
     P2P,
     Communication,
-    Configuration,
     InvalidConfiguration,
     registered_schedules,
 )
@@ -213,16 +212,16 @@ def words(experiment: Experiment) -> list[str]:
     return found
 
 
-def pipeline(options: argparse.Namespace) -> Configuration:
-    """The configuration of SCHEDULE, by the options that say how it is cut and communicates."""
-    divided = ("pp", "dp", "dp_replicate", "microbatches")
+def pipeline(options: argparse.Namespace) -> Experiment:
+    """The experiment of SCHEDULE, by the options that say how it is cut and communicates."""
+    divided = ("pp", "dp", "dp_replicate", "tp", "sequence_parallel", "microbatches")
     names = (*divided, *of_group(STAGES), *of_group(COMMUNICATION))
     values = {
         name: value
         for name, value in given(options).items()
         if name in names or name in schedule_parameters()
     }
-    return named(options.schedule).changed(**values).configuration
+    return named(options.schedule).changed(**values)
 
 
 def named(schedule: str) -> Experiment:

@@ -158,9 +158,13 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tp",
         type=shared.whole_number,
-        default=1,
         metavar="N",
-        help="tensor-parallel devices; 1 is all that can be run, more can be simulated",
+        help="tensor-parallel ranks that the layers of a transformer are divided over (default: 1)",
+    )
+    group.add_argument(
+        "--sequence-parallel",
+        action=argparse.BooleanOptionalAction,
+        help="tensor-parallel ranks share the activations between layers too (default: no)",
     )
     add_choice(
         group,

@@ -61,8 +61,9 @@ def train(
 
     configuration = experiment.configuration
     degrees = configuration.degrees
-    if degrees.devices != degrees.pp * degrees.dp:
-        raise InvalidConfiguration("tp", "only pipeline and data parallelism can be run")
+    for name in ("cp", "ep"):
+        if getattr(degrees, name) > 1:
+            raise InvalidConfiguration(name, "can be simulated; only pp, dp and tp can be run")
     numbers = Precision(PRECISIONS.get(precision, precision))
     optimization = settings.pop("optimization", Optimization()).for_precision(numbers)
     measures = configuration.communication.clipping or optimization.needs_norm
@@ -75,6 +76,8 @@ def train(
         backend=BackendName(backend),
         dp=degrees.dp,
         dp_replicate=degrees.dp_replicate,
+        tp=degrees.tp,
+        sequence_parallel=bool(experiment.sequence_parallel),
         microbatch_size=configuration.microbatch_size,
         precision=numbers,
         optimization=optimization,

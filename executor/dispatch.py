@@ -151,8 +151,8 @@ class Dispatcher:
     ) -> None:
         self.graph, self.backend, self.observe, self.times = graph, backend, observe, times
         self.lanes: dict[tuple[int, int], Lane] = {
-            (worker.replica, lane): backend.device.lane(
-                f"rank {worker.rank}, replica {worker.replica}: {graph.lanes[lane].title}"
+            (worker.pipeline, lane): backend.device.lane(
+                f"{worker.where}: {graph.lanes[lane].title}"
             )
             for worker in backend.workers
             for lane in graph.lanes_of(worker.rank)
@@ -168,7 +168,7 @@ class Dispatcher:
                 waits = clocks.meet([place[id(lane)] for lane in lanes], waits)
                 ends = tuple(map(End, workers, lanes, waits))
                 for worker in workers:
-                    last[worker.replica, task.number] = len(self.program)
+                    last[worker.pipeline, task.number] = len(self.program)
                 self.program.append(Meeting(task, ends, partial(self._run, task, workers)))
         self.first = self._first()
 
@@ -183,7 +183,7 @@ class Dispatcher:
 
     def _lane(self, task: Task, worker: Worker) -> Lane:
         lane = task.lane if task.rank == worker.rank else task.peer_lane
-        return self.lanes[worker.replica, lane]
+        return self.lanes[worker.pipeline, lane]
 
     def _waits(
         self, task: Task, worker: Worker, last: Mapping[tuple[int, int], int]
@@ -196,7 +196,7 @@ class Dispatcher:
         crosses = task.peer != NONE
         near = {worker.rank} if crosses else {each.rank for each in self.backend.workers}
         return tuple(
-            last[worker.replica, dependency]
+            last[worker.pipeline, dependency]
             for dependency in task.dependencies
             if near & {int(self.graph.rank[dependency]), int(self.graph.peer[dependency])}
         )
@@ -211,7 +211,7 @@ class Dispatcher:
         for meeting in self.program:
             self._dispatch(meeting, step)
         for worker in self.backend.workers:
-            compute = self.lanes[worker.replica, self.graph.lanes_of(worker.rank)[0]]
+            compute = self.lanes[worker.pipeline, self.graph.lanes_of(worker.rank)[0]]
             compute.run(partial(worker.finish, step.losses, step.seen))
         step.last.extend(step.mark(lane, not self.times) for lane in self.lanes.values())
 
@@ -222,7 +222,7 @@ class Dispatcher:
         loading a checkpoint.
         """
         compute, *others = (
-            self.lanes[worker.replica, lane] for lane in self.graph.lanes_of(worker.rank)
+            self.lanes[worker.pipeline, lane] for lane in self.graph.lanes_of(worker.rank)
         )
         if outside is not None:
             compute.wait(outside)

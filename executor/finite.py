@@ -30,13 +30,15 @@ class NotFinite(Exception):
 
 @dataclass(frozen=True, order=True)
 class Where:
-    """A pipeline rank of a replica."""
+    """A pipeline rank of a replica, and where layers are divided the tensor-parallel rank."""
 
     rank: int
     replica: int
+    tp_rank: int | None = None
 
     def __str__(self) -> str:
-        return f"rank {self.rank}, replica {self.replica}"
+        tp = "" if self.tp_rank is None else f", tp {self.tp_rank}"
+        return f"rank {self.rank}, replica {self.replica}{tp}"
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,12 @@ def first_finding(seen: Iterable[Seen]) -> Finding | None:
 def soonest(findings: Iterable[Finding | None]) -> Finding | None:
     """The one to be named; the same in whichever order they come."""
     known = [each for each in findings if each is not None]
-    return min(
-        known, key=lambda each: (each.order, each.where.replica, each.where.rank), default=None
-    )
+    return min(known, key=_urgency, default=None)
+
+
+def _urgency(found: Finding) -> tuple[int, int, int, int]:
+    where = found.where
+    return found.order, where.replica, where.rank, where.tp_rank or 0
 
 
 def _findings(seen: Seen) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ class Job(Training):
     @property
     def workers(self) -> int:
         """How many devices it stands for."""
-        return self.layout.pp * self.dp
+        return self.layout.pp * self.dp * self.tp
 
     @property
     def processes(self) -> int:
@@ -62,6 +62,10 @@ class Job(Training):
                 "backend", f"cuda takes a GPU for each of {here} ranks on this machine, not {gpus}"
             )
         device = self.local_device()
+        if self.backend is BackendName.LOCAL and device.type == "cuda" and self.tp > 1:
+            raise InvalidConfiguration(
+                "tp", "--backend local runs tensor-parallel ranks on a CPU: --backend cuda, or cpu"
+            )
         if self.backend is BackendName.LOCAL and device.type == "cuda" and device.index >= gpus:
             raise InvalidConfiguration(
                 "device", f"{self.device} is not here: this machine has {gpus} GPUs"

@@ -25,17 +25,21 @@ POSTED, READY, START, END = range(4)
 UNKNOWN = np.nan
 
 Columns = dict[int, Seconds]
-"""What a process knows of a step, by the replica."""
+"""What a process knows of a step, by the replica, at one of its tensor-parallel ranks."""
 
 
 def columns_of(step: Step, graph: TaskGraph, ahead: float) -> Columns:
     """What this process knows of a step: for each replica that it has, (POSTED to END, task).
 
-    Times are on the clock of process 0, which this one is `ahead` of. What the
-    process does not know is not-a-number.
+    Of tensor-parallel ranks, the first one that it has stands for all. Times are on the
+    clock of process 0, which this one is `ahead` of. What the process does not know is
+    not-a-number.
     """
     found: Columns = {}
+    first = min(part.worker.tp_rank for part in step.times)
     for part in step.times:
+        if part.worker.tp_rank != first:
+            continue
         if (replica := part.worker.replica) not in found:
             found[replica] = np.full((4, len(graph)), UNKNOWN)
         own, ready = found[replica][:, part.task], part.ready.seconds() - ahead

@@ -13,10 +13,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bfpp.executor.finite import Piece, largest
+from bfpp.executor.finite import Piece, Where, largest
 from bfpp.executor.flat import UnitState, memory_of
 from bfpp.executor.plan import Plan
 from bfpp.executor.scaler import Scaler
+from bfpp.executor.shards import Shards
+from bfpp.executor.tensor_parallel import Region
 from bfpp.executor.unit import Unit
 from bfpp.executor.updates import Updates
 from bfpp.schedules import Operation, Task
@@ -24,13 +26,17 @@ from bfpp.schedules.columns import NONE
 
 
 class Memory:
-    """The units of one pipeline rank of one replica, and all buffers that they use."""
+    """The units of one rank of one pipeline, and all buffers that they use."""
 
-    def __init__(self, plan: Plan, rank: int, replica: int, device: torch.device) -> None:
-        self.plan, self.rank, self.replica = plan, rank, replica
-        share = plan.share_of(rank, replica)
+    def __init__(
+        self, plan: Plan, rank: int, pipeline: int, device: torch.device, shards: Shards
+    ) -> None:
+        self.plan, self.rank, self.pipeline = plan, rank, pipeline
+        self.replica, self.tp_rank = divmod(pipeline, plan.tp)
+        self.region = Region(shards, plan.sequence_parallel)
+        share = plan.share_of(rank, pipeline)
         numbers = plan.graph.layout.units_of(rank)
-        self.units = {number: Unit(plan, number, share, device) for number in numbers}
+        self.units = {number: Unit(plan, number, share, device, self.region) for number in numbers}
         self.gathers = self._gathers()
         self.weights = self._buffers("weight_buffer")
         self.gradients = self._buffers("gradient_buffer")
@@ -51,6 +57,11 @@ class Memory:
         self.square_norm = torch.zeros((), dtype=torch.float64, device=device)
         self.total_square_norm: Tensor | None = None
         self.largest: dict[int, Tensor] = {}
+
+    @property
+    def where(self) -> Where:
+        """Its place among all, to be named."""
+        return Where(self.rank, self.replica, self.tp_rank if self.plan.tp > 1 else None)
 
     # Buffers
 
@@ -121,9 +132,10 @@ class Memory:
         """
         told = self.plan.graph.layout.rank_of_unit == self.rank
         norms = [
-            torch.linalg.vector_norm(unit.state.gradients, dtype=torch.float64)
+            torch.linalg.vector_norm(gradients, dtype=torch.float64)
             for number, unit in self.units.items()
             if self.plan.is_sharded or told[number]
+            for gradients in unit.measured
         ]
         return torch.stack([torch.zeros_like(self.square_norm), *norms]).square().sum()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 
 import torch
 from torch import nn
@@ -17,6 +18,8 @@ from bfpp.executor.optimizers import require_elementwise, require_rates
 from bfpp.executor.payload import Form, Tree, tensors_of
 from bfpp.executor.recomputing import counted_layers, require_recomputable
 from bfpp.executor.settings import Precision, Training
+from bfpp.executor.shards import Meeting, ThreadShards
+from bfpp.executor.tensor_parallel import Region, divide, divided_form, divided_loss
 from bfpp.executor.tracing import Traced, trace
 from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import P2P, InvalidConfiguration, Operation, Sharding, TaskGraph
@@ -52,7 +55,7 @@ class Plan(Training):
         return self._trace(0)
 
     def _trace(self, step: int) -> Traced:
-        return trace(
+        found = trace(
             self.model,
             self.cuts,
             self.microbatch_size,
@@ -61,6 +64,11 @@ class Plan(Training):
             step,
             self.keeps_float32,
         )
+        if self.tp == 1 or not self.sequence_parallel:
+            return found
+        divided_form(found.inputs, self.tp)  # a single unit, which hands on nothing, has places too
+        *forms, last = found.forms
+        return replace(found, forms=[*(divided_form(form, self.tp) for form in forms), last])
 
     @cached_property
     def _traced(self) -> dict[str, Traced]:
@@ -101,6 +109,7 @@ class Plan(Training):
         if self.recomputation != NO_RECOMPUTATION:
             outlines = {each: self.outline(each) for each in counted_layers(self.model)}
             require_recomputable(self.recomputation, outlines, self.traced.random)
+        self._require_divisible()
         require_elementwise(self.optimization)
         require_rates(self.optimization.rates)
         if self.graph.communication.p2p is not P2P.CHANNELS:
@@ -109,6 +118,14 @@ class Plan(Training):
             raise InvalidConfiguration(
                 "clipping", "the task graph measures no norm to clip or to skip steps by"
             )
+
+    def _require_divisible(self) -> None:
+        """Raise `InvalidConfiguration` for layers that tensor-parallel ranks cannot divide."""
+        if self.tp > 1:
+            region = Region(ThreadShards(Meeting(self.tp), 0), self.sequence_parallel)
+            divided_loss(self.model.loss, region)
+            for each in range(len(self.model.layers)):
+                divide(self.outline(each), region, f"layer {each}")
 
     def build(self, layers: Iterable[int]) -> dict[int, nn.Module]:
         """The modules of some layers, by their number."""
@@ -164,26 +181,42 @@ class Plan(Training):
         """In how many shares replicas, and copies of stages, keep the training state."""
         return len(self.group_of(0, 0)) if self.is_sharded else 1
 
-    def share_of(self, rank: int, replica: int) -> int:
-        """Which share a pipeline rank of a replica keeps."""
-        group = self.group_of(rank, replica)
-        return group.index(self.process(rank, replica)) if self.is_sharded else 0
+    def share_of(self, rank: int, pipeline: int) -> int:
+        """Which share a rank of a pipeline keeps."""
+        group = self.group_of(rank, pipeline)
+        return group.index(self.process(rank, pipeline)) if self.is_sharded else 0
 
-    def group_of(self, rank: int, replica: int) -> list[int]:
+    def group_of(self, rank: int, pipeline: int) -> list[int]:
         """The processes that reduce the gradients of a rank's stages together, those of copies too.
 
-        They are all that keep its stages or, if there are groups of replicas, all of one group.
+        They are all that keep the same part of its stages or, if there are groups of replicas,
+        all of one group.
         """
         ranks = self.graph.layout.sharing(rank)
-        replicas = self.replicas_with(replica, Operation.REDUCE)
-        return [self.process(each, other) for each in ranks for other in replicas]
+        pipelines = self.pipelines_with(pipeline, Operation.REDUCE)
+        return [self.process(each, other) for each in ranks for other in pipelines]
 
-    def replicas_with(self, replica: int, operation: Operation) -> list[int]:
-        """Those that a replica does such a task with, itself among them."""
-        return next(group for group in self.together(operation) if replica in group)
+    @property
+    def pipelines(self) -> int:
+        """How many there are: one for each tensor-parallel rank of each replica."""
+        return self.dp * self.tp
+
+    def pipelines_with(self, pipeline: int, operation: Operation) -> list[int]:
+        """Those that a pipeline does such a task with, itself among them."""
+        return next(group for group in self.together(operation) if pipeline in group)
 
     def together(self, operation: Operation) -> list[list[int]]:
-        """All replicas: in one list those that do such a task together."""
+        """All pipelines: in one list those that do such a task together.
+
+        Replicas do so for each tensor-parallel rank apart, but that a norm is of all its ranks.
+        """
+        found = []
+        for replicas in self._replicas_together(operation):
+            parts = [[each * self.tp + rank for each in replicas] for rank in range(self.tp)]
+            found += [[*chain(*parts)]] if operation is Operation.NORM else parts
+        return found
+
+    def _replicas_together(self, operation: Operation) -> list[list[int]]:
         replicas = [*range(self.dp)]
         sharing = self.dp // self.dp_replicate
         match operation.group(self.graph.communication):
@@ -195,9 +228,12 @@ class Plan(Training):
                 return [replicas[first::sharing] for first in replicas[:sharing]]
         return [[replica] for replica in replicas]
 
-    def process(self, rank: int, replica: int) -> int:
-        """The number of the process of a pipeline rank of a replica, where each has one."""
-        return rank * self.dp + replica
+    def process(self, rank: int, pipeline: int) -> int:
+        """The number of the process of a pipeline's rank, where each has one.
+
+        So tensor-parallel ranks are next to each other, then replicas, then pipeline ranks.
+        """
+        return rank * self.pipelines + pipeline
 
     @property
     def microbatches(self) -> int:
@@ -235,6 +271,7 @@ class Plan(Training):
         data = [bits(part) for part in tensors_of(self.batch(0, 0, 0))]
         agreed = (
             self.graph.digest, self.cuts, self.forms, self.dp, self.dp_replicate,
+            self.tp, self.sequence_parallel,
             self.microbatch_size, self.precision, self.reduce_dtype, self.keeps_float32,
             self.activations, str(self.recomputation), self.optimization, self.seed,
             [part.numpy().tobytes() for part in data],

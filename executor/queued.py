@@ -22,7 +22,7 @@ from bfpp.schedules import Task
 def lane_name(worker: Worker, task: Task | None = None) -> str:
     """The name of a worker's lane, by the task that is on it."""
     number = "" if task is None else task.peer_lane if task.peer == worker.rank else task.lane
-    return f"{worker.rank}.{worker.replica}.{number}"
+    return f"{worker.rank}.{worker.pipeline}.{number}"
 
 
 @dataclass(frozen=True)

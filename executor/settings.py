@@ -132,8 +132,9 @@ class Training:
     """How a model is trained, whatever the schedule and wherever it runs.
 
     `dp` replicas of the pipeline, in `dp_replicate` groups that shard the training state
-    each; `microbatch_size` samples in a micro-batch; `seed` of the first weights and of the
-    order of the data.
+    each; layers divided over `tp` ranks, the activations between them too if it is
+    `sequence_parallel`; `microbatch_size` samples in a micro-batch; `seed` of the first
+    weights and of the order of the data.
     Of a forward pass whose record is kept, the `recomputation` says what is computed again.
     Gradients are added up in single precision at least; `reduce_precision` is
     what is sent of them to other replicas, by default as much. Modules whose name or
@@ -143,6 +144,8 @@ class Training:
 
     dp: int = 1
     dp_replicate: int = 1
+    tp: int = 1
+    sequence_parallel: bool = False
     microbatch_size: int = 1
     precision: Precision = Precision.FLOAT32
     reduce_precision: Precision | None = None

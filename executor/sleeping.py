@@ -19,6 +19,7 @@ from bfpp.executor.lanes import Device
 from bfpp.executor.payload import Message
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Sleeps
+from bfpp.executor.shards import Shards
 from bfpp.executor.worker import Cell, Worker
 from bfpp.schedules import Operation, Task
 
@@ -39,8 +40,16 @@ def oversleep(rounds: int = 21, seconds: float = 1e-3) -> float:
 class SleepingWorker(Worker):
     """A worker whose passes take the time that they are told to, and return zeros."""
 
-    def __init__(self, plan: Plan, rank: int, replica: int, device: Device, sleeps: Sleeps) -> None:
-        super().__init__(plan, rank, replica, device)
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        pipeline: int,
+        device: Device,
+        shards: Shards,
+        sleeps: Sleeps,
+    ) -> None:
+        super().__init__(plan, rank, pipeline, device, shards)
         self.sleeps = sleeps
         self.oversleep = oversleep()
 

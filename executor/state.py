@@ -1,4 +1,4 @@
-"""The training state as a checkpoint holds it: by parameter, whatever the cut."""
+"""The training state as a checkpoint holds it: by whole parameter, whatever the cut."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
     sizes: dict[str, int] = {}
     for worker, unit in _units(workers):
         for state, suffix, pieces in _kept(worker, unit):
-            for name, offset, piece in pieces:
+            for name, offset, piece in unit.placed(pieces):
                 held[name + suffix].append((offset, piece))
-                sizes[name + suffix] = state.flat.shapes[name].numel()
+                sizes[name + suffix] = unit.size_of(name, state)
     for worker in workers:
         for key, counts in worker.updates.counts().items():
             name = COUNTS.get(key, f"{key} of the optimizer")
@@ -72,9 +72,9 @@ def weights_of(workers: Sequence[Worker]) -> Part:
     found: Part = {}
     for _, unit in _units(workers):
         for state in unit.states:
-            for name, offset, piece in state.pieces(state.weights.detach()):
-                size = state.flat.shapes[name].numel()
-                found.setdefault(name, (size, []))[1].append((offset, piece.cpu()))
+            for name, offset, piece in unit.placed(state.pieces(state.weights.detach())):
+                whole = found.setdefault(name, (unit.size_of(name, state), []))
+                whole[1].append((offset, piece.cpu()))
     return found
 
 

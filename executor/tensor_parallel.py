@@ -1,82 +1,45 @@
 """Layers whose weights are divided over a group of ranks: tensor and sequence parallelism.
 
 Theory of operation. As in Megatron-LM (Shoeybi et al. 2019; Korthikanti et al. 2022): a layer's
-first matrix is divided by columns, so that each rank has some of the heads or of the inner
+first matrices are divided by columns, so that each rank has some of the heads or of the inner
 numbers; its second one by rows, so that the ranks' results are parts of a sum. What enters such a
 pair is the same on all ranks, and so is what leaves it: then its gradient is added up on the way
 back, and the result on the way forth. With sequence parallelism, ranks have a part of the places
 each between such pairs: what enters is gathered, what leaves is reduced and scattered, and the
 gradients go the other way.
 
+On the way back, the gradient of what enters is on its way to the other ranks while those of the
+weights are computed (`Columns`). With sequence parallelism, a rank keeps its own places of what
+enters, and gathers the others again.
+
 Parameters that all ranks hold whole see a part of the places then, so their gradients are added
 up in the backward pass itself (`Region.own`): they are the same on all ranks, like their values.
 
-A group of one rank does nothing, and its layers compute what the plain ones do.
+Modules are divided in place: they keep their classes and the names of their parameters, of which
+each rank has a slice (`bfpp.executor.slices`). A group of one rank changes nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bfpp.executor.corpus import IGNORED
-from bfpp.executor.transformer import Block, Embedding, Output
+from bfpp.executor.payload import Form, Shape
+from bfpp.executor.shards import Result, Shards
+from bfpp.executor.slices import Slice
+from bfpp.executor.transformer import Block, Embedding, Output, token_loss
 from bfpp.schedules import InvalidConfiguration
 
 SEQUENCE = 1
 """The dimension of places: tensors are (samples, places, ...)."""
-
-
-class Shards(Protocol):
-    """The ranks that layers are divided over, of which this is number `rank`."""
-
-    size: int
-    rank: int
-
-    def all_reduce(self, value: Tensor, maximum: bool = False) -> Tensor:
-        """The sum of all ranks' values, or the largest of each; a new tensor."""
-        ...
-
-    def all_gather(self, value: Tensor, dim: int) -> Tensor:
-        """All ranks' values, one after another."""
-        ...
-
-    def reduce_scatter(self, value: Tensor, dim: int) -> Tensor:
-        """The rank's part of the sum of all ranks' values."""
-        ...
-
-
-class ProcessShards:
-    """A group of processes."""
-
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self.group = group
-        self.size, self.rank = dist.get_world_size(group), dist.get_rank(group)
-
-    def all_reduce(self, value: Tensor, maximum: bool = False) -> Tensor:
-        """An all-reduce of a copy."""
-        total = value.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM, self.group)
-        return total
-
-    def all_gather(self, value: Tensor, dim: int) -> Tensor:
-        """An all-gather, with parts side by side."""
-        parts = value.new_empty(self.size, *value.shape)
-        dist.all_gather_single(parts.flatten(0, 1), value.contiguous(), self.group)
-        return torch.cat(parts.unbind(), dim)
-
-    def reduce_scatter(self, value: Tensor, dim: int) -> Tensor:
-        """A reduce-scatter of parts one behind the other."""
-        parts = torch.stack(value.chunk(self.size, dim))
-        own = torch.empty_like(parts[0])
-        dist.reduce_scatter_single(own, parts.flatten(0, 1), group=self.group)
-        return own
 
 
 class _Conjugate(torch.autograd.Function):
@@ -113,7 +76,29 @@ class Region:
         """What a layer that is divided by columns takes: whole, whatever the ranks have of it."""
         if self.is_sequence_parallel:
             return self._conjugate(value, self._gather, self._scatter)
-        return self._conjugate(value, _same, self.shards.all_reduce)
+        return self._conjugate(value, _same, self._sum)
+
+    def columns(self, value: Tensor, *linears: nn.Linear) -> tuple[Tensor, ...]:
+        """What layers that are divided by columns make of a value that enters."""
+        if any(linear._forward_pre_hooks for linear in linears):  # islands of more precision
+            entered = self.enter(value)
+            return tuple(linear(entered) for linear in linears)
+        weights = [linear.weight for linear in linears]
+        biases = [linear.bias for linear in linears]
+        made: tuple[Tensor, ...] = Columns.apply(self, value, len(linears), *weights, *biases)
+        return made
+
+    def gathered(self, value: Tensor) -> Result:
+        """All places of what enters; its exchange is begun."""
+        if self.is_sequence_parallel:
+            return self.shards.all_gather(value, SEQUENCE)
+        return lambda: value
+
+    def reduced(self, gradient: Tensor) -> Result:
+        """The gradient of what entered, of each rank's part in it; its exchange is begun."""
+        if self.is_sequence_parallel:
+            return self.shards.reduce_scatter(gradient, SEQUENCE)
+        return self.shards.all_reduce(gradient)
 
     def leave(self, value: Tensor) -> Tensor:
         """The sum of what layers that are divided by rows made: of all places, or of the rank's."""
@@ -123,12 +108,12 @@ class Region:
 
     def total(self, value: Tensor) -> Tensor:
         """The sum over the ranks, all of which go on to compute the same of it."""
-        return self._conjugate(value, self.shards.all_reduce, _same)
+        return self._conjugate(value, self._sum, _same)
 
     def own(self, parameter: Tensor) -> Tensor:
         """A parameter that each rank holds whole, and uses for the places that it has."""
         if self.is_sequence_parallel:
-            return self._conjugate(parameter, _same, self.shards.all_reduce)
+            return self._conjugate(parameter, _same, self._sum)
         return parameter
 
     def part(self, value: Tensor, dim: int) -> Tensor:
@@ -149,11 +134,14 @@ class Region:
         result: Tensor = _Conjugate.apply(value, forth, back)
         return result
 
+    def _sum(self, value: Tensor) -> Tensor:
+        return self.shards.all_reduce(value)()
+
     def _gather(self, value: Tensor) -> Tensor:
-        return self.shards.all_gather(value, SEQUENCE)
+        return self.shards.all_gather(value, SEQUENCE)()
 
     def _scatter(self, value: Tensor) -> Tensor:
-        return self.shards.reduce_scatter(value, SEQUENCE)
+        return self.shards.reduce_scatter(value, SEQUENCE)()
 
     def require_divided(self, size: int, what: str) -> None:
         """Raises `InvalidConfiguration` unless each rank has as much."""
@@ -161,39 +149,98 @@ class Region:
             raise InvalidConfiguration("tp", f"{self.shards.size} must divide {what} {size}")
 
 
-# Layers: their parameters are parts of plain layers' parameters, and have their names
+# Products that a matrix divided by columns makes
 
 
-class Row(nn.Module):
-    """A linear layer that is divided by rows; its bias is added once, to the sum."""
+class Columns(torch.autograd.Function):
+    """What several linear layers make of one input that enters a region."""
 
-    def __init__(self, linear: nn.Linear, region: Region) -> None:
-        super().__init__()
-        region.require_divided(linear.in_features, "the columns of a layer")
-        self.region = region
-        self.weight = nn.Parameter(region.part(linear.weight.detach(), 1).clone())
-        self.bias = linear.bias
+    @staticmethod
+    def forward(
+        ctx: Any, region: Region, value: Tensor, count: int, *parameters: Any
+    ) -> tuple[Tensor, ...]:
+        """`parameters` are so many weights, then as many biases."""
+        weights, biases = parameters[:count], parameters[count:]
+        ctx.region, ctx.has_bias = region, [bias is not None for bias in biases]
+        ctx.save_for_backward(value, *weights)
+        whole = region.gathered(value)()
+        return tuple(functional.linear(whole, *pair) for pair in zip(weights, biases, strict=True))
 
-    def forward(self, value: Tensor) -> Tensor:
-        """The rank's part of the columns to all of the result."""
-        result = self.region.leave(functional.linear(value, self.weight))
-        return result if self.bias is None else result + self.region.own(self.bias)
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Weights' gradients are computed while the input's is added up."""
+        value, *weights = ctx.saved_tensors
+        needs = iter(_are_needed(ctx))
+        needs_value = next(needs)
+        needs_weights = [next(needs) for _ in weights]
+        needs_biases = [has and next(needs) for has in ctx.has_bias]
+        region: Region = ctx.region
+        whole = region.gathered(value) if any(needs_weights) else None
+        own = None
+        if needs_value:
+            parts = [each @ weight for each, weight in zip(gradients, weights, strict=True)]
+            own = region.reduced(torch.stack(parts).sum(0) if len(parts) > 1 else parts[0])
+        flat = [each.flatten(0, -2) for each in gradients]
+        inputs = whole().flatten(0, -2) if whole else value
+        of_weights = [
+            each.T @ inputs if needed else None
+            for each, needed in zip(flat, needs_weights, strict=True)
+        ]
+        of_biases = [
+            each.sum(0) if needed else None for each, needed in zip(flat, needs_biases, strict=True)
+        ]
+        return None, own and own(), None, *of_weights, *of_biases
 
 
-class Norm(nn.Module):
+def _are_needed(ctx: Any) -> list[bool]:
+    """Of each input that has a gradient, whether the pass that runs asks for it.
+
+    Half a backward pass does not ask for all; autograd's own functions are asked for theirs alone.
+    """
+    below = [node for node, _ in ctx.next_functions]
+    return [node is not None and torch._C._will_engine_execute_node(node) for node in below]
+
+
+# Layers: their parameters are slices of plain layers' parameters, and have their names
+
+
+def _cut(module: Any, region: Region, name: str, dim: int, blocks: int = 1) -> Slice:
+    """Let a module keep the rank's part of a parameter; which that is."""
+    whole = getattr(module, name)
+    own = Slice(whole.shape, dim, blocks, region.shards.rank, region.shards.size)
+    setattr(module, name, nn.Parameter(own.of(whole.detach()), whole.requires_grad))
+    module.slices = {**getattr(module, "slices", {}), name: own}
+    return own
+
+
+def by_columns(linear: nn.Linear, region: Region, blocks: int = 1) -> None:
+    """Keep the rank's rows of a linear layer's weight: of each of the blocks that it makes."""
+    region.require_divided(linear.out_features // blocks, "the rows of a layer")
+    for name, _ in (*linear.named_parameters(),):
+        _cut(linear, region, name, 0, blocks)
+
+
+def by_rows(linear: nn.Linear, region: Region) -> None:
+    """Keep the rank's columns of a linear layer's weight; its bias is added once, to the sum."""
+    region.require_divided(linear.in_features, "the columns of a layer")
+    _cut(linear, region, "weight", 1)
+    linear.forward = partial(_sum_of_parts, linear, region)  # type: ignore[method-assign]
+
+
+def _sum_of_parts(linear: nn.Linear, region: Region, value: Tensor) -> Tensor:
+    result = region.leave(functional.linear(value, linear.weight))
+    return result if linear.bias is None else result + region.own(linear.bias)
+
+
+def keep_whole(norm: Any, region: Region) -> None:
     """A norm that each rank holds whole, over the places that it has."""
+    compute, names = NORMS[type(norm)]
 
-    def __init__(self, norm: Any, region: Region) -> None:
-        super().__init__()
-        self.compute, self.names = NORMS[type(norm)]
-        self.region, self.shape, self.smallest = region, norm.normalized_shape, norm.eps
-        for name in self.names:
-            self.register_parameter(name, getattr(norm, name))
+    def forward(value: Tensor) -> Tensor:
+        parameters = [region.own(getattr(norm, name)) for name in names]
+        return compute(value, norm.normalized_shape, *parameters, norm.eps)
 
-    def forward(self, value: Tensor) -> Tensor:
-        """Of the same shape."""
-        parameters = [self.region.own(getattr(self, name)) for name in self.names]
-        return self.compute(value, self.shape, *parameters, self.smallest)
+    norm.forward = forward
 
 
 NORMS: Mapping[type[nn.Module], tuple[Callable[..., Tensor], Sequence[str]]] = {
@@ -203,25 +250,29 @@ NORMS: Mapping[type[nn.Module], tuple[Callable[..., Tensor], Sequence[str]]] = {
 """What a norm computes, and its parameters in the order in which that takes them."""
 
 
-class VocabularyEmbedding(nn.Module):
-    """An embedding of which each rank has some of the tokens."""
-
-    def __init__(self, embedding: nn.Embedding, region: Region) -> None:
-        super().__init__()
-        region.require_divided(embedding.num_embeddings, "a vocabulary of")
-        self.region = region
-        self.weight = nn.Parameter(region.part(embedding.weight.detach(), 0).clone())
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(samples, places) whole numbers to (samples, places, hidden)."""
-        own, is_own = _own_tokens(tokens, len(self.weight), self.region)
-        embedded = functional.embedding(own, self.weight) * is_own.unsqueeze(-1)
-        return self.region.total(embedded)
+def by_vocabulary(embedding: nn.Embedding, region: Region) -> None:
+    """Keep the vectors of some of the tokens."""
+    _cut_vocabulary(embedding, region)
+    embedding.forward = partial(_embedded, embedding, region)  # type: ignore[method-assign]
 
 
-def _own_tokens(tokens: Tensor, own: int, region: Region) -> tuple[Tensor, Tensor]:
+def _embedded(embedding: nn.Embedding, region: Region, tokens: Tensor) -> Tensor:
+    slices: Mapping[str, Slice] = embedding.slices  # type: ignore[assignment]
+    own, is_own = _own_tokens(tokens, slices["weight"].first, len(embedding.weight))
+    return region.total(functional.embedding(own, embedding.weight) * is_own.unsqueeze(-1))
+
+
+def _cut_vocabulary(module: Any, region: Region) -> Slice:
+    """Keep what a module has of the rank's tokens; the last rank has fewer, if need be."""
+    ranks, tokens = region.shards.size, len(module.weight)
+    if -(-tokens // ranks) * (ranks - 1) >= tokens:
+        raise InvalidConfiguration("tp", f"{ranks} ranks cannot divide {tokens} tokens")
+    return _cut(module, region, "weight", 0)
+
+
+def _own_tokens(tokens: Tensor, first: int, own: int) -> tuple[Tensor, Tensor]:
     """Tokens among the rank's own, by their numbers there, and which they are."""
-    shifted = tokens - region.shards.rank * own
+    shifted = tokens - first
     is_own = (shifted >= 0) & (shifted < own)
     return shifted.where(is_own, 0), is_own
 
@@ -233,37 +284,54 @@ def vocabulary_loss(scores: Tensor, targets: Tensor, region: Region) -> Tensor:
     all ranks need of one another are three numbers for each place.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    largest = region.shards.all_reduce(scores.detach().amax(dim=-1), maximum=True)
+    largest = region.shards.all_reduce(scores.detach().amax(dim=-1), maximum=True)()
     scores = scores - largest.unsqueeze(-1)
-    own, is_own = _own_tokens(targets, scores.shape[-1], region)
+    size = scores.shape[-1]
+    own, is_own = _own_tokens(targets, region.shards.rank * size, size)
     of_target = scores.gather(-1, own.unsqueeze(-1)).squeeze(-1) * is_own
     losses = region.total(scores.exp().sum(dim=-1)).log() - region.total(of_target)
     counted = targets != IGNORED
     return (losses * counted).sum() / counted.sum()
 
 
-def by_columns(linear: nn.Linear, region: Region, blocks: int = 1) -> None:
-    """Keep the rank's rows of a linear layer: of each of the blocks that it makes at once."""
-    region.require_divided(linear.out_features // blocks, "the rows of a layer")
-    for name, value in (*linear.named_parameters(),):
-        parts = [region.part(block, 0) for block in value.detach().chunk(blocks)]
-        setattr(linear, name, nn.Parameter(torch.cat(parts)))
-    linear.out_features //= region.shards.size
+# Models
 
 
-def enters(module: nn.Module, region: Region) -> None:
-    """Let a module take what enters a pair of divided layers."""
-    module.register_forward_pre_hook(lambda _, values: (region.enter(*values),))
+def divide(layer: nn.Module, region: Region, name: str = "a layer") -> nn.Module:
+    """A layer of our transformer, divided in place: it computes what it did, with the others.
 
-
-def divide(layer: nn.Module, region: Region) -> nn.Module:
-    """A layer of our transformer, divided in place: it computes what it did, with the others."""
-    DIVISIONS[type(layer)](layer, region)
+    Raises `InvalidConfiguration` for one that cannot be divided so.
+    """
+    if region.shards.size > 1:
+        if type(layer) not in DIVISIONS:
+            raise InvalidConfiguration(
+                "tp", f"divides layers of our transformer alone: {name} is {type(layer).__name__}"
+            )
+        DIVISIONS[type(layer)](layer, region)
     return layer
 
 
+def divided_loss(loss: Callable[..., Tensor], region: Region) -> Callable[..., Tensor]:
+    """The loss of what divided layers return."""
+    if region.shards.size == 1:
+        return loss
+    if loss is not token_loss:
+        raise InvalidConfiguration("tp", "divides the loss of our transformer alone")
+    return partial(vocabulary_loss, region=region)
+
+
+def divided_form(form: Form, ranks: int) -> Form:
+    """What each rank hands on under sequence parallelism: its places."""
+    match form.values.parts:
+        case (Shape(size=(samples, places, *others), dtype=dtype),) if places % ranks == 0:
+            return replace(form, leaves=(Shape((samples, places // ranks, *others), dtype),))
+    raise InvalidConfiguration(
+        "sequence_parallel", f"{ranks} tensor-parallel ranks cannot divide the places of {form}"
+    )
+
+
 def _divide_embedding(layer: Any, region: Region) -> None:
-    layer.tokens = VocabularyEmbedding(layer.tokens, region)
+    by_vocabulary(layer.tokens, region)
     layer.register_forward_hook(lambda *given: region.divide_places(given[-1]))
 
 
@@ -271,28 +339,31 @@ def _divide_block(layer: Any, region: Region) -> None:
     attention, mlp = layer.attention, layer.mlp
     heads = attention.key_value.out_features // (2 * attention.size)
     region.require_divided(heads, "heads of keys and values:")
-    layer.attention_norm = Norm(layer.attention_norm, region)
-    layer.mlp_norm = Norm(layer.mlp_norm, region)
-    for name in ("query_norm", "key_norm"):
-        if not isinstance(norm := getattr(attention, name), nn.Identity):
+    for norm in (layer.attention_norm, layer.mlp_norm):
+        keep_whole(norm, region)
+    for norm in (attention.query_norm, attention.key_norm):
+        if not isinstance(norm, nn.Identity):
             # Each rank uses it for its heads, whoever has which places.
-            setattr(attention, name, Norm(norm, replace(region, is_sequence_parallel=True)))
-    for pair in (attention, mlp):
-        enters(pair, region)
+            keep_whole(norm, replace(region, is_sequence_parallel=True))
     by_columns(attention.query, region)
     by_columns(attention.key_value, region, blocks=2)
-    attention.output = Row(attention.output, region)
+    by_rows(attention.output, region)
     for linear in filter(None, (mlp.up, mlp.gate)):
         by_columns(linear, region)
-    mlp.down = Row(mlp.down, region)
+    by_rows(mlp.down, region)
+    attention.products = mlp.products = region.columns
 
 
 def _divide_output(layer: Any, region: Region) -> None:
     if region.is_sequence_parallel and len(layer.head):
         raise InvalidConfiguration("sequence_parallel", "the layers of a head take all places")
-    layer.norm = Norm(layer.norm, region)
-    enters(layer.scores, region)
-    by_columns(layer.scores, region)
+    keep_whole(layer.norm, region)
+    width = _cut_vocabulary(layer.scores, region).width
+    layer.products = region.columns
+    # All ranks have as many scores; those of tokens that there are not count for nothing.
+    layer.register_forward_hook(
+        lambda *given: functional.pad(given[-1], (0, width - given[-1].shape[-1]), value=-math.inf)
+    )
 
 
 DIVISIONS: Mapping[type[nn.Module], Callable[[Any, Region], None]] = {

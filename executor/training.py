@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from bfpp.executor.backends.protocol import Backend
 from bfpp.executor.dispatch import Dispatcher, Observe, Step, ignore
-from bfpp.executor.finite import Finding, NotFinite, Where, first_finding, soonest, state_finding
+from bfpp.executor.finite import Finding, NotFinite, first_finding, soonest, state_finding
 from bfpp.executor.measured import (
     Columns,
     Span,
@@ -135,14 +135,14 @@ class Trainer:
         return f"{bad.words} on {bad.where}"
 
     def _not_finite(self, bad: Finding, more: str = "") -> NotFinite:
-        where = self.plan.process(bad.where.rank, bad.where.replica)
-        process = where if dist.is_initialized() else 0
+        pipeline = bad.where.replica * self.plan.tp + (bad.where.tp_rank or 0)
+        process = self.plan.process(bad.where.rank, pipeline) if dist.is_initialized() else 0
         return NotFinite(f"{bad.words} on {bad.where}{more}", process)
 
     def require_finite_state(self) -> None:
         """Raises `NotFinite`, in all processes, if weights or moments are not fit to be saved."""
         own = soonest(
-            state_finding(Where(worker.rank, worker.replica), number, pieces)
+            state_finding(worker.where, number, pieces)
             for worker in self.backend.workers
             for number, unit in worker.units.items()
             for pieces in worker.state_pieces(unit)
@@ -203,13 +203,17 @@ class Trainer:
             return None
         by_time = sorted(range(len(self.columns)), key=lambda each: self.columns[each][0])
         _, columns = self.columns[by_time[len(by_time) // 2]]
-        parts = collect(columns)
+        parts = collect(self._told(columns))
         return merged(parts, self.plan.graph, self.plan.dp_replicate) if parts else None
 
     def columns_of_all(self) -> list[Seconds]:
         """When tasks ran in each of the last steps, for process 0, like that of the median."""
-        parts = [collect(columns) for _, columns in self.columns]
+        parts = [collect(self._told(columns)) for _, columns in self.columns]
         return [merged(each, self.plan.graph, self.plan.dp_replicate) for each in parts if each]
+
+    def _told(self, columns: Columns) -> Columns:
+        """What a timeline shows of this process: the first tensor-parallel rank's, of all."""
+        return {} if self.backend.workers[0].tp_rank else columns
 
     def close(self) -> None:
         """End the lanes."""

@@ -124,6 +124,11 @@ class Embedding(nn.Module):
         return embedded if self.places is None else embedded + self.places
 
 
+def products(value: Tensor, *linears: nn.Linear) -> tuple[Tensor, ...]:
+    """What several linear layers make of one value."""
+    return tuple(linear(value) for linear in linears)
+
+
 class CoreAttention(nn.Module):
     """Each query's mean of the values, by how well the keys match: nothing of it is learned."""
 
@@ -157,6 +162,8 @@ class CoreAttention(nn.Module):
 class Attention(nn.Module):
     """Self-attention; groups of heads may share keys and values."""
 
+    products = staticmethod(products)
+
     def __init__(self, sizes: TransformerSizes) -> None:
         super().__init__()
         self.size = size = sizes.head_width
@@ -171,11 +178,12 @@ class Attention(nn.Module):
 
     def forward(self, value: Tensor) -> Tensor:
         """(samples, context, hidden) to the same."""
-        queries = self.query_norm(self._heads(self.query(value)))
-        keys, values = map(self._heads, self.key_value(value).chunk(2, dim=-1))
+        query, key_value = self.products(value, self.query, self.key_value)
+        queries = self.query_norm(self._heads(query))
+        keys, values = map(self._heads, key_value.chunk(2, dim=-1))
         keys = self.key_norm(keys)
         if self.rotary is not None:
-            angles = self.rotary.angles(value.shape[1], self.size, value.device)
+            angles = self.rotary.angles(keys.shape[2], self.size, value.device)
             queries, keys = turned(queries, angles), turned(keys, angles)
         mixed = self.core(queries, keys, values)
         result: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
@@ -191,6 +199,7 @@ class Perceptron(nn.Module):
     """The two matrices of a block with a GELU between them; or three, with a gate."""
 
     recomputed_as = MLP
+    products = staticmethod(products)
 
     def __init__(self, sizes: TransformerSizes) -> None:
         super().__init__()
@@ -200,12 +209,12 @@ class Perceptron(nn.Module):
 
     def forward(self, value: Tensor) -> Tensor:
         """(samples, context, hidden) to the same."""
-        inner = self.up(value)
-        active = (
-            functional.gelu(inner)
-            if self.gate is None
-            else functional.silu(self.gate(value)) * inner
-        )
+        if self.gate is None:
+            (inner,) = self.products(value, self.up)
+            active = functional.gelu(inner)
+        else:
+            inner, gate = self.products(value, self.up, self.gate)
+            active = functional.silu(gate) * inner
         result: Tensor = self.down(active)
         return result
 
@@ -239,6 +248,8 @@ class HeadLayer(nn.Sequential):
 class Output(nn.Module):
     """Scores of every token at every place."""
 
+    products = staticmethod(products)
+
     def __init__(self, sizes: TransformerSizes) -> None:
         super().__init__()
         self.norm = sizes.make_norm(sizes.hidden)
@@ -247,7 +258,7 @@ class Output(nn.Module):
 
     def forward(self, value: Tensor) -> Tensor:
         """(samples, context, hidden) to (samples, context, vocabulary)."""
-        scores: Tensor = self.scores(self.head(self.norm(value)))
+        (scores,) = self.products(self.head(self.norm(value)), self.scores)
         return scores
 
 

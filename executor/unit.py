@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
+from bfpp.executor.finite import Piece
 from bfpp.executor.flat import (
     UnitState,
     flatten,
@@ -24,6 +25,8 @@ from bfpp.executor.optimizers import decay_of
 from bfpp.executor.payload import Tree, tensors_of
 from bfpp.executor.plan import Plan
 from bfpp.executor.recomputing import counted_layers, recompute
+from bfpp.executor.slices import slices_of
+from bfpp.executor.tensor_parallel import Region, divide
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import NONE
 
@@ -40,12 +43,16 @@ class Placed(NamedTuple):
 class Unit:
     """A unit of the model on one device, and the device's share of its training state."""
 
-    def __init__(self, plan: Plan, number: int, share: int, device: torch.device) -> None:
+    def __init__(
+        self, plan: Plan, number: int, share: int, device: torch.device, region: Region
+    ) -> None:
         self.plan, self.number = plan, number
         self.layers = {
-            each: layer.to(device) for each, layer in plan.build(plan.cuts[number]).items()
+            each: divide(layer.to(device), region)
+            for each, layer in plan.build(plan.cuts[number]).items()
         }
         self.places = parameters_of(self.layers)
+        self.slices = slices_of(self.places)
         given = values_of(self.places)
         for layer in self.layers.values():
             plan.compute_in(layer)
@@ -64,11 +71,29 @@ class Unit:
             self.frozen = UnitState(flat, share, values, plan.state_dtype, is_trained=False)
             self.values.append(values)
         self.gradient_pieces = self.state.pieces(self.state.gradients)
+        self.measured = [self.state.gradients] if region.shards.rank == 0 else self._own_gradients()
         self.buffers: Mapping[int, Tensor] = {}
         self.leaves: dict[int, dict[str, nn.Parameter]] = {}
         self.gradients: dict[int, dict[str, Tensor]] = {}
         self.reads, self.adds_to = NONE, NONE
         self.has_own_leaves = False
+
+    def _own_gradients(self) -> list[Tensor]:
+        """Those that no other tensor-parallel rank has: the norm counts what all have once."""
+        return [piece for name, _, piece in self.gradient_pieces if name in self.slices]
+
+    def placed(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """Pieces by their places in whole parameters, of which this unit may have a slice."""
+        for name, first, values in pieces:
+            if own := self.slices.get(name):
+                yield from ((name, *piece) for piece in own.pieces(first, values))
+            else:
+                yield name, first, values
+
+    def size_of(self, name: str, state: UnitState) -> int:
+        """Elements of a whole parameter."""
+        own = self.slices.get(name)
+        return (own.shape if own else state.flat.shapes[name]).numel()
 
     @property
     def states(self) -> list[UnitState]:

@@ -14,6 +14,7 @@ from bfpp.executor.plan import Plan
 from bfpp.executor.processes import Activity, Place
 from bfpp.executor.processes.watch import Doing
 from bfpp.executor.queued import Queued, lane_name
+from bfpp.executor.shards import ProcessShards
 from bfpp.executor.training import Report, Trainer
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Task
@@ -47,8 +48,11 @@ def _introduce(place: Place, plan: Plan, backend: Backend) -> None:
     worker = backend.workers[0]
     has_all = len(backend.workers) > 1
     replica = f", replica {worker.replica}" if plan.dp > 1 else ""
-    title = "the process of all ranks" if has_all else f"rank {worker.rank}{replica}"
+    tp = f", tp {worker.tp_rank}" if plan.tp > 1 else ""
+    title = "the process of all ranks" if has_all else f"rank {worker.rank}{replica}{tp}"
     place.watch.introduce(title, partial(_describe, plan, None if has_all else worker))
+    if isinstance(shards := worker.region.shards, ProcessShards):
+        shards.observe = partial(place.watch.waiting_for, _sharing(plan, worker))
 
 
 def _describe(plan: Plan, worker: Worker | None, number: int) -> Activity:
@@ -60,17 +64,24 @@ def _describe(plan: Plan, worker: Worker | None, number: int) -> Activity:
 
 def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:
     """The other processes that a task is done with."""
-    ranks, replicas = [worker.rank], [worker.replica]
+    ranks, pipelines = [worker.rank], [worker.pipeline]
     match task.operation.group(plan.graph.communication):
         case Group.P2P:
             ranks = [*task.ranks]
         case Group.PP:
             ranks = [*range(plan.graph.layout.pp)]
-        case Group.DP | Group.DP_SHARD | Group.DP_REPLICATE:
-            replicas = plan.replicas_with(worker.replica, task.operation)
+        case _:
+            pipelines = plan.pipelines_with(worker.pipeline, task.operation)
             ranks = [*task.ranks]
-    group = {plan.process(rank, replica) for rank in ranks for replica in replicas}
-    return tuple(sorted(group - {plan.process(worker.rank, worker.replica)}))
+    group = {plan.process(rank, each) for rank in ranks for each in pipelines}
+    return tuple(sorted(group - {plan.process(worker.rank, worker.pipeline)}))
+
+
+def _sharing(plan: Plan, worker: Worker) -> tuple[int, ...]:
+    """The other processes that layers are divided over."""
+    first = worker.pipeline - worker.tp_rank
+    others = {*range(first, first + plan.tp)} - {worker.pipeline}
+    return tuple(plan.process(worker.rank, each) for each in sorted(others))
 
 
 @contextmanager

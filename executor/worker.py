@@ -22,6 +22,8 @@ from bfpp.executor.payload import Form, Parcel, Tree, in_precision, tensors_of
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
 from bfpp.executor.settings import Activations
+from bfpp.executor.shards import Shards
+from bfpp.executor.tensor_parallel import divided_loss
 from bfpp.executor.unit import Unit
 from bfpp.schedules import Operation, Task
 from bfpp.schedules.columns import NONE
@@ -55,12 +57,15 @@ class Pass:
 
 
 class Worker(Memory):
-    """One pipeline rank of one replica: what it keeps, and the micro-batches under way."""
+    """One rank of one pipeline: what it keeps, and the micro-batches under way."""
 
-    def __init__(self, plan: Plan, rank: int, replica: int, device: Device) -> None:
-        super().__init__(plan, rank, replica, device.device)
+    def __init__(
+        self, plan: Plan, rank: int, pipeline: int, device: Device, shards: Shards
+    ) -> None:
+        super().__init__(plan, rank, pipeline, device.device, shards)
         self.pool = Pool(device)
-        self.loader = Loader(plan, replica)
+        self.loader = Loader(plan, self.replica)
+        self.loss = divided_loss(plan.model.loss, self.region)
         self.traced = plan.traced
         self.number = 0
         self.inputs: dict[Cell, Parcel] = {}
@@ -93,12 +98,11 @@ class Worker(Memory):
         What that is, is looked at once the step is done: the host does not wait for it here.
         """
         own = torch.stack(list(self.losses.values())) if self.losses else None
-        where = Where(self.rank, self.replica)
-        if own is not None:
-            losses[where] = own.sum(dtype=torch.float64)
+        if own is not None and self.tp_rank == 0:
+            losses[self.where] = own.sum(dtype=torch.float64)
         seen.append(
             Seen(
-                where,
+                self.where,
                 own,
                 tuple(self.losses),
                 self.largest,
@@ -193,7 +197,7 @@ class Worker(Memory):
         output, starts = self.units[cell.unit].run(value, self.number, number)
         if not self._is_last(cell):
             return self._form(cell.unit).require(output, f"stage {cell.unit} returns"), starts
-        loss = self.plan.model.loss(output, self.targets[cell.microbatch])
+        loss = self.loss(output, self.targets[cell.microbatch])
         return (loss / self.plan.microbatches,), starts
 
     def _gradients(self, cell: Cell, results: Sequence[Tensor]) -> tuple[Tensor, ...] | None:

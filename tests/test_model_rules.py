@@ -18,6 +18,8 @@ from bfpp.executor.batches import samples_of
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Activations, Precision
+from bfpp.executor.shards import alone
+from bfpp.executor.tensor_parallel import Region
 from bfpp.executor.unit import Unit
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph, lower
 from bfpp.schedules.steps import STEP, backward_input, backward_weight, forward
@@ -66,7 +68,7 @@ def test_buffers_are_never_narrowed(precision: Precision) -> None:
     plan = plan_of(model, precision=precision)
     plan.check()
     given = Rotated(WIDTH)
-    layer = Unit(plan, 0, 0, torch.device("cpu")).layers[0]
+    layer = Unit(plan, 0, 0, torch.device("cpu"), Region(alone())).layers[0]
     assert {each.dtype for each in layer.parameters()} == {plan.dtype}
     for name, before in given.named_buffers():
         after = layer.get_buffer(name)

@@ -72,8 +72,8 @@ def test_a_model_of_ones_own_is_trained_from_python():
     assert [report.step for report in outcome.reports] == [0, 1]
     with pytest.raises(bfpp.InvalidConfiguration, match="must be in a Python file"):
         bfpp.train(eval("lambda seed: None"), experiment, steps=1)
-    with pytest.raises(bfpp.InvalidConfiguration, match="tp: only pipeline and data"):
-        bfpp.train(f"{path}:regression", experiment.changed(tp=2), steps=1)
+    with pytest.raises(bfpp.InvalidConfiguration, match="cp: can be simulated"):
+        bfpp.train(f"{path}:regression", experiment.changed(cp=2), steps=1)
 
 
 @pytest.fixture

@@ -24,7 +24,10 @@ VERIFIED = {
 }  # fmt: skip
 
 BAD = {
-    "--tp 2": "--tp: only 1 can be run; more can be simulated",
+    "--tp 2": "--tp: divides the loss of our transformer alone",
+    "--tp 3 --layers 4": "--tp: 3 must divide heads of keys and values: 4",
+    "--tp 2 --backend torch-pipelining --recompute none": "--tp: PyTorch's runtime runs whole",
+    "--tp 2 --sleep profile.toml": "mocks whole layers: not with --tp",
     "--resume": "--checkpoint: is needed by --resume and --save-every",
     "--save-every 2": "--checkpoint: is needed by --resume and --save-every",
     "--keep 2": "--checkpoint: is needed by --keep, --keep-every and --async-save",

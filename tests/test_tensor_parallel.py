@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier
 
 import pytest
 import torch
@@ -17,13 +16,8 @@ from torch import Tensor, nn
 from bfpp.executor.corpus import IGNORED
 from bfpp.executor.model import drawing
 from bfpp.executor.processes import Place, join, launch
-from bfpp.executor.tensor_parallel import (
-    ProcessShards,
-    Region,
-    Shards,
-    divide,
-    vocabulary_loss,
-)
+from bfpp.executor.shards import Meeting, ProcessShards, Shards, ThreadShards
+from bfpp.executor.tensor_parallel import Region, divide, divided_loss
 from bfpp.executor.transformer import Block, Embedding, Output, TransformerSizes, token_loss
 from bfpp.schedules import InvalidConfiguration
 
@@ -52,41 +46,6 @@ SIZES = {
         norms_queries=True,
     ),
 }
-
-
-class Meeting:
-    """Ranks that are threads, which put what they have on a table."""
-
-    def __init__(self, size: int) -> None:
-        self.barrier, self.table = Barrier(size, timeout=60), [torch.empty(0)] * size
-
-
-class ThreadShards:
-    """One of the ranks of a meeting."""
-
-    def __init__(self, meeting: Meeting, rank: int) -> None:
-        self.meeting, self.rank, self.size = meeting, rank, len(meeting.table)
-
-    def _all(self, value: Tensor, use: Callable[[list[Tensor]], Tensor]) -> Tensor:
-        self.meeting.table[self.rank] = value.detach()
-        self.meeting.barrier.wait()
-        result = use(self.meeting.table)
-        self.meeting.barrier.wait()
-        return result
-
-    def all_reduce(self, value: Tensor, maximum: bool = False) -> Tensor:
-        def use(parts: list[Tensor]) -> Tensor:
-            return torch.stack(parts).amax(0) if maximum else torch.stack(parts).sum(0)
-
-        return self._all(value, use)
-
-    def all_gather(self, value: Tensor, dim: int) -> Tensor:
-        return self._all(value, lambda parts: torch.cat(parts, dim))
-
-    def reduce_scatter(self, value: Tensor, dim: int) -> Tensor:
-        return self._all(
-            value, lambda parts: torch.stack(parts).sum(0).chunk(self.size, dim)[self.rank].clone()
-        )
 
 
 Values = dict[str, Tensor]
@@ -128,7 +87,7 @@ def trained(
 def divided(sizes: TransformerSizes, shards: Shards, sequence: bool) -> tuple[Values, Values]:
     region = Region(shards, sequence)
     model = nn.Sequential(*(divide(layer, region) for layer in layers_of(sizes)))
-    return trained(model, sizes, lambda *pair: vocabulary_loss(*pair, region))
+    return trained(model, sizes, divided_loss(token_loss, region))
 
 
 def require_same(name: str, whole: Tensor, parts: list[Tensor]) -> None:

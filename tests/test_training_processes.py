@@ -16,6 +16,8 @@ from bfpp.executor.job import Job
 from bfpp.executor.measured import timeline_of
 from bfpp.executor.processes import RunFailed, launch
 from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.sources import TransformerSource
+from bfpp.executor.transformer import TransformerSizes
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
@@ -79,6 +81,19 @@ for sharding in (Sharding.PARTIAL, Sharding.FULL):
     job = JOBS[f"breadth-first {sharding} 1x4"]
     hybrid = replace(job.communication, hybrid=True)
     JOBS[f"{sharding} in groups of replicas"] = replace(job, communication=hybrid, dp_replicate=2)
+
+DIVIDED = TransformerSource(TransformerSizes(4, 8, 2, 4, 257, 8, 2))
+for name, sharding, ranks, replicas in (
+    ("zb-h1", Sharding.NONE, 2, 1),
+    ("breadth-first", Sharding.FULL, 1, 2),
+):
+    JOBS[f"{name} {sharding}, layers divided"] = replace(
+        job_of(name, sharding, ranks, replicas),
+        model=DIVIDED,
+        tp=2,
+        sequence_parallel=ranks == 2,
+        activations=Activations.KEEP,
+    )
 
 HALF = {
     f"{sharding} in half precision, {sent} sent": replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,24 @@ def said(scene: Scene) -> str:
 
 def failure(in_communication: bool, seconds: float = 0.0) -> Failure:
     return Failure("ValueError: no", "send of stage 2", 4, in_communication, "Traceback", seconds)
+
+
+def test_what_a_lane_computes_may_wait_for_others() -> None:
+    watch = Watch()
+    watch.introduce("rank 0, tp 1", lambda number: replace(BACKWARD, number=number))
+    watch.enter("compute", 7)
+    with watch.waiting_for((0,)):
+        (waiting,) = watch.beat().waiting
+        assert waiting.activity == replace(BACKWARD, peers=(0,))
+    (computing,) = watch.beat().computing
+    assert computing.activity == BACKWARD
+    with suppress(RuntimeError), watch.waiting_for((0,)):
+        watch.record(RuntimeError("closed by peer"))
+        raise RuntimeError
+    broken = watch.beat().failure
+    assert broken is not None
+    assert broken.in_communication
+    assert watch.beat().waiting
 
 
 # The rules

@@ -65,6 +65,7 @@ class Training:
         return found
 
     def close(self) -> None:
+        self.backend.close()
         self.trainer.close()
 
 

@@ -46,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
     """Measure, and write."""
     if options.backend == BackendName.TORCH_PIPELINING:
         raise InvalidConfiguration("backend", "what is measured is our own runtime: cpu")
+    if (options.tp or 1) > 1:
+        raise InvalidConfiguration("tp", "what is measured are whole layers")
     job = device_job_of(options, find_schedule("breadth-first"), Layout(options.pp, 1))
     from bfpp.executor.calibration import QUICK, Effort, calibrate
     from bfpp.executor.processes import RunFailed, launch, prepare

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print one line a rank."""
-    configuration = shared.pipeline(options)
+    configuration = shared.pipeline(options).configuration
     schedule, layout = configuration.schedule, configuration.layout
     if options.format == "torch":
         lines = write_orders([in_units(order, layout) for order in schedule.orders(layout)])

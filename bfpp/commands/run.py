@@ -222,10 +222,11 @@ def _print(
     job: Job, record: Mapping[str, Any], reports: Sequence[Report], found: Verification | None
 ) -> None:
     replicas = f", {job.dp} data-parallel replicas" if job.dp > 1 else ""
+    divided = f", {job.tp} tensor-parallel ranks" if job.tp > 1 else ""
     layout = job.layout
     title = (
         f"{job.schedule.name}: {layout.pp} ranks, {layout.units} stages, "
-        f"{layout.microbatches} micro-batches{replicas}"
+        f"{layout.microbatches} micro-batches{replicas}{divided}"
     )
     if reports:
         rows = [

@@ -20,6 +20,7 @@ from bfpp.executor.backends.groups import Groups
 from bfpp.executor.backends.protocol import MakeWorker
 from bfpp.executor.lanes import Device
 from bfpp.executor.plan import Plan
+from bfpp.executor.shards import ProcessShards, Shards, alone
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Operation, Task
 from bfpp.schedules.operations import OPERATIONS
@@ -44,35 +45,45 @@ class DistributedBackend:
         timeout: timedelta = timedelta(hours=1),
     ) -> None:
         self.plan, self.device, self.checks_messages = plan, device, checks_messages
-        rank, replica = divmod(dist.get_rank(), plan.dp)
-        self.worker = make(plan, rank, replica, device)
-        self.workers = [self.worker]
+        rank, pipeline = divmod(dist.get_rank(), plan.pipelines)
         ranks = range(plan.graph.layout.pp)
         self.groups = Groups(kind, timeout)
-        self.data = self._replicas("data", Operation.REDUCE)
+        self.shards = self._shards(rank, pipeline)
+        self.worker = make(plan, rank, pipeline, device, self.shards)
+        self.workers = [self.worker]
+        self.data = self._pipelines("data", Operation.REDUCE)
         hybrid = plan.graph.communication.hybrid
-        self.replicas = self._replicas("replicas", Operation.ALL_REDUCE) if hybrid else self.data
-        self.members = plan.group_of(rank, replica)
+        self.replicas = self._pipelines("replicas", Operation.ALL_REDUCE) if hybrid else self.data
+        self.norms = self._pipelines("norms", Operation.NORM) if plan.tp > 1 else self.data
+        self.members = plan.group_of(rank, pipeline)
         self.copies = (
             self.groups.make("copies", self.members) if plan.graph.layout.copies else self.data
         )
         self.pipeline = self.groups.make(
-            "pipeline", [plan.process(each, replica) for each in ranks]
+            "pipeline", [plan.process(each, pipeline) for each in ranks]
         )
         self.channels = {
             channel: self._channel(*channel) for channel in _channels(plan) if rank in channel[1:]
         }
         self._warm_up()
 
-    def _replicas(self, purpose: str, operation: Operation) -> dist.ProcessGroup:
+    def _shards(self, rank: int, pipeline: int) -> Shards:
+        """The processes that layers are divided over."""
+        if self.plan.tp == 1:
+            return alone()
+        first = pipeline - pipeline % self.plan.tp
+        members = [self.plan.process(rank, first + each) for each in range(self.plan.tp)]
+        return ProcessShards(self.groups.make("layers", members))
+
+    def _pipelines(self, purpose: str, operation: Operation) -> dist.ProcessGroup:
         """The group of those processes of this one's rank that do an operation together."""
-        replicas = self.plan.replicas_with(self.worker.replica, operation)
-        members = [self.plan.process(self.worker.rank, each) for each in replicas]
+        pipelines = self.plan.pipelines_with(self.worker.pipeline, operation)
+        members = [self.plan.process(self.worker.rank, each) for each in pipelines]
         return self.groups.make(purpose, members)
 
     def _channel(self, operation: Operation, sender: int, receiver: int) -> dist.ProcessGroup:
-        """The group of a directed channel between this process and another of its replica."""
-        ends = [self.plan.process(rank, self.worker.replica) for rank in (sender, receiver)]
+        """The group of a directed channel between this process and another of its pipeline."""
+        ends = [self.plan.process(rank, self.worker.pipeline) for rank in (sender, receiver)]
         return self.groups.make(f"{operation.name} from {sender} to {receiver}", ends)
 
     def _warm_up(self) -> None:
@@ -80,11 +91,12 @@ class DistributedBackend:
         value = torch.zeros(1, device=self.device.device)
         for (_, sender, receiver), group in self.channels.items():
             if self.worker.rank == sender:
-                dist.send(value, self.plan.process(receiver, self.worker.replica), group)
+                dist.send(value, self.plan.process(receiver, self.worker.pipeline), group)
             else:
-                dist.recv(value, self.plan.process(sender, self.worker.replica), group)
-        for group in (self.data, self.replicas, self.copies, self.pipeline):
+                dist.recv(value, self.plan.process(sender, self.worker.pipeline), group)
+        for group in (self.data, self.replicas, self.norms, self.copies, self.pipeline):
             dist.all_reduce(value, group=group)
+        self.shards.all_reduce(value)()
         dist.barrier()
 
     def parties(self, task: Task) -> list[list[Worker]]:
@@ -92,17 +104,17 @@ class DistributedBackend:
         return [[self.worker]] if self.worker.rank in (task.rank, task.peer) else []
 
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
-        """A message to, or from, the same replica's worker at the other end."""
+        """A message to, or from, the same pipeline's worker at the other end."""
         (worker,) = workers
         group = self.channels[task.operation, task.rank, task.peer]
         if worker.rank == task.rank:
-            sent, receiver = worker.sent(task), self.plan.process(task.peer, worker.replica)
+            sent, receiver = worker.sent(task), self.plan.process(task.peer, worker.pipeline)
             if self.checks_messages:
                 dist.send(self._identity(task, sent), receiver, group)
             dist.send(sent, receiver, group, task.number)
             worker.pool.give(sent)
         else:
-            space, sender = worker.space(task), self.plan.process(task.rank, worker.replica)
+            space, sender = worker.space(task), self.plan.process(task.rank, worker.pipeline)
             if self.checks_messages:
                 self._require(task, space, sender, group)
             dist.recv(space, sender, group, task.number)
@@ -156,12 +168,12 @@ class DistributedBackend:
         share.copy_(sent)
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:
-        """The sum over the shares."""
+        """The sum over the shares, and over tensor-parallel ranks."""
         del task
         (worker,) = workers
         worker.square_norm = worker.measure()
-        if self.plan.is_sharded:
-            dist.all_reduce(worker.square_norm, group=self.data)
+        if self.plan.is_sharded or self.plan.tp > 1:
+            dist.all_reduce(worker.square_norm, group=self.norms)
 
     def total_square_norm(self, worker: Worker) -> Tensor:
         """The sum over the pipeline's ranks."""

@@ -10,9 +10,10 @@ from torch import Tensor
 from bfpp.executor.backends.protocol import MakeWorker
 from bfpp.executor.lanes import Device
 from bfpp.executor.plan import Plan
+from bfpp.executor.shards import Meeting, ThreadShards
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Task
-from bfpp.schedules.operations import collectives, transfers
+from bfpp.schedules.operations import transfers
 
 
 class LocalBackend:
@@ -21,25 +22,32 @@ class LocalBackend:
     def __init__(self, plan: Plan, device: Device, make: MakeWorker = Worker) -> None:
         self.plan, self.device = plan, device
         ranks = range(plan.graph.layout.pp)
-        self.replicas = [
-            [make(plan, rank, replica, device) for rank in ranks] for replica in range(plan.dp)
+        self.meetings = [[Meeting(plan.tp) for _ in range(plan.dp)] for _ in ranks]
+        self.pipelines = [
+            [make(plan, rank, pipeline, device, self._shards(rank, pipeline)) for rank in ranks]
+            for pipeline in range(plan.pipelines)
         ]
-        self.workers = [worker for replica in self.replicas for worker in replica]
+        self.workers = [worker for pipeline in self.pipelines for worker in pipeline]
+
+    def _shards(self, rank: int, pipeline: int) -> ThreadShards:
+        replica, tp_rank = divmod(pipeline, self.plan.tp)
+        return ThreadShards(self.meetings[rank][replica], tp_rank)
 
     def close(self) -> None:
-        """Nobody is elsewhere."""
+        """Let go of those that wait for a tensor-parallel rank that has failed."""
+        for meetings in self.meetings:
+            for meeting in meetings:
+                meeting.end()
 
     def parties(self, task: Task) -> list[list[Worker]]:
-        """Sender and receiver of each replica; or replicas and copies; or each on its own."""
+        """Sender and receiver of each pipeline; or those that do it together; or each alone."""
         if task.operation in transfers():
-            return [[replica[task.rank], replica[task.peer]] for replica in self.replicas]
-        if task.operation in collectives(self.plan.graph.communication):
-            ranks = sorted(task.ranks)
-            return [
-                [self.replicas[each][rank] for rank in ranks for each in group]
-                for group in self.plan.together(task.operation)
-            ]
-        return [[replica[task.rank]] for replica in self.replicas]
+            return [[workers[task.rank], workers[task.peer]] for workers in self.pipelines]
+        ranks = sorted(task.ranks)
+        return [
+            [self.pipelines[each][rank] for rank in ranks for each in group]
+            for group in self.plan.together(task.operation)
+        ]
 
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """A copy."""
@@ -85,4 +93,4 @@ class LocalBackend:
 
     def total_square_norm(self, worker: Worker) -> Tensor:
         """The sum over the pipeline's ranks."""
-        return torch.stack([each.square_norm for each in self.replicas[worker.replica]]).sum()
+        return torch.stack([each.square_norm for each in self.pipelines[worker.pipeline]]).sum()

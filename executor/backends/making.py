@@ -42,8 +42,8 @@ def _maker(job: Job) -> MakeWorker:
 def _local(plan: Plan, job: Job, place: Place) -> Backend:
     del place
     use_cores(job.workers)
-    # Nothing blocks there but the cores, unless passes sleep.
-    threads = None if job.sleeps else cores()
+    # Nothing blocks there but the cores, unless passes sleep, or wait for others of theirs.
+    threads = None if job.sleeps or job.tp > 1 else cores()
     device: Device = Streams(job.local_device()) if job.uses_gpu else Threads(threads)
     return LocalBackend(plan, device, _maker(job))
 

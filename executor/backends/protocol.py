@@ -9,11 +9,12 @@ from torch import Tensor
 
 from bfpp.executor.lanes import Device
 from bfpp.executor.plan import Plan
+from bfpp.executor.shards import Shards
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Task
 
-MakeWorker = Callable[[Plan, int, int, Device], Worker]
-"""Makes the worker of a pipeline rank of a replica."""
+MakeWorker = Callable[[Plan, int, int, Device, Shards], Worker]
+"""Makes the worker of a rank of a pipeline, which divides its layers with others."""
 
 
 class Backend(Protocol):
@@ -62,7 +63,10 @@ class Backend(Protocol):
         ...
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:
-        """The square norm of a pipeline rank's gradients, to each of its replicas."""
+        """The square norm of a pipeline rank's gradients, to each of its replicas.
+
+        Of all its tensor-parallel ranks.
+        """
         ...
 
     def total_square_norm(self, worker: Worker) -> Tensor:

@@ -105,6 +105,18 @@ class Watch:
         yield
         self.leave(lane)
 
+    @contextmanager
+    def waiting_for(self, peers: tuple[int, ...]) -> Iterator[None]:
+        """What the calling thread computes waits for other processes, as long as this lasts."""
+        lane = self._own_lane()
+        if lane is None:  # of a device, whose lanes cannot tell
+            yield
+            return
+        doing, *_ = self._lanes[lane]
+        self.enter(lane, replace(self._activity(doing), peers=peers))
+        yield
+        self.enter(lane, doing)
+
     def failed(self, error: BaseException) -> NoReturn:
         """Reports an exception in the thread that raised it, and waits to be ended.
 
@@ -170,9 +182,14 @@ class Watch:
 
     def _own_doing(self) -> Doing:
         """What the calling thread is in, as its lanes said."""
+        lane = self._own_lane()
+        return NOWHERE if lane is None else self._lanes[lane][0]
+
+    def _own_lane(self) -> str | None:
+        """The lane that the calling thread is busy in."""
         thread = threading.get_ident()
-        records = list(self._lanes.values())
-        return next((doing for doing, _, busy, by in records if busy and by == thread), NOWHERE)
+        records = list(self._lanes.items())
+        return next((lane for lane, (_, _, busy, by) in records if busy and by == thread), None)
 
     def _activity(self, doing: Doing) -> Activity:
         if isinstance(doing, Activity):

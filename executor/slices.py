@@ -1,0 +1,72 @@
+"""Which elements of a parameter a tensor-parallel rank holds.
+
+A rank's slice of a parameter is every so many elements a run of them: of a matrix that is divided
+by rows one run, of one that is divided by columns one of each row. Training states and
+checkpoints name elements by their place in the whole parameter, so that these do not depend on
+how many ranks there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Part number `rank` of `ranks` along a dimension of a parameter, or of each of its `blocks`.
+
+    Blocks lie one after another along that dimension: keys and values, say. Parts are equal, but
+    that the last one has what is left.
+    """
+
+    shape: torch.Size
+    dim: int
+    blocks: int
+    rank: int
+    ranks: int
+
+    @property
+    def length(self) -> int:
+        """How much a block has along the dimension."""
+        return self.shape[self.dim] // self.blocks
+
+    @property
+    def width(self) -> int:
+        """How much of that each rank has, but for the last one."""
+        return -(-self.length // self.ranks)
+
+    @property
+    def first(self) -> int:
+        """Where this part of a block begins."""
+        return self.rank * self.width
+
+    def of(self, value: Tensor) -> Tensor:
+        """The part of the whole parameter; a copy."""
+        blocks: Tensor = value.unflatten(self.dim, (self.blocks, self.length))
+        own = blocks.narrow(self.dim + 1, self.first, min(self.width, self.length - self.first))
+        return own.flatten(self.dim, self.dim + 1).clone(memory_format=torch.contiguous_format)
+
+    def pieces(self, first: int, values: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Where values of the part, from its element `first` on, lie in the whole, run by run."""
+        inner = math.prod(self.shape[self.dim + 1 :])
+        run = min(self.width, self.length - self.first) * inner
+        stop = first + len(values)
+        for number in range(first // run, -(-stop // run)):
+            begin, end = max(number * run, first), min((number + 1) * run, stop)
+            place = (number * self.length + self.first) * inner + begin - number * run
+            yield place, values[begin - first : end - first]
+
+
+def slices_of(places: Mapping[str, Sequence[tuple[nn.Module, str]]]) -> dict[str, Slice]:
+    """Of the parameters that are used in these places, those of which there is a slice."""
+    found = {}
+    for name, ((module, key), *_) in places.items():
+        own: Mapping[str, Slice] = getattr(module, "slices", {})
+        if key in own:
+            found[name] = own[key]
+    return found
