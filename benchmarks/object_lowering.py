@@ -115,7 +115,8 @@ def lower_to_objects(
     if communication.hybrid:
         reductions = _all_reduces(reductions)
         tasks += reductions
-    tasks += _updates(compute, reductions, communication.clipping)
+    if reductions:
+        tasks += _updates(compute, reductions, communication.clipping)
     tasks.sort(key=attrgetter("turn", "phase"))
     for number, task in enumerate(tasks):
         task.number = number

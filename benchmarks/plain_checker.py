@@ -149,7 +149,7 @@ def delivery(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
 
 def replicas(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
     """A unit's gradients are all-reduced across groups once, after all its reductions."""
-    due = int(graph.communication.hybrid)
+    due = int(graph.communication.hybrid and graph.trains)
     reduced = having(graph, (Operation.REDUCE,)).tolist()
     across = having(graph, (Operation.ALL_REDUCE,)).tolist()
     for unit in range(graph.layout.units):

@@ -20,6 +20,7 @@ from bfpp.executor.settings import (
     Activations,
     BackendName,
     Ends,
+    Evaluation,
     LearningRates,
     LossScaling,
     Optimization,
@@ -132,9 +133,10 @@ def job_of(options: argparse.Namespace) -> Job:
                 raise InvalidConfiguration(name, f"is not for --backend {options.backend}")
     if options.sleep and (options.device != "cpu" or options.backend == BackendName.CUDA):
         raise InvalidConfiguration("sleep", "is for CPUs only")
-    for name in ("verify", "checkpoint"):
+    for name in ("verify", "checkpoint", "evaluate_every"):
         if options.sleep and getattr(options, name):
-            raise InvalidConfiguration("sleep", f"--{name} has no meaning with mocked compute")
+            option = name.replace("_", "-")
+            raise InvalidConfiguration("sleep", f"--{option} has no meaning with mocked compute")
     experiment = shared.pipeline(options)
     configuration = experiment.configuration
     configuration.schedule.require(configuration.layout)
@@ -154,6 +156,7 @@ def job_of(options: argparse.Namespace) -> Job:
         steps=options.steps,
         optimization=optimization,
         seed=options.seed,
+        evaluation=_evaluation(options),
         saving=_saving(options),
         checks_messages=options.check_messages,
         times_tasks=not options.no_task_times,
@@ -219,6 +222,15 @@ def sleeps_of(costs: ProfiledCosts, plan: Plan) -> Sleeps:
             f"not {len(plan.model.layers)} and {plan.microbatch_size}, or has its ends elsewhere",
         )
     return Sleeps(**{kind: tuple(costs.pass_seconds(layout, kind).tolist()) for kind in PASSES})
+
+
+def _evaluation(options: argparse.Namespace) -> Evaluation | None:
+    if options.evaluate_every:
+        return Evaluation(options.evaluate_every, options.evaluate_steps or Evaluation.steps)
+    if options.evaluate_steps or options.evaluate_text:
+        reason = "is needed by --evaluate-steps and --evaluate-text"
+        raise InvalidConfiguration("evaluate_every", reason)
+    return None
 
 
 def _saving(options: argparse.Namespace) -> Saving | None:

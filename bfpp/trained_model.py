@@ -24,30 +24,42 @@ VOCABULARY = 257
 
 def source_of(options: argparse.Namespace) -> ModelSource:
     """Where processes find the model that the options name."""
-    from bfpp.executor.corpus import read_text
     from bfpp.executor.sources import FunctionSource
 
     path, is_function, name = (options.model or "").rpartition(".py:")
     given = [size for size in SIZES if getattr(options, size) is not None]
     if is_function:
-        for size in (*given, *(["weights"] if options.weights else [])):
+        data = ("weights", "evaluate_text")
+        for size in (*given, *(each for each in data if getattr(options, each, None))):
             raise InvalidConfiguration(size, f"is decided by {options.model}")
         return FunctionSource(Path(f"{path}.py"), name)
     model = _transformer(options)
     require_layers(model)
     if options.weights is not None:
         require_safetensors()
-    with blaming("--text"):
-        text = options.text and options.text.resolve(strict=True)
-        if text:
-            read_text(text)  # as every rank will
-        return transformer_source(
-            model,
-            text,
-            is_causal=options.objective == Objective.NEXT,
-            file=options.model,
-            weights=options.weights,
-        )
+    return transformer_source(
+        model,
+        _text(options, "text"),
+        is_causal=options.objective == Objective.NEXT,
+        file=options.model,
+        weights=options.weights,
+        held_out=_text(options, "evaluate_text"),
+    )
+
+
+def _text(options: argparse.Namespace, name: str) -> Path | None:
+    """The file of a text that an option names, if it is given; it can be read, as every rank will.
+
+    Not all commands that run a model evaluate it.
+    """
+    from bfpp.executor.corpus import read_text
+
+    path: Path | None = getattr(options, name, None)
+    if path is None:
+        return None
+    with blaming(f"--{name.replace('_', '-')}"):
+        read_text(found := path.resolve(strict=True))
+    return found
 
 
 def transformer_source(
@@ -57,6 +69,7 @@ def transformer_source(
     is_causal: bool,
     file: str | None = None,
     weights: Path | None = None,
+    held_out: Path | None = None,
 ) -> ModelSource:
     """A transformer of these sizes, which learns the bytes of a text.
 
@@ -85,6 +98,7 @@ def transformer_source(
         ),
         text,
         weights,
+        held_out,
     )
 
 

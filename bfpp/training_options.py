@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bfpp.executor.settings import Optimization
+from bfpp.executor.settings import Evaluation, Optimization
 from bfpp.numbers_given import not_negative, positive, seed, whole_number
 from bfpp.run_options import patterns
 
@@ -32,6 +32,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of the first weights and of the order of the data (default: 0)",
     )
+    _add_evaluation(group)
     _add_saving(group)
     group.add_argument(
         "--check-messages",
@@ -142,6 +143,32 @@ def _add_optimizer(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="leave out a step whose loss or gradients are not finite, up to N in a row (default: "
         "the run ends there)",
+    )
+
+
+def _add_evaluation(group: argparse._ArgumentGroup) -> None:
+    """Losses of held-out batches."""
+    group.add_argument(
+        "--evaluate-every",
+        "--eval-interval",
+        type=whole_number,
+        metavar="N",
+        help="evaluate the model after every N steps and at the end, in forward passes alone "
+        "(default: not at all)",
+    )
+    group.add_argument(
+        "--evaluate-steps",
+        "--eval-iters",
+        type=whole_number,
+        metavar="N",
+        help=f"an evaluation takes as many samples as N steps (default: {Evaluation.steps})",
+    )
+    group.add_argument(
+        "--evaluate-text",
+        type=Path,
+        metavar="FILE",
+        help="what it is evaluated on, a file as for --text; a FILE.py:FUNCTION has held-out "
+        "batches of its own",
     )
 
 

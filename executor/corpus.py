@@ -8,6 +8,7 @@ without being told.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,17 +37,22 @@ Tokens = bytes | npt.NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Text:
-    """Samples of `context` bytes, or tokens, from a text."""
+    """Samples of `context` bytes, or tokens of a `vocabulary`, from a text."""
 
     data: Tokens
     context: int
     seed: int
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.data) <= self.context:
             raise InvalidConfiguration(
                 "text", f"has {len(self.data)} tokens, too few for samples of {self.context}"
             )
+
+    def batches(self, is_causal: bool) -> Callable[[int, range], tuple[Tensor, Tensor]]:
+        """What a model learns from it that predicts the next token, or masked ones."""
+        return self.next_bytes if is_causal else self.masked_bytes
 
     def next_bytes(self, step: int, samples: range) -> tuple[Tensor, Tensor]:
         """Stretches, and the same one byte later: each byte is to predict the next."""
@@ -67,6 +73,12 @@ class Text:
         stretch = self.data[start : start + self.context + 1]
         if isinstance(stretch, bytes):
             stretch = np.frombuffer(stretch, np.uint8)
+        elif self.vocabulary and not 0 <= stretch.min() <= stretch.max() < self.vocabulary:
+            raise InvalidConfiguration(
+                "text",
+                f"has tokens from {stretch.min()} to {stretch.max()} in the {self.context + 1} "
+                f"from {start} on, and the model's vocabulary is {self.vocabulary}",
+            )
         return torch.from_numpy(stretch.astype(np.int64))
 
     def _masked(self, chance: random.Random) -> tuple[Tensor, Tensor]:

@@ -20,13 +20,18 @@ from torch import Tensor
 from bfpp.executor.backends.protocol import Backend
 from bfpp.executor.finite import Seen, Where
 from bfpp.executor.lanes import Action, Lane, Mark
+from bfpp.executor.plan import Plan
 from bfpp.executor.waits import Clocks
 from bfpp.executor.worker import Worker
-from bfpp.schedules import InvalidInput, Operation, Task, TaskGraph
+from bfpp.schedules import InvalidInput, Operation, Task
 from bfpp.schedules.columns import NONE
+from bfpp.schedules.graph import Lane as Queue
 from bfpp.schedules.operations import Table
 
 Kernel = Callable[[Backend, Task, Sequence[Worker]], None]
+Place = tuple[int, Queue]
+"""Of a lane: its pipeline, and which of the graph's lanes it is."""
+
 LOADING = "loading the batch"
 
 Observe = Callable[[Task | str, Worker], AbstractContextManager[None]]
@@ -135,23 +140,25 @@ class Step:
 
 
 class Dispatcher:
-    """The tasks of this process's workers on their lanes, to be dispatched step after step.
+    """The tasks of a plan's graph on the lanes of this process's workers, step after step.
 
     If it `times` tasks, the marks around each tell the time. If not, only those
     that tell how long a step takes do: where the first task of a lane may
-    begin, and where a lane ends.
+    begin, and where a lane ends. An evaluation uses the `lanes` of training.
     """
 
     def __init__(
         self,
-        graph: TaskGraph,
+        plan: Plan,
         backend: Backend,
         observe: Observe = ignore,
         times: bool = True,
+        lanes: Mapping[Place, Lane] | None = None,
     ) -> None:
-        self.graph, self.backend, self.observe, self.times = graph, backend, observe, times
-        self.lanes: dict[tuple[int, int], Lane] = {
-            (worker.pipeline, lane): backend.device.lane(
+        self.plan, self.backend, self.observe, self.times = plan, backend, observe, times
+        self.graph = graph = plan.graph
+        self.lanes = lanes or {
+            (worker.pipeline, graph.lanes[lane]): backend.device.lane(
                 f"{worker.where}: {graph.lanes[lane].title}"
             )
             for worker in backend.workers
@@ -163,10 +170,10 @@ class Dispatcher:
         last: dict[tuple[int, int], int] = {}
         for task in graph.tasks():
             for workers in backend.parties(task):
-                lanes = [self._lane(task, worker) for worker in workers]
+                own = [self._lane(task, worker) for worker in workers]
                 waits = [self._waits(task, worker, last) for worker in workers]
-                waits = clocks.meet([place[id(lane)] for lane in lanes], waits)
-                ends = tuple(map(End, workers, lanes, waits))
+                waits = clocks.meet([place[id(lane)] for lane in own], waits)
+                ends = tuple(map(End, workers, own, waits))
                 for worker in workers:
                     last[worker.pipeline, task.number] = len(self.program)
                 self.program.append(Meeting(task, ends, partial(self._run, task, workers)))
@@ -183,7 +190,10 @@ class Dispatcher:
 
     def _lane(self, task: Task, worker: Worker) -> Lane:
         lane = task.lane if task.rank == worker.rank else task.peer_lane
-        return self.lanes[worker.pipeline, lane]
+        return self._lane_of(worker, lane)
+
+    def _lane_of(self, worker: Worker, number: int) -> Lane:
+        return self.lanes[worker.pipeline, self.graph.lanes[number]]
 
     def _waits(
         self, task: Task, worker: Worker, last: Mapping[tuple[int, int], int]
@@ -211,7 +221,7 @@ class Dispatcher:
         for meeting in self.program:
             self._dispatch(meeting, step)
         for worker in self.backend.workers:
-            compute = self.lanes[worker.pipeline, self.graph.lanes_of(worker.rank)[0]]
+            compute = self._lane_of(worker, self.graph.lanes_of(worker.rank)[0])
             compute.run(partial(worker.finish, step.losses, step.seen))
         step.last.extend(step.mark(lane, not self.times) for lane in self.lanes.values())
 
@@ -222,7 +232,7 @@ class Dispatcher:
         loading a checkpoint.
         """
         compute, *others = (
-            self.lanes[worker.pipeline, lane] for lane in self.graph.lanes_of(worker.rank)
+            self._lane_of(worker, lane) for lane in self.graph.lanes_of(worker.rank)
         )
         if outside is not None:
             compute.wait(outside)
@@ -233,7 +243,7 @@ class Dispatcher:
 
     def _load(self, worker: Worker, number: int) -> None:
         with self.observe(LOADING, worker):
-            worker.begin(number)
+            worker.begin(number, self.plan)
 
     def _dispatch(self, meeting: Meeting, step: Step) -> None:
         """Put a task on the lanes of those who act as one; the last one acts."""

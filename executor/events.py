@@ -9,11 +9,13 @@ process 0). An event is a dict that JSON can hold; `event` says which it is:
 - `step`, after each: `step`, `loss`, `seconds` (of its tasks), `elapsed` (since
   the step before was done, with the loading of the batch), `skipped` (why it was
   left out, or nothing).
+- `evaluation`, after each: `step` (how many are done), `loss`, and over how many `steps` of
+  held-out batches.
 - `save`, after each: `step` (how many steps are in it) and `path`.
 - `end`, once: `how` (done, stopped, failed or interrupted) and `reason`.
 
 A run that goes on says no step twice; one that is resumed begins anew. Whoever
-listens to other entries tha `bfpp.executor.session.train` hears of `end` alone. What
+listens to other entries than `bfpp.executor.session.train` hears of `end` alone. What
 a listener raises ends the run, and comes out of `launch`; under torchrun, it is a
 failure of process 0. A listener that must not end a run catches its own errors,
 as `bfpp.executor.listeners.MetricsFile` does.
@@ -52,6 +54,11 @@ def begun(
 def stepped(**report: Any) -> Message:
     """A step is done, or was left out: all that its `executor.training.Report` says."""
     return {"event": "step", **report}
+
+
+def evaluated(step: int, loss: float, steps: int) -> Message:
+    """The mean loss of so many steps' held-out batches, once so many of training are done."""
+    return {"event": "evaluation", "step": step, "loss": loss, "steps": steps}
 
 
 def saved(step: int, path: Path) -> Message:

@@ -45,9 +45,10 @@ class Job(Training):
 
         Raises `InvalidConfiguration` for what PyTorch's runtime cannot run, if that is asked for.
         """
-        graph = build_graph(self.schedule, self.layout, self.communication)
+        given = self.schedule, self.layout, self.communication
+        forward = build_graph(*given, evaluates=True) if self.evaluation else None
         training = {each.name: getattr(self, each.name) for each in fields(Training)}
-        plan = Plan(graph, self.model.load(self.seed), **training)
+        plan = Plan(build_graph(*given), self.model.load(self.seed), forward, **training)
         if self.backend is BackendName.TORCH_PIPELINING:
             from bfpp.executor.backends.torch_pipelining import require_runnable
 

@@ -32,7 +32,7 @@ def say(line: str) -> None:
 
 
 class MetricsFile:
-    """JSON lines: what run it is, then each step, each checkpoint, and how it ended.
+    """JSON lines: what run it is, each step, evaluation and checkpoint, and how it ended.
 
     A line is in the file as soon as its event is told. A run that goes on from a
     checkpoint (`appends`) writes behind what is there, after a line of its own:
@@ -86,12 +86,15 @@ class MetricsFile:
         return {**self._about, **told, "tokens_per_step": self._tokens, "process": os.getpid()}
 
     def _step(self, message: Message) -> Mapping[str, Any]:
-        loss, elapsed = message["loss"], message["elapsed"]
+        elapsed = message["elapsed"]
         return {
-            **self._as_told(message),
-            "loss": loss if math.isfinite(loss) else None,
+            **self._with_loss(message),
             "tokens_per_second": self._tokens / elapsed if elapsed > 0 else None,
         }
+
+    def _with_loss(self, message: Message) -> Mapping[str, Any]:
+        loss = message["loss"]
+        return {**self._as_told(message), "loss": loss if math.isfinite(loss) else None}
 
     def _as_told(self, message: Message) -> Mapping[str, Any]:
         return {key: value for key, value in message.items() if key != "event"}
@@ -128,6 +131,7 @@ class MetricsFile:
 LINES: Mapping[str, Callable[[MetricsFile, Message], Mapping[str, Any]]] = {
     "begin": MetricsFile._begin,
     "step": MetricsFile._step,
+    "evaluation": MetricsFile._with_loss,
     "save": MetricsFile._as_told,
     "end": MetricsFile._as_told,
 }
@@ -159,6 +163,11 @@ class LogLines:
             self._steps = message["steps"]
             for note in message["notes"]:
                 self._say(note)
+        if event == "evaluation":
+            self._say(
+                f"evaluation after step {message['step'] - 1}: loss {message['loss']:.4f} over "
+                f"{message['steps']} steps of held-out batches"
+            )
         if event == "step" and self._is_due(message["step"]):
             self._lines, self._last = self._lines + 1, self._clock()
             elapsed = message["elapsed"]

@@ -13,19 +13,24 @@ from bfpp.executor.plan import Plan
 
 
 class Loader:
-    """The micro-batches of a replica, which one of its ranks asks for."""
+    """The micro-batches of a replica, which one of its ranks asks for.
 
-    def __init__(self, plan: Plan, replica: int) -> None:
-        self.plan, self.replica = plan, replica
-        threads = plan.loader_threads
+    None is loaded ahead of step `last`, nor for an evaluation.
+    """
+
+    def __init__(self, threads: int, replica: int) -> None:
+        self.replica = replica
+        self.last: int | None = None
         self.pool = ThreadPoolExecutor(threads, "loader") if threads else None
         self.ahead: dict[tuple[int, int], Future[Any]] = {}
 
-    def batch(self, step: int, microbatch: int) -> Any:
+    def batch(self, plan: Plan, step: int, microbatch: int) -> Any:
         """Inputs and targets, as `Plan.batch` returns them; those of the next step are begun."""
+        if not self.pool or not plan.graph.trains:
+            return plan.batch(step, self.replica, microbatch)
         found = self.ahead.pop((step, microbatch), None)
-        if self.pool:
+        if step != self.last:
             self.ahead[step + 1, microbatch] = self.pool.submit(
-                self.plan.batch, step + 1, self.replica, microbatch
+                plan.batch, step + 1, self.replica, microbatch
             )
-        return found.result() if found else self.plan.batch(step, self.replica, microbatch)
+        return found.result() if found else plan.batch(step, self.replica, microbatch)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,10 +73,10 @@ class Memory:
         return Counter(graph.unit[own].tolist())
 
     def _buffers_of(self, unit: int, column: str) -> list[int]:
-        """The buffers that tasks of a unit use."""
-        graph = self.plan.graph
-        used = getattr(graph, column)[graph.unit == unit]
-        return sorted(set(used.tolist()) - {NONE})
+        """The buffers that tasks of a unit use, those of an evaluation among them."""
+        graphs = [self.plan.graph, *([self.plan.forward_graph] if self.plan.forward_graph else [])]
+        used = [getattr(graph, column)[graph.unit == unit] for graph in graphs]
+        return sorted(set(np.concatenate(used).tolist()) - {NONE})
 
     def _buffers(self, column: str) -> dict[int, Tensor]:
         """The buffers of a column, each large enough for all units that use it.

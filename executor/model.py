@@ -59,6 +59,7 @@ class Model:
     layers at the start and at the end (embedding, output) are not counted when
     the others are divided over stages. `varies`: batches of different steps may
     have different shapes (sequences of other lengths), those of one step may not.
+    `held_out(step, samples)` returns batches that evaluations take.
     """
 
     layers: Sequence[Layer]
@@ -66,6 +67,7 @@ class Model:
     batch: Callable[[int, range], tuple[Tree, Tree]]
     attached: tuple[int, int] = (0, 0)
     varies: bool = False
+    held_out: Callable[[int, range], tuple[Tree, Tree]] | None = None
 
 
 def cut(model: Model, units: int, ends: Ends = Ends.ATTACHED) -> list[range]:

@@ -39,10 +39,26 @@ REMEMBERED = 8
 
 @dataclass(frozen=True, eq=False)
 class Plan(Training):
-    """A step's graph, the model it trains, and how."""
+    """A step's graph, the model it trains, and how; and the graph of an evaluation, if any."""
 
     graph: TaskGraph
     model: Model
+    forward_graph: TaskGraph | None = None
+
+    @cached_property
+    def evaluating(self) -> Plan | None:
+        """Forward passes over the model's held-out batches, in the same buffers.
+
+        Raises `InvalidConfiguration` for a model without such batches.
+        """
+        if self.forward_graph is None:
+            return None
+        if self.model.held_out is None:
+            raise InvalidConfiguration(
+                "evaluation", "the model has no held-out batches (Model.held_out, --evaluate-text)"
+            )
+        model = replace(self.model, batch=self.model.held_out)
+        return replace(self, graph=self.forward_graph, model=model, forward_graph=None)
 
     @cached_property
     def cuts(self) -> list[range]:
@@ -100,6 +116,8 @@ class Plan(Training):
         if self.graph.layout.slices > 1:
             raise InvalidConfiguration("slices", "parts of micro-batches cannot be trained yet")
         _ = self.traced
+        if self.evaluating:
+            _ = self.evaluating.traced
         require_function(self.model, self.microbatch_size)
         if self.reduce_dtype.itemsize > self.gradient_dtype.itemsize:
             raise InvalidConfiguration(
@@ -274,6 +292,7 @@ class Plan(Training):
             self.tp, self.sequence_parallel,
             self.microbatch_size, self.precision, self.reduce_dtype, self.keeps_float32,
             self.activations, str(self.recomputation), self.optimization, self.seed,
+            self.evaluation, self.evaluating and self.evaluating.digest,
             [part.numpy().tobytes() for part in data],
         )  # fmt: skip
         return hashlib.sha256(repr(agreed).encode()).hexdigest()

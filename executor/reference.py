@@ -19,11 +19,15 @@ from bfpp.executor.settings import LossScaling
 
 @dataclass(frozen=True)
 class Reference:
-    """The losses of a plain loop, and its parameters by name at the end and at the start."""
+    """The losses of a plain loop, and its parameters by name at the end and at the start.
+
+    `evaluations` are losses of held-out batches, by how many steps were done.
+    """
 
     losses: list[float]
     parameters: dict[str, Tensor]
     first: dict[str, Tensor]
+    evaluations: dict[int, float]
 
 
 class _Scale:
@@ -73,7 +77,7 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
         ],
     )
     first = {name: value.detach().clone() for name, value in weights.items()}
-    losses = []
+    losses, evaluations = [], {}
     for step in steps:
         sums = {name: torch.zeros_like(value) for name, value in trained.items()}
         for name, weight in trained.items():
@@ -99,7 +103,26 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
                 group["lr"] = options.learning_rate * rate_of(options.rates, step)
             update(optimizer)
         scale.update(are_finite)
-    return Reference(losses, {name: value.detach() for name, value in weights.items()}, first)
+        if plan.evaluation and plan.evaluation.is_due(step + 1, steps.stop):
+            for name, weight in trained.items():
+                used[name].data.copy_(weight.data)
+            evaluations[step + 1] = _evaluate(plan, layers, range(plan.evaluation.steps))
+    last = {name: value.detach() for name, value in weights.items()}
+    return Reference(losses, last, first, evaluations)
+
+
+def _evaluate(plan: Plan, layers: Mapping[int, nn.Module], steps: range) -> float:
+    """The mean loss of the held-out batches of these steps."""
+    assert plan.evaluating is not None  # noqa: S101
+    modules = [each for layer in layers.values() for each in layer.modules() if each.training]
+    parts = product(steps, range(plan.dp), range(plan.graph.layout.microbatches))
+    for each in modules:
+        each.training = False
+    with torch.no_grad():
+        total = sum(_loss(plan.evaluating, layers, *part).item() for part in parts)
+    for each in modules:
+        each.training = True
+    return total / len(steps)
 
 
 def _loss(

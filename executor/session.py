@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
@@ -42,13 +43,21 @@ FORESEEN = (CheckpointError, Disagreement, InvalidConfiguration, NotFinite, Wron
 """Errors whose message says it all."""
 
 
+class Evaluated(NamedTuple):
+    """The mean loss of held-out batches, once so many steps were done."""
+
+    step: int
+    loss: float
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What the first process tells at the end.
 
     `columns` say when the tasks of the median step ran (`bfpp.executor.measured`),
     if there was one; `first` is the step that the run began with; `weights` are
-    the last ones, by name and flat, if they are wanted. `stopped`: SIGTERM ended
+    the last ones, by name and flat, if they are wanted; `evaluations` are losses of
+    held-out batches. `stopped`: SIGTERM ended
     the run before its last step. `saved` is the last checkpoint that it wrote,
     `resumed_from` the one that it went on from, and `changed` says in a line for
     each what has changed since that was saved.
@@ -58,6 +67,7 @@ class Outcome:
     columns: Seconds | None
     first: int
     weights: Mapping[str, Tensor]
+    evaluations: Sequence[Evaluated] = ()
     stopped: bool = False
     saved: Path | None = None
     resumed_from: Path | None = None
@@ -90,13 +100,16 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
     reports: list[Report] = []
     saved: list[Path] = []
     saver = Saver(job, place, backend, begun)
+    for worker in backend.workers:
+        worker.loader.last = job.steps - 1
 
     def tell_of_saves() -> None:
         for each in saver.news():
             saved.append(each.path)
             place.send(events.saved(each.step, each.path))
 
-    for steps in _between_saves(begun.step, job):
+    evaluations: list[Evaluated] = []
+    for steps in _between_stops(begun.step, job):
         for report in watched(place, trainer, steps):
             reports.append(report)
             place.send(events.stepped(**vars(report)))
@@ -104,13 +117,18 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
             if len(reports) == 1:
                 place.offer_to_stop()
         done = reports[-1].step + 1
-        if job.saving:
+        if job.saving and (trainer.stops or job.saving.is_due(done, job.steps)):
             with in_one_process(place):
                 trainer.require_finite_state()
-        saver.save(done, settings)
-        tell_of_saves()
-        if trainer.stops or (done < job.steps and trainer.agree_to_stop()):
+            saver.save(done, settings)
+            tell_of_saves()
+            if done < job.steps:
+                trainer.agree_to_stop()
+        if trainer.stops:
             break
+        if plan.evaluation and plan.evaluation.is_due(done, job.steps):
+            evaluations.append(Evaluated(done, trainer.evaluate(plan.evaluation.steps)))
+            place.send(events.evaluated(*evaluations[-1], plan.evaluation.steps))
     saver.finish()
     tell_of_saves()
     stopped = bool(reports) and reports[-1].step + 1 < job.steps
@@ -124,6 +142,7 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
         columns,
         begun.step,
         whole(weights or []),
+        evaluations,
         stopped,
         saved[-1] if saved else None,
         begun.path,
@@ -147,11 +166,12 @@ def _beginning(job: Job, begun: Begun, warnings: Sequence[str]) -> events.Messag
     return events.begun(begun.step, job.steps, begun.path, notes, warnings)
 
 
-def _between_saves(first: int, job: Job) -> list[range]:
-    """The steps that are left, up to each checkpoint in turn."""
-    every = job.saving.every if job.saving else job.steps
-    ends = [*range(first // every * every + every, job.steps, every), job.steps]
-    return [range(*pair) for pair in pairwise([first, *ends]) if first < job.steps]
+def _between_stops(first: int, job: Job) -> list[range]:
+    """The steps that are left, up to each checkpoint and each evaluation in turn."""
+    every = [each.every for each in (job.saving, job.evaluation) if each]
+    ends = {end for each in every for end in range(first // each * each + each, job.steps, each)}
+    ends.add(job.steps)
+    return [range(*pair) for pair in pairwise([first, *sorted(ends)]) if first < job.steps]
 
 
 def _require_agreement(plan: Plan, job: Job) -> None:

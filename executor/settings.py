@@ -127,6 +127,24 @@ class Optimization:
         return replace(self, loss_scaling=LossScaling())
 
 
+class Recurring:
+    """What is done after so many steps, again and again, and at the end."""
+
+    every: int
+
+    def is_due(self, done: int, steps: int) -> bool:
+        """Whether it is when so many of all steps are done."""
+        return done % self.every == 0 or done == steps
+
+
+@dataclass(frozen=True)
+class Evaluation(Recurring):
+    """Forward passes over as many held-out batches as so many `steps` of training take."""
+
+    every: int
+    steps: int = 10
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """How a model is trained, whatever the schedule and wherever it runs.
@@ -139,7 +157,8 @@ class Training:
     Gradients are added up in single precision at least; `reduce_precision` is
     what is sent of them to other replicas, by default as much. Modules whose name or
     class is one of the patterns `keeps_float32` compute in single precision at least.
-    Of each rank, `loader_threads` load the next step's batch during a step.
+    Of each rank, `loader_threads` load the next step's batch during a step. The `evaluation`
+    says when the model is evaluated, if it is.
     """
 
     dp: int = 1
@@ -156,6 +175,7 @@ class Training:
     optimization: Optimization = field(default_factory=Optimization)
     seed: int = 0
     loader_threads: int = 0
+    evaluation: Evaluation | None = None
 
 
 @dataclass(frozen=True)
@@ -169,7 +189,7 @@ class Sleeps:
 
 
 @dataclass(frozen=True)
-class Saving:
+class Saving(Recurring):
     """Checkpoints: where, and after how many steps.
 
     `resumes`: go on from the last one, or from that of `step`, if it is given.

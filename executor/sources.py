@@ -27,21 +27,27 @@ class ModelSource(Protocol):
 class TransformerSource:
     """A transformer that learns the bytes of a text file, or of Python's own documentation.
 
-    Its first weights are those of a directory of Hugging Face's, or random ones.
+    Its first weights are those of a directory of Hugging Face's, or random ones. It is evaluated
+    on a text that is `held_out`, if there is one.
     """
 
     sizes: TransformerSizes
     text: Path | None = None
     weights: Path | None = None
+    held_out: Path | None = None
 
     def load(self, seed: int) -> Model:
         """The transformer; raises `OSError` if the text cannot be read."""
-        text = Text(read_text(self.text), self.sizes.context, seed)
+        text = self._text(self.text, seed)
+        held_out = self._text(self.held_out, seed) if self.held_out else None
         if self.weights is None:
-            return transformer(self.sizes, text)
+            return transformer(self.sizes, text, held_out)
         from bfpp.executor.hugging_face import Weights
 
-        return transformer(self.sizes, text, Weights(self.weights, self.sizes).fill)
+        return transformer(self.sizes, text, held_out, Weights(self.weights, self.sizes).fill)
+
+    def _text(self, path: Path | None, seed: int) -> Text:
+        return Text(read_text(path), self.sizes.context, seed, self.sizes.vocabulary)
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,11 @@ def description(source: ModelSource) -> dict[str, str | int]:
             sizes = {f"the model's {name}": size for name, size in asdict(source.sizes).items()}
             text = read_text(source.text)
             name = "Python's documentation" if source.text is None else source.text.name
-            return {**sizes, "the text": f"{name} ({_hash(bytes(text[:BEGINNING]))})"}
+            return {
+                **sizes,
+                "the text": f"{name} ({_hash(bytes(text[:BEGINNING]))})",
+                "the first weights": source.weights.name if source.weights else "random ones",
+            }
         case FunctionSource():
             content = _hash(source.path.read_bytes())
             return {"the model": f"{source.name} of {source.path.name} ({content})"}

@@ -76,7 +76,11 @@ class Trainer:
         times: bool = True,
     ) -> None:
         self.plan, self.backend, self.ahead = plan, backend, ahead
-        self.dispatcher = Dispatcher(plan.graph, backend, observe, times)
+        self.dispatcher = Dispatcher(plan, backend, observe, times)
+        self.evaluator: Dispatcher | None = None
+        if plan.evaluating:
+            lanes = self.dispatcher.lanes
+            self.evaluator = Dispatcher(plan.evaluating, backend, observe, False, lanes)
         self.asked: Callable[[], bool] = lambda: False
         self.stops = False
         self.told = 0.0
@@ -108,6 +112,19 @@ class Trainer:
                 yield self._finish()
         while self.under_way:
             yield self._finish()
+
+    def evaluate(self, steps: int) -> float:
+        """The mean loss of so many steps' held-out batches, while no step is under way."""
+        assert self.evaluator is not None  # noqa: S101
+        total = torch.zeros((), dtype=torch.float64)
+        for number in range(steps):
+            self.evaluator.dispatch(step := Step(number))
+            self.backend.device.finish(step.last)
+            self.backend.device.reuse(step.marks)
+            total += float(sum(step.losses[each] for each in sorted(step.losses)))
+        if dist.is_initialized():
+            dist.all_reduce(total)
+        return float(total) / steps
 
     def _finish(self) -> Report:
         step = self.under_way[0]
@@ -185,13 +202,12 @@ class Trainer:
         worst = agreed(bad) if are_bad.any() else None
         return float(losses.sum()), float(ends.max() - begun.min()), worst
 
-    def agree_to_stop(self) -> bool:
-        """Whether any process was asked to stop; between steps, once all ask."""
+    def agree_to_stop(self) -> None:
+        """Stop if any process was asked to; between steps, once all ask."""
         asked = torch.tensor([float(self.asked())])
         if dist.is_initialized():
             dist.all_reduce(asked, dist.ReduceOp.MAX)
         self.stops |= bool(asked)
-        return self.stops
 
     def columns_of_median(self) -> Seconds | None:
         """When tasks ran in the step whose time is the median.

@@ -272,8 +272,16 @@ Fill = Callable[[int, Callable[[], nn.Module]], nn.Module]
 """Makes a layer, by its number, with weights from elsewhere."""
 
 
-def transformer(sizes: TransformerSizes, text: Text, fill: Fill | None = None) -> Model:
-    """The transformer of these sizes, trained on a text; with random weights, or filled ones."""
+def transformer(
+    sizes: TransformerSizes,
+    text: Text,
+    held_out: Text | None = None,
+    fill: Fill | None = None,
+) -> Model:
+    """The transformer of these sizes, trained on a text; with random weights, or filled ones.
+
+    It is evaluated on another text, if one is `held_out`.
+    """
     layers: list[Callable[[], nn.Module]] = [
         partial(Embedding, sizes),
         *(partial(Block, sizes) for _ in range(sizes.layers)),
@@ -282,6 +290,7 @@ def transformer(sizes: TransformerSizes, text: Text, fill: Fill | None = None) -
     return Model(
         layers=[partial(fill, *each) for each in enumerate(layers)] if fill else layers,
         loss=token_loss,
-        batch=text.next_bytes if sizes.causal else text.masked_bytes,
+        batch=text.batches(sizes.causal),
         attached=(1, 1),
+        held_out=None if held_out is None else held_out.batches(sizes.causal),
     )

@@ -63,6 +63,12 @@ class Unit:
         fixed = {name: value for name, value in given.items() if name in frozen}
         self.flat, values = flatten(trained, plan.shares, device, wide - frozen, decay)
         recompute(self.layers, counted_layers(plan.model), plan.recomputation)
+        self.training = [
+            module
+            for layer in self.layers.values()
+            for module in layer.modules()
+            if module.training
+        ]
         self.state = UnitState(self.flat, share, values, plan.state_dtype)
         self.values: list[Tensor] | None = [values]
         self.frozen: UnitState | None = None
@@ -148,6 +154,11 @@ class Unit:
             for part, state in self.parts(buffer):
                 if state is self.frozen and state.weights.dtype is part.dtype:
                     state.weights.data = part
+
+    def train(self, mode: bool) -> None:
+        """Let modules train or evaluate, but for those that were given to evaluate alone."""
+        for module in self.training:
+            module.training = mode
 
     def read(self, buffer: int) -> None:
         """Compute with the weights in this buffer from now on."""

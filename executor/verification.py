@@ -47,7 +47,7 @@ learning rate is so small that no weight could move as far as its tolerance.
 
 @dataclass(frozen=True)
 class Verification:
-    """The plain loop's losses, and how far the run was from it."""
+    """The plain loop's losses, and how far the run was from it, evaluations included."""
 
     reference_losses: list[float]
     max_loss_error: float
@@ -75,7 +75,12 @@ def verify(plan: Plan, outcome: Outcome) -> Verification:
     moved = [value - reference.first[name] for name, value in reference.parameters.items()]
     return Verification(
         reference.losses[outcome.first :],
-        _largest([_difference(each, reference.losses[each.step]) for each in reports]),
+        _largest(
+            [
+                *(_difference(each, reference.losses[each.step]) for each in reports),
+                *(loss - reference.evaluations[step] for step, loss in outcome.evaluations),
+            ]
+        ),
         _largest([float(each.abs().max()) for each in differences]),
         _norm(differences) / max(_norm(moved), 1e-300) if any(map(torch.any, differences)) else 0.0,
         TOLERANCES[_coarsest(plan)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from bfpp.executor.backends.making import make_backend
@@ -90,6 +91,9 @@ def _observed(place: Place, task: Task | str, worker: Worker) -> Iterator[None]:
     doing: Doing
     if isinstance(task, str):
         doing, lane = slow(place, task), lane_name(worker)
+    elif not worker.plan.graph.trains:  # the numbers that the watch knows are training's
+        own = _describe(worker.plan, worker if place.others else None, task.number)
+        doing, lane = replace(own, words=f"evaluation: {own.words}"), lane_name(worker, task)
     else:
         doing, lane = task.number, lane_name(worker, task)
     place.watch.enter(lane, doing)

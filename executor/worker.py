@@ -64,7 +64,7 @@ class Worker(Memory):
     ) -> None:
         super().__init__(plan, rank, pipeline, device.device, shards)
         self.pool = Pool(device)
-        self.loader = Loader(plan, self.replica)
+        self.loader = Loader(plan.loader_threads, self.replica)
         self.loss = divided_loss(plan.model.loss, self.region)
         self.traced = plan.traced
         self.number = 0
@@ -78,14 +78,18 @@ class Worker(Memory):
 
     # The step
 
-    def begin(self, step: int) -> None:
-        """Load what the first and the last unit need of the step's batch."""
-        self.number, self.traced = step, self.plan.traced_at(step)
+    def begin(self, step: int, plan: Plan) -> None:
+        """Load what the first and the last unit need of the batch of a step, or an evaluation's."""
+        if plan is not self.plan:
+            self.plan = plan
+            for unit in self.units.values():
+                unit.train(plan.graph.trains)
+        self.number, self.traced = step, plan.traced_at(step)
         cells = self.plan.graph.rank_of_cell == self.rank
         first, last = cells[0], cells[-1]
         load = self.pool.device.load
         for microbatch in np.flatnonzero(first | last).tolist():
-            inputs, targets = self.loader.batch(step, microbatch)
+            inputs, targets = self.loader.batch(plan, step, microbatch)
             if first[microbatch]:
                 tensors = tensors_of(in_precision(inputs, self.plan.dtype))
                 self.inputs[Cell(0, microbatch)] = Parcel(tuple(map(load, tensors)))
@@ -115,10 +119,14 @@ class Worker(Memory):
         )
 
     def forward(self, task: Task) -> None:
-        """One micro-batch through one unit; its record is kept or made again later."""
+        """One micro-batch through one unit; its record is kept or made again later.
+
+        In an evaluation, nothing is.
+        """
         cell, unit = Cell(task.unit, task.microbatch), self.units[task.unit]
         unit.read(task.weight_buffer)
-        if self.plan.activations is Activations.KEEP:
+        trains = self.plan.graph.trains
+        if trains and self.plan.activations is Activations.KEEP:
             with self._remembering(unit):
                 self.passes[cell], results = self._record(cell)
         else:
@@ -128,6 +136,8 @@ class Worker(Memory):
             (self.losses[cell.microbatch],) = _detached(results)
         else:
             self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, _detached(results))
+        if not trains:
+            self._release(cell)
 
     def backward(self, task: Task) -> None:
         """Gradients of the input and of the weights."""

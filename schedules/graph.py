@@ -1,4 +1,4 @@
-"""The task graph: one training step as columns.
+"""The task graph: one training step, or an evaluation, as columns.
 
 Rules that every graph keeps (and that `bfpp.schedules.validity` checks):
 
@@ -30,7 +30,16 @@ from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, among
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.composite import Templates, expanded, require_templates
 from bfpp.schedules.layout import Layout, unit_name
-from bfpp.schedules.operations import MOST, OPERATIONS, Operation, Stream, compute_steps, transfers
+from bfpp.schedules.operations import (
+    MOST,
+    OPERATIONS,
+    OUTPUT,
+    Operation,
+    Stream,
+    compute_steps,
+    transfers,
+    writers,
+)
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -302,6 +311,11 @@ class TaskGraph:
         """The tasks that a rank has an end of."""
         own: Flags = (self.rank == rank) | (self.peer == rank)
         return own
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether there are backward passes: forward passes alone evaluate a model."""
+        return bool((self.is_compute & ~among(self.operation, writers(OUTPUT))).any())
 
     @cached_property
     def is_compute(self) -> Flags:

@@ -112,6 +112,13 @@ def in_units(order: Order, layout: Layout) -> Order:
     return expanded
 
 
+def forward_only(order: Order) -> Order:
+    """The forward passes of an order: what a rank runs to evaluate a model."""
+    found: Order = order[order["operation"] == 0]
+    found["fused"] = False
+    return found
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A rule that gives each rank the order of its compute steps.

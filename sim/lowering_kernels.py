@@ -216,6 +216,8 @@ def find_tasks(steps, bounds, layout, rules, runs):
             edges[0, waits] = first[run]
             edges[1, waits] = task_of_run[gradients_after[run]]
             waits += 1
+    if lead == reductions:  # forward passes alone: nothing is reduced, and nothing updated
+        return columns[:, :lead], key[:lead], edges[:, :waits]
     if hybrid:
         task_of_unit[:] = -1
         for task in range(reductions, lead):

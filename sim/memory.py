@@ -161,13 +161,15 @@ def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[Memory]:
 
 
 def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
-    """The memory of all pipeline ranks."""
+    """The memory of all pipeline ranks; an evaluation saves nothing, and updates nothing."""
     layout, sharding = graph.layout, graph.communication.sharding
     buffers = None
     if sharding is Sharding.FULL:
         counts = weight_buffers(graph), gradient_buffers(graph)
         buffers = Buffers(*(tuple(count.tolist()) for count in counts))
     known = _parameters(physical, layout, sharding, buffers)
+    if not graph.trains:
+        known = known._replace(update=np.zeros(layout.pp))
     passing = _peak_passing(graph, physical)
     return known._replace(workspace=_workspaces(physical, layout), **passing._asdict())
 
@@ -272,7 +274,7 @@ def passing_of_steps(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
     units = activations_of_units(physical, graph.layout)
     _, tasks = graph.compute_tasks
     unit, operation = graph.unit[tasks], graph.operation[tasks]
-    saved = _alive(operation, SAVED, units.saved[unit])
+    saved = _alive(operation, SAVED, units.saved[unit] * graph.trains)
     transient = units.transient[unit]
     if among(operation, writers(HALVED)).any():
         halves = _alive(operation, HALVED, units.restored[unit])
@@ -290,7 +292,7 @@ def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
     WORK.loop(memory_kernels, "find_peaks", len(graph))(
         (graph.operation, graph.rank, graph.unit, graph.block),
         _of_operations(len(OPERATIONS)),
-        (units.saved, units.restored, units.restored_layer, units.transient),
+        (units.saved * graph.trains, units.restored, units.restored_layer, units.transient),
         saved,
         transient,
     )

@@ -299,7 +299,7 @@ def test_all_tensors_are_on_the_workers_device(sharding: Sharding) -> None:
     plan = plan_of(graph, chain(4, 4, Shifted), 2, precision=Precision.BFLOAT16)
     device = Meta()
     backend = LocalBackend(plan, device)
-    dispatcher = Dispatcher(graph, backend)
+    dispatcher = Dispatcher(plan, backend)
     for number in range(2):
         dispatcher.dispatch(step := Step(number))
         device.finish(step.last)

@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from bfpp.executor.job import Job
     from bfpp.executor.plan import Plan
     from bfpp.executor.session import Outcome
-    from bfpp.executor.training import Report
     from bfpp.executor.verification import Verification
 
 
@@ -114,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(with_assumptions(record, assumed))
     else:
-        _print(job, record, outcome.reports, found)
+        _print(job, record, outcome, found)
     _write_trace(options, job, plan, outcome)
     if outcome.stopped:
         return STOPPED
@@ -200,6 +199,9 @@ def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None)
         "resumed_from": outcome.resumed_from and str(outcome.resumed_from),
         "changed": [*outcome.changed],
         "skipped_steps": [report.step for report in outcome.reports if report.skipped],
+        "evaluations": [
+            {"step": step, "loss": _finite(loss)} for step, loss in outcome.evaluations
+        ],
     }
     if found:
         record |= {
@@ -219,7 +221,7 @@ def _finite(value: float) -> float | None:
 
 
 def _print(
-    job: Job, record: Mapping[str, Any], reports: Sequence[Report], found: Verification | None
+    job: Job, record: Mapping[str, Any], outcome: Outcome, found: Verification | None
 ) -> None:
     replicas = f", {job.dp} data-parallel replicas" if job.dp > 1 else ""
     divided = f", {job.tp} tensor-parallel ranks" if job.tp > 1 else ""
@@ -228,7 +230,7 @@ def _print(
         f"{job.schedule.name}: {layout.pp} ranks, {layout.units} stages, "
         f"{layout.microbatches} micro-batches{replicas}{divided}"
     )
-    if reports:
+    if reports := outcome.reports:
         rows = [
             ("steps", f"{reports[0].step} to {reports[-1].step}"),
             ("loss, first and last", f"{reports[0].loss:.4f}, {reports[-1].loss:.4f}"),
@@ -236,6 +238,8 @@ def _print(
             ("iteration time, median", in_words(statistics.median(record["elapsed_times"]))),
             ("tokens per second", f"{record['tokens_per_second']:,.0f}"),
         ]
+        if losses := [each.loss for each in outcome.evaluations]:
+            rows.append(("evaluation, first and last", f"{losses[0]:.4f}, {losses[-1]:.4f}"))
         if skipped := record["skipped_steps"]:
             rows.append(("steps left out", ", ".join(map(str, skipped))))
     else:

@@ -41,6 +41,7 @@ def require_runnable(plan: Plan) -> None:
     order = plan.graph.microbatch[forward]
     reasons = {
         "activations": ("keeps activations", plan.activations is not Activations.KEEP),
+        "evaluation": ("trains alone here", plan.forward_graph is not None),
         "sharding": ("shards with FSDP's modules alone", sharding is not Sharding.NONE),
         "tp": ("runs whole layers", plan.tp > 1),
         "copies": ("has one copy of a stage", bool(layout.copies)),
@@ -74,9 +75,9 @@ class RuntimeWorker(Worker):
     run_step: Callable[..., object]
     is_over = False
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, plan: Plan) -> None:
         """Load the step's batch."""
-        super().begin(step)
+        super().begin(step, plan)
         self.is_over = False
 
     def forward(self, task: Task) -> None:

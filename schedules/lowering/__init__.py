@@ -30,24 +30,32 @@ from bfpp.schedules.lowering.posting import Post, posted
 from bfpp.schedules.lowering.runs import runs_of
 from bfpp.schedules.lowering.step_table import Deadlock, Steps, step_table
 from bfpp.schedules.registry import find_schedule
-from bfpp.schedules.steps import Order, Schedule
+from bfpp.schedules.steps import Order, Schedule, forward_only
 
 __all__ = ["Deadlock", "build_graph", "lower", "lower_steps", "step_table"]
 
 
 def build_graph(
-    schedule: str | Schedule, layout: Layout, communication: Communication | None = None
+    schedule: str | Schedule,
+    layout: Layout,
+    communication: Communication | None = None,
+    *,
+    evaluates: bool = False,
 ) -> TaskGraph:
     """The task graph of a schedule, or of the one of that name.
 
-    Raises `InvalidConfiguration` where the schedule cannot run on the layout.
+    If it `evaluates`, of the schedule's forward passes alone. Raises `InvalidConfiguration` where
+    the schedule cannot run on the layout.
 
     >>> import bfpp
     >>> bfpp.build_graph("breadth-first", bfpp.Layout(4, 8, loops=2))
     <TaskGraph breadth-first: Layout(4, 8, loops=2), 252 tasks>
     """
     known = find_schedule(schedule) if isinstance(schedule, str) else schedule
-    return lower(known.orders(layout), layout, communication or Communication(), known.name)
+    orders = known.orders(layout)
+    if evaluates:
+        orders = [*map(forward_only, orders)]
+    return lower(orders, layout, communication or Communication(), known.name)
 
 
 def lower(
@@ -60,8 +68,9 @@ def lower(
     """The task graph of each rank's compute order.
 
     Every stage must run each micro-batch forward and backward once, on the
-    rank that holds it, or one of its copies. `posts` says where each rank posts its sends and
-    receives, if they are in queues. Raises `Deadlock` where a rank would wait for ever.
+    rank that holds it, or one of its copies; or all of them forward alone, for an evaluation:
+    then nothing is reduced, and no weights are updated. `posts` says where each rank posts its
+    sends and receives, if they are in queues. Raises `Deadlock` where a rank would wait for ever.
 
     >>> import bfpp
     >>> layout = bfpp.Layout(2, 2)
@@ -86,8 +95,9 @@ def lower_steps(
     add_compute(draft, steps, runs)
     add_transfers(draft, steps)
     add_gathers(draft, steps, runs)
-    reduced = add_reductions(draft, steps, runs)
-    if communication.hybrid:
-        reduced = add_all_reduces(draft, reduced)
-    add_optimizer(draft, steps, reduced)
+    if steps.adds_gradients.any():
+        reduced = add_reductions(draft, steps, runs)
+        if communication.hybrid:
+            reduced = add_all_reduces(draft, reduced)
+        add_optimizer(draft, steps, reduced)
     return posted(draft.finish(name), posts)

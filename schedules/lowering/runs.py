@@ -179,4 +179,4 @@ def _take_turns(
     buffer, after = np.empty((2, len(in_order)), dtype=np.int32)
     buffer[in_order] = turn % buffers
     after[in_order] = np.where(turn >= buffers, np.roll(in_order, buffers), NONE)
-    return tasks._replace(after=after), np.where(tasks.of_run == NONE, NONE, buffer[tasks.of_run])
+    return tasks._replace(after=after), np.append(buffer, NONE)[tasks.of_run]

@@ -121,7 +121,7 @@ def _require_slices(steps: Order, layout: Layout) -> None:
 
 
 def _require_complete(steps: Order, rank: Integers, layout: Layout) -> None:
-    """Refuse orders that miss, repeat or misplace a step."""
+    """Refuse orders that miss, repeat or misplace a step; those without any backward are whole."""
     operation = steps["operation"].astype(np.int32)
     stage, microbatch = steps["stage"], steps["microbatch"]
     inside = (stage >= 0) & (stage < layout.stages)
@@ -163,7 +163,8 @@ def _require_complete(steps: Order, rank: Integers, layout: Layout) -> None:
         )
     times = np.stack([np.bincount(cell[operation == kind], minlength=cells) for kind in range(4)])
     forwards, wholes, inputs, weights = times
-    complete = (forwards == 1) & (wholes + inputs == 1) & (inputs == weights)
+    backward = int((operation != Operation.FORWARD).any())
+    complete = (forwards == 1) & (wholes + inputs == backward) & (inputs == weights)
     if not complete.all():
         at = int(np.argmin(complete))
         raise InvalidConfiguration(

@@ -42,7 +42,10 @@ MADE_ONCE = (OUTPUT, INPUT_GRADIENT, GRADIENTS)
 
 
 def passes(graph: TaskGraph) -> Iterator[Finding]:
-    """Every unit runs every micro-batch forward once, and backward once or in two halves."""
+    """Every unit runs every micro-batch forward once, and backward once or in two halves.
+
+    In an evaluation, none runs backward.
+    """
     layout = graph.layout
     done = {operation: having(graph, (operation,)) for operation in compute_steps()}
     found = cells(graph, having(graph, done))
@@ -50,7 +53,7 @@ def passes(graph: TaskGraph) -> Iterator[Finding]:
     is_cell = np.arange(within) % (layout.microbatches + 1) != 0
     strange = found[(found < 0) | ~is_cell[found.clip(0)]]
     right = np.ones(within, dtype=bool)
-    for datum in MADE_ONCE:
+    for datum in MADE_ONCE if graph.trains else (OUTPUT,):
         made = cells(graph, having(graph, of_scope(Scope.CELL, writers(datum))))
         right &= np.bincount(made[made >= 0], minlength=within) == 1
     wrong = np.append(np.unique(strange), np.flatnonzero(is_cell & ~right))
@@ -58,9 +61,10 @@ def passes(graph: TaskGraph) -> Iterator[Finding]:
         where, which = of_cell(layout, cell)
         ran = [done[step][cells(graph, done[step]) == cell].tolist() for step in STEPS]
         forwards, wholes, inputs, weights = ran
+        backward = "once backward (whole, or input and weight halves)"
         message = (
-            f"{layout.name_of(where)} must run micro-batch {which} once forward and once backward "
-            f"(whole, or input and weight halves), not {len(forwards)} times forward, "
+            f"{layout.name_of(where)} must run micro-batch {which} once forward and "
+            f"{backward if graph.trains else 'not backward'}, not {len(forwards)} times forward, "
             f"{len(wholes)} whole, {len(inputs)} input and {len(weights)} weight"
         )
         yield message, (*forwards, *wholes, *inputs, *weights)
@@ -95,10 +99,10 @@ def optimizer(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
 
     The update comes after all that the rank computes and reduces. With clipping, each
     rank tells the norm of its gradients once they are complete, and every update comes
-    after every norm; without, there are none.
+    after every norm; without, there are none. An evaluation has none of this.
     """
     for operation in of_scope(Scope.RANK, OPERATIONS):
-        times = int(operation.row.happens(graph.communication))
+        times = int(graph.trains and operation.row.happens(graph.communication))
         yield from _once_a_rank(graph, operation, times)
     for operation in of_scope(Scope.RANK, OPERATIONS):
         needed = [datum for datum, _ in operation.reads]

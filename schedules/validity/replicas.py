@@ -21,7 +21,7 @@ def replicas(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
     for operation in of_scope(Scope.UNIT, OPERATIONS):
         tasks, needs = having(graph, (operation,)), operation.reads
         name = operation.called(graph.communication)
-        due = int(operation.row.happens(graph.communication))
+        due = int(graph.trains and operation.row.happens(graph.communication))
         times = np.bincount(graph.unit[tasks] + 1, minlength=layout.units + 1)[1:]
         for unit in np.flatnonzero(times != due).tolist() if needs else ():
             own = tuple(tasks[graph.unit[tasks] == unit].tolist())

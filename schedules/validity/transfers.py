@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bfpp.schedules.graph import Lane, TaskGraph
-from bfpp.schedules.operations import Needed, Operation, readers, writers
+from bfpp.schedules.operations import OUTPUT, Needed, Operation, readers, writers
 from bfpp.schedules.operations import transfers as transfer_operations
 from bfpp.schedules.validity.findings import (
     Finding,
@@ -33,7 +33,7 @@ def transfers(graph: TaskGraph) -> Iterator[Finding]:
     for operation, payload in _payloads().items():
         found = having(graph, (operation,))
         cell = cells(graph, found)
-        moves = _moves(graph, payload.units_on)
+        moves = _moves(graph, payload)
         expected = cell_number(graph.layout, *moves)
         receiver = graph.rank_of_cell[moves[0] + payload.units_on, moves[1]]
         at, of = alike(expected, cell)
@@ -53,8 +53,14 @@ def transfers(graph: TaskGraph) -> Iterator[Finding]:
             yield f"{graph.task(number)} carries what no other rank needs", (number,)
 
 
-def _moves(graph: TaskGraph, shift: int) -> tuple[np.ndarray, np.ndarray]:
-    """The units and micro-batches from which another rank needs something, `shift` units on."""
+def _moves(graph: TaskGraph, payload: Needed) -> tuple[np.ndarray, np.ndarray]:
+    """The units and micro-batches from which another rank needs it, some units on.
+
+    In an evaluation, nothing comes back.
+    """
+    datum, shift = payload
+    if not graph.trains and datum != OUTPUT:
+        return np.empty(0, np.intp), np.empty(0, np.intp)
     holder = graph.rank_of_cell
     unit, microbatch = np.indices(holder.shape).reshape(2, -1)
     inside = (unit + shift >= 0) & (unit + shift < len(holder))
