@@ -48,6 +48,7 @@ def test_other_shells_know_every_command(bfpp, shell):
 
 
 def test_the_package_runs_as_the_command(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "bfpp.__main__", raising=False)
     monkeypatch.setattr(sys, "argv", ["bfpp", "orders", "gpipe", "--pp", "1"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("bfpp", run_name="__main__")

@@ -115,6 +115,7 @@ class Part:
 
     rank: int
     replica: int
+    tp_rank: int = 0
 
 
 def times_of(task: int, rank: int, replica: int, *when: float) -> Times:

@@ -67,7 +67,10 @@ FEW_STEPS = {
     "sharding": ("none",),
 }  # fmt: skip
 
-READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--mock-compute", "--orders"}
+READ = {
+    "--model", "--cluster", "--constants", "--profile", "--text", "--evaluate-text",
+    "--mock-compute", "--orders",
+}  # fmt: skip
 """Options of files that are read."""
 
 KEPT = {"--checkpoint", "--weights"}

@@ -74,7 +74,7 @@ def test_labels_are_read_on_every_colour() -> None:
 
 def themes() -> dict[str, dict[str, str]]:
     """The colours of the page by name, light and dark."""
-    text = (PAGE / "page.css").read_text()
+    text = (PAGE / "look.css").read_text()
     light, dark = (
         dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", block))
         for block in re.findall(r":root \{(.*?)\}", text, re.S)

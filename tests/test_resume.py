@@ -324,4 +324,4 @@ def test_the_schedule_may_follow_what_has_no_value(
     every_step: tuple[Path, Ended], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = run_here(capsys, "--checkpoint", every_step[0], "--resume", *SCHEDULE, "--tp", 2)
-    assert ended.line == "bfpp run: --tp: only 1 can be run; more can be simulated"
+    assert ended.line == "bfpp run: --tp: divides the loss of our transformer alone"
