@@ -62,7 +62,7 @@ def about(job: Job) -> dict[str, str | int]:
         "backend": str(job.backend),
         "ranks": job.layout.pp,
         "replicas": job.dp,
-        "tensor-parallel ranks": job.tp,
+        "tp": job.tp,
         "precision": str(job.precision),
         "recompute": str(FULL_RECOMPUTATION if is_full else job.recomputation),
     }
