@@ -183,15 +183,21 @@ class PhysicalCosts:
         """Samples of a step (B)."""
         return self.degrees.dp * self.microbatch_size * layout.whole_microbatches
 
-    def model_flops(self, layout: Layout) -> float:
-        """Operations (flop) of a step on one device, without recomputation (for the MFU)."""
-        return self.batch(layout) * self._flops(layout)[0] / self.devices(layout)
+    def model_flops(self, layout: Layout, *, trains: bool = True) -> float:
+        """Operations (flop) of a step on one device, without recomputation (for the MFU).
 
-    def hardware_flops(self, layout: Layout) -> float:
+        An evaluation, which has no backward passes, is a third of that.
+        """
+        flops = self.batch(layout) * self._flops(layout)[0] / self.devices(layout)
+        return flops if trains else flops / 3
+
+    def hardware_flops(self, layout: Layout, *, trains: bool = True) -> float:
         """Operations (flop) of a step on one device, those of recomputation too (for the HFU).
 
         As in the paper's C_GPU, attention's are counted as if nothing were masked.
         """
+        if not trains:
+            return self.model_flops(layout, trains=False)
         return self.batch(layout) * sum(self._flops(layout)) / self.devices(layout)
 
     @of_any_size
@@ -321,12 +327,13 @@ class PhysicalCosts:
 
     def _within_power(self, graph: TaskGraph) -> WithinPower:
         costs = PhysicalStep(self, graph).costs()
-        return within_power(graph, costs, self._least_seconds(graph.layout))
+        return within_power(graph, costs, self._least_seconds(graph.layout, trains=graph.trains))
 
-    def _least_seconds(self, layout: Layout) -> float:
+    def _least_seconds(self, layout: Layout, *, trains: bool = True) -> float:
         """Seconds that the power limit asks for, at least, for a step."""
         narrow = None if (quantised := self.execution.quantisation) is None else quantised.format
-        return least_seconds(self.cluster.device, self.hardware_flops(layout), narrow)
+        flops = self.hardware_flops(layout, trains=trains)
+        return least_seconds(self.cluster.device, flops, narrow)
 
     def shortest_step(self, layout: Layout) -> float:
         """Seconds that a step takes at least: those of the busiest rank, and of the power limit.

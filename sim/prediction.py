@@ -40,10 +40,11 @@ class Prediction(TypedDict):
 
 def predict(timeline: Timeline, physical: PhysicalCosts) -> Prediction:
     """The prediction of one training step; each rank's memory is priced once."""
-    layout = timeline.graph.layout
+    layout, trains = timeline.graph.layout, timeline.graph.trains
     samples, devices = physical.batch(layout), physical.devices(layout)
     peak = physical.cluster.device.peak_of(physical.execution.precision)
-    of_hardware, of_model = physical.hardware_flops(layout), physical.model_flops(layout)
+    of_hardware = physical.hardware_flops(layout, trains=trains)
+    of_model = physical.model_flops(layout, trains=trains)
     memories = memories_of(timeline.graph, physical)
     first, fullest = memories.of(0), memories.fullest
     reserved, (low, high) = fullest.reserved_gb, fullest.reserved_range_gb

@@ -29,7 +29,7 @@ from bfpp.sim.compute import blocked_seconds, parts, pass_seconds, unit_seconds
 from bfpp.sim.efficiency import RAMP_DEPTH, Product, product_seconds
 from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import MEGATRON, PAPER, find_implementation
-from bfpp.sim.model import Transformer, hardware_flops, load_model
+from bfpp.sim.model import Transformer, hardware_flops, load_model, model_flops
 from bfpp.sim.operators import Collective, Way
 from bfpp.sim.physical import (
     PhysicalCosts,
@@ -264,6 +264,18 @@ def test_the_power_limit_is_the_least_that_a_step_takes(ranks, microbatches):
     assert simulate(graph, free).step_time < 0.9 * least
     costs, fastest = (each.costs(graph).seconds[graph.is_compute] for each in (costing, free))
     np.testing.assert_allclose(costs / fastest, costs[0] / fastest[0])
+
+
+def test_the_power_limit_of_an_evaluation_is_that_of_forward_passes():
+    """A third of a training step's operations, and none again, whatever is recomputed."""
+    costing = with_sustained(physical("bert-6.6b", microbatch_size=4), 0.4)
+    graph = build_graph("breadth-first", Layout(1, 4, 4), evaluates=True)
+    least = model_flops(costing.model, 4 * 4) / 3 / (0.4 * 125e12)
+    timeline = simulate(graph, costing)
+    assert timeline.step_time == pytest.approx(least, rel=0.02)
+    prediction = predict(timeline, costing)
+    assert prediction["hfu"] == prediction["mfu"] == pytest.approx(0.4, rel=0.02)
+    assert simulate(graph, with_sustained(costing, 1.0)).step_time < 0.9 * least
 
 
 def test_a_step_that_waits_enough_keeps_its_clocks():

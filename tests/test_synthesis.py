@@ -31,6 +31,7 @@ from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.exact import improved, solve
 from bfpp.sim.synthesis.placements import boards
 from bfpp.sim.synthesis.problem import HALVES, TRANSFERS, WHOLE, Problem, priced
+from bfpp.sim.synthesis.rules import fastest_rule
 from bfpp.sim.synthesis.search import Found, replayed, search
 from bfpp.traces.period import period
 
@@ -157,6 +158,22 @@ def test_a_bound_that_a_rule_reaches_is_reached(limit: int) -> None:
     assert found.step_time == found.bound.seconds == 27
     assert found.rule is not None
     assert found.rule.rule.name == "zb-h1"
+
+
+@pytest.mark.parametrize(
+    ("pp", "more"), [(4, {"microbatches": 6}), (2, {"microbatches": 4, "p2p": "deferred"})]
+)
+def test_schedules_that_cannot_run_do_not_compete(pp: int, more: dict[str, object]) -> None:
+    """Depth-first runs whole sequences; with one queue a rank, most schedules wait for ever."""
+    experiment = Experiment("gpipe", pp=pp, **more)
+    rules = [each.rule.name for each in boards(experiment, "contiguous", split=True)[0].rules()]
+    assert "gpipe" in rules
+    assert "depth-first" not in rules
+    found = synthesize(experiment, seconds=SOON)
+    assert found.rule is not None
+    assert found.rule.rule.name in rules
+    fastest = fastest_rule(found.experiment)
+    assert fastest is None or fastest.rule.name in rules
 
 
 def test_less_memory_than_any_rule_keeps() -> None:

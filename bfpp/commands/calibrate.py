@@ -118,7 +118,7 @@ def _print(record: Mapping[str, Any]) -> None:
     ]
     print_table("By parameters", ("", "fixed", "a million"), rows)
     rows = [
-        ("the next task of a lane", in_words(record["dispatch"]["next"])),
-        ("a lane that has to be woken", in_words(record["dispatch"]["wake"])),
+        ("the next task, same stream", in_words(record["dispatch"]["next"])),
+        ("a task that waits for another stream", in_words(record["dispatch"]["wake"])),
     ]
     print_table("Dispatch", ("", ""), rows)

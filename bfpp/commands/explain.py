@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         _print(base)
         if base.rule:
             name = base.rule.result.name
-            _print_difference(f"{name}, the fastest rule in this memory", base, base.rule)
+            _print_difference(f"{name}, the fastest schedule in this memory", base, base.rule)
         for text, (before, after) in cases.items():
             _print_difference(text, before, after)
     return 0

@@ -179,9 +179,9 @@ def _print(found: Synthesis, path: str | None) -> None:
     if found.rule is not None and found.rule_seconds is not None:
         gain = found.rule_seconds / found.seconds - 1
         rule = f"{found.rule.rule.name}, {in_words(found.rule_seconds)} ({gain:+.1%})"
-        rows.append(("best rule within the limit", rule))
+        rows.append(("best schedule within the limit", rule))
     else:
-        rows.append(("best rule within the limit", "none"))
+        rows.append(("best schedule within the limit", "none"))
     print_table(f"Order of {found.placement} stages", ("", ""), rows)
     if path:
         name = shlex.quote(path)

@@ -49,6 +49,7 @@ class Board:
                 experiment = unplaced.changed(schedule=rule, **own)
                 has_same_stages = experiment.configuration.layout == self.layout
                 if has_same_stages and self._has_such_passes(experiment):
+                    experiment.graph()  # refuses micro-batches and queues that it cannot run with
                     yield experiment
 
     def _has_such_passes(self, experiment: Experiment) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -13,6 +15,7 @@ from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.given_orders import GivenOrders
 from bfpp.schedules.invalid import chosen
+from bfpp.schedules.lowering import Deadlock
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.bounds import Bound, lower_bound
@@ -146,7 +149,7 @@ class _Search:
 
     def best(self, seconds: float, progress: Progress | None) -> Synthesis:
         """The best order of all that were met."""
-        rules = [self._predicted(rule) for rule in self.board.rules()]
+        rules = self._predicted(self.board.rules())
         fitting = [each for each in rules if each.fits]
         starts = [words for rule in rules if (words := self._words(rule.experiment))]
         problems, candidates, met = [*self.aim.problems(self.problem)], [*fitting], list[Found]()
@@ -160,17 +163,19 @@ class _Search:
                 for problem in problems
                 for found in search(problem, within, seeking / (left + 1), progress=progress)
             ]
-            found = [self._predicted(self._experiment(each.words)) for each in met]
+            found = self._predicted(self._experiment(each.words) for each in met)
             candidates += (each for each in found if each.fits)
             if all(each.fits for each in found) and found:
                 break
             over = max((each.excess.clip(min=0) for each in found), key=np.max, default=0.0)
             problems = [problem.limited(problem.limits - over) for problem in problems]
+        if not candidates and met and not found:
+            raise InvalidConfiguration("p2p", "each order that was found deadlocks")
         if not candidates:
             raise InvalidConfiguration(FIELD, "no order was found that keeps to it")
         if proves and met and met[0].seconds > bound.seconds * (1 + TOLERANCE):
             better, bound = self._proven(problems[0], met[0], bound, seconds * SHARE_OF_PROOF)
-            candidates += [better] if better.fits else []
+            candidates += (each for each in better if each.fits)
         best = min(candidates, key=_seconds)
         rule = min(fitting, key=_seconds, default=None)
         return Synthesis(
@@ -185,14 +190,14 @@ class _Search:
 
     def _proven(
         self, problem: Problem, known: Found, bound: Bound, seconds: float
-    ) -> tuple[_Candidate, Bound]:
+    ) -> tuple[list[_Candidate], Bound]:
         """What CP-SAT makes of words that are known, and the higher of its bound and this one."""
         proven, words = solve(self.problem, known, seconds / 2)
         bound = max(bound, proven)
         if problem.within(words):
             known = Found(replayed(problem, words), words)
         better = improved(problem, known, seconds / 2, bound.seconds)
-        return self._predicted(self._experiment(better.words)), bound
+        return self._predicted([self._experiment(better.words)]), bound
 
     def _words(self, rule: Experiment) -> Words | None:
         return self.problem.words(rule.rule.orders(self.layout))
@@ -202,8 +207,13 @@ class _Search:
         home = Layout(self.layout.pp, self.layout.microbatches, placement=self.layout.placement)
         return self.board.experiment.changed(schedule=GivenOrders(TITLE, ranks, home))
 
-    def _predicted(self, experiment: Experiment) -> _Candidate:
-        return _Candidate(self.aim.seconds(experiment), experiment, self.memory.excess(experiment))
+    def _predicted(self, experiments: Iterable[Experiment]) -> list[_Candidate]:
+        """Those that can run: orders may deadlock where transfers are in queues."""
+        found = []
+        for each in experiments:
+            with suppress(Deadlock):
+                found.append(_Candidate(self.aim.seconds(each), each, self.memory.excess(each)))
+        return found
 
 
 def _seconds(candidate: _Candidate) -> float:
