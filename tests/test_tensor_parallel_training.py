@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from bfpp.executor.checkpoint import Pieces, read_manifest
 from bfpp.executor.corpus import Text
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
@@ -120,10 +121,12 @@ def test_half_a_backward_pass_computes_its_half_alone(monkeypatch: pytest.Monkey
 
 
 def test_a_checkpoint_opens_whatever_the_ranks(tmp_path: Path) -> None:
+    sizes = replace(LLAMA, kv_heads=4)
     layouts = [
-        plan_of("gpipe", 2, tp=1),
-        plan_of(dp=2, sharding=Sharding.FULL, sequence_parallel=True),
-        plan_of("gpipe", 2, tp=1, dp=2, sharding=Sharding.PARTIAL),
+        plan_of("gpipe", 2, tp=1, sizes=sizes),
+        plan_of(dp=2, sharding=Sharding.FULL, sequence_parallel=True, sizes=sizes),
+        plan_of("gpipe", 2, tp=4, dp=2, sharding=Sharding.PARTIAL, sizes=sizes),
+        plan_of("gpipe", 2, tp=1, dp=2, sharding=Sharding.PARTIAL, sizes=sizes),
     ]
     losses: list[float] = []
     path, before = None, None
@@ -134,6 +137,8 @@ def test_a_checkpoint_opens_whatever_the_ranks(tmp_path: Path) -> None:
                 assert same(run.values(), before)
             losses += run.run(range(step, step + 1))
             path, before = run.save(tmp_path, step + 1), run.values()
+            extents = [each.extents for each in read_manifest(path).tensors.values()]
+            assert max(map(len, extents)) <= plan.tp * (3 * plan.dp - 2)  # shares cut within rows
             state = pieces_of(run.backend.workers)
     assert compare(layouts[0], losses, state).worst < EXACT
 
@@ -165,9 +170,11 @@ def test_slices_make_up_the_whole() -> None:
             own = Slice(shape, dim, blocks, rank, ranks)
             values = own.of(whole).flatten()
             for first in range(0, len(values), 5):  # as shares cut it
-                for place, piece in own.pieces(first, values[first : first + 5]):
-                    assert (found[place : place + len(piece)] == -1).all()
-                    found[place : place + len(piece)] = piece
+                pieces = [*own.pieces(first, values[first : first + 5])]
+                assert len(pieces) <= 3
+                for place, piece in Pieces(len(found), pieces, own.row).within(found):
+                    assert (place == -1).all()
+                    place.copy_(piece)
         assert torch.equal(found, whole.flatten())
 
 
