@@ -284,7 +284,7 @@ def _in_the_flat_format(content: Any) -> None:
         ]
 
 
-def test_the_flat_format_of_before_is_read(path: Path) -> None:
+def test_the_earlier_flat_format_is_read(path: Path) -> None:
     forge(path, _in_the_flat_format)
     assert loaded_step(path) == 3
     forge(path, _set([[1, 29, DATA, 0, 9]], *BIAS))

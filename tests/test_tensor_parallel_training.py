@@ -55,6 +55,7 @@ def plan_of(
     tp: int = 2,
     sharding: Sharding = Sharding.NONE,
     sizes: TransformerSizes = PLAIN,
+    groups: int = 1,
     **settings: object,
 ) -> Plan:
     """A plan in double precision, whose clipping does clip."""
@@ -63,8 +64,10 @@ def plan_of(
     defaults: dict[str, object] = {
         "precision": Precision.FLOAT64,
         "optimization": Optimization(1e-2, clip=0.05),
+        "dp_replicate": groups,
     }
-    graph = build_graph(schedule, layout, Communication(sharding, clipping=True))
+    communication = Communication(sharding, clipping=True, hybrid=groups > 1)
+    graph = build_graph(schedule, layout, communication)
     return Plan(graph, model_of(sizes), dp=dp, tp=tp, **(defaults | settings))  # type: ignore[arg-type]
 
 
@@ -79,6 +82,9 @@ CASES = {
     ),
     "all, fully sharded, recomputed, in sequence": plan_of(
         "breadth-first", 2, 2, sharding=Sharding.FULL, sequence_parallel=True
+    ),
+    "two groups of two replicas, fully sharded": plan_of(
+        dp=4, sharding=Sharding.FULL, groups=2, sequence_parallel=True, sizes=LLAMA
     ),
     "halves of backward passes": plan_of("zb-h1", 2, activations=Activations.KEEP),
     "halves of backward passes, in sequence": plan_of(

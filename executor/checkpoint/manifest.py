@@ -24,7 +24,7 @@ from bfpp.executor.checkpoint.processes import CheckpointError
 MANIFEST = "manifest.json"
 FORMAT = 2
 FLAT_FORMAT = 1
-"""Of before: it has intervals of flat tensors, and no rows."""
+"""Earlier checkpoints are of this format: all tensors are flat, and extents intervals."""
 DATA_FILE = re.compile(r"__[0-9]+_[0-9]+\.distcp")
 METADATA_FILE = ".metadata"
 
@@ -203,7 +203,7 @@ def _tensor(name: str, value: Any, files: Mapping[str, StoredFile]) -> StoredTen
 
 
 def _flat_tensor(name: str, value: Any, files: Mapping[str, StoredFile]) -> StoredTensor:
-    """One of the format of before."""
+    """A tensor of the flat format: its extents have an offset and a size."""
     extents = [[0, offset, 1, size, *place] for offset, size, *place in value["extents"]]
     shape = [1, sum(_count(extent[3]) for extent in extents)]
     return _tensor(name, {**value, "shape": shape, "extents": extents}, files)
