@@ -111,11 +111,11 @@ class _Background(threading.Thread):
 
 def copied(pieces: Mapping[str, Pieces]) -> dict[str, Pieces]:
     """The values as they are now, in the host's memory; those of replicas once."""
-    return {name: Pieces(whole.size, _copies(whole)) for name, whole in pieces.items()}
+    return {name: Pieces(whole.size, _copies(whole), whole.row) for name, whole in pieces.items()}
 
 
 def _copies(whole: Pieces) -> list[tuple[int, Tensor]]:
-    different = {(offset, len(values)): values for offset, values in whole.pieces}
+    different = {(offset, values.shape): values for offset, values in whole.pieces}
     return [
         (offset, values.detach().to("cpu", copy=True)) for (offset, _), values in different.items()
     ]

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bfpp.executor.checkpoint.boxes import boxes_of
+
 
 @dataclass(frozen=True)
 class Slice:
@@ -45,6 +47,16 @@ class Slice:
         """Where this part of a block begins."""
         return self.rank * self.width
 
+    @property
+    def inner(self) -> int:
+        """The elements of one place along the dimension."""
+        return math.prod(self.shape[self.dim + 1 :])
+
+    @property
+    def row(self) -> int:
+        """The elements of a block: the parts have a run of each."""
+        return self.length * self.inner
+
     def of(self, value: Tensor) -> Tensor:
         """The part of the whole parameter; a copy."""
         blocks: Tensor = value.unflatten(self.dim, (self.blocks, self.length))
@@ -52,14 +64,11 @@ class Slice:
         return own.flatten(self.dim, self.dim + 1).clone(memory_format=torch.contiguous_format)
 
     def pieces(self, first: int, values: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Where values of the part, from its element `first` on, lie in the whole, run by run."""
-        inner = math.prod(self.shape[self.dim + 1 :])
-        run = min(self.width, self.length - self.first) * inner
-        stop = first + len(values)
-        for number in range(first // run, -(-stop // run)):
-            begin, end = max(number * run, first), min((number + 1) * run, stop)
-            place = (number * self.length + self.first) * inner + begin - number * run
-            yield place, values[begin - first : end - first]
+        """Where values of the part, from its element `first` on, lie in the rows of the whole."""
+        run = min(self.width, self.length - self.first) * self.inner
+        for begin, box in boxes_of(first, len(values), run):
+            place = box.row * self.row + self.first * self.inner + box.column
+            yield place, values[begin : begin + box.size].view(box.rows, box.columns)
 
 
 def slices_of(places: Mapping[str, Sequence[tuple[nn.Module, str]]]) -> dict[str, Slice]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -29,19 +29,18 @@ Held = dict[str, list[tuple[int, Tensor]]]
 def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
     """What these workers hold of every parameter and of its moments, in place."""
     held: Held = defaultdict(list)
-    sizes: dict[str, int] = {}
+    extents: dict[str, tuple[int, int | None]] = {}
     for worker, unit in _units(workers):
         for state, suffix, pieces in _kept(worker, unit):
             for name, offset, piece in unit.placed(pieces):
                 held[name + suffix].append((offset, piece))
-                sizes[name + suffix] = unit.size_of(name, state)
+                extents[name + suffix] = unit.extent_of(name, state)
     for worker in workers:
         for key, counts in worker.updates.counts().items():
             name = COUNTS.get(key, f"{key} of the optimizer")
             held[name] += [(0, count.view(1)) for count in counts]
-            sizes[name] = 1
-    found = {name: Pieces(sizes[name], pieces) for name, pieces in held.items()}
-    return {**found, **_scales(workers)}
+            extents[name] = 1, None
+    return {**_joined(held, extents), **_scales(workers)}
 
 
 def _units(workers: Sequence[Worker]) -> Iterator[tuple[Worker, Unit]]:
@@ -63,27 +62,29 @@ def _scales(workers: Sequence[Worker]) -> dict[str, Pieces]:
     return {name: Pieces(1, [(0, each[name].view(1)) for each in held]) for name in names}
 
 
-Part = dict[str, tuple[int, list[tuple[int, Tensor]]]]
-"""Of each parameter the size, and the values that a process holds, by their offset."""
+def _joined(held: Held, extents: Mapping[str, tuple[int, int | None]]) -> dict[str, Pieces]:
+    return {name: Pieces(size, held[name], row) for name, (size, row) in extents.items()}
 
 
-def weights_of(workers: Sequence[Worker]) -> Part:
+def weights_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
     """What these workers hold of every parameter, to be sent."""
-    found: Part = {}
+    held: Held = defaultdict(list)
+    extents: dict[str, tuple[int, int | None]] = {}
     for _, unit in _units(workers):
         for state in unit.states:
             for name, offset, piece in unit.placed(state.pieces(state.weights.detach())):
-                whole = found.setdefault(name, (unit.size_of(name, state), []))
-                whole[1].append((offset, piece.cpu()))
-    return found
+                held[name].append((offset, piece.cpu()))
+                extents[name] = unit.extent_of(name, state)
+    return _joined(held, extents)
 
 
-def whole(parts: Sequence[Part]) -> dict[str, Tensor]:
+def whole(parts: Sequence[Mapping[str, Pieces]]) -> dict[str, Tensor]:
     """All parameters, each flat, from what all processes hold."""
     found: dict[str, Tensor] = {}
     for part in parts:
-        for name, (size, pieces) in part.items():
-            for offset, piece in pieces:
-                values = found.setdefault(name, torch.empty(size, dtype=piece.dtype))
-                values[offset : offset + len(piece)] = piece
+        for name, held in part.items():
+            dtype = held.pieces[0][1].dtype
+            values = found.setdefault(name, torch.empty(held.size, dtype=dtype))
+            for place, piece in held.within(values):
+                place.copy_(piece)
     return found

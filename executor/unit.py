@@ -96,10 +96,10 @@ class Unit:
             else:
                 yield name, first, values
 
-    def size_of(self, name: str, state: UnitState) -> int:
-        """Elements of a whole parameter."""
+    def extent_of(self, name: str, state: UnitState) -> tuple[int, int | None]:
+        """Elements of a whole parameter; and of each of its rows, if this unit has a slice."""
         own = self.slices.get(name)
-        return (own.shape if own else state.flat.shapes[name]).numel()
+        return (own.shape.numel(), own.row) if own else (state.flat.shapes[name].numel(), None)
 
     @property
     def states(self) -> list[UnitState]:

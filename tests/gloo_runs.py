@@ -7,7 +7,7 @@ stay, and for each case those that it needs form a default group of their own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -109,7 +109,7 @@ def _run(place: Place, job: Job) -> Ran | None:
         for name, pieces in (part or {}).items():
             held.setdefault(name, []).append(pieces)
     state = {
-        name: Pieces(each[0].size, [piece for pieces in each for piece in pieces.pieces])
+        name: replace(each[0], pieces=[piece for pieces in each for piece in pieces.pieces])
         for name, each in held.items()
     }
     return None if columns is None else Ran(reports, state, columns)

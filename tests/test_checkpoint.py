@@ -25,8 +25,9 @@ from bfpp.executor.checkpoint import (
     read_settings,
     save,
 )
+from bfpp.executor.checkpoint.boxes import Box, boxes_of, segments, shared
 from bfpp.executor.checkpoint.pieces import DTYPES
-from bfpp.executor.checkpoint.planning import SavePieces, segments
+from bfpp.executor.checkpoint.planning import SavePieces
 from tests.checkpoint_states import cut, empty_state, loaded_step, state_of, whole
 
 
@@ -106,6 +107,107 @@ def test_segments_are_what_the_same_processes_hold(
     assert sorted(found) == sorted(expected)
 
 
+@st.composite
+def matrices(draw: st.DrawFn) -> tuple[torch.Tensor, Pieces, Pieces]:
+    """Values in rows, all of them held, and some wanted: flat, or as shares of columns."""
+    rows, columns = draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    values = torch.arange(rows * columns, dtype=torch.float64)
+    held = draw(st.one_of(covers(len(values)).map(_flat), shares_of_columns(rows, columns)))
+    wanted = draw(st.one_of(covers(len(values)).map(_flat), shares_of_columns(rows, columns)))
+    return values, _filled(values, columns, held), _filled(-values - 1, columns, wanted)
+
+
+Part = tuple[int, tuple[int, ...]]
+"""Offset and shape of a piece."""
+
+
+def _flat(intervals: list[tuple[int, int]]) -> list[Part]:
+    return [(start, (stop - start,)) for start, stop in intervals]
+
+
+@st.composite
+def shares_of_columns(draw: st.DrawFn, rows: int, columns: int) -> list[Part]:
+    """Columns in bands, the values of each of which are cut anywhere; some twice."""
+    found: list[Part] = []
+    for left, right in pairwise(sorted({0, columns, *draw(st.lists(st.integers(0, columns)))})):
+        width = right - left
+        for start, stop in draw(covers(rows * width)):
+            for _, box in boxes_of(start, stop - start, width):
+                found.append((box.row * columns + left + box.column, (box.rows, box.columns)))
+    return found
+
+
+def _filled(values: torch.Tensor, columns: int, parts: list[Part]) -> Pieces:
+    """Copies of parts of values."""
+    return Pieces(
+        len(values),
+        [
+            (offset, values.as_strided(shape, (columns, 1)[-len(shape) :], offset).clone())
+            for offset, shape in parts
+        ],
+        columns if any(len(shape) == 2 for _, shape in parts) else None,
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(matrices())
+def test_rows_that_were_cut_one_way_are_loaded_in_another(
+    given: tuple[torch.Tensor, Pieces, Pieces],
+) -> None:
+    values, held, wanted = given
+    with tempfile.TemporaryDirectory() as directory:
+        load(save(Path(directory), 1, {"a": held}, {}, None), {"a": wanted}, None)
+    for place, piece in wanted.within(values):
+        assert torch.equal(piece, place)
+
+
+@given(st.data())
+def test_boxes_are_what_the_same_processes_hold(data: st.DataObject) -> None:
+    rows, columns = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 6))
+    owned = []
+    for top, bottom in data.draw(intervals(rows)):
+        for left, right in data.draw(intervals(columns)):
+            if top < bottom and left < right:
+                box = Box(top, left, bottom - top, right - left)
+                owned.append((box, data.draw(st.integers(0, 2))))
+    found: dict[tuple[int, int], list[int]] = {}
+    for box, holders in shared(rows, columns, owned):
+        places = places_of(box)
+        assert found.keys().isdisjoint(places)
+        assert all(each.covers(box) or set(places).isdisjoint(places_of(each)) for each, _ in owned)
+        found |= dict.fromkeys(places, holders)
+    assert found.keys() == set(places_of(Box(0, 0, rows, columns)))
+    for place, holders in found.items():
+        assert holders == sorted({process for box, process in owned if place in places_of(box)})
+
+
+def places_of(box: Box) -> list[tuple[int, int]]:
+    rows, columns = range(box.row, box.row + box.rows), range(box.column, box.column + box.columns)
+    return [(row, column) for row in rows for column in columns]
+
+
+def test_a_slice_is_stored_as_one_box(tmp_path: Path) -> None:
+    """Two halves of the columns, one of which is in two shares, cut within a row."""
+    values = torch.arange(70.0).view(7, 10)
+    right = values[:, 5:]
+    pieces = [(0, values[:, :5]), (5, right[:3]), (35, right[3:4, :2]), (37, right[3:4, 2:])]
+    pieces.append((45, right[4:]))
+    path = save(tmp_path, 0, {"a": Pieces(70, pieces, 10)}, {}, None)
+    assert len(read_manifest(path).tensors["a"].extents) == 5
+    read = {"a": torch.zeros(7, 10)}
+    with pytest.warns(UserWarning, match=r"torch\.distributed is disabled"):
+        torch_load(read, storage_reader=FileSystemReader(path), no_dist=True)
+    assert torch.equal(read["a"], values)
+
+
+def test_rows_of_another_length_are_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, 0, {"a": Pieces(12, [(0, torch.ones(4, 3))], 3)}, {}, None)
+    values = torch.zeros(3, 4)
+    with pytest.raises(CheckpointError, match="a is in rows of 3 values, but of 4 in the model"):
+        load(path, {"a": Pieces(12, [(0, values)], 4)}, None)
+    assert not values.any()
+
+
 def test_a_shared_buffer_is_read_in_place(tmp_path: Path) -> None:
     buffer = torch.arange(100.0)
     named = {"a": Pieces(60, [(0, buffer[:60])]), "b": Pieces(40, [(0, buffer[60:])])}
@@ -165,6 +267,8 @@ def test_torch_reads_it_with_its_own_tools(tmp_path: Path) -> None:
         (4, [(1, torch.zeros(4))]),
         (4, [(-1, torch.zeros(2))]),
         (4, [(0, torch.zeros(2, 2))]),
+        (4, [(2, torch.zeros(1, 3))]),
+        (4, [(0, torch.zeros(1, 1, 4))]),
         (4, [(0, torch.zeros(2)), (2, torch.zeros(2, dtype=torch.float64))]),
         (4, [(0, torch.zeros(4, dtype=torch.complex64))]),
     ],

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from bfpp.executor.checkpoint import CheckpointError, load, read_manifest, save
+from bfpp.executor.checkpoint import CheckpointError, Pieces, load, read_manifest, save
 from bfpp.executor.checkpoint.manifest import StoredFile, sealed
 from tests.checkpoint_states import cut, empty_state, loaded_step, state_of, whole
 
@@ -180,7 +180,7 @@ FORGED_VALUES: dict[str, Callable[[Path], Any]] = {
 def _place_all_in_the_file(content: Any) -> None:
     for tensor in content["tensors"].values():
         for extent in tensor["extents"]:
-            extent[3:] = [0, content["files"][DATA]["length"]]
+            extent[5:] = [0, content["files"][DATA]["length"]]
 
 
 @pytest.mark.parametrize("kind", FORGED_VALUES)
@@ -211,7 +211,7 @@ def _rename_files(name: str) -> Callable[[Any], None]:
         content["files"][name] = content["files"].pop(DATA)
         for tensor in content["tensors"].values():
             for extent in tensor["extents"]:
-                extent[2] = name
+                extent[4] = name
 
     return edit
 
@@ -225,23 +225,23 @@ FORGED_MANIFESTS = {
     "a name with a line after": _rename_files("__0_0.distcp\n"),
     "the manifest itself": _rename_files("manifest.json"),
     "no name": _rename_files(""),
-    "an extent elsewhere": _set("/etc/passwd", *BIAS, 0, 2),
-    "an unknown file": _set("__9_9.distcp", *BIAS, 0, 2),
-    "beyond the file": _set(10**6, *BIAS, 0, 3),
-    "before the file": _set(-1, *BIAS, 0, 3),
-    "a gap": _set([[0, 9, DATA, 0, 9], [10, 20, DATA, 0, 9]], *BIAS),
-    "an overlap": _set([[0, 9, DATA, 0, 9], [8, 22, DATA, 0, 9]], *BIAS),
-    "a late begin": _set([[1, 29, DATA, 0, 9]], *BIAS),
-    "an empty extent": _set([[0, 0, DATA, 0, 9], [0, 30, DATA, 0, 9]], *BIAS),
+    "an extent elsewhere": _set("/etc/passwd", *BIAS, 0, 4),
+    "an unknown file": _set("__9_9.distcp", *BIAS, 0, 4),
+    "beyond the file": _set(10**6, *BIAS, 0, 5),
+    "before the file": _set(-1, *BIAS, 0, 5),
+    "a gap": _set([[0, 0, 1, 9, DATA, 0, 9], [0, 10, 1, 20, DATA, 0, 9]], *BIAS),
+    "an overlap": _set([[0, 0, 1, 9, DATA, 0, 9], [0, 8, 1, 22, DATA, 0, 9]], *BIAS),
+    "a late begin": _set([[0, 1, 1, 29, DATA, 0, 9]], *BIAS),
+    "an empty extent": _set([[0, 0, 1, 0, DATA, 0, 9], [0, 0, 1, 30, DATA, 0, 9]], *BIAS),
     "no extents": _set([], *BIAS),
-    "short extents": _set([[0, 30]], *BIAS),
-    "a count that is true": _set(True, *BIAS, 0, 1),
-    "a count that is text": _set("30", *BIAS, 0, 1),
+    "short extents": _set([[0, 0, 1, 30]], *BIAS),
+    "a count that is true": _set(True, *BIAS, 0, 3),
+    "a count that is text": _set("30", *BIAS, 0, 3),
     "an unknown dtype": _set("Tensor", "tensors", "0.bias", "dtype"),
     "a dtype of another type": _set([], "tensors", "0.bias", "dtype"),
     "tensors in a list": _set([], "tensors"),
     "a file without a length": _set({"sha256": ""}, "files", DATA),
-    "another format": _set(2, "format"),
+    "another format": _set(3, "format"),
     "settings in a list": _set([], "settings"),
     "a negative step": _set(-1, "step"),
     "no step": lambda content: content.pop("step"),
@@ -251,6 +251,43 @@ FORGED_MANIFESTS = {
 @pytest.mark.parametrize("kind", FORGED_MANIFESTS)
 def test_a_forged_manifest_is_refused(path: Path, kind: str) -> None:
     forge(path, FORGED_MANIFESTS[kind])
+    refused(path, "manifest.json")
+
+
+MATRIX = {
+    "a gap": [[0, 0, 4, 2], [0, 2, 2, 1]],
+    "values twice": [[0, 0, 4, 2], [0, 1, 4, 2]],
+    "rows that are not there": [[0, 0, 5, 3]],
+    "columns that are not there": [[0, 0, 4, 4]],
+    "no rows": [[0, 0, 4, 3], [2, 0, 0, 3]],
+    "half a box": [[0, 0, 4]],
+}
+
+
+@pytest.mark.parametrize("kind", MATRIX)
+def test_forged_boxes_are_refused(tmp_path: Path, kind: str) -> None:
+    values = torch.zeros(4, 3)
+    tensors = {"a": Pieces(12, [(0, values)], 3)}
+    path = save(tmp_path, 1, tensors, {}, None)
+    boxes = [[*box, DATA, 0, 9] for box in MATRIX[kind]]
+    forge(path, _set(boxes, "tensors", "a", "extents"))
+    with pytest.raises(CheckpointError, match=r"manifest\.json: damaged"):
+        load(path, tensors, None)
+
+
+def _in_the_flat_format(content: Any) -> None:
+    content["format"] = 1
+    for tensor in content["tensors"].values():
+        del tensor["shape"]
+        tensor["extents"] = [
+            [offset, size, *place] for _, offset, _, size, *place in tensor["extents"]
+        ]
+
+
+def test_the_earlier_flat_format_is_read(path: Path) -> None:
+    forge(path, _in_the_flat_format)
+    assert loaded_step(path) == 3
+    forge(path, _set([[1, 29, DATA, 0, 9]], *BIAS))
     refused(path, "manifest.json")
 
 

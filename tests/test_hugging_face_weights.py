@@ -110,11 +110,14 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("mistral", "qwen2")), "qwen3"],
+    ("name", "tp"),
+    [
+        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("mistral", "qwen2", "qwen3")),
+        ("qwen3", 2),
+    ],
 )
 def test_it_is_trained_written_and_read_again(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tp: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hugging_face = pytest.importorskip("bfpp.executor.hugging_face")
     from bfpp.command_line import main
@@ -122,7 +125,8 @@ def test_it_is_trained_written_and_read_again(
     config = tmp_path / "config.json"
     config.write_text(json.dumps(CONFIGS[name]))
     words = (
-        f"run breadth-first --pp 2 --steps 2 --microbatches 2 --microbatch-size 1 --model {config}"
+        f"run breadth-first --pp 2 --tp {tp} --steps 2 --microbatches 2 --microbatch-size 1 "
+        f"--model {config}"
     )
     told = ["--context", "12", "--backend", "local", "--precision", "float64", "--verify", "--json"]
     code = main([*words.split(), *told, "--checkpoint", str(tmp_path / "saved")])

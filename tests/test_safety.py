@@ -129,6 +129,30 @@ def test_a_killed_rank_is_named_and_nothing_is_lost(
     assert after["losses"] == undisturbed[first:]
 
 
+@pytest.mark.slow
+def test_a_killed_tensor_parallel_rank_is_named_and_the_run_goes_on_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "saved"
+    words = ("1f1b", "--pp", 1, "--microbatches", 2, "--layers", 2, "--precision", "float64")
+    saving = ("--checkpoint", saved, "--save-every", 1)
+    with program(*words, "--tp", 2, "--steps", 10_000, *saving) as process:
+        wait_for(lambda: checkpoint.latest(saved) is not None)
+        pids = ranks_of(process)
+        os.kill(pids[1], signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert alive(list(pids.values())) == []
+    assert re.match(
+        r"bfpp run: rank 0, tp 1 \(process 1\) was killed by SIGKILL, last seen",
+        unlogged(errors)[0],
+    ), errors
+    last = checkpoint.latest(saved)
+    assert last
+    steps = step_of(last) + 1
+    assert run_here(capsys, *words, *LOCAL, "--steps", steps, *saving, "--resume").code == 0
+
+
 # A layer of the user's that hangs or raises
 
 TWO = ("gpipe", "--pp", 2, "--microbatches", 4)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from bfpp.executor.checkpoint import Pieces, read_manifest
 from bfpp.executor.corpus import Text
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
@@ -54,6 +55,7 @@ def plan_of(
     tp: int = 2,
     sharding: Sharding = Sharding.NONE,
     sizes: TransformerSizes = PLAIN,
+    groups: int = 1,
     **settings: object,
 ) -> Plan:
     """A plan in double precision, whose clipping does clip."""
@@ -62,8 +64,10 @@ def plan_of(
     defaults: dict[str, object] = {
         "precision": Precision.FLOAT64,
         "optimization": Optimization(1e-2, clip=0.05),
+        "dp_replicate": groups,
     }
-    graph = build_graph(schedule, layout, Communication(sharding, clipping=True))
+    communication = Communication(sharding, clipping=True, hybrid=groups > 1)
+    graph = build_graph(schedule, layout, communication)
     return Plan(graph, model_of(sizes), dp=dp, tp=tp, **(defaults | settings))  # type: ignore[arg-type]
 
 
@@ -78,6 +82,9 @@ CASES = {
     ),
     "all, fully sharded, recomputed, in sequence": plan_of(
         "breadth-first", 2, 2, sharding=Sharding.FULL, sequence_parallel=True
+    ),
+    "two groups of two replicas, fully sharded": plan_of(
+        dp=4, sharding=Sharding.FULL, groups=2, sequence_parallel=True, sizes=LLAMA
     ),
     "halves of backward passes": plan_of("zb-h1", 2, activations=Activations.KEEP),
     "halves of backward passes, in sequence": plan_of(
@@ -120,10 +127,12 @@ def test_half_a_backward_pass_computes_its_half_alone(monkeypatch: pytest.Monkey
 
 
 def test_a_checkpoint_opens_whatever_the_ranks(tmp_path: Path) -> None:
+    sizes = replace(LLAMA, kv_heads=4)
     layouts = [
-        plan_of("gpipe", 2, tp=1),
-        plan_of(dp=2, sharding=Sharding.FULL, sequence_parallel=True),
-        plan_of("gpipe", 2, tp=1, dp=2, sharding=Sharding.PARTIAL),
+        plan_of("gpipe", 2, tp=1, sizes=sizes),
+        plan_of(dp=2, sharding=Sharding.FULL, sequence_parallel=True, sizes=sizes),
+        plan_of("gpipe", 2, tp=4, dp=2, sharding=Sharding.PARTIAL, sizes=sizes),
+        plan_of("gpipe", 2, tp=1, dp=2, sharding=Sharding.PARTIAL, sizes=sizes),
     ]
     losses: list[float] = []
     path, before = None, None
@@ -134,6 +143,8 @@ def test_a_checkpoint_opens_whatever_the_ranks(tmp_path: Path) -> None:
                 assert same(run.values(), before)
             losses += run.run(range(step, step + 1))
             path, before = run.save(tmp_path, step + 1), run.values()
+            extents = [each.extents for each in read_manifest(path).tensors.values()]
+            assert max(map(len, extents)) <= plan.tp * (3 * plan.dp - 2)  # shares cut within rows
             state = pieces_of(run.backend.workers)
     assert compare(layouts[0], losses, state).worst < EXACT
 
@@ -165,9 +176,11 @@ def test_slices_make_up_the_whole() -> None:
             own = Slice(shape, dim, blocks, rank, ranks)
             values = own.of(whole).flatten()
             for first in range(0, len(values), 5):  # as shares cut it
-                for place, piece in own.pieces(first, values[first : first + 5]):
-                    assert (found[place : place + len(piece)] == -1).all()
-                    found[place : place + len(piece)] = piece
+                pieces = [*own.pieces(first, values[first : first + 5])]
+                assert len(pieces) <= 3
+                for place, piece in Pieces(len(found), pieces, own.row).within(found):
+                    assert (place == -1).all()
+                    place.copy_(piece)
         assert torch.equal(found, whole.flatten())
 
 

@@ -56,8 +56,8 @@ class Training:
         found = {}
         for name, whole in pieces_of(self.backend.workers).items():
             values = torch.full((whole.size,), torch.nan, dtype=torch.float64)
-            for start, piece in whole.pieces:
-                own, piece = values[start : start + len(piece)], piece.detach().cpu()
+            for own, held in whole.within(values):
+                piece = held.cpu()
                 assert ((own == piece) | own.isnan()).all(), name
                 own.copy_(piece)
             assert not values.isnan().any(), name
@@ -133,10 +133,11 @@ def weight_error(expected: dict[str, Tensor], state: dict[str, Pieces]) -> float
     for name, parameter in expected.items():
         flat = parameter.flatten().to(torch.float64)
         held = torch.zeros(len(flat), dtype=torch.bool)
-        for offset, values in state[name].pieces:
-            part = slice(offset, offset + len(values))
-            errors.append(float((values.detach() - flat[part]).abs().max()))
-            held[part] = True
+        for (place, values), (is_held, _) in zip(
+            state[name].within(flat), state[name].within(held), strict=True
+        ):
+            errors.append(float((values - place).abs().max()))
+            is_held.fill_(True)
         assert held.all(), f"nobody holds all of {name}"
     return max_of(errors)
 

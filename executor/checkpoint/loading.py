@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -13,13 +14,13 @@ from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import (
     Metadata,
-    MetadataIndex,
     TensorProperties,
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.futures import Future
 
+from bfpp.executor.checkpoint.boxes import Box, boxes_of
 from bfpp.executor.checkpoint.manifest import (
     Extent,
     Manifest,
@@ -28,8 +29,8 @@ from bfpp.executor.checkpoint.manifest import (
     read_manifest,
     require_plain,
 )
-from bfpp.executor.checkpoint.pieces import Holdings, Pieces, holdings
-from bfpp.executor.checkpoint.planning import LoadPieces, agreed, chunk_of, one_failure
+from bfpp.executor.checkpoint.pieces import Holdings, Pieces, holdings, part
+from bfpp.executor.checkpoint.planning import LoadPieces, agreed, chunk_of, one_failure, shape_of
 from bfpp.executor.checkpoint.processes import CheckpointError, Processes
 
 
@@ -53,11 +54,12 @@ def load(
     processes.together(lambda: _check_files(path, manifest, processes, verify))
     every = processes.together(lambda: holdings(tensors))
     _check_model(path, manifest, every)
+    reader = Reader(path, manifest.tensors, tensors)
     with processes.one_line_errors(), one_failure(path):
         state_dict_loader.load(
             dict(tensors),
-            storage_reader=Reader(path, manifest.tensors),
-            planner=LoadPieces(),
+            storage_reader=reader,
+            planner=LoadPieces(reader.columns),
             process_group=group,
             no_dist=group is None,
         )
@@ -84,10 +86,17 @@ def _check_model(path: Path, manifest: Manifest, every: Sequence[Holdings]) -> N
         raise CheckpointError(f"{path}: has {_some(unused)}, which the model has not")
     for name in sorted(names):
         stored, wanted = manifest.tensors[name], agreed(name, every)
-        if wanted is not None and wanted != (stored.size, stored.dtype):
+        if wanted is None:
+            continue
+        if (wanted.size, wanted.dtype) != (stored.size, stored.dtype):
             raise CheckpointError(
                 f"{path}: {name} has {stored.size} values of {stored.dtype}, "
                 f"but {wanted.size} of {wanted.dtype} in the model"
+            )
+        if 1 not in (stored.rows, wanted.rows) and stored.columns != wanted.columns:
+            raise CheckpointError(
+                f"{path}: {name} is in rows of {stored.columns} values, "
+                f"but of {wanted.columns} in the model"
             )
 
 
@@ -96,50 +105,79 @@ def _some(names: set[str]) -> str:
     return f"{first} (and {len(others)} more)" if others else first
 
 
+class Cut(NamedTuple):
+    """A box that values of an extent make up, from its value number `first` on."""
+
+    extent: Extent
+    first: int
+    box: Box
+
+    def of(self, values: torch.Tensor) -> torch.Tensor:
+        """Its part of the extent's values."""
+        own = values.flatten()[self.first : self.first + self.box.size]
+        return own.view(self.box.rows, self.box.columns)
+
+
+def _cuts(stored: StoredTensor, columns: int) -> list[Cut]:
+    """What is stored, in rows of so many values; a flat tensor can be read in any."""
+    if stored.columns == columns:
+        return [Cut(extent, 0, extent.box) for extent in stored.extents]
+    return [
+        Cut(extent, first, box)
+        for extent in stored.extents
+        for first, box in boxes_of(extent.box.column, extent.box.size, columns)
+    ]
+
+
 class Reader(FileSystemReader):
     """Torch's reader, but that it goes by the manifest and reads what it is promised, once."""
 
-    def __init__(self, path: Path, tensors: Mapping[str, StoredTensor]) -> None:
+    def __init__(
+        self, path: Path, stored: Mapping[str, StoredTensor], wanted: Mapping[str, Pieces]
+    ) -> None:
         super().__init__(path)
         self.directory = path
-        self.tensors = tensors
+        self.tensors = stored
+        self.columns = {
+            name: pieces.columns if stored[name].rows == 1 else stored[name].columns
+            for name, pieces in wanted.items()
+        }
+        self.cuts = {name: _cuts(stored[name], each) for name, each in self.columns.items()}
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002
-        """The manifest in torch's words, instead of the pickle."""
+        """The manifest in torch's words, instead of the pickle, in the rows that are read."""
         return Metadata(
             {
                 name: TensorStorageMetadata(
-                    TensorProperties(dtype=tensor.dtype),
-                    torch.Size([tensor.size]),
-                    [chunk_of(extent.offset, extent.size) for extent in tensor.extents],
+                    TensorProperties(dtype=self.tensors[name].dtype),
+                    torch.Size([self.tensors[name].size // columns, columns]),
+                    [chunk_of(cut.box) for cut in self.cuts[name]],
                 )
-                for name, tensor in self.tensors.items()
+                for name, columns in self.columns.items()
             },
-            storage_data={
-                MetadataIndex(name, [extent.offset]): extent
-                for name, tensor in self.tensors.items()
-                for extent in tensor.extents
-            },
+            storage_data={},
         )
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Reads each extent that is needed, and copies it to wherever it is."""
-        for extent, name, items in self._by_extent(plan):
+        for extent, name, copies in self._by_extent(plan):
             values = self._values(extent, name)
-            for item in items:
-                [start], [length] = item.storage_offsets, item.lengths
-                planner.resolve_tensor(item).copy_(values[start : start + length])
+            for cut, item in copies:
+                stored = part(cut.of(values), *item.storage_offsets, *item.lengths)
+                planner.resolve_tensor(item).copy_(stored)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    def _by_extent(self, plan: LoadPlan) -> list[tuple[Extent, str, list[ReadItem]]]:
+    def _by_extent(self, plan: LoadPlan) -> list[tuple[Extent, str, list[tuple[Cut, ReadItem]]]]:
         """What is read, in the files' order, with the tensor's name and the copies to make."""
-        copies: dict[MetadataIndex, list[ReadItem]] = {}
+        copies: dict[tuple[str, Extent], list[tuple[Cut, ReadItem]]] = defaultdict(list)
         for item in plan.items:
-            copies.setdefault(item.storage_index, []).append(item)
-        extents = [(self.storage_data[index], index.fqn, items) for index, items in copies.items()]
-        return sorted(extents, key=lambda each: (each[0].file, each[0].start))
+            name, number = item.storage_index.fqn, item.storage_index.index
+            cut = self.cuts[name][number or 0]
+            copies[name, cut.extent].append((cut, item))
+        found = [(extent, name, items) for (name, extent), items in copies.items()]
+        return sorted(found, key=lambda each: (each[0].file, each[0].start))
 
     def _values(self, extent: Extent, name: str) -> torch.Tensor:
         file = self.directory / extent.file
@@ -151,17 +189,19 @@ class Reader(FileSystemReader):
         except Exception as error:
             reason = f"the values of {name} cannot be read ({type(error).__name__})"
             raise CheckpointError(f"{file}: {reason}") from error
-        if not _is_plain(values, self.tensors[name].dtype, extent.size):
+        tensor = self.tensors[name]
+        shape = chunk_of(extent.box, len(shape_of(tensor.rows, tensor.columns))).sizes
+        if not _is_plain(values, tensor.dtype, shape):
             raise CheckpointError(f"{file}: not the values of {name} that its manifest promises")
         return values
 
 
-def _is_plain(values: Any, dtype: torch.dtype, size: int) -> bool:
-    """Whether this is an ordinary tensor of one dimension, and the right one."""
+def _is_plain(values: Any, dtype: torch.dtype, shape: torch.Size) -> bool:
+    """Whether this is an ordinary tensor, and the right one."""
     return (
         type(values) is torch.Tensor
         and values.layout is torch.strided
         and values.device.type == "cpu"
         and values.dtype is dtype
-        and values.shape == (size,)
+        and values.shape == shape
     )

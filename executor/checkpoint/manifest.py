@@ -12,17 +12,19 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bfpp.executor.checkpoint.boxes import Box, shared
 from bfpp.executor.checkpoint.pieces import DTYPES
 from bfpp.executor.checkpoint.processes import CheckpointError
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
+FLAT_FORMAT = 1
+"""Earlier checkpoints are of this format: all tensors are flat, and extents intervals."""
 DATA_FILE = re.compile(r"__[0-9]+_[0-9]+\.distcp")
 METADATA_FILE = ".metadata"
 
@@ -43,10 +45,9 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Extent:
-    """Values `offset` to `offset + size` of a tensor: `length` bytes from `start` of a file."""
+    """A box of a tensor: `length` bytes from `start` of a file."""
 
-    offset: int
-    size: int
+    box: Box
     file: str
     start: int
     length: int
@@ -54,15 +55,17 @@ class Extent:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor's dtype, and where its values are, in order and without a gap."""
+    """A tensor's dtype, its rows' number and length, and where its values are, each once."""
 
     dtype: torch.dtype
+    rows: int
+    columns: int
     extents: tuple[Extent, ...]
 
     @property
     def size(self) -> int:
         """The number of its values."""
-        return self.extents[-1].offset + self.extents[-1].size
+        return self.rows * self.columns
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,11 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         "tensors": {
             name: {
                 "dtype": str(tensor.dtype).removeprefix("torch."),
-                "extents": [list(asdict(extent).values()) for extent in tensor.extents],
+                "shape": [tensor.rows, tensor.columns],
+                "extents": [
+                    [*extent.box, extent.file, extent.start, extent.length]
+                    for extent in tensor.extents
+                ],
             }
             for name, tensor in manifest.tensors.items()
         },
@@ -154,13 +161,15 @@ def _count(value: Any) -> int:
 
 
 def _parsed(content: Any) -> Manifest:
-    _require(content["format"] == FORMAT, f"its format is not {FORMAT}")
+    known = (FLAT_FORMAT, FORMAT)
+    _require(content["format"] in known, f"its format is none of {known}")
+    tensor_of = _tensor if content["format"] == FORMAT else _flat_tensor
     _require(isinstance(content["settings"], dict), "its settings are not an object")
     files = {
         _file_name(name): StoredFile(_count(file["length"]), str(file["sha256"]))
         for name, file in content["files"].items()
     }
-    tensors = {name: _tensor(name, value, files) for name, value in content["tensors"].items()}
+    tensors = {name: tensor_of(name, value, files) for name, value in content["tensors"].items()}
     return Manifest(_count(content["step"]), content["settings"], files, tensors)
 
 
@@ -172,18 +181,29 @@ def _file_name(name: str) -> str:
 
 
 def _tensor(name: str, value: Any, files: Mapping[str, StoredFile]) -> StoredTensor:
+    rows, columns = map(_count, value["shape"])
     extents = tuple(
-        Extent(_count(offset), _count(size), _file_name(file), _count(start), _count(length))
-        for offset, size, file, start, length in value["extents"]
+        Extent(Box(*map(_count, box)), _file_name(file), _count(start), _count(length))
+        for *box, file, start, length in value["extents"]
     )
-    _require(bool(extents) and extents[0].offset == 0, f"{name} does not begin")
-    _require(all(each.size for each in extents), f"{name} has an empty piece")
+    boxes = [each.box for each in extents]
+    _require(bool(boxes) and all(each.size for each in boxes), f"{name} has an empty piece")
     _require(
-        all(each.offset + each.size == after.offset for each, after in pairwise(extents)),
-        f"{name} has a gap, or values twice",
+        all(Box(0, 0, rows, columns).covers(each) for each in boxes), f"{name} has more than it is"
     )
+    holders = [
+        each for _, each in shared(rows, columns, zip(boxes, range(len(boxes)), strict=True))
+    ]
+    _require(all(len(each) == 1 for each in holders), f"{name} has a gap, or values twice")
     _require(
         all(each.start + each.length <= files[each.file].length for each in extents),
         f"{name} is said to lie outside its file",
     )
-    return StoredTensor(DTYPES[value["dtype"]], extents)
+    return StoredTensor(DTYPES[value["dtype"]], rows, columns, extents)
+
+
+def _flat_tensor(name: str, value: Any, files: Mapping[str, StoredFile]) -> StoredTensor:
+    """A tensor of the flat format: its extents have an offset and a size."""
+    extents = [[0, offset, 1, size, *place] for offset, size, *place in value["extents"]]
+    shape = [1, sum(_count(extent[3]) for extent in extents)]
+    return _tensor(name, {**value, "shape": shape, "extents": extents}, files)

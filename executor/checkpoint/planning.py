@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +29,8 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from bfpp.executor.checkpoint.pieces import Holdings, Pieces, holdings
+from bfpp.executor.checkpoint.boxes import Box, shared
+from bfpp.executor.checkpoint.pieces import Holdings, Pieces, holdings, part
 from bfpp.executor.checkpoint.processes import CheckpointError, one_line
 
 
@@ -49,39 +48,30 @@ class Whole(NamedTuple):
     """A tensor, as the processes that hold some of it agree on it."""
 
     size: int
+    columns: int
     dtype: torch.dtype
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.size // self.columns
+
+    def __str__(self) -> str:
+        rows = f" in rows of {self.columns}" if self.rows > 1 else ""
+        return f"{self.size} values of {self.dtype}{rows}"
 
 
 def agreed(name: str, every: Sequence[Holdings]) -> Whole | None:
-    """Size and dtype of a tensor, None if no process holds any of it.
+    """Size, columns and dtype of a tensor, None if no process holds any of it.
 
     Raises `CheckpointError` if two processes do not mean the same.
     """
     held = [holding for each in every if (holding := each.get(name)) is not None]
-    kinds = {Whole(each.size, each.dtype) for each in held}
+    kinds = {Whole(each.size, each.columns, each.dtype) for each in held}
     if len(kinds) > 1:
-        told = " and ".join(sorted(f"{size} values of {dtype}" for size, dtype in kinds))
+        told = " and ".join(sorted(map(str, kinds)))
         raise CheckpointError(f"{name}: processes hold it as {told}")
     return kinds.pop() if kinds else None
-
-
-def segments(
-    size: int, held: Iterable[tuple[int, int, int]]
-) -> Iterator[tuple[int, int, list[int]]]:
-    """The longest intervals that the same processes hold, and those processes.
-
-    `held` has start, stop and process of every interval that one holds.
-    """
-    starting: dict[int, list[int]] = defaultdict(list)
-    stopping: dict[int, list[int]] = defaultdict(list)
-    for start, stop, process in held:
-        starting[start].append(process)
-        stopping[stop].append(process)
-    holders: Counter[int] = Counter()
-    for start, stop in pairwise(sorted({0, size, *starting, *stopping})):
-        holders.update(starting[start])
-        holders.subtract(stopping[start])
-        yield start, stop, sorted(+holders)
 
 
 class SavePieces(SavePlanner):
@@ -110,17 +100,19 @@ class SavePieces(SavePlanner):
             if whole is None:
                 raise CheckpointError(f"{name}: no process holds any of it")
             held = [
-                (*interval, process)
+                (box, process)
                 for process, each in enumerate(every)
                 if (holding := each.get(name)) is not None
-                for interval in holding.intervals
+                for box in holding.boxes
             ]
-            for start, stop, holders in segments(whole.size, held):
+            for box, holders in shared(whole.rows, whole.columns, held):
                 if not holders:
-                    raise CheckpointError(f"{name}: no process holds values {start} to {stop - 1}")
+                    first = box.row * whole.columns + box.column
+                    last = first + (box.rows - 1) * whole.columns + box.columns - 1
+                    raise CheckpointError(f"{name}: no process holds values {first} to {last}")
                 writer = min(holders, key=planned.__getitem__)
-                planned[writer] += (stop - start) * whole.dtype.itemsize
-                items[writer].append(_write_item(name, whole, start, stop))
+                planned[writer] += box.size * whole.dtype.itemsize
+                items[writer].append(_write_item(name, whole, box))
         return create_default_global_save_plan([SavePlan(each) for each in items])
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
@@ -130,27 +122,47 @@ class SavePieces(SavePlanner):
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor:
         """The values of an item of the plan."""
         data: Any = write_item.tensor_data
-        [start], [length] = data.chunk.offsets, data.chunk.sizes
-        return self.tensors[write_item.index.fqn].view(start, start + length)
+        values = self.tensors[write_item.index.fqn].view(box_of(data.chunk))
+        return values.view(data.chunk.sizes)
 
 
-def chunk_of(start: int, length: int) -> ChunkStorageMetadata:
-    """An interval in torch's words."""
-    return ChunkStorageMetadata(torch.Size([start]), torch.Size([length]))
+def chunk_of(box: Box, dimensions: int = 2) -> ChunkStorageMetadata:
+    """A box in torch's words; with one dimension, the columns alone."""
+    return ChunkStorageMetadata(
+        torch.Size(box[:2][-dimensions:]), torch.Size(box[2:][-dimensions:])
+    )
 
 
-def _write_item(name: str, whole: Whole, start: int, stop: int) -> WriteItem:
-    chunk = chunk_of(start, stop - start)
+def box_of(chunk: ChunkStorageMetadata) -> Box:
+    """What torch has as a chunk."""
+    [row, column], [rows, columns] = (0, *chunk.offsets)[-2:], (1, *chunk.sizes)[-2:]
+    return Box(row, column, rows, columns)
+
+
+def shape_of(rows: int, columns: int) -> torch.Size:
+    """How torch's tools see a tensor: flat, if it is one row."""
+    return torch.Size([columns] if rows == 1 else [rows, columns])
+
+
+def _write_item(name: str, whole: Whole, box: Box) -> WriteItem:
+    shape = shape_of(whole.rows, whole.columns)
+    chunk = chunk_of(box, len(shape))
     properties = TensorProperties(dtype=whole.dtype)
     return WriteItem(
         MetadataIndex(name, chunk.offsets),
         WriteItemType.SHARD,
-        tensor_data=TensorWriteData(chunk, properties, torch.Size([whole.size])),
+        tensor_data=TensorWriteData(chunk, properties, shape),
     )
 
 
 class LoadPieces(LoadPlanner):
-    """Every piece of this process is filled, whichever stored pieces its values are in."""
+    """Every piece of this process is filled, whichever stored pieces its values are in.
+
+    Both are in rows of `columns` values, by the tensor's name.
+    """
+
+    def __init__(self, columns: Mapping[str, int]) -> None:
+        self.columns = columns
 
     def set_up_planner(
         self,
@@ -159,17 +171,16 @@ class LoadPieces(LoadPlanner):
         is_coordinator: bool = False,  # noqa: ARG002
     ) -> None:
         """Takes the tensors to read into, and what is stored."""
-        self.destinations = {
-            name: [(offset, values.detach()) for offset, values in pieces.nonempty()]
-            for name, pieces in state_dict.items()
-        }
         self.metadata: Any = metadata
+        self.destinations = {
+            name: [*pieces.boxes(self.columns[name])] for name, pieces in state_dict.items()
+        }
 
     def create_local_plan(self) -> LoadPlan:
         """Where the stored pieces and those here overlap."""
         items: list[ReadItem] = []
         for name, pieces in self.destinations.items():
-            chunks = [chunk_of(offset, len(values)) for offset, values in pieces]
+            chunks = [chunk_of(box) for box, _ in pieces]
             stored = self.metadata.state_dict_metadata[name]
             items += create_read_items_for_chunk_list(name, stored, chunks)
         return LoadPlan(items)
@@ -187,8 +198,7 @@ class LoadPieces(LoadPlanner):
         # By number: two replicas' pieces can start at the same value.
         number: Any = read_item.dest_index.index
         _, piece = self.destinations[read_item.dest_index.fqn][number]
-        part: torch.Tensor = piece.narrow(0, *read_item.dest_offsets, *read_item.lengths)
-        return part
+        return part(piece, *read_item.dest_offsets, *read_item.lengths)
 
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:  # noqa: ARG002
         """Never: torch's planner would unpickle what is not a tensor."""

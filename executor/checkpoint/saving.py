@@ -27,7 +27,7 @@ from bfpp.executor.checkpoint.manifest import (
     write_manifest,
 )
 from bfpp.executor.checkpoint.pieces import Pieces
-from bfpp.executor.checkpoint.planning import SavePieces, one_failure
+from bfpp.executor.checkpoint.planning import SavePieces, box_of, one_failure
 from bfpp.executor.checkpoint.processes import CheckpointError, Processes, one_line
 
 
@@ -131,7 +131,7 @@ def _stored_tensors(metadata: Metadata) -> dict[str, StoredTensor]:
         extents = []
         for chunk in sorted(whole.chunks, key=lambda chunk: chunk.offsets):
             place = metadata.storage_data[MetadataIndex(name, chunk.offsets)]
-            [offset], [size] = chunk.offsets, chunk.sizes
-            extents.append(Extent(offset, size, place.relative_path, place.offset, place.length))
-        tensors[name] = StoredTensor(whole.properties.dtype, tuple(extents))
+            extents.append(Extent(box_of(chunk), place.relative_path, place.offset, place.length))
+        [rows, columns] = (1, *whole.size)[-2:]
+        tensors[name] = StoredTensor(whole.properties.dtype, rows, columns, tuple(extents))
     return tensors
