@@ -60,14 +60,17 @@ WRITING = {
 }
 """A command line for each output that needs no torch; PLACE is the file without its ending."""
 
-WITH_TORCH = {("run", "--metrics"), ("run", "--trace"), ("calibrate", "--out")}
+WITH_TORCH = {("run", "--metrics"), ("run", "--trace"), ("calibrate", "--out"), ("export", "--out")}
 
 FEW_STEPS = {
     "schedule": ("1f1b",), "pp": ("2",), "loops": ("2",), "microbatches": ("8",),
     "sharding": ("none",),
 }  # fmt: skip
 
-READ = {"--model", "--cluster", "--constants", "--profile", "--text", "--mock-compute", "--orders"}
+READ = {
+    "--model", "--cluster", "--constants", "--profile", "--text", "--mock-compute", "--orders",
+    "--config", "--evaluate-text",
+}  # fmt: skip
 """Options of files that are read."""
 
 KEPT = {"--checkpoint", "--weights"}
