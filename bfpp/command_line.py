@@ -40,6 +40,7 @@ COMMANDS = {
     "explain": "why a step takes as long as it does, and what it depends on",
     "calibrate": "measure on this machine what the simulator needs",
     "run": "train a model with the schedule",
+    "export": "a checkpoint of bfpp run as Hugging Face's safetensors",
     "search": "the best ways to train a model on N GPUs",
     "schedule": "find an order of passes, within a memory limit, and how good it is",
     "tradeoff": "training time against cost, over sizes of the cluster",

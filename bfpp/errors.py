@@ -49,6 +49,15 @@ def blaming(option: str) -> Iterator[None]:
         raise InvalidInput(f"{option}: {_reason(error)}") from None
 
 
+@contextmanager
+def refusing(field: str, error: type[Exception]) -> Iterator[None]:
+    """Names the field of a configuration for which something is refused."""
+    try:
+        yield
+    except error as refused:
+        raise InvalidConfiguration(field, str(refused)) from None
+
+
 def _reason(error: OSError) -> str:
     where = "" if error.filename is None else f"{error.filename}: "
     return where + (error.strerror or str(error))

@@ -123,7 +123,12 @@ def add_output(
 
 
 def add_output_folder(
-    group: argparse._ActionsContainer, option: str, default: Path | None, purpose: str
+    group: argparse._ActionsContainer,
+    option: str,
+    default: Path | None,
+    purpose: str,
+    *,
+    required: bool = False,
 ) -> None:
     """An option that names a folder to write files to."""
     declared = Output(option, default or Path(), (), is_folder=True)
@@ -133,6 +138,7 @@ def add_output_folder(
         default=default and declared,
         metavar="DIR",
         help=purpose,
+        required=required,
     )
 
 

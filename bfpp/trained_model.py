@@ -16,7 +16,7 @@ from bfpp.sim.hugging_face import is_config
 from bfpp.sim.model import Transformer, load_model
 
 if TYPE_CHECKING:
-    from bfpp.executor.sources import ModelSource
+    from bfpp.executor.sources import ModelSource, TransformerSource
 
 VOCABULARY = 257
 """All bytes, and a mask."""
@@ -70,7 +70,7 @@ def transformer_source(
     file: str | None = None,
     weights: Path | None = None,
     held_out: Path | None = None,
-) -> ModelSource:
+) -> TransformerSource:
     """A transformer of these sizes, which learns the bytes of a text.
 
     Where the `file` of its sizes is a `config.json`, that says the rest.

@@ -27,7 +27,7 @@ from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.reading import read_file
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 EMBEDDING = {"tokens.weight": ("model.embed_tokens.weight",)}
 OUTPUT = {"norm.weight": ("model.norm.weight",), "scores.weight": ("lm_head.weight",)}
@@ -66,10 +66,10 @@ class Weights:
     @cached_property
     def _files(self) -> Mapping[str, Path]:
         """Where each tensor is."""
-        if (self.directory / INDEX).exists():
-            names = json.loads(read_file(self.directory / INDEX))["weight_map"]
-            return {name: self.directory / file for name, file in names.items()}
-        file = self.directory / WEIGHTS
+        file, index = self.directory / WEIGHTS, self.directory / INDEX
+        if index.exists() and not file.exists():
+            names = json.loads(read_file(index))["weight_map"]
+            return {name: self.directory / part for name, part in names.items()}
         with self._opened(file) as stored:
             return dict.fromkeys(stored.keys(), file)
 
@@ -107,34 +107,30 @@ class Weights:
         return module
 
 
-def export(
-    checkpoint: Path,
-    sizes: TransformerSizes,
-    config: Path,
-    directory: Path,
-    dtype: torch.dtype = torch.float32,
-) -> None:
-    """Write a checkpoint of our transformer as Hugging Face's: weights, with their `config.json`.
+def their_tensors(
+    checkpoint: Path, sizes: TransformerSizes, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """The weights in a checkpoint of our transformer, by their names and in their shapes.
 
-    The head is a tensor of its own: embeddings are said not to be tied. Raises `CheckpointError`
-    for a checkpoint that is damaged, or of another model.
+    The head is a tensor of its own. Raises `CheckpointError` for a checkpoint that is damaged.
     """
     stored = read_manifest(checkpoint).tensors
     values = {name: torch.empty(each.size, dtype=each.dtype) for name, each in stored.items()}
     load(checkpoint, {name: Pieces(len(each), [(0, each)]) for name, each in values.items()}, None)
-    tensors = {
+    return {
         name: value.to(dtype, copy=True)
         for own, whole in values.items()
         if " " not in own  # moments have one in their name, as the optimizer's steps do
         for name, value in _theirs(own, whole, sizes)
     }
-    directory.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, directory / WEIGHTS, {"format": "pt"})
-    told = json.loads(read_file(config)) | {
-        "tie_word_embeddings": False,
-        "dtype": str(dtype).removeprefix("torch."),
-    }
-    (directory / CONFIG).write_text(json.dumps(told, indent=2) + "\n")
+
+
+def write(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Write tensors to a safetensors file; raises `OSError` where there is no room for it."""
+    try:
+        save_file(dict(tensors), file, {"format": "pt", "generator": "bfpp"})
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
 def _theirs(own: str, whole: Tensor, sizes: TransformerSizes) -> Iterator[tuple[str, Tensor]]:

@@ -1,4 +1,7 @@
-"""What a Hugging Face `config.json` says of a transformer, besides the sizes that are simulated."""
+"""A Hugging Face `config.json`: what it says of a transformer, and one for a transformer of ours.
+
+The sizes that are simulated are read by `bfpp.sim.hugging_face`, and all others here.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bfpp.executor.transformer import Rotary
+from bfpp.executor.transformer import Rotary, TransformerSizes
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.reading import read_file
 
@@ -16,6 +19,14 @@ _ROTARY = {
     "high": "high_freq_factor",
     "context": "original_max_position_embeddings",
 }
+
+_KINDS = {
+    (False, False, False): ("llama", "Llama"),
+    (False, False, True): ("mistral", "Mistral"),
+    (True, False, False): ("qwen2", "Qwen2"),
+    (False, True, False): ("qwen3", "Qwen3"),
+}
+"""By biases of queries, norms of queries, and a window: their name, in the file and in classes."""
 
 
 def details_of(file: Path) -> dict[str, Any]:
@@ -35,4 +46,47 @@ def details_of(file: Path) -> dict[str, Any]:
         "epsilon": config.get("rms_norm_eps", 1e-6),
         "query_biases": config.get("model_type") == "qwen2" or config.get("attention_bias", False),
         "norms_queries": config.get("model_type") == "qwen3",
+    }
+
+
+def config_of(sizes: TransformerSizes) -> dict[str, Any]:
+    """The `config.json` of a transformer that Llama, Mistral or Qwen could be.
+
+    Raises `InvalidConfiguration` for another one.
+    """
+    others = {
+        "attention to later tokens": not sizes.causal,
+        "LayerNorm": sizes.norm != "rms",
+        "learned positions": sizes.positions != "rotary",
+        "an MLP without a gate": not sizes.gated,
+        "biases": sizes.biases,
+        "layers before the output layer": sizes.head_layers > 0,
+    }
+    parts = (sizes.query_biases, sizes.norms_queries, sizes.window is not None)
+    if any(others.values()) or parts not in _KINDS:
+        reason = " and ".join(name for name, is_there in others.items() if is_there)
+        raise InvalidConfiguration(
+            "model",
+            "is not laid out as a Llama, Mistral or Qwen: it has "
+            + (reason or "a mixture of what distinguishes these"),
+        )
+    kind, name = _KINDS[parts]
+    rotary = sizes.rotary
+    scaled = {theirs: getattr(rotary, ours) for ours, theirs in _ROTARY.items()}
+    return {
+        "model_type": kind,
+        "architectures": [f"{name}ForCausalLM"],
+        "vocab_size": sizes.vocabulary,
+        "hidden_size": sizes.hidden,
+        "intermediate_size": sizes.mlp,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_width,
+        "max_position_embeddings": sizes.context,
+        "hidden_act": "silu",
+        "rms_norm_eps": sizes.epsilon,
+        "rope_theta": rotary.base,
+        "rope_scaling": {"rope_type": "llama3", **scaled} if rotary.factor != 1 else None,
+        **({"sliding_window": sizes.window} if kind == "mistral" else {}),
     }

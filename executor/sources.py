@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from bfpp.executor.corpus import Text, read_text
 from bfpp.executor.model import Model, drawing
-from bfpp.executor.transformer import TransformerSizes, transformer
+from bfpp.executor.transformer import Rotary, TransformerSizes, transformer
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.python_file import named_in
 
@@ -87,6 +87,9 @@ class FunctionSource:
         return found
 
 
+OF_MODEL = "the model's "
+"""How the name of a size begins in a description."""
+
 BEGINNING = 2**26
 """What is looked at of a text: all, unless it is too long to be read for that."""
 
@@ -98,7 +101,7 @@ def description(source: ModelSource) -> dict[str, str | int]:
     """
     match source:
         case TransformerSource():
-            sizes = {f"the model's {name}": size for name, size in asdict(source.sizes).items()}
+            sizes = {f"{OF_MODEL}{name}": size for name, size in asdict(source.sizes).items()}
             text = read_text(source.text)
             name = "Python's documentation" if source.text is None else source.text.name
             return {
@@ -110,6 +113,27 @@ def description(source: ModelSource) -> dict[str, str | int]:
             content = _hash(source.path.read_bytes())
             return {"the model": f"{source.name} of {source.path.name} ({content})"}
     return {}
+
+
+def described_sizes(told: Mapping[str, Any]) -> TransformerSizes:
+    """The sizes in a transformer's description, once it was JSON.
+
+    Raises `InvalidConfiguration` for a description of anything else.
+    """
+    sizes = {
+        name.removeprefix(OF_MODEL): size
+        for name, size in told.items()
+        if name.startswith(OF_MODEL)
+    }
+    if not sizes:
+        model = told.get("the model", "a model that it does not describe")
+        raise InvalidConfiguration("model", f"is {model}, and not our transformer")
+    try:
+        return TransformerSizes(**{**sizes, "rotary": Rotary(**sizes["rotary"])})
+    except (KeyError, TypeError) as error:
+        raise InvalidConfiguration(
+            "model", f"is a transformer of another version of bfpp: {error}"
+        ) from error
 
 
 def _hash(content: bytes) -> str:

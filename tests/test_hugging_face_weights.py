@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from bfpp.executor.checkpoint import Pieces, load
 from bfpp.executor.checkpoint.manifest import read_manifest
-from bfpp.executor.hugging_face_config import details_of
+from bfpp.executor.hugging_face_config import config_of, details_of
 from bfpp.executor.transformer import (
     Attention,
     Block,
@@ -134,8 +134,11 @@ def test_it_is_trained_written_and_read_again(
     assert json.loads(capsys.readouterr().out)["max_weight_error"] < 1e-10
     (saved,) = (tmp_path / "saved").glob("save-*")
     sizes, directory = sizes_of(config), tmp_path / "exported"
-    hugging_face.export(saved, sizes, config, directory, torch.float64)
+    exported = main(f"export {saved} --config {config} --precision fp64 --out {directory}".split())
+    assert exported == 0, capsys.readouterr().err
+    capsys.readouterr()
     assert sizes_of(directory / "config.json") == sizes
+    (directory / hugging_face.INDEX).write_text('{"weight_map": {}}')  # of what was there before
     weights = hugging_face.Weights(directory, sizes)
     stored = {
         name: torch.empty(each.size, dtype=each.dtype)
@@ -150,6 +153,32 @@ def test_it_is_trained_written_and_read_again(
     again = main([*words.split(), *told, "--weights", str(directory)])
     assert again == 0, capsys.readouterr().err
     assert json.loads(capsys.readouterr().out)["max_weight_error"] < 1e-10
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_is_written_that_says_the_same(name: str, tmp_path: Path) -> None:
+    for file in (original := tmp_path / "config.json", again := tmp_path / "again.json"):
+        config = CONFIGS[name] if file is original else config_of(sizes_of(original))
+        file.write_text(json.dumps(config))
+    sizes = sizes_of(original)
+    assert sizes_of(again) == replace(sizes, head_dim=sizes.head_width)
+    assert json.loads(again.read_text())["model_type"] == CONFIGS[name]["model_type"]
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"norm": "layer", "biases": True}, "it has LayerNorm and biases"),
+        ({"causal": False}, "it has attention to later tokens"),
+        ({"query_biases": True, "norms_queries": True}, "a mixture"),
+    ],
+)
+def test_no_config_is_written_for_another_transformer(
+    other: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    with pytest.raises(InvalidConfiguration, match=told):
+        config_of(replace(sizes_of(tmp_path / "config.json"), **other))
 
 
 def test_weights_that_are_not_the_models_are_refused(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ BASE = {
     "validate": "table.csv", "fit": "table.csv --no-cross-validation",
     "explore": "--out pages",
     "check": "orders.csv", "paper": "figure-3", "models": "", "clusters": "",
-    "completion": "bash",
+    "completion": "bash", "export": "saved --out exported",
 }  # fmt: skip
 """What each command is given besides: little to do."""
 

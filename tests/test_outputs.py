@@ -60,7 +60,7 @@ WRITING = {
 }
 """A command line for each output that needs no torch; PLACE is the file without its ending."""
 
-WITH_TORCH = {("run", "--metrics"), ("run", "--trace"), ("calibrate", "--out")}
+WITH_TORCH = {("run", "--metrics"), ("run", "--trace"), ("calibrate", "--out"), ("export", "--out")}
 
 FEW_STEPS = {
     "schedule": ("1f1b",), "pp": ("2",), "loops": ("2",), "microbatches": ("8",),
@@ -68,7 +68,7 @@ FEW_STEPS = {
 }  # fmt: skip
 
 READ = {
-    "--model", "--cluster", "--constants", "--profile", "--text", "--evaluate-text",
+    "--model", "--cluster", "--constants", "--profile", "--config", "--text", "--evaluate-text",
     "--mock-compute", "--orders",
 }  # fmt: skip
 """Options of files that are read."""

@@ -6,12 +6,12 @@ import argparse
 import math
 import os
 import statistics
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bfpp import options as shared
+from bfpp.errors import refusing
 from bfpp.formats import METRICS, TIMELINE
 from bfpp.jobs import about, fail, job_of, limits_of, sleeps_of
 from bfpp.model_options import assumptions, with_assumptions
@@ -149,15 +149,6 @@ def _require_checkpoints(options: argparse.Namespace, job: Job, plan: Plan) -> N
     with refusing("checkpoint", CheckpointError):
         if will_save(saving, job.steps):
             require_usable(saving.directory)
-
-
-@contextmanager
-def refusing(option: str, error: type[Exception]) -> Iterator[None]:
-    """Names the option for which something is refused."""
-    try:
-        yield
-    except error as refused:
-        raise InvalidConfiguration(option, str(refused)) from None
 
 
 def tokens_of_step(plan: Plan) -> int:

@@ -1,0 +1,170 @@
+"""`bfpp export`: a checkpoint of `bfpp run` as Hugging Face's transformers read it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bfpp import options as shared
+from bfpp.errors import blaming, refusing
+from bfpp.executor.settings import Precision
+from bfpp.formats import CONFIG, SAFETENSORS
+from bfpp.jobs import require_torch
+from bfpp.outputs import add_force_argument, add_output_folder
+from bfpp.results import print_json, print_table
+from bfpp.run_options import PRECISIONS, add_choice
+from bfpp.schedules import InvalidConfiguration, InvalidInput
+from bfpp.schedules.reading import read_file
+from bfpp.sim.hugging_face import is_config
+from bfpp.sim.model import load_model
+from bfpp.trained_model import require_safetensors, transformer_source
+
+if TYPE_CHECKING:
+    from bfpp.executor.transformer import TransformerSizes
+
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bfpp export`."""
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="the directory of bfpp run --checkpoint, or one of the checkpoints in it",
+    )
+    parser.add_argument(
+        "--step",
+        type=shared.whole_number,
+        metavar="N",
+        help="the step that the checkpoint was saved after (default: the last one)",
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the config.json that the model was trained by: whatever else it says, such as "
+        "special tokens, goes into the new one (default: what the checkpoint says of the model)",
+    )
+    group = parser.add_argument_group("output")
+    add_output_folder(
+        group, "--out", None, f"write {CONFIG_FILE} and {WEIGHTS_FILE}", required=True
+    )
+    add_choice(
+        group,
+        "--precision",
+        kind=Precision,
+        default=Precision.FLOAT32,
+        purpose="of the weights in the file",
+        words=PRECISIONS,
+    )
+    add_force_argument(parser)
+    shared.add_json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check that the checkpoint can be one of theirs, and write it."""
+    config_file = options.out.inside(CONFIG_FILE, CONFIG)
+    weights_file = options.out.inside(WEIGHTS_FILE, SAFETENSORS)
+    with blaming("--out"):
+        config_file.require_ours(options.force)
+        weights_file.require_ours(options.force)
+    require_torch()
+    require_safetensors()
+    from bfpp.executor.checkpoint import CheckpointError, read_manifest
+    from bfpp.executor.history import LAST
+    from bfpp.executor.hugging_face import their_tensors, write
+    from bfpp.executor.hugging_face_config import config_of
+    from bfpp.executor.plan import DTYPES
+    from bfpp.executor.sources import described_sizes
+
+    precision = Precision(options.precision)
+    with blaming("CHECKPOINT"), refusing("file", CheckpointError):
+        checkpoint = _chosen(options.checkpoint, options.step)
+        manifest = read_manifest(checkpoint)
+    with _refused("CHECKPOINT: its model "):
+        sizes = described_sizes(manifest.settings.get(LAST, {}))
+        config = config_of(sizes)
+    if options.config:
+        with blaming("--config"), _refused("--config: "):
+            config = _given(options.config, sizes)
+    with blaming("CHECKPOINT"), refusing("file", CheckpointError):
+        tensors = their_tensors(checkpoint, sizes, DTYPES[precision])
+    record = {
+        "checkpoint": str(checkpoint),
+        "step": manifest.step,
+        "model_type": config["model_type"],
+        "precision": str(precision),
+        "tensors": len(tensors),
+        "parameters": sum(tensor.numel() for tensor in tensors.values()),
+        "files": [str(config_file.path), str(weights_file.path)],
+    }
+    if options.json:
+        print_json(record)
+    else:
+        _print(record)
+    with weights_file.written() as path:
+        write(tensors, path)
+    with config_file.written() as path:
+        told = {**config, "tie_word_embeddings": False, "dtype": str(precision)}
+        path.write_text(json.dumps({"exported_by": "bfpp", **told}, indent=2) + "\n")
+    return 0
+
+
+def _chosen(path: Path, step: int | None) -> Path:
+    """The checkpoint that is named, or in a directory of several the one of a step.
+
+    Raises `CheckpointError` where there is none.
+    """
+    from bfpp.executor.checkpoint import CheckpointError, start_of
+    from bfpp.executor.checkpoint.manifest import MANIFEST
+
+    path.stat()  # what is not there is said to be so
+    if (path / MANIFEST).exists():
+        if step is not None:
+            raise CheckpointError(f"{path} is one checkpoint; --step is for a directory of several")
+        return path
+    start = start_of(path, step)
+    if start is None:
+        raise CheckpointError(f"{path} is no checkpoint of bfpp run, and has none in it")
+    return start.path
+
+
+def _given(file: Path, sizes: TransformerSizes) -> dict[str, Any]:
+    """What a `config.json` says; raises `InvalidConfiguration` for that of another model."""
+    model = load_model(str(file))
+    if not is_config(file):
+        raise InvalidConfiguration("config", f"{file} is no config.json")
+    told = transformer_source(model, None, is_causal=model.causal, file=str(file)).sizes
+    for name, size in vars(replace(told, context=sizes.context)).items():
+        if size != (own := getattr(sizes, name)):
+            raise InvalidConfiguration(
+                "config", f"{file} is of another model: {name} {size}, and the checkpoint has {own}"
+            )
+    config: dict[str, Any] = json.loads(read_file(file))
+    return config
+
+
+@contextmanager
+def _refused(beginning: str) -> Iterator[None]:
+    """Begins the line that says why a model is refused."""
+    try:
+        yield
+    except InvalidConfiguration as error:
+        raise InvalidInput(f"{beginning}{error.reason}") from None
+
+
+def _print(record: Mapping[str, Any]) -> None:
+    rows = [
+        ("step", f"{record['step']:,}"),
+        ("model", record["model_type"]),
+        ("parameters", f"{record['parameters']:,}"),
+        ("precision", record["precision"]),
+    ]
+    print_table(record["checkpoint"], ("", ""), rows)
