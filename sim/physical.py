@@ -468,7 +468,11 @@ class PhysicalStep:
     def _exchange_seconds(self) -> dict[Operation, float]:
         """Seconds of a dispatch and of a combine: layers with experts exchange equally much."""
         layers = (each.kept for each in parts(self.physical).layers)
-        each = next(filter(None, (exchange_seconds(self.physical, layer) for layer in layers)))
+        each = next(
+            filter(None, (exchange_seconds(self.physical, layer) for layer in layers)), None
+        )
+        if each is None:
+            raise InvalidConfiguration("model", "has no experts that anything is exchanged between")
         slices = self.graph.layout.slices
         kinds = Operation.EXPERT_DISPATCH, Operation.EXPERT_COMBINE
         return {kind: one / slices for kind, one in zip(kinds, each, strict=True)}

@@ -28,7 +28,9 @@ class Price:
     """One operation's row: its parameter's name, and its price by each cost model.
 
     Operations with one `parameter` change together, in what-ifs and sensitivities. A cost
-    model without a price refuses graphs with such tasks.
+    model without a price refuses graphs with such tasks. Graphs on the same stages share prices
+    on a cluster: what a micro-batch does must cost the same however parameters are sharded, and
+    all else whatever the size of micro-batches.
     """
 
     parameter: str

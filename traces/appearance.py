@@ -17,7 +17,15 @@ import numpy as np
 
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE, Integers
-from bfpp.schedules.operations import COMPUTE, DATA, OPERATIONS, REPLICAS, STREAMS, Stream
+from bfpp.schedules.operations import (
+    COMPUTE,
+    DATA,
+    EXPERTS,
+    OPERATIONS,
+    REPLICAS,
+    STREAMS,
+    Stream,
+)
 from bfpp.traces.operations import TRACED
 from bfpp.traces.timeline import Timeline
 
@@ -65,7 +73,8 @@ class Row(NamedTuple):
     tasks: Integers
 
 
-COMPUTE_AND_DATA = (COMPUTE, DATA, REPLICAS)
+COMPUTE_AND_DATA = (COMPUTE, DATA, REPLICAS, EXPERTS)
+"""Compute and collectives: all but the transfers between stages."""
 
 
 def rows(graph: TaskGraph, streams: Collection[Stream] = STREAMS) -> list[Row]:
