@@ -68,7 +68,9 @@ class Result:
         if layout.stages != layout.pp:
             parts.append(_count(layout.loops, "loop"))
         if layout.units != layout.stages:
-            parts.append(f"{layout.units / layout.stages:g} units a stage")
+            fewest, most = min(layout.units_per_stage), max(layout.units_per_stage)
+            number = f"{fewest} to {most}" if fewest < most else str(most)
+            parts.append(f"{number} units a stage")
         return ", ".join(parts)
 
     @property
