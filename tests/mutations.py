@@ -207,9 +207,9 @@ def relabel(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
 
 def move_to_another_lane(graph: TaskGraph, choose: Choose) -> TaskGraph | None:
     task = choose(list(graph.tasks()))
-    lanes = range(len(graph.lanes))
-    ends = ["lane", "peer_lane"] if task.peer_lane != NONE else ["lane"]
-    return changed(graph, task.number, **{choose(ends): choose(lanes)})
+    end = choose(["lane", "peer_lane"] if task.peer_lane != NONE else ["lane"])
+    others = [lane for lane in range(len(graph.lanes)) if lane != getattr(task, end)]
+    return changed(graph, task.number, **{end: choose(others)}) if others else None
 
 
 def one_more_gather(graph: TaskGraph, choose: Choose) -> TaskGraph | None:

@@ -110,7 +110,7 @@ def test_valid_graphs_compute_the_right_weights(graph: TaskGraph) -> None:
 def test_the_checker_objects_to_graphs_that_compute_wrong(name: str) -> None:
     seen: Counter[tuple[bool, bool]] = Counter()
 
-    @settings(steady, max_examples=150, database=None)
+    @settings(steady, max_examples=100, database=None)
     @given(graphs(3, 2, cells=9) | order_graphs(3, 2), st.data())
     def mutate(graph: TaskGraph, data: st.DataObject) -> None:
         mutant = MUTATIONS[name](graph, lambda items: data.draw(st.sampled_from(items)))
