@@ -31,7 +31,7 @@ from bfpp.executor.transformer import TransformerSizes
 from bfpp.executor.watching import connected, watched
 from bfpp.schedules import Communication, Layout, Sharding, find_schedule
 
-STEPS, TURNS = 4, 4
+STEPS, TURNS = 3, 3
 REPLICAS, MICROBATCHES = (2, 4), 4
 THEIRS = {Sharding.NONE: "DDP", Sharding.FULL: "FSDP2"}
 SIZES = TransformerSizes(
