@@ -176,6 +176,13 @@ def test_schedules_that_cannot_run_do_not_compete(pp: int, more: dict[str, objec
     assert fastest is None or fastest.rule.name in rules
 
 
+def test_where_all_orders_deadlock_it_says_so() -> None:
+    """The order by which stages are priced deadlocks in these queues too, and is not blamed."""
+    experiment = Experiment("1f1b", pp=2, microbatches=4, p2p="deferred")
+    with pytest.raises(InvalidConfiguration, match="p2p: every order that was found deadlocks"):
+        synthesize(experiment, placement="looped", seconds=SOON)
+
+
 def test_less_memory_than_any_rule_keeps() -> None:
     """27 is the work; the least step time for two micro-batches a rank, by CP-SAT, is 41."""
     experiment = Experiment("1f1b", pp=4, microbatches=8)

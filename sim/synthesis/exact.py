@@ -11,7 +11,7 @@ import numpy as np
 
 from bfpp.sim.synthesis.bounds import Bound, kept_at_least, lower_bound
 from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
-from bfpp.sim.synthesis.search import Found, replayed
+from bfpp.sim.synthesis.search import Found
 from bfpp.sim.synthesis.window import Window
 
 MOST_PASSES = 400
@@ -45,7 +45,7 @@ def solve(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]
         proven, words = Window(problem, known, 0.0, np.inf).solved(seconds)
         return Bound(proven, "a proof of CP-SAT"), words or known.words
     words = [_last(word, last.microbatches) for word in known.words]
-    proven, _ = Window(last, Found(replayed(last, words), words), 0.0, np.inf).solved(seconds)
+    proven, _ = Window(last, Found.of(last, words), 0.0, np.inf).solved(seconds)
     before = rounds * float(kept_at_least(problem)[0])
     by = f"a proof of CP-SAT for {last.microbatches} micro-batches, and the memory of rank 0"
     return Bound(before + proven, by), known.words
@@ -84,7 +84,7 @@ def improved(problem: Problem, known: Found, seconds: float, bound: float) -> Fo
                 return known
             _, words = Window(problem, known, begin, begin + share * known.seconds).solved(left)
             if words and problem.within(words):
-                found = Found(replayed(problem, words), words)
+                found = Found.of(problem, words)
                 gains |= found.seconds < known.seconds
                 known = min(found, known, key=_seconds)
     return known

@@ -32,19 +32,24 @@ Pass = tuple[int, int]
 Codes = npt.NDArray[np.int64]
 
 Progress = Callable[[float, float], None]
-"""Told which share of the time is over, and the best step time so far."""
+"""Called with the share of the time that is over, and the shortest time found so far."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Words, and when their last pass ends."""
+    """Words, and how long they take."""
 
     seconds: float
     words: Words
 
+    @classmethod
+    def of(cls, problem: Problem, words: Words) -> Found:
+        """Words as they run."""
+        return cls(replayed(problem, words), words)
+
 
 def replayed(problem: Problem, words: Words) -> float:
-    """When the last pass of these words ends, infinite where they cannot run."""
+    """How long these words take, infinite where they cannot run."""
     return _replayed(problem, words)[0]
 
 
@@ -64,7 +69,7 @@ def starts_of(problem: Problem, words: Words) -> tuple[dict[Pass, float], list[l
 
 
 def _replayed(problem: Problem, words: Words) -> tuple[float, Seconds]:
-    """When the last pass ends, and by rank when each starts."""
+    """How long these words take, and by rank when each pass starts."""
     table, lengths = _table(problem, words)
     start, place = np.zeros(table.shape), np.zeros(_codes(problem), dtype=np.int64)
     bound = np.zeros(table.shape, dtype=np.int8)
@@ -90,7 +95,7 @@ def search(
             return 1.0
         return min((time.monotonic() - begun) / seconds, 1.0) if seconds else 1.0
 
-    found = [Found(replayed(problem, words), words) for words in starts]
+    found = [Found.of(problem, words) for words in starts]
     seekers = [_Seeker(problem, seed + each) for each in range(THREADS)]
 
     def best() -> float:

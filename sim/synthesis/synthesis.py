@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules import InvalidConfiguration, Layout
+from bfpp.schedules import P2P, InvalidConfiguration, Layout
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.given_orders import GivenOrders
 from bfpp.schedules.invalid import chosen
@@ -23,7 +23,7 @@ from bfpp.sim.synthesis.exact import improved, is_available, solve
 from bfpp.sim.synthesis.memory import FIELD, Limits, Memory, memory_of
 from bfpp.sim.synthesis.placements import Board, boards
 from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words, priced
-from bfpp.sim.synthesis.search import Found, Progress, replayed, search
+from bfpp.sim.synthesis.search import Found, Progress, search
 
 ROUNDS = 3
 """How often memory limits are tightened where a prediction needs more than was reckoned."""
@@ -129,7 +129,9 @@ class _Search:
     def __init__(self, board: Board, memory: Memory, aim: Aim) -> None:
         self.board, self.layout, self.memory, self.aim = board, board.layout, memory, aim
         experiment = board.experiment
-        graph = experiment.graph()
+        experiment.communication.require()
+        # Queues change no price, and orders that are only priced may deadlock in them.
+        graph = experiment.changed(p2p=P2P.CHANNELS, eager=False).graph()
         self.problem = Problem(
             self.layout,
             board.operations,
@@ -170,11 +172,12 @@ class _Search:
             over = max((each.excess.clip(min=0) for each in found), key=np.max, default=0.0)
             problems = [problem.limited(problem.limits - over) for problem in problems]
         if not candidates and met and not found:
-            raise InvalidConfiguration("p2p", "each order that was found deadlocks")
+            raise InvalidConfiguration("p2p", "every order that was found deadlocks")
         if not candidates:
             raise InvalidConfiguration(FIELD, "no order was found that keeps to it")
-        if proves and met and met[0].seconds > bound.seconds * (1 + TOLERANCE):
-            better, bound = self._proven(problems[0], met[0], bound, seconds * SHARE_OF_PROOF)
+        known = min((Found.of(problems[0], each.words) for each in met), key=_seconds, default=None)
+        if proves and known and known.seconds > bound.seconds * (1 + TOLERANCE):
+            better, bound = self._proven(problems[0], known, bound, seconds * SHARE_OF_PROOF)
             candidates += (each for each in better if each.fits)
         best = min(candidates, key=_seconds)
         rule = min(fitting, key=_seconds, default=None)
@@ -195,7 +198,7 @@ class _Search:
         proven, words = solve(self.problem, known, seconds / 2)
         bound = max(bound, proven)
         if problem.within(words):
-            known = Found(replayed(problem, words), words)
+            known = Found.of(problem, words)
         better = improved(problem, known, seconds / 2, bound.seconds)
         return self._predicted([self._experiment(better.words)]), bound
 
@@ -216,5 +219,5 @@ class _Search:
         return found
 
 
-def _seconds(candidate: _Candidate) -> float:
-    return candidate.seconds
+def _seconds(each: _Candidate | Found) -> float:
+    return each.seconds
