@@ -49,7 +49,7 @@ def _field(name: str) -> Callable[[Device, float], Device]:
 
 def _format(name: Format) -> Callable[[Device, float], Device]:
     def times(device: Device, factor: float) -> Device:
-        shares = {**dict(device.format_efficiencies)}
+        shares = dict(device.format_efficiencies)
         if name in shares:
             shares[name] *= factor
         return replace(device, format_efficiencies=tuple(shares.items()))

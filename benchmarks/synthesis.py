@@ -26,7 +26,7 @@ SECONDS = float(os.environ.get("BFPP_SYNTHESIS_SECONDS", "10"))
 """Of each search, and of each proof by CP-SAT where it is installed."""
 
 PROFILES = {"F = I = W": (1, 1, 1, 0), "18, 18, 9": (18, 18, 9, 1), "10, 12, 8": (10, 12, 8, 1)}
-"""Seconds of passes and of a transfer, of which zero-bubble papers and their code tell."""
+"""Seconds of passes and of a transfer, from zero-bubble papers and their code."""
 
 DRAWN = 10
 TOLERANCE = 1e-9

@@ -8,7 +8,9 @@ experts or another micro-batch compute has no place of its own in it, and is ref
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from bfpp.schedules import InvalidConfiguration, TaskGraph
@@ -96,15 +98,10 @@ def _steps(physical: PhysicalCosts, works: Passed) -> Iterator[Step]:
 def _template(operation: Operation, steps: Sequence[Step]) -> Template:
     """The steps as pieces: what is computed in a row is one."""
     total = sum(step.seconds for step in steps)
-    return tuple(_merged(operation, steps, total))
-
-
-def _merged(operation: Operation, steps: Iterable[Step], total: float) -> Iterator[Piece]:
-    computed = 0.0
-    for step in (*steps, Step(0.0, operation)):
-        if step.exchange is not None and computed:
-            yield Piece(operation, computed / total)
-            computed = 0.0
-        if step.exchange not in (None, operation):
-            yield Piece(step.exchange)
-        computed += step.seconds
+    pieces: list[Piece] = []
+    for exchange, row in groupby(steps, attrgetter("exchange")):
+        if exchange is not None:
+            pieces += (Piece(exchange) for _ in row)
+        elif computed := sum(step.seconds for step in row):
+            pieces.append(Piece(operation, computed / total))
+    return tuple(pieces)

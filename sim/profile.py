@@ -5,7 +5,7 @@ its layers takes. A transfer takes its channel's latency, and its bytes at its
 channel's bandwidth (a channel that was not measured is like the mean one).
 Gathers, reductions, norms and updates take a fixed time, and a time for each
 parameter. On top of it comes what the executor takes to begin a task: more if
-that waits for another lane, which has to be woken.
+that waits for a task of another lane (a cross-stream wait).
 """
 
 from __future__ import annotations
