@@ -71,7 +71,7 @@ def section(results: Results) -> str:
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it."""
+    """The processor's name, if the system says it."""
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

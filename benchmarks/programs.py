@@ -35,7 +35,7 @@ class Ended:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What it tells as JSON, if it ended well."""
+        """Its output as JSON, if it ended well."""
         assert (self.code, self.errors) == (0, ""), self.errors
         return dict(json.loads(self.output))
 

@@ -32,8 +32,8 @@ def take_turns(place: Place, jobs: dict[str, Job]) -> list[dict[str, Steps]]:
             for backend in (OURS, THEIRS):
                 chosen = replace(job, backend=backend)
                 reports = steps_of(place, chosen.plan(), chosen, ahead, STEPS)
-                told = [(report.loss, report.elapsed) for report in reports]
-                turn.setdefault(name, {})[backend] = told
+                measured = [(report.loss, report.elapsed) for report in reports]
+                turn.setdefault(name, {})[backend] = measured
         turns.append(turn)
     return turns
 

@@ -54,8 +54,8 @@ GROUPS = [
 def row(group: Group, name: str, turns: list[Turn]) -> dict[str, object]:
     """A schedule's times, and what they are of 1F1B's: in the same turn, and at their best."""
 
-    def of_plain(told: Callable[[tuple[float, list[float]]], float]) -> float:
-        return median(told(turn[name]) / told(turn[PLAIN]) for turn in turns)
+    def of_plain(measure: Callable[[tuple[float, list[float]]], float]) -> float:
+        return median(measure(turn[name]) / measure(turn[PLAIN]) for turn in turns)
 
     def fastest(which: str) -> float:
         return min(step for turn in turns for step in turn[which][1])

@@ -17,7 +17,7 @@ class Attention(StrEnum):
 class ContextExchange(StrEnum):
     """How a context-parallel device attends to the keys and values that others have.
 
-    - `ring`: blocks of keys and values go around, beside the attention to the block before.
+    - `ring`: blocks of keys and values go around, during the attention to the block before.
     - `all-to-all`: each device gets the whole sequence, for a share of the heads (Ulysses).
     - `all-gather`: each device gathers all keys and values first.
     """

@@ -78,11 +78,11 @@ class Communication:
     ends; without `dp_overlap`, gathers and reductions take the compute
     lane's time. With `clipping`, gradients are clipped by their norm over all
     ranks, so that no rank updates its weights before each has contributed its part.
-    `eager` sends end without their receiver, which finds them in a buffer once it comes to them.
+    `eager` sends end without their receiver, which finds them in a buffer later.
 
     Under full sharding, weights are gathered and gradients reduced for each run of micro-batches
-    through a unit, of `run_length` at most, or once a step. Runs take turns in so many
-    `weight_buffers`, and a gather begins no earlier than the run `prefetch` runs ahead.
+    through a unit, of `run_length` at most, or once a step. Runs take turns in
+    `weight_buffers` buffers, and a gather begins no earlier than the run `prefetch` runs ahead.
 
     With `hybrid` sharding (HSDP), replicas shard their state within groups: gradients are reduced
     within a group, and once a step each device's share is all-reduced across the groups.

@@ -70,7 +70,7 @@ class Configuration:
         self.schedule.require(self.layout)
         self.communication.require(copies=bool(self.layout.copies))
         if self.layout.copies and self.communication.sharding is Sharding.FULL:
-            self.graph()  # only this tells whether copies meet for each run
+            self.graph()  # only lowering shows whether copies meet for each run
 
     def graph(self) -> TaskGraph:
         """The task graph; raises `InvalidConfiguration` where the schedule cannot run."""

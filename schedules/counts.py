@@ -1,4 +1,4 @@
-"""What a graph's structure alone tells: how much is sent, held, and overlappable.
+"""What follows from a graph's structure alone: how much is sent, held, and overlappable.
 
 Nothing here knows how long a task takes. Counts are by rank, and in the units of
 the paper's comparison of methods: shares of the model, or of a rank's work.

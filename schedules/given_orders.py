@@ -69,7 +69,7 @@ class GivenOrders(WithBlocks):
 
 
 def as_given(schedule: Schedule, layout: Layout) -> GivenOrders:
-    """The orders of a schedule on a layout: what other processes can be told of it."""
+    """The orders of a schedule on a layout: what can be sent to other processes."""
     return _given(schedule.name, schedule.orders(layout), layout)
 
 

@@ -350,8 +350,8 @@ class TaskGraph:
             (operation.name, unit, [(piece.operation.name, piece.share) for piece in template])
             for (operation, unit), template in self.templates.items()
         )
-        told = [asdict(self.layout), asdict(self.communication), lanes, present, templates]
-        digest = sha256(json.dumps(told, sort_keys=True).encode())
+        stated = [asdict(self.layout), asdict(self.communication), lanes, present, templates]
+        digest = sha256(json.dumps(stated, sort_keys=True).encode())
         columns = [getattr(self, name) for name in COLUMNS]
         for column in (*columns, self.dependencies.start, self.dependencies.member):
             # The length keeps what ends one column from counting as the next one's begin.

@@ -1,7 +1,7 @@
 """What is raised for input that cannot be used, and words for what was probably meant.
 
 Whatever a person can get wrong raises an `InvalidInput`, at the place that knows what
-is wrong; its message is for that person. The command line tells it in one line. Every
+is wrong; its message is for that person. The command line prints it in one line. Every
 other exception is a fault of the program, and is shown as one.
 """
 

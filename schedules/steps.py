@@ -59,7 +59,7 @@ def fused(first: Step, second: Step) -> Iterator[Step]:
 
 
 def wrong_block(steps: Sequence[Step]) -> str | None:
-    """Why the steps of a block, or what there is of it, cannot be one; None if they can."""
+    """Why these steps, a block or part of one, cannot be a block; None if they can."""
     if {step[0] for step in steps} != {0, 1}:
         return "a block is a forward and a whole backward pass"
     first, second = steps

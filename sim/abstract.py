@@ -55,9 +55,9 @@ class AbstractCosts:
         room = AGREEMENT * max(self.backward, *halves, 0.0)
         short = self.backward < sum(halves) - room
         if short or (len(halves) == 2 and self.backward > sum(halves) + room):
-            told = " and ".join(f"{half:g}" for half in halves)
+            shown = " and ".join(f"{half:g}" for half in halves)
             raise InvalidConfiguration(
-                "backward", f"{self.backward:g} is not what its halves take together ({told})"
+                "backward", f"{self.backward:g} is not what its halves take together ({shown})"
             )
 
     def backward_seconds(self) -> tuple[float, float, float]:

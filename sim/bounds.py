@@ -20,7 +20,7 @@ from bfpp.sim.place import GroupPlace
 class Bound(NamedTuple):
     """The largest communication of a kind: who takes part, how, and what it takes alone.
 
-    Of its `seconds` so many are `latency`. `level` is the narrowest of those it crosses, the other
+    Its `seconds` include `latency`. `level` is the narrowest of those it crosses, the other
     seconds are bytes through it.
     """
 

@@ -46,7 +46,7 @@ def lower_steps(steps: Steps, layout: Layout, communication: Communication, name
 
 
 def _join(orders: Sequence[Order], layout: Layout) -> Steps | None:
-    """The table, or nothing where orders cannot run: `step_table` tells why."""
+    """The table, or nothing where orders cannot run: `step_table` says why."""
     loops = compiled(order_kernels)
     joined = np.concatenate(orders, dtype=STEP)
     bounds = np.cumsum([0, *map(len, orders)])

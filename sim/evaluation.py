@@ -45,7 +45,7 @@ class Evaluation:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._physical: dict[tuple[object, ...], PhysicalCosts] = {}
-        # Of neighbours alone: their order puts those with the same one beside each other.
+        # Of neighbours alone: their order puts those with the same one next to each other.
         self.steps = lru_cache(1)(_steps)
         self.graph = lru_cache(1)(self._graph)
 

@@ -114,7 +114,7 @@ class Experiment(Values):
         )
 
     def _require_size(self, parts: int) -> None:
-        """Raise `InvalidInput` for a step that is too large to simulate, of so many units."""
+        """Raise `InvalidInput` for a step of `parts` units that is too large to simulate."""
         if (passes := parts * self.microbatches * self.rule.slices) > MOST_PASSES:
             raise InvalidInput(
                 f"--pp, --microbatches: {self.microbatches:,} micro-batches through "
@@ -261,7 +261,7 @@ class Experiment(Values):
         return self.physical_of_cut(self._cut)
 
     def physical_of_cut(self, cut: tuple[int, ...] | None) -> PhysicalCosts:
-        """The costs of the model on the cluster, with so many layers in each stage."""
+        """The costs of the model on the cluster, with the layers of each stage as in `cut`."""
         from bfpp.sim.operators import Routing
         from bfpp.sim.physical import PhysicalCosts
 

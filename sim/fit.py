@@ -175,8 +175,8 @@ def fit(
     if len(rows) <= len(parameters):
         raise InvalidInput(f"{len(rows)} rows cannot determine {len(parameters)} constants")
     cases = [case_of(row) for row in rows]
-    tell = progress or _ignore
-    tell("all rows")
+    report = progress or _ignore
+    report("all rows")
     at, jacobian = _solve(parameters, cases, _start(parameters))
     errors = _errors(parameters, cases, at)
     ranges = np.array([each.high - each.low for each in parameters])
@@ -189,7 +189,7 @@ def fit(
     if not determined.all():
         at, _ = _solve(used, cases, at)
         errors = _errors(used, cases, at)
-    left_out = _left_out(used, cases, at, tell) if cross_validate else None
+    left_out = _left_out(used, cases, at, report) if cross_validate else None
     values = _values(used, at)
     constants = zip(
         parameters, values.tolist(), deviations.tolist(), determined.tolist(), strict=True
@@ -264,12 +264,12 @@ def _solve(
 
 
 def _left_out(
-    parameters: Sequence[Parameter], cases: Sequence[Case], at: Numbers, tell: Progress
+    parameters: Sequence[Parameter], cases: Sequence[Case], at: Numbers, report: Progress
 ) -> Numbers:
     """The error of each case by a fit without its group."""
     errors = np.empty(len(cases))
     for group in sorted({case.measured.group for case in cases}):
-        tell("without " + " ".join(group))
+        report("without " + " ".join(group))
         inside = np.array([case.measured.group == group for case in cases])
         others = [case for case, out in zip(cases, inside, strict=True) if not out]
         without, _ = _solve(parameters, others, at)

@@ -1,6 +1,6 @@
 """The lowering of `bfpp.schedules.lowering` as loops: what it makes of many orders, sooner.
 
-A twin: its rules are told there, pass by pass, and its arrays are the same, bit for bit. One
+A twin: its rules are explained there, pass by pass, and its arrays are the same, bit for bit. One
 configuration of a search has some thousand tasks, of which each call of numpy takes a few
 microseconds whatever it does; these loops take some fifty nanoseconds a task. Functions keep
 to what `bfpp.sim.kernels` keeps to.

@@ -371,7 +371,7 @@ def _embedding_on_two_ranks(physical: PhysicalCosts, layout: Layout) -> bool:
     """Whether the output layer is tied to the embedding, and on another rank.
 
     The paper's stages count the two as layers: on a looped pipeline with
-    several layers a stage, the stage that they add comes to lie on rank 0.
+    several layers a stage, the stage that they add is on rank 0.
     """
     apart = layout.loops == 1 or physical.layers(layout).of_unit.max() == 1
     together = bool(layout.copies) and not layout.ends_are_apart

@@ -321,7 +321,7 @@ class PhysicalCosts:
         return self._within_power(graph).costs
 
     def times(self, graph: TaskGraph) -> Times:
-        """When each task starts and ends, by the compiled engine: what its power tells is used."""
+        """When each task starts and ends, by the compiled engine, within the power limit."""
         costs, known = self._within_power(graph)
         return known or times(graph, costs)
 

@@ -163,7 +163,7 @@ DIMENSIONS = (
 
 
 def configurations(problem: Problem) -> list[Configuration]:
-    """All valid configurations, those with the same graph beside each other."""
+    """All valid configurations, those with the same graph next to each other."""
     found: set[Configuration] = set()
     for degrees in _degrees(problem):
         for batch in problem.batches:

@@ -219,7 +219,7 @@ def _last_on_ranks(layout: Layout, reduced: Reductions) -> Last:
 def add_optimizer(draft: Draft, steps: Steps, reduced: Reductions) -> None:
     """The update of each rank's weights, after its compute and its last reduction.
 
-    With clipping, after every rank has told the norm of its gradients.
+    With clipping, after every rank has taken the norm of its gradients.
     """
     ranks = draft.layout.pp
     complete, rounds = _last_on_ranks(draft.layout, reduced)

@@ -11,7 +11,7 @@ gives the one in which they are posted in the order of `Ends`:
 - an eager send waits at its sender alone; what it brings counts once all that the receiver
   posted ahead of it is through.
 
-Where some wait for each other, the order deadlocks, and who does is told.
+Where some wait for each other, the order deadlocks, and the error names them.
 """
 
 from __future__ import annotations

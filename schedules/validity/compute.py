@@ -98,7 +98,7 @@ def optimizer(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
     """What a rank does once a step, it does once, and after all that this needs.
 
     The update comes after all that the rank computes and reduces. With clipping, each
-    rank tells the norm of its gradients once they are complete, and every update comes
+    rank takes the norm of its gradients once they are complete, and every update comes
     after every norm; without, there are none. An evaluation has none of this.
     """
     for operation in of_scope(Scope.RANK, OPERATIONS):

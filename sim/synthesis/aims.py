@@ -1,4 +1,4 @@
-"""What an order is sought for: a short step, a short period, or steps that stay short."""
+"""What an order is to minimise: the step, the period, or the step under jitter."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bfpp.sim.synthesis.problem import Problem
 from bfpp.traces.period import period
 
 DRAWS = 3
-"""Costs with jitter that orders are sought for, besides the usual ones."""
+"""Costs with jitter that orders are searched with, besides the usual ones."""
 
 
 class Aim(StrEnum):
-    """What is as short as can be.
+    """What to minimise.
 
     The step; the period, from step to step where many follow one another; or the quantile of the
     step over costs with jitter, the same as in searches.

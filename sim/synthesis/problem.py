@@ -151,7 +151,7 @@ class Problem:
         return bool((self.kept(words) <= self.room).all())
 
     def of(self, microbatches: int) -> Problem:
-        """The same with so many micro-batches."""
+        """The same with another number of micro-batches."""
         return replace(self, layout=replace(self.layout, microbatches=microbatches))
 
     def limited(self, limits: Seconds) -> Problem:

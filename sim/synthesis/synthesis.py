@@ -38,7 +38,7 @@ TITLE = "synthesised"
 class Synthesis:
     """The experiment with the best order found, and how good that is.
 
-    `seconds` is what was sought to be short, by `aim`. `bound` is what no order on these stages
+    `seconds` is what was minimised, by `aim`. `bound` is what no order on these stages
     can beat; of robustness, without jitter. `rule` is the best registered schedule that keeps to
     the memory limit, if any does, with its `rule_seconds`.
     """
@@ -85,8 +85,7 @@ def synthesize(
     `memory_limit` is the most activations that each rank keeps, one number for all or one a
     rank, in micro-batches of a rank's work (`peak_microbatches`); with a model, `memory_gb` is
     what a rank may reserve, in 2^30 bytes. Backward passes may be in halves, if `split`. The
-    search takes about so many `seconds`. Raises `InvalidConfiguration` where no order keeps to
-    the limit.
+    search takes about `seconds`. Raises `InvalidConfiguration` where no order keeps to the limit.
 
     >>> from bfpp.sim.experiment import Experiment
     >>> found = synthesize(Experiment("1f1b", pp=2, microbatches=4), seconds=0.1)

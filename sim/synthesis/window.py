@@ -27,14 +27,14 @@ STEPS = 1000
 """Of time, in a mean pass; or in the shortest time, where that is exact, at most."""
 
 ROUNDING = 1 + TOLERANCE / 10
-"""By so much times are longer before they are rounded down, that whole ones stay as they are."""
+"""Times are lengthened by this before they are rounded down, so that whole ones stay whole."""
 
 ROOM = 10_000
 """What a rank may keep, as a whole number."""
 
 
 class Grain(NamedTuple):
-    """Seconds as whole numbers: so many to a second, rounded down unless that is exact."""
+    """Seconds as whole numbers, `scale` to a second: rounded down unless that is exact."""
 
     scale: float
     is_exact: bool
