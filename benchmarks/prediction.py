@@ -96,9 +96,9 @@ def take_turns(place: Place, group: Group) -> list[Turn]:
     bench = Bench(place, first, QUICK, meet(place, first))
     found = []
     for _ in range(group.turns):
-        measured = [measure(bench)]
-        dist.broadcast_object_list(measured)
-        costs = read_profile("profile", {"about": {}, **(measured[0] or {})})
+        profile = [measure(bench)]
+        dist.broadcast_object_list(profile)
+        costs = read_profile("profile", {"about": {}, **(profile[0] or {})})
         turn = {}
         for name, plan in plans.items():
             sleeps = sleeps_of(costs, plan) if group.sleeps else None
