@@ -139,9 +139,9 @@ def take_turns(place: Place, job: Job) -> list[tuple[Steps, Steps]]:
     return [(ours(place, plan, job, ahead), theirs(place, plan, job, ahead)) for _ in range(TURNS)]
 
 
-def peak(place: Place, told: tuple[Run, Job]) -> float:
+def peak(place: Place, work: tuple[Run, Job]) -> float:
     """By how many MB the memory of a process that does nothing else rises at its peak."""
-    run, job = told
+    run, job = work
     ahead, plan = meet(place, job), job.plan()
     forget_peak_memory()
     before = memory("VmRSS")

@@ -57,7 +57,7 @@ def stepped(**report: Any) -> Message:
 
 
 def evaluated(step: int, loss: float, steps: int) -> Message:
-    """The mean loss of so many steps' held-out batches, once so many of training are done."""
+    """The mean loss over `steps` steps of held-out batches, after `step` steps of training."""
     return {"event": "evaluation", "step": step, "loss": loss, "steps": steps}
 
 

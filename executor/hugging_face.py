@@ -115,12 +115,16 @@ def their_tensors(
     The head is a tensor of its own. Raises `CheckpointError` for a checkpoint that is damaged.
     """
     stored = read_manifest(checkpoint).tensors
-    values = {name: torch.empty(each.size, dtype=each.dtype) for name, each in stored.items()}
-    load(checkpoint, {name: Pieces(len(each), [(0, each)]) for name, each in values.items()}, None)
+    values = {
+        name: torch.empty(each.size, dtype=each.dtype)
+        for name, each in stored.items()
+        if " " not in name  # moments have one in their name, as the optimizer's steps do
+    }
+    wanted = {name: [(0, values[name])] if name in values else [] for name in stored}
+    load(checkpoint, {name: Pieces(stored[name].size, each) for name, each in wanted.items()}, None)
     return {
         name: value.to(dtype, copy=True)
         for own, whole in values.items()
-        if " " not in own  # moments have one in their name, as the optimizer's steps do
         for name, value in _theirs(own, whole, sizes)
     }
 

@@ -129,13 +129,13 @@ class Memory:
     def measure(self) -> Tensor:
         """The square of the norm of this share's gradients.
 
-        Unsharded copies of a unit have the same gradients, and the first one tells.
+        Unsharded copies of a unit have the same gradients, and those of the first one count.
         """
-        told = self.plan.graph.layout.rank_of_unit == self.rank
+        counts = self.plan.graph.layout.rank_of_unit == self.rank
         norms = [
             torch.linalg.vector_norm(gradients, dtype=torch.float64)
             for number, unit in self.units.items()
-            if self.plan.is_sharded or told[number]
+            if self.plan.is_sharded or counts[number]
             for gradients in unit.measured
         ]
         return torch.stack([torch.zeros_like(self.square_norm), *norms]).square().sum()

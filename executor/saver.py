@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
-from torch import Tensor
 
 from bfpp.executor import checkpoint
 from bfpp.executor.backends.protocol import Backend
-from bfpp.executor.checkpoint import Pieces, Retention
+from bfpp.executor.checkpoint import Retention
 from bfpp.executor.job import Job
 from bfpp.executor.processes import Place
 from bfpp.executor.saving import Begun
 from bfpp.executor.settings import BackendName
-from bfpp.executor.state import pieces_of
+from bfpp.executor.state import copied, pieces_of
 from bfpp.executor.watching import slow
 
 
@@ -107,15 +106,3 @@ class _Background(threading.Thread):
             return self.outcome
         assert self.outcome is not None  # noqa: S101
         raise self.outcome
-
-
-def copied(pieces: Mapping[str, Pieces]) -> dict[str, Pieces]:
-    """The values as they are now, in the host's memory; those of replicas once."""
-    return {name: Pieces(whole.size, _copies(whole), whole.row) for name, whole in pieces.items()}
-
-
-def _copies(whole: Pieces) -> list[tuple[int, Tensor]]:
-    different = {(offset, values.shape): values for offset, values in whole.pieces}
-    return [
-        (offset, values.detach().to("cpu", copy=True)) for (offset, _), values in different.items()
-    ]

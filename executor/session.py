@@ -44,7 +44,7 @@ FORESEEN = (CheckpointError, Disagreement, InvalidConfiguration, NotFinite, Wron
 
 
 class Evaluated(NamedTuple):
-    """The mean loss of held-out batches, once so many steps were done."""
+    """The mean loss of held-out batches, after `step` steps of training."""
 
     step: int
     loss: float

@@ -128,18 +128,18 @@ class Optimization:
 
 
 class Recurring:
-    """What is done after so many steps, again and again, and at the end."""
+    """What is done after every `every` steps, and at the end."""
 
     every: int
 
     def is_due(self, done: int, steps: int) -> bool:
-        """Whether it is when so many of all steps are done."""
+        """Whether it is, once `done` of all `steps` are."""
         return done % self.every == 0 or done == steps
 
 
 @dataclass(frozen=True)
 class Evaluation(Recurring):
-    """Forward passes over as many held-out batches as so many `steps` of training take."""
+    """Forward passes over held-out batches, with as many samples as `steps` of training."""
 
     every: int
     steps: int = 10

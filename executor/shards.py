@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 Result = Callable[[], Tensor]
-"""Waits for an exchange; what came of it."""
+"""Waits for an exchange, and returns its result."""
 
 
 class Shards(Protocol):

@@ -1,9 +1,9 @@
 """Which elements of a parameter a tensor-parallel rank holds.
 
-A rank's slice of a parameter is every so many elements a run of them: of a matrix that is divided
-by rows one run, of one that is divided by columns one of each row. Training states and
-checkpoints name elements by their place in the whole parameter, so that these do not depend on
-how many ranks there are.
+A rank's slice of a parameter is a run of elements that repeats at a fixed stride: one run of a
+matrix that is divided by rows, and one in each row of a matrix that is divided by columns.
+Training states and checkpoints name elements by their place in the whole parameter, so that these
+do not depend on how many ranks there are.
 """
 
 from __future__ import annotations

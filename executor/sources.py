@@ -115,18 +115,18 @@ def description(source: ModelSource) -> dict[str, str | int]:
     return {}
 
 
-def described_sizes(told: Mapping[str, Any]) -> TransformerSizes:
+def described_sizes(described: Mapping[str, Any]) -> TransformerSizes:
     """The sizes in a transformer's description, once it was JSON.
 
     Raises `InvalidConfiguration` for a description of anything else.
     """
     sizes = {
         name.removeprefix(OF_MODEL): size
-        for name, size in told.items()
+        for name, size in described.items()
         if name.startswith(OF_MODEL)
     }
     if not sizes:
-        model = told.get("the model", "a model that it does not describe")
+        model = described.get("the model", "a model that it does not describe")
         raise InvalidConfiguration("model", f"is {model}, and not our transformer")
     try:
         return TransformerSizes(**{**sizes, "rotary": Rotary(**sizes["rotary"])})

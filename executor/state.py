@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -22,37 +23,70 @@ MOMENTS = {"exp_avg": " first moment", "exp_avg_sq": " second moment"}
 Others have torch's name.
 """
 
-Held = dict[str, list[tuple[int, Tensor]]]
-"""By name, values and the place of the first in the whole."""
+Kept = tuple[Unit, UnitState, str, list[Piece]]
+"""Pieces of a unit's state, and what follows the parameters' names."""
 
 
 def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
     """What these workers hold of every parameter and of its moments, in place."""
-    held: Held = defaultdict(list)
-    extents: dict[str, tuple[int, int | None]] = {}
+    kept = chain(_weights(workers), _moments(workers))
+    return {**_by_name(kept), **_counts(workers), **_scales(workers)}
+
+
+def weights_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
+    """What these workers hold of every parameter, to be sent.
+
+    As copies: a view would be sent with all of the buffer that it is in.
+    """
+    return copied(_by_name(_weights(workers)))
+
+
+def copied(pieces: Mapping[str, Pieces]) -> dict[str, Pieces]:
+    """The values as they are now, in the host's memory; those of replicas once."""
+    return {name: Pieces(whole.size, _copies(whole), whole.row) for name, whole in pieces.items()}
+
+
+def _copies(whole: Pieces) -> list[tuple[int, Tensor]]:
+    different = {(offset, values.shape): values for offset, values in whole.pieces}
+    return [
+        (offset, values.detach().to("cpu", copy=True)) for (offset, _), values in different.items()
+    ]
+
+
+def _weights(workers: Sequence[Worker]) -> Iterator[Kept]:
+    for _, unit in _units(workers):
+        for state in unit.states:
+            yield unit, state, "", state.pieces(state.weights.detach())
+
+
+def _moments(workers: Sequence[Worker]) -> Iterator[Kept]:
     for worker, unit in _units(workers):
-        for state, suffix, pieces in _kept(worker, unit):
-            for name, offset, piece in unit.placed(pieces):
-                held[name + suffix].append((offset, piece))
-                extents[name + suffix] = unit.extent_of(name, state)
-    for worker in workers:
-        for key, counts in worker.updates.counts().items():
-            name = COUNTS.get(key, f"{key} of the optimizer")
-            held[name] += [(0, count.view(1)) for count in counts]
-            extents[name] = 1, None
-    return {**_joined(held, extents), **_scales(workers)}
+        for key, pieces in worker.updates.moments(unit.number):
+            yield unit, unit.state, MOMENTS.get(key, f" {key}"), pieces
 
 
 def _units(workers: Sequence[Worker]) -> Iterator[tuple[Worker, Unit]]:
     return ((worker, unit) for worker in workers for unit in worker.units.values())
 
 
-def _kept(worker: Worker, unit: Unit) -> Iterator[tuple[UnitState, str, list[Piece]]]:
-    """Of each state of a unit the weights and the moments, and what follows their names."""
-    for state in unit.states:
-        yield state, "", state.pieces(state.weights.detach())
-    for key, pieces in worker.updates.moments(unit.number):
-        yield unit.state, MOMENTS.get(key, f" {key}"), pieces
+def _by_name(kept: Iterable[Kept]) -> dict[str, Pieces]:
+    held: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
+    extents: dict[str, tuple[int, int | None]] = {}
+    for unit, state, suffix, pieces in kept:
+        for name, offset, piece in unit.placed(pieces):
+            held[name + suffix].append((offset, piece))
+            extents[name + suffix] = unit.extent_of(name, state)
+    return {name: Pieces(size, held[name], row) for name, (size, row) in extents.items()}
+
+
+def _counts(workers: Sequence[Worker]) -> dict[str, Pieces]:
+    """The optimizer's counts of steps, of all parts."""
+    held: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
+    for worker in workers:
+        for key, counts in worker.updates.counts().items():
+            name = COUNTS.get(key, f"{key} of the optimizer")
+            held[name] += [(0, count.view(1)) for count in counts]
+    return {name: Pieces(1, pieces) for name, pieces in held.items()}
 
 
 def _scales(workers: Sequence[Worker]) -> dict[str, Pieces]:
@@ -60,22 +94,6 @@ def _scales(workers: Sequence[Worker]) -> dict[str, Pieces]:
     held = [worker.scaler.state for worker in workers if worker.scaler]
     names = held[0] if held else ()
     return {name: Pieces(1, [(0, each[name].view(1)) for each in held]) for name in names}
-
-
-def _joined(held: Held, extents: Mapping[str, tuple[int, int | None]]) -> dict[str, Pieces]:
-    return {name: Pieces(size, held[name], row) for name, (size, row) in extents.items()}
-
-
-def weights_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
-    """What these workers hold of every parameter, to be sent."""
-    held: Held = defaultdict(list)
-    extents: dict[str, tuple[int, int | None]] = {}
-    for _, unit in _units(workers):
-        for state in unit.states:
-            for name, offset, piece in unit.placed(state.pieces(state.weights.detach())):
-                held[name].append((offset, piece.cpu()))
-                extents[name] = unit.extent_of(name, state)
-    return _joined(held, extents)
 
 
 def whole(parts: Sequence[Mapping[str, Pieces]]) -> dict[str, Tensor]:

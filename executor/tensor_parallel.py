@@ -1,16 +1,16 @@
 """Layers whose weights are divided over a group of ranks: tensor and sequence parallelism.
 
 Theory of operation. As in Megatron-LM (Shoeybi et al. 2019; Korthikanti et al. 2022): a layer's
-first matrices are divided by columns, so that each rank has some of the heads or of the inner
-numbers; its second one by rows, so that the ranks' results are parts of a sum. What enters such a
-pair is the same on all ranks, and so is what leaves it: then its gradient is added up on the way
-back, and the result on the way forth. With sequence parallelism, ranks have a part of the places
-each between such pairs: what enters is gathered, what leaves is reduced and scattered, and the
-gradients go the other way.
+first matrices are divided by columns, so that each rank has some of the heads or of the MLP's
+width; its second one by rows, so that the ranks' results are parts of a sum. The input of such a
+pair is the same on all ranks, and so is its output: the output is all-reduced in the forward pass,
+and the input's gradient in the backward pass. With sequence parallelism, each rank has a part of
+the sequence between such pairs: inputs are all-gathered, outputs reduce-scattered, and gradients
+the other way round.
 
-On the way back, the gradient of what enters is on its way to the other ranks while those of the
-weights are computed (`Columns`). With sequence parallelism, a rank keeps its own places of what
-enters, and gathers the others again.
+In the backward pass, the exchange of the input's gradient overlaps with computing those of the
+weights (`Columns`). With sequence parallelism, a rank keeps its own part of the input, and
+all-gathers it again.
 
 Parameters that all ranks hold whole see a part of the places then, so their gradients are added
 up in the backward pass itself (`Region.own`): they are the same on all ranks, like their values.
@@ -43,7 +43,7 @@ SEQUENCE = 1
 
 
 class _Conjugate(torch.autograd.Function):
-    """One function forth, and another for the gradient."""
+    """One function in the forward pass, and another for the gradient."""
 
     @staticmethod
     def forward(
@@ -159,7 +159,7 @@ class Columns(torch.autograd.Function):
     def forward(
         ctx: Any, region: Region, value: Tensor, count: int, *parameters: Any
     ) -> tuple[Tensor, ...]:
-        """`parameters` are so many weights, then as many biases."""
+        """`parameters` are `count` weights, then `count` biases."""
         weights, biases = parameters[:count], parameters[count:]
         ctx.region, ctx.has_bias = region, [bias is not None for bias in biases]
         ctx.save_for_backward(value, *weights)
@@ -360,7 +360,7 @@ def _divide_output(layer: Any, region: Region) -> None:
     keep_whole(layer.norm, region)
     width = _cut_vocabulary(layer.scores, region).width
     layer.products = region.columns
-    # All ranks have as many scores; those of tokens that there are not count for nothing.
+    # All ranks return as many scores as the first; the loss ignores the padding, -inf.
     layer.register_forward_hook(
         lambda *given: functional.pad(given[-1], (0, width - given[-1].shape[-1]), value=-math.inf)
     )

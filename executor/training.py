@@ -114,7 +114,7 @@ class Trainer:
             yield self._finish()
 
     def evaluate(self, steps: int) -> float:
-        """The mean loss of so many steps' held-out batches, while no step is under way."""
+        """The mean loss over `steps` steps of held-out batches, while no other is under way."""
         assert self.evaluator is not None  # noqa: S101
         total = torch.zeros((), dtype=torch.float64)
         for number in range(steps):

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -33,16 +34,24 @@ class _StandIn(ModuleType):
         return getattr(import_module(COMPILER), name)
 
 
+_turn = Lock()
+_uses: set[object] = set()
+
+
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Torch's compiler is not loaded here, unless somebody compiles."""
-    if COMPILER in sys.modules:
-        yield
-        return
-    stand_in = _StandIn(COMPILER)
-    sys.modules[COMPILER] = stand_in
+    """Torch's compiler is not loaded here, unless somebody compiles.
+
+    Lanes update at the same time: the stand-in stays until the last of them is done.
+    """
+    use = object()
+    with _turn:
+        _uses.add(use)
+        sys.modules.setdefault(COMPILER, _StandIn(COMPILER))
     try:
         yield
     finally:
-        if sys.modules.get(COMPILER) is stand_in:
-            del sys.modules[COMPILER]
+        with _turn:
+            _uses.remove(use)
+            if not _uses and isinstance(sys.modules.get(COMPILER), _StandIn):
+                del sys.modules[COMPILER]

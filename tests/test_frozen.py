@@ -101,7 +101,10 @@ def test_stages_may_differ_in_how_much_of_them_is_frozen(sharding: Sharding) -> 
         losses = run.run(range(2))
         assert compare(plan, losses, pieces_of(run.backend.workers)).worst < EXACT
         expected = train_plainly(plan, range(2)).parameters
-        weights = whole([weights_of(run.backend.workers)])  # what --verify compares
+        sent = weights_of(run.backend.workers)
+        pieces = [piece for held in sent.values() for _, piece in held.pieces]
+        assert all(piece.untyped_storage().nbytes() == piece.nbytes for piece in pieces)
+        weights = whole([sent])  # what --verify compares
         assert weights.keys() == expected.keys()
         for name, value in expected.items():
             torch.testing.assert_close(weights[name], value.flatten(), rtol=0, atol=EXACT)

@@ -6,6 +6,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from bfpp.executor.uncompiled import COMPILER, uncompiled
+
 PROGRAM = """
 import json, sys
 from bfpp.command_line import main
@@ -25,3 +29,15 @@ def test_a_run_does_not_load_it_and_who_compiles_does() -> None:
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout.splitlines()[-1]) == [False, True, True]
+
+
+def test_who_is_done_first_leaves_the_stand_in_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, COMPILER, raising=False)
+    first, second = uncompiled(), uncompiled()
+    first.__enter__()
+    second.__enter__()
+    stand_in = sys.modules[COMPILER]
+    first.__exit__(None, None, None)
+    assert sys.modules[COMPILER] is stand_in
+    second.__exit__(None, None, None)
+    assert COMPILER not in sys.modules

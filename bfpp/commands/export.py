@@ -112,8 +112,9 @@ def run(options: argparse.Namespace) -> int:
     with weights_file.written() as path:
         write(tensors, path)
     with config_file.written() as path:
-        told = {**config, "tie_word_embeddings": False, "dtype": str(precision)}
-        path.write_text(json.dumps({"exported_by": "bfpp", **told}, indent=2) + "\n")
+        own = {"tie_word_embeddings": False, "dtype": str(precision)}
+        content = {"exported_by": "bfpp", **config, **own}
+        path.write_text(json.dumps(content, indent=2) + "\n")
     return 0
 
 
@@ -141,8 +142,8 @@ def _given(file: Path, sizes: TransformerSizes) -> dict[str, Any]:
     model = load_model(str(file))
     if not is_config(file):
         raise InvalidConfiguration("config", f"{file} is no config.json")
-    told = transformer_source(model, None, is_causal=model.causal, file=str(file)).sizes
-    for name, size in vars(replace(told, context=sizes.context)).items():
+    other = transformer_source(model, None, is_causal=model.causal, file=str(file)).sizes
+    for name, size in vars(replace(other, context=sizes.context)).items():
         if size != (own := getattr(sizes, name)):
             raise InvalidConfiguration(
                 "config", f"{file} is of another model: {name} {size}, and the checkpoint has {own}"

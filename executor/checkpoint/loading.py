@@ -119,7 +119,7 @@ class Cut(NamedTuple):
 
 
 def _cuts(stored: StoredTensor, columns: int) -> list[Cut]:
-    """What is stored, in rows of so many values; a flat tensor can be read in any."""
+    """What is stored, in rows of `columns` values; a flat tensor can be read in any."""
     if stored.columns == columns:
         return [Cut(extent, 0, extent.box) for extent in stored.extents]
     return [

@@ -70,7 +70,7 @@ class Pieces:
         return [(offset, values) for offset, values in self.pieces if values.numel()]
 
     def boxes(self, columns: int) -> Iterator[tuple[Box, torch.Tensor]]:
-        """The pieces as boxes of the tensor in rows of so many values."""
+        """The pieces as boxes of the tensor in rows of `columns` values."""
         for offset, values in self.nonempty():
             if values.dim() == 1:
                 for begin, box in boxes_of(offset, len(values), columns):

@@ -69,8 +69,8 @@ def agreed(name: str, every: Sequence[Holdings]) -> Whole | None:
     held = [holding for each in every if (holding := each.get(name)) is not None]
     kinds = {Whole(each.size, each.columns, each.dtype) for each in held}
     if len(kinds) > 1:
-        told = " and ".join(sorted(map(str, kinds)))
-        raise CheckpointError(f"{name}: processes hold it as {told}")
+        different = " and ".join(sorted(map(str, kinds)))
+        raise CheckpointError(f"{name}: processes hold it as {different}")
     return kinds.pop() if kinds else None
 
 
