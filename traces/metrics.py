@@ -76,7 +76,7 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
         own = tasks[graph.is_compute[tasks]]
         computing = _stretches(timeline.start[own], timeline.end[own])
         busy = computing.seconds
-        exposed = [_exposed(timeline, tasks[beside[tasks]], computing) for beside in chosen]
+        exposed = [_exposed(timeline, tasks[each[tasks]], computing) for each in chosen]
         table.append(
             RankMetrics(
                 rank=rank,

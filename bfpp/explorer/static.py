@@ -3,7 +3,7 @@
 The page holds the graph of every step that is listed, and replays it with the costs that are
 chosen. A task costs a sum of shares of the abstract costs, which are asked of the cost model one by
 one: nothing in the page knows how tasks are priced. Of the costs that it opens with, and of a model
-on a cluster, it has what a server would answer, causes and memory among it.
+on a cluster, it has what a server would answer, including causes and memory.
 """
 
 from __future__ import annotations
