@@ -18,10 +18,10 @@ from bfpp.outputs import Output, add_output
 FIGURES = (SVG, PDF, PNG)
 
 PIXELS = 300
-"""Those of an inch of a PNG: what journals ask of pictures with letters."""
+"""Pixels per inch of a PNG: what journals ask for pictures with text."""
 
 CSS_PIXELS = 96
-"""Those of an inch of an SVG."""
+"""Pixels per inch of an SVG."""
 
 INCH = 0.0254
 HEADER = 33
@@ -40,7 +40,7 @@ def write_figure(figure: Output, svg: str) -> None:
 
 
 def converted(figure: Path, format_: Format) -> Path:
-    """An SVG in another format, beside it."""
+    """Write an SVG in another format too, in the same folder; the new file."""
     path = figure.with_suffix(format_.suffixes[0])
     WRITERS[format_](figure.read_text(encoding="utf-8"), path)
     return path

@@ -9,7 +9,7 @@ from bfpp.sim.numbers import LARGEST, LARGEST_COUNT, LEAST, is_usable, real, who
 LARGEST_SEED = 2**62
 
 GIGABYTES = ("GB", "GiB")
-"""What is behind a number of gigabytes."""
+"""Suffixes of sizes in units of 2^30 bytes."""
 
 
 def whole_number(text: str) -> int:

@@ -18,7 +18,6 @@ from bfpp.numbers_given import whole_number as whole_number
 from bfpp.schedules import (
     P2P,
     Communication,
-    InvalidConfiguration,
     registered_schedules,
 )
 from bfpp.sim.abstract import AbstractCosts
@@ -263,9 +262,3 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object (times in seconds) and no more"
     )
-
-
-def refuse_text_beside_json(options: argparse.Namespace) -> None:
-    """Standard output holds one or the other."""
-    if options.json and options.text:
-        raise InvalidConfiguration("text", "cannot be printed together with --json")

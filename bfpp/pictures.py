@@ -44,8 +44,10 @@ def add_picture_arguments(parser: argparse.ArgumentParser) -> argparse._Argument
     return group
 
 
-def require_width(options: argparse.Namespace) -> None:
-    """Raise `InvalidConfiguration` where there is a width, and nothing that has it."""
+def check_picture_arguments(options: argparse.Namespace) -> None:
+    """Raise `InvalidConfiguration` for options that do not go together."""
+    if options.json and options.text:
+        raise InvalidConfiguration("text", "cannot be printed together with --json")
     if options.width and not options.svg:
         raise InvalidConfiguration("width", "needs --svg")
 

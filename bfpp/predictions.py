@@ -23,6 +23,7 @@ from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import DEFAULT, simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.traces.memory import MemoryCurve, fullest
+from bfpp.traces.metrics import RankMetrics
 from bfpp.traces.time_axis import in_words
 from bfpp.traces.timeline import About
 
@@ -178,8 +179,30 @@ def predict(
     return Prediction(replace(timeline, about=about), experiment=experiment, costs=costs)
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PredictionInPieces(Prediction):
+    """A prediction that is drawn in pieces of passes; its numbers are those of whole passes."""
+
+    whole: Prediction
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """That of the whole passes."""
+        return self.whole.record
+
+    @cached_property
+    def ranks(self) -> list[RankMetrics]:
+        """Those of the whole passes."""
+        return self.whole.ranks
+
+    @cached_property
+    def memory_curves(self) -> list[MemoryCurve]:
+        """Those of the whole passes: what is saved or freed counts once a pass."""
+        return self.whole.memory_curves
+
+
 def in_pieces(prediction: Prediction) -> Prediction:
-    """The same, with a task for each dispatch and combine of experts inside a pass."""
+    """The same, drawn with a task for each dispatch and combine of experts inside a pass."""
     if (physical := prediction.physical) is None:
         raise InvalidConfiguration("pieces", "needs --model and --cluster")
     from bfpp.sim.pieces import with_exchanges
@@ -187,7 +210,13 @@ def in_pieces(prediction: Prediction) -> Prediction:
     timeline = prediction.timeline
     pieces = with_exchanges(timeline.graph, physical).expanded()
     expanded = simulate(pieces, physical, timeline.source)
-    return replace(prediction, timeline=replace(expanded, about=timeline.about))
+    return PredictionInPieces(
+        replace(expanded, about=timeline.about),
+        prediction.caption,
+        experiment=prediction.experiment,
+        costs=prediction.costs,
+        whole=prediction,
+    )
 
 
 def _about(model: CostModel) -> About:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ UNITS = {
     "dispatch": "seconds from one task to the next on its lane, or on one that has to be woken",
 }
 """What stands in each part of a profile."""
+
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""Keys that TOML takes without quotes."""
 
 
 def as_toml(record: Mapping[str, Any]) -> str:
@@ -37,6 +41,11 @@ def inline(value: object) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(inline, value))}]"
     if isinstance(value, dict):
-        pairs = ", ".join(f"{key} = {inline(each)}" for key, each in value.items())
+        pairs = ", ".join(f"{_key(name)} = {inline(each)}" for name, each in value.items())
         return f"{{ {pairs} }}"
     return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+
+
+def _key(name: str) -> str:
+    """A key of TOML, in quotes where it needs them."""
+    return name if BARE.fullmatch(name) else json.dumps(name)

@@ -25,6 +25,7 @@ from bfpp.explorer.server import ExplorerServer
 from bfpp.explorer.static import LISTED, static_page
 from bfpp.pictures import panel_of
 from bfpp.predictions import predict
+from bfpp.results import verdict
 from bfpp.schedules import InvalidInput
 from bfpp.sim.engines import simulate
 from tests.browser import Page, chromium, is_installed
@@ -252,7 +253,9 @@ def test_the_file_says_what_the_server_does_of_models_and_of_the_opening_costs(
             choices,
         )
         served = {**choices, **static.MODELS[choices.get("model", "")]}
-        panels = [panel_of(predicted(each), GAINS) for each in chosen(served).experiments]
+        results = [predicted(each) for each in chosen(served).experiments]
+        assert given["lead"] == verdict(results)
+        panels = [panel_of(each, GAINS) for each in results]
         assert given["said"] == json.loads(json.dumps([
             [panel.summary, panel.causes, len(panel.waits), len(panel.memory)] for panel in panels
         ]))  # fmt: skip

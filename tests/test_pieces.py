@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bfpp import Experiment
 from bfpp.predictions import in_pieces, predict
+from bfpp.saved import Saved
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.graph_file import read_graph, write_graph
 from bfpp.schedules.operations import EXPERTS, Operation
@@ -17,7 +18,11 @@ from bfpp.sim.compute import blocked_seconds, parts
 from bfpp.sim.engines import simulate
 from bfpp.sim.pieces import with_exchanges
 from bfpp.traces.causes import Cause, Causes
+from bfpp.traces.metrics import bubble, bubble_fraction
+from bfpp.traces.panel import Panel
+from bfpp.traces.svg import svg
 from bfpp.traces.text import text
+from bfpp.traces.timeline_file import read_timeline, write_timeline
 
 EXCHANGES = (Operation.EXPERT_DISPATCH, Operation.EXPERT_COMBINE)
 
@@ -88,6 +93,23 @@ def test_they_are_drawn_explained_written_and_read():
         in_pieces(predict(Experiment("1f1b", pp=2)))
     for graph in (composite, timeline.graph):
         assert read_graph(write_graph(graph)).digest == graph.digest
+    saved = Saved(read_timeline(write_timeline(drawn.timeline)))
+    assert saved.idle[1][Cause.EXPERT] == pytest.approx(idle[Cause.EXPERT])
+    assert saved.record["bubble"] == bubble(drawn.timeline)
+
+
+def test_pictures_have_the_numbers_of_whole_passes():
+    """Bubble, memory and metrics of ranks: a step is the same step, however it is drawn."""
+    whole = predict(experiment(microbatches=4))
+    drawn = in_pieces(whole)
+    assert len(drawn.timeline.graph) > len(whole.timeline.graph)
+    assert bubble(drawn.timeline) == pytest.approx(bubble(whole.timeline), rel=1e-9)
+    assert bubble_fraction(drawn.timeline) == pytest.approx(bubble_fraction(whole.timeline))
+    assert drawn.highlights() == whole.highlights()
+    assert [curve.total.max() for curve in drawn.memory_curves] == [
+        curve.total.max() for curve in whole.memory_curves
+    ]
+    assert f"bubble {100 * bubble(whole.timeline):.3g} %" in svg([Panel("", drawn.timeline)])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -199,6 +200,11 @@ def test_a_file_that_cannot_be_used_is_explained(tmp_path, change, reason):
     file.write_text("\n".join(as_lines(changed(**change))))
     with pytest.raises(InvalidConfiguration, match=reason):
         load_profile(str(file))
+
+
+def test_a_key_that_is_no_bare_one_is_quoted():
+    value = {"plain-1": 1, "peer to peer": {"a.b": [0.5, {"": True}], 'said "so"': "x"}}
+    assert tomllib.loads(f"value = {inline(value)}")["value"] == value
 
 
 def as_lines(profile):

@@ -24,7 +24,7 @@ class Bars:
 
 
 def svg_bars(panels: list[Bars], title: str) -> str:
-    """The panels beside each other, all from zero, with the methods' names on the left."""
+    """The panels side by side, all from zero, with the methods' names on the left."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.values))
     left = EDGE + max(text_width(name, SMALL) for name in names) + SPACE
     top = EDGE + TITLE + 2 * SPACE

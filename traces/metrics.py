@@ -76,7 +76,7 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
         own = tasks[graph.is_compute[tasks]]
         computing = _stretches(timeline.start[own], timeline.end[own])
         busy = computing.seconds
-        exposed = [_exposed(timeline, tasks[beside[tasks]], computing) for beside in chosen]
+        exposed = [_exposed(timeline, tasks[each[tasks]], computing) for each in chosen]
         table.append(
             RankMetrics(
                 rank=rank,
@@ -104,30 +104,39 @@ def communicating(groups: Collection[Group], communication: Communication) -> li
 
 
 def compute_time(timeline: Timeline) -> Seconds:
-    """For each rank, the seconds of its forward and backward passes."""
+    """For each rank, the seconds in which its forward and backward passes compute."""
+    return _rank_seconds(timeline, timeline.graph.is_compute)
+
+
+def pass_time(timeline: Timeline) -> Seconds:
+    """For each rank, the seconds of its passes: in pieces, with what they exchange inside."""
     graph = timeline.graph
-    seconds = np.where(graph.is_compute, timeline.duration, 0.0)
-    return np.bincount(graph.rank, seconds, graph.layout.pp).astype(float)
+    return _rank_seconds(timeline, graph.is_compute | (graph.piece != NONE))
+
+
+def _rank_seconds(timeline: Timeline, chosen: Flags) -> Seconds:
+    seconds = np.where(chosen, timeline.duration, 0.0)
+    return np.bincount(timeline.graph.rank, seconds, timeline.graph.layout.pp).astype(float)
 
 
 def bubble(timeline: Timeline) -> float:
-    """Step time over a rank's mean compute time, less one: the paper's overhead.
+    """Step time over a rank's mean time in passes, less one: the paper's overhead.
 
-    Equals (N_PP - 1) / (N_mb N_loop) where communication is free.
+    Equals (N_PP - 1) / (N_mb N_loop) where communication is free. Passes in pieces count whole.
 
     >>> import bfpp
     >>> graph = bfpp.build_graph("gpipe", bfpp.Layout(4, 8))
     >>> bfpp.bubble(bfpp.simulate(graph, bfpp.AbstractCosts()))
     0.375
     """
-    mean = float(compute_time(timeline).sum()) / timeline.graph.layout.pp
+    mean = float(pass_time(timeline).sum()) / timeline.graph.layout.pp
     return timeline.step_time / mean - 1 if mean else 0.0
 
 
 def bubble_fraction(timeline: Timeline) -> float:
-    """The share of the step time in which a mean rank does not compute (zero bubble's measure)."""
+    """The share of the step time in which a mean rank runs no pass (zero bubble's measure)."""
     step = timeline.step_time
-    return 1 - float(compute_time(timeline).mean()) / step if step else 0.0
+    return 1 - float(pass_time(timeline).mean()) / step if step else 0.0
 
 
 def span(ranks: Iterable[RankMetrics]) -> float:

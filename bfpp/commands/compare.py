@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from bfpp import options as shared
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
-from bfpp.pictures import add_picture_arguments, print_text, require_width, write_pictures
+from bfpp.pictures import (
+    add_picture_arguments,
+    check_picture_arguments,
+    print_text,
+    write_pictures,
+)
 from bfpp.predictions import Prediction, predict, print_cautions
 from bfpp.results import NOISE, Result, print_json, print_table, verdict
 from bfpp.schedules import InvalidConfiguration, Layout
@@ -33,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
-    shared.refuse_text_beside_json(options)
-    require_width(options)
+    check_picture_arguments(options)
     names = options.schedules or DEFAULT_SCHEDULES
     known = [shared.named(name) for name in names]
     experiments = shared.side_by_side(known, shared.given(options))

@@ -7,7 +7,12 @@ import argparse
 from bfpp import options as shared
 from bfpp.differences import difference_in_words, difference_record, print_difference
 from bfpp.outputs import add_force_argument
-from bfpp.pictures import add_picture_arguments, print_text, require_width, write_pictures
+from bfpp.pictures import (
+    add_picture_arguments,
+    check_picture_arguments,
+    print_text,
+    write_pictures,
+)
 from bfpp.results import print_json
 from bfpp.saved import Saved, add_timeline_argument, load
 from bfpp.traces.difference import difference
@@ -26,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Lay the two over one another; both may be simulated or measured, in either order."""
-    shared.refuse_text_beside_json(options)
-    require_width(options)
+    check_picture_arguments(options)
     found = difference(*(load(getattr(options, name), name.upper()) for name in FILES))
     step = Saved(found.simulated).title
     results = [

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=tuple(ALSO),
         default=[],
-        help="write figures in this format too, beside SVG (repeat for both)",
+        help="write figures in this format too, in addition to SVG (repeat for both)",
     )
     add_force_argument(parser)
     shared.add_json_argument(parser)

@@ -7,7 +7,12 @@ import argparse
 from bfpp import options as shared
 from bfpp.exports import add_export_arguments, write_exports
 from bfpp.outputs import add_force_argument
-from bfpp.pictures import add_picture_arguments, print_text, require_width, write_pictures
+from bfpp.pictures import (
+    add_picture_arguments,
+    check_picture_arguments,
+    print_text,
+    write_pictures,
+)
 from bfpp.results import print_json, print_table
 from bfpp.saved import Saved, add_timeline_argument, load
 from bfpp.tables import print_idle, print_result
@@ -24,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Report, and draw."""
-    shared.refuse_text_beside_json(options)
-    require_width(options)
+    check_picture_arguments(options)
     result = Saved(load(options.file, "FILE"))
     if options.json:
         print_json(result.record)

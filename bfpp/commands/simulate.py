@@ -11,9 +11,9 @@ from bfpp.outputs import add_force_argument
 from bfpp.pictures import (
     add_memory_argument,
     add_picture_arguments,
+    check_picture_arguments,
     print_text,
     require_memory,
-    require_width,
     write_memory,
     write_pictures,
 )
@@ -48,8 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Simulate, and report."""
-    shared.refuse_text_beside_json(options)
-    require_width(options)
+    check_picture_arguments(options)
     experiment = shared.experiment(options)
     require_memory(options, experiment)
     assumed = assumptions(options)

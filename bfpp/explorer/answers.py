@@ -60,5 +60,5 @@ def predicted(experiment: Experiment) -> Prediction:
 
 @lru_cache(maxsize=4)
 def _graph_of(configuration: Configuration) -> TaskGraph:
-    """Whoever moves a cost's slider asks for the same graph again and again."""
+    """Kept, since moving a slider of costs asks for the same graph many times."""
     return configuration.graph()

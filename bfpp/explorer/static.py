@@ -3,7 +3,7 @@
 The page holds the graph of every step that is listed, and replays it with the costs that are
 chosen. A task costs a sum of shares of the abstract costs, which are asked of the cost model one by
 one: nothing in the page knows how tasks are priced. Of the costs that it opens with, and of a model
-on a cluster, it has what a server would answer, causes and memory among it.
+on a cluster, it has what a server would answer, including causes and memory.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bfpp.experiment_file import experiment_text
 from bfpp.explorer.answers import GAINS, TITLE, predicted
 from bfpp.explorer.choices import SECONDS, chosen, defaults, groups
 from bfpp.pictures import panel_of
+from bfpp.predictions import Prediction
 from bfpp.schedules import InvalidInput, TaskGraph, registered_schedules
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.counts import peak_microbatches
@@ -75,18 +76,18 @@ def _steps() -> Iterator[tuple[str, dict[str, Any]]]:
     for choice in product(*LISTED.values()):
         choices = {**dict(zip(LISTED, choice, strict=True)), "beside": ""}
         try:
-            [experiment] = chosen(choices).experiments
-            graph = experiment.graph()
+            opening = predicted(*chosen(choices).experiments)
         except InvalidInput:
             continue
-        text = experiment_text(experiment.changed(**dict.fromkeys(SECONDS)))
+        text = experiment_text(opening.experiment.changed(**dict.fromkeys(SECONDS)))
+        graph = opening.timeline.graph
         data = graph_data(graph) | _prices(graph)
-        yield " ".join(choice), {**data, "known": _known(choices), "experiment": text}
+        yield " ".join(choice), {**data, "known": _known(choices, opening), "experiment": text}
 
 
-def _known(choices: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def _known(choices: Mapping[str, str], opening: Prediction) -> dict[str, dict[str, Any]]:
     """What a server would answer, by model; without one, for the costs that the page opens with."""
-    known = {"": timeline_data(panel_of(predicted(*chosen(choices).experiments), GAINS))}
+    known = {"": timeline_data(panel_of(opening, GAINS))}
     if WITH_MODELS.items() <= choices.items():
         for model, others in MODELS.items():
             if model:

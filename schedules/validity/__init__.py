@@ -102,7 +102,7 @@ def violations(graph: TaskGraph) -> list[Violation]:
 
 
 def _findings(graph: TaskGraph) -> Iterator[tuple[str, Finding]]:
-    if broken := list(structure.columns(graph)):
+    if broken := [*structure.columns(graph), *structure.whole_passes(graph)]:
         yield from (("columns", finding) for finding in broken)
         return
     for name, rule in STRUCTURE.items():

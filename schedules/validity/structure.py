@@ -24,8 +24,6 @@ def columns(graph: TaskGraph) -> Iterator[Finding]:
             continue
         for number in np.flatnonzero((column < lowest) | (column >= beyond)).tolist():
             yield f"#{number} has {name} {column[number]}, which does not exist", (number,)
-    if (graph.piece != NONE).any():
-        yield "the passes are in pieces: the graph to check is the one before it is expanded", ()
     start, member = graph.dependencies
     if len(start) != len(graph) + 1 or start[0] != 0 or start[-1] != len(member):
         yield f"the dependencies are not those of {len(graph)} tasks", ()
@@ -33,6 +31,12 @@ def columns(graph: TaskGraph) -> Iterator[Finding]:
     task = np.repeat(np.arange(len(graph)), np.diff(start))
     for at in np.flatnonzero((member < 0) | (member >= len(graph))).tolist():
         yield f"#{task[at]} waits for #{member[at]}, which does not exist", (int(task[at]),)
+
+
+def whole_passes(graph: TaskGraph) -> Iterator[Finding]:
+    """The rules are about passes; pieces are for figures and traces."""
+    if (graph.piece != NONE).any():
+        yield "the passes are in pieces: the graph to check is the one before it is expanded", ()
 
 
 def _bounds(graph: TaskGraph) -> dict[str, tuple[int, int]]:
@@ -48,7 +52,7 @@ def _bounds(graph: TaskGraph) -> dict[str, tuple[int, int]]:
         "peer_lane": (NONE, lanes),
         "weight_buffer": (NONE, anything),
         "gradient_buffer": (NONE, anything),
-        "piece": (NONE, anything),
+        "piece": (NONE, max(map(len, graph.templates.values()), default=0)),
         "block": (NONE, len(graph)),
     }
 

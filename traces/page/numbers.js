@@ -17,7 +17,7 @@ const groupOf = (rows) => element("tbody", {}, ...rows);
 const captionOf = (words, columns) => element("tr", { className: "heading" },
   element("th", { colSpan: columns + 1, scope: "rowgroup" }, words));
 
-// One table with a column for each panel; of one panel alone, two tables beside each other.
+// One table with a column for each panel; of one panel alone, two tables side by side.
 function writeNumbers() {
   const known = panels.filter(({ summary, causes }) => summary.length || causes.length);
   const heads = known.map(({ title }) => element("th", { scope: "col" }, title));

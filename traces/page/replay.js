@@ -69,11 +69,12 @@ async function replayedAnswer(chosen) {
     return { wrong: { field: "model", reason: `listed for ${sizes.join(", ")}` } };
   }
   const found = await Promise.all(steps.map((step) => timelineOf(step, values)));
-  const [first, other] = [...found].sort((one, two) => one.length - two.length);
-  const lead = !other ? "" : other.length > first.length * (1 + ROUNDING)
-    ? `${first.title} is the fastest: ${inWords(first.length, 4)} a step. ${other.title} takes `
-      + `${(100 * (other.length / first.length - 1)).toFixed(1)}% longer.`
-    : `Both take as long: ${inWords(first.length, 4)} a step.`;
+  const [first, other] = found.map(({ length }, at) => ({ name: names[at], length }))
+    .sort((one, two) => one.length - two.length);
+  const behind = other?.length > first.length * (1 + ROUNDING)
+    ? `${(100 * (other.length / first.length - 1)).toFixed(1)}% longer` : "as long";
+  const lead = other
+    ? `${first.name} is the fastest: ${inWords(first.length, 4)} a step. ${other.name} takes ${behind}.` : "";
   const said = model ? { model, ...choices.models[model] }
     : Object.fromEntries(choices.costs.map((name) => [name, Number(values[name])]));
   const costs = Object.entries(said).map(([name, value]) => `${name} = ${value}\n`).join("");

@@ -30,8 +30,7 @@ const nameOfChoice = (name) =>
 function setUpFound({ found }) {
   if (!found) return;
   const plot = find(".plot"), words = element("output", { className: "counted" });
-  const graph = drawn("svg", { viewBox: `0 0 ${PLOT.width} ${PLOT.height}`, role: "group",
-    "aria-label": `${found.y} against ${found.x}` });
+  const graph = drawn("svg", { role: "group", "aria-label": `${found.y} against ${found.x}` });
   const redrawPlot = () => {
     const selects = [...plot.querySelectorAll("select")];
     const kept = found.rows.filter((row) =>
@@ -41,11 +40,15 @@ function setUpFound({ found }) {
   const filters = filtersOf(found, redrawPlot);
   plot.append(element("form", { className: "filters" }, ...filters), graph, words);
   plot.hidden = false;
+  matchMedia(`(max-width: ${NARROW}px)`).addEventListener("change", redrawPlot);
   redrawPlot();
 }
 
+// As wide as the page where that is narrow, so that letters and points keep their size.
 function drawScatter(graph, found, rows, words) {
-  const across = PLOT.width - PLOT.left - PLOT.right, up = PLOT.height - PLOT.top - PLOT.bottom;
+  const width = Math.min(PLOT.width, graph.parentElement.clientWidth);
+  graph.setAttribute("viewBox", `0 0 ${width} ${PLOT.height}`);
+  const across = width - PLOT.left - PLOT.right, up = PLOT.height - PLOT.top - PLOT.bottom;
   const most = (name) => Math.max(...found.rows.map((row) => row[name]), 1e-9) * 1.05;
   const mostX = most("x"), mostY = most("y"), bottom = PLOT.top + up;
   const x = (value) => PLOT.left + (value / mostX) * across;
