@@ -134,9 +134,14 @@ def accumulating(
 
 
 def take_turns(place: Place, job: Job) -> list[tuple[Steps, Steps]]:
-    """Turn by turn, some steps by each."""
+    """Turn by turn, some steps by each; they begin in alternation."""
     ahead, plan = meet(place, job), job.plan()
-    return [(ours(place, plan, job, ahead), theirs(place, plan, job, ahead)) for _ in range(TURNS)]
+    found = []
+    for turn in range(TURNS):
+        begins, follows = (ours, theirs) if turn % 2 else (theirs, ours)
+        both = {run: run(place, plan, job, ahead) for run in (begins, follows)}
+        found.append((both[ours], both[theirs]))
+    return found
 
 
 def peak(place: Place, work: tuple[Run, Job]) -> float:
