@@ -88,8 +88,8 @@ def replay(follower_start, follower, costs, slopes, start, end, end_slope):
     filled_in = np.zeros(tasks, dtype=np.int64)
     filling = 0
     flows = 0
-    for task in range(tasks):
-        flows += size[task] > 0.0
+    for number in range(tasks):
+        flows += size[number] > 0.0
     due, flow_due, place = (
         np.empty(flows),
         np.empty(flows, dtype=np.int32),
