@@ -19,13 +19,13 @@ from bfpp.executor.processes.watch import Watch
 
 
 def run_here(capsys: pytest.CaptureFixture[str], *options: object) -> Ended:
-    """For a test."""
+    """What a test runs, and what it printed."""
     code = _code_of(*options)
     return Ended(code, *capsys.readouterr())
 
 
 def run_for_many(*options: object) -> Ended:
-    """For a fixture of a module."""
+    """What a fixture runs for all tests of a module, where there is no `capsys`."""
     with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()) as errors:
         code = _code_of(*options)
     return Ended(code, output.getvalue(), errors.getvalue())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -59,7 +60,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], 
 def record_of(*options: object) -> dict[str, Any]:
     """What a run from here tells that ends well."""
     with started_here():
-        return run_for_many(*OPTIONS, *options, "--json").record
+        ended = run_for_many(*OPTIONS, *options, "--json")
+    assert ended.code == 0, ended.errors
+    return dict(json.loads(ended.output))
 
 
 @pytest.fixture(autouse=True)
