@@ -15,6 +15,8 @@ Exit codes:
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import platform
 import shlex
 import sys
@@ -62,6 +64,7 @@ FAULT = 70
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    atexit.register(gc.freeze)  # a process that ends need not look for garbage among its modules
     words = _spelled_out(list(sys.argv[1:] if arguments is None else arguments))
     with enduring("stderr"):
         with enduring("stdout") as out:

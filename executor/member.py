@@ -7,6 +7,7 @@ take minutes. No package imports this module, which runs as the main one.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -16,8 +17,11 @@ def main() -> None:
     """Takes part, once all that this needs is imported."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # `bfpp.executor.processes.member.ASK_WHERE`
+    gc.disable()  # what is imported stays: to look through it for garbage takes long
     from bfpp.executor.processes.member import main as take_part
 
+    gc.freeze()
+    gc.enable()
     take_part(Path(sys.argv[1]))
 
 

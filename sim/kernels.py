@@ -87,7 +87,9 @@ def replay(follower_start, follower, costs, slopes, start, end, end_slope):
     share_slope = np.empty(parameters)
     filled_in = np.zeros(tasks, dtype=np.int64)
     filling = 0
-    flows = np.count_nonzero(size > 0.0)
+    flows = 0
+    for number in range(tasks):
+        flows += size[number] > 0.0
     due, flow_due, place = (
         np.empty(flows),
         np.empty(flows, dtype=np.int32),

@@ -228,7 +228,8 @@ def find_tasks(steps, bounds, layout, rules, runs):
         for task in range(reductions, end):
             if task_of_unit[columns[3, task]] == task:
                 columns[0, lead] = ALL_REDUCE
-                columns[1:4, lead] = columns[1:4, task]
+                for at in range(1, 4):  # rank, peer, unit
+                    columns[at, lead] = columns[at, task]
                 key[lead] = key[task]
                 edges[0, waits], edges[1, waits] = lead, task
                 waits += 1
@@ -238,7 +239,8 @@ def find_tasks(steps, bounds, layout, rules, runs):
         complete = reductions
     last_reduction = np.full(ranks, -1)
     for task in range(complete, lead):
-        for here in columns[1:3, task]:
+        for at in range(1, 3):  # rank, peer
+            here = columns[at, task]
             if here >= 0:
                 so_far = last_reduction[here]
                 if so_far < 0 or key[so_far] <= key[task]:
@@ -343,9 +345,15 @@ def without_repeats(start, member):
     kept = 0
     for group in range(len(start) - 1):
         begin, start[group] = start[group], kept
-        for each in np.sort(member[begin : start[group + 1]]):
-            if kept == start[group] or member[kept - 1] != each:
-                member[kept] = each
-                kept += 1
+        for at in range(begin, start[group + 1]):
+            each, place = member[at], kept
+            while place > start[group] and member[place - 1] > each:
+                place -= 1
+            if place > start[group] and member[place - 1] == each:
+                continue
+            for later in range(kept, place, -1):
+                member[later] = member[later - 1]
+            member[place] = each
+            kept += 1
     start[len(start) - 1] = kept
     return start, member[:kept]

@@ -65,6 +65,15 @@ def one_thread():
 
 
 @pytest.fixture
+def one_process():
+    """Runs that end well and would start one process are done in this one."""
+    from tests.run_program import started_here
+
+    with started_here():
+        yield
+
+
+@pytest.fixture
 def answer(bfpp):
     """Runs a command with --json, and reads the one object that it prints."""
 

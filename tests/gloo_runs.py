@@ -43,6 +43,9 @@ class Chain:
         return chain(self.layers, self.width)
 
 
+Counts = list[list[int]]
+
+
 @dataclass(frozen=True)
 class Ran:
     """What a run told: its reports, all pieces of the weights, and the median step's times."""
@@ -55,17 +58,25 @@ class Ran:
 def run_all(place: Place, jobs: Sequence[Job]) -> list[Ran]:
     """Each job in turn; `place.processes` is the most that one of them needs."""
     torch.set_num_threads(1)
-    found = [_run(place, job) for job in _own(place, jobs)]
+    found = [_run(place, job) for job in _own(place, jobs, "run")]
     return [each for each in found if each is not None]
 
 
-def _own(place: Place, jobs: Sequence[Job]) -> Iterator[Job]:
+def run_and_count(
+    place: Place, given: tuple[Sequence[Job], Sequence[Job]]
+) -> tuple[list[Ran], Counts]:
+    """Some jobs in turn, and of others the groups that processes make."""
+    jobs, counted = given
+    return run_all(place, jobs), _count_groups(place, counted)
+
+
+def _own(place: Place, jobs: Sequence[Job], use: str) -> Iterator[Job]:
     """The jobs that need this process, each while a default group of its processes is there."""
     for number, job in enumerate(jobs):
         if place.process < job.workers:
             dist.init_process_group(
                 "gloo",
-                store=dist.PrefixStore(f"job {number}", place.store),
+                store=dist.PrefixStore(f"{use} {number}", place.store),
                 rank=place.process,
                 world_size=job.workers,
             )
@@ -73,7 +84,7 @@ def _own(place: Place, jobs: Sequence[Job]) -> Iterator[Job]:
             dist.destroy_process_group()
 
 
-def count_groups(place: Place, jobs: Sequence[Job]) -> list[list[int]]:
+def _count_groups(place: Place, jobs: Sequence[Job]) -> Counts:
     """How many groups each process of each job makes for a backend, which is made twice."""
     made = [0]
     helper = distributed_c10d._new_process_group_helper
@@ -84,7 +95,7 @@ def count_groups(place: Place, jobs: Sequence[Job]) -> list[list[int]]:
 
     distributed_c10d._new_process_group_helper = counted
     found = []
-    for job in _own(place, jobs):
+    for job in _own(place, jobs, "count"):
         made[0] = 0
         for _ in range(2):
             DistributedBackend(job.plan(), Threads(), "gloo").close()

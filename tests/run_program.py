@@ -1,17 +1,69 @@
-"""`bfpp run` with a small model, in this process."""
+"""`bfpp run` with a small model, in this process: a child for each rank; or one, if it is local."""
 
 from __future__ import annotations
 
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+
 import pytest
+from torch.distributed import HashStore
 
 from benchmarks.programs import Ended, command
 from bfpp.command_line import main
+from bfpp.executor.processes import Limits, Message, Place, launch
+from bfpp.executor.processes.process import Arguments, Entry, Outcome
+from bfpp.executor.processes.watch import Watch
 
 
 def run_here(capsys: pytest.CaptureFixture[str], *options: object) -> Ended:
-    """`bfpp run` in this process, with a child for each rank; or one, if it is local."""
-    try:
-        code = main(command(*options))
-    except SystemExit as left:
-        code = int(str(left.code))
+    """What a test runs, and what it printed."""
+    code = _code_of(*options)
     return Ended(code, *capsys.readouterr())
+
+
+def run_for_many(*options: object) -> Ended:
+    """What a fixture runs for all tests of a module, where there is no `capsys`."""
+    with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()) as errors:
+        code = _code_of(*options)
+    return Ended(code, output.getvalue(), errors.getvalue())
+
+
+def _code_of(*options: object) -> int:
+    try:
+        return main(command(*options))
+    except SystemExit as left:
+        return int(str(left.code))
+
+
+@contextmanager
+def started_here() -> Iterator[None]:
+    """What would be started in one process runs in this one, and spares the import of torch.
+
+    For runs that end well: nobody watches this process, and tells how it has failed.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bfpp.executor.processes.launch", _launch_here)
+        yield
+
+
+def _launch_here(
+    entry: Entry[Arguments, Outcome],
+    arguments: Arguments,
+    processes: int,
+    limits: Limits,
+    on_message: Callable[[Message], None],
+    interface: str | None,
+) -> Outcome | None:
+    if processes > 1:
+        return launch(entry, arguments, processes, limits, on_message, interface)
+
+    def send(message: Message) -> None:
+        on_message(json.loads(json.dumps(message)))
+
+    place = Place(0, 1, 0, HashStore(), Watch(), limits, send)
+    given: Arguments = pickle.loads(pickle.dumps(arguments))
+    outcome: Outcome = pickle.loads(pickle.dumps(entry(place, given)))
+    return outcome

@@ -108,7 +108,7 @@ def layouts(
     cells: int = CELLS,
 ) -> tuple[Schedule, Layout]:
     """A layout that the schedule can run on, ranks and micro-batches rounded up if it must be."""
-    pp = draw(st.sampled_from([pp for pp in range(1, ranks + 1) if _can_be_placed(schedule, pp)]))
+    pp = draw(st.sampled_from([pp for pp in range(1, ranks + 1) if can_be_placed(schedule, pp)]))
     loops = draw(st.integers(1, parts)) if schedule.looped else schedule.loops
     units = draw(_units(pp * loops, parts // loops))
     microbatches = draw(st.integers(1, max(2, cells // sum(units))))
@@ -151,7 +151,8 @@ def some_configuration(
     raise AssertionError(schedule)
 
 
-def _can_be_placed(schedule: Schedule, pp: int) -> bool:
+def can_be_placed(schedule: Schedule, pp: int) -> bool:
+    """Whether the schedule has a place for its stages on so many ranks."""
     try:
         schedule.layout(pp, 1)
     except InvalidConfiguration:

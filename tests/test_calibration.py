@@ -18,6 +18,7 @@ from bfpp.schedules import Layout, build_graph  # noqa: E402
 from bfpp.sim.abstract import AbstractCosts  # noqa: E402
 from bfpp.sim.engines import simulate  # noqa: E402
 from bfpp.sim.profile import PASSES, load_profile  # noqa: E402
+from tests.run_program import started_here  # noqa: E402
 
 
 def test_a_line_is_found_whatever_the_scale():
@@ -48,6 +49,7 @@ def test_lags_are_told_by_the_task_that_ended_last():
     assert {wakes for wakes, _ in found} == {True, False}
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_run_that_sleeps_takes_as_long_as_predicted(tmp_path, profile, answer):
     """With sleeps so long that neither a busy machine nor communication matters much."""
     lines = Path(profile).read_text().splitlines()
@@ -59,10 +61,11 @@ def test_a_run_that_sleeps_takes_as_long_as_predicted(tmp_path, profile, answer)
     lines[layers + 1 : layers + 4] = [f"{inline(each)}," for each in (nothing, layer, nothing)]
     slow = tmp_path / "slow.toml"
     slow.write_text("\n".join(lines))
-    for schedule in ("breadth-first", "zb1p"):
-        words = [schedule, "--pp", 4, "--loops", 2, "--microbatches", 4]
+    for schedule, ranks, backend in (("breadth-first", 2, "cpu"), ("zb1p", 4, "local")):
+        words = [schedule, "--pp", ranks, "--loops", 2, "--microbatches", 4]
         predicted = answer("simulate", *words, "--profile", slow)["step_time"]
-        runs = answer("run", *words, "--sleep", slow, "--steps", 3)["step_times"]
+        sleeping = ("--backend", backend, "--sleep", slow, "--steps", 3)
+        runs = answer("run", *words, *sleeping)["step_times"]
         assert predicted > 8 * (0.01 + 0.03)
         assert 0.8 * predicted < min(runs) < 1.5 * predicted
 
@@ -72,7 +75,8 @@ def profile(tmp_path_factory):
     """What is measured with all ranks in one process."""
     path = str(tmp_path_factory.mktemp("measured") / "profile.toml")
     size = ("--layers", "3", "--hidden", "16", "--context", "8")
-    assert main(["calibrate", "--quick", "--backend", "local", *size, "--out", path]) == 0
+    with started_here():
+        assert main(["calibrate", "--quick", "--backend", "local", *size, "--out", path]) == 0
     return path
 
 

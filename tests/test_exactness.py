@@ -7,9 +7,11 @@ lanes of its own. `test_training_processes` does the same over gloo.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -38,8 +40,14 @@ from bfpp.schedules import (
     find_schedule,
     registered_schedules,
 )
+from tests.covering import covering
 from tests.small_models import Tanh, chain, mean_square, numbers
-from tests.strategies import configurations, order_graphs, some_configuration
+from tests.strategies import (
+    can_be_placed,
+    configurations,
+    order_graphs,
+    some_configuration,
+)
 from tests.training_runs import EXACT, compare, errors_of, run_locally
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -67,26 +75,44 @@ def plan_of(
 CUTS = [(1, 1), (2, 1), (1, 3), (3, 2), (4, 2), (2, 4)]
 
 
-@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut[0]}x{cut[1]}")
-@pytest.mark.parametrize("sharding", Sharding)
-@pytest.mark.parametrize("name", registered_schedules())
-def test_every_schedule_trains_as_a_plain_loop(
-    name: str, sharding: Sharding, cut: tuple[int, int]
+def cases() -> Iterator[tuple[str, Sharding, tuple[int, int], Activations, bool, bool]]:
+    """A schedule, a sharding, a cut, what is kept, and whether a run overlaps and clips."""
+    for name, cut in product(registered_schedules(), CUTS):
+        if can_be_placed(find_schedule(name), cut[0]):
+            settings = product(Sharding, Activations, (True, False), (True, False))
+            yield from ((name, sharding, cut, *others) for sharding, *others in settings)
+
+
+def assert_trains_as_a_plain_loop(
+    name: str,
+    sharding: Sharding,
+    cut: tuple[int, int],
+    activations: Activations,
+    overlaps: bool,
+    clips: bool,
 ) -> None:
     ranks, replicas = cut
-    schedule = find_schedule(name)
-    for activations, overlaps in zip(Activations, (True, False), strict=True):
-        communication = Communication(sharding, overlaps, overlaps, clipping=overlaps)
-        try:
-            graph = some_configuration(schedule, ranks, communication).graph()
-        except InvalidConfiguration as error:
-            pytest.skip(str(error))
-        model = chain(graph.layout.units + 1)  # one unit has two layers
-        plan = plan_of(graph, model, replicas, activations=activations)
-        assert errors_of(plan).worst < EXACT
+    communication = Communication(sharding, overlaps, overlaps, clips)
+    graph = some_configuration(find_schedule(name), ranks, communication).graph()
+    model = chain(graph.layout.units + 1)  # one unit has two layers
+    plan = plan_of(graph, model, replicas, activations=activations)
+    assert errors_of(plan).worst < EXACT
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@pytest.mark.parametrize("case", covering(cases()), ids=lambda case: "-".join(map(str, case)))
+def test_every_schedule_trains_as_a_plain_loop(case: tuple[Any, ...]) -> None:
+    assert_trains_as_a_plain_loop(*case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", registered_schedules())
+def test_every_schedule_trains_so_with_all_settings(name: str) -> None:
+    for case in cases():
+        if case[0] == name:
+            assert_trains_as_a_plain_loop(*case)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     st.one_of(order_graphs(3, 3), configurations(3, 3, 24).map(lambda each: each.graph())),
     st.integers(1, 3),
@@ -178,16 +204,15 @@ MODELS: dict[str, Callable[[], Model]] = {
 }
 
 
-@pytest.mark.parametrize("sharding", Sharding)
-@pytest.mark.parametrize("name", MODELS)
-def test_layers_of_all_kinds(name: str, sharding: Sharding) -> None:
+@pytest.mark.parametrize(
+    ("name", "sharding", "activations"), covering(product(MODELS, Sharding, Activations))
+)
+def test_layers_of_all_kinds(name: str, sharding: Sharding, activations: Activations) -> None:
     torch.manual_seed(7)
-    model = MODELS[name]()
     per_stage = 2 if "share" in name else 1
-    for activations in Activations:
-        graph = breadth_first(2, 4 // per_stage, 3, sharding)
-        plan = plan_of(graph, model, 2, activations=activations, microbatch_size=3)
-        assert errors_of(plan).worst < EXACT
+    graph = breadth_first(2, 4 // per_stage, 3, sharding)
+    plan = plan_of(graph, MODELS[name](), 2, activations=activations, microbatch_size=3)
+    assert errors_of(plan).worst < EXACT
 
 
 class Queries(nn.Module):
@@ -244,7 +269,7 @@ def test_processes_with_other_data_have_another_digest() -> None:
     assert one == same != other
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(order_graphs(2, 3), st.sampled_from(Activations), st.booleans())
 def test_stages_that_pass_on_what_they_got_in_any_order(
     graph: TaskGraph, activations: Activations, first: bool
@@ -416,14 +441,21 @@ NAMES = [
 ]
 
 
+def plan_to_break() -> Plan:
+    layout = Layout(2, 4, 2)
+    graph = build_graph("breadth-first", layout, Communication(Sharding.FULL, clipping=True))
+    return plan_of(graph, chain(5, 4, dropout), 2)
+
+
+def test_an_executor_that_is_not_broken_is_exact() -> None:
+    assert errors_of(plan_to_break()).worst < EXACT
+
+
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=NAMES)
 def test_a_broken_executor_is_caught(
     mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = Layout(2, 4, 2)
-    graph = build_graph("breadth-first", layout, Communication(Sharding.FULL, clipping=True))
-    plan = plan_of(graph, chain(5, 4, dropout), 2)
-    assert errors_of(plan).worst < EXACT
+    plan = plan_to_break()
     mutation(monkeypatch)
     try:
         reports, state = run_locally(plan)

@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.programs import MODEL
 from bfpp.command_line import main
+from tests.run_program import started_here
 from tests.test_hugging_face_weights import LLAMA
 
 pytest.importorskip("safetensors")
@@ -35,7 +36,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"{SMALL} --steps 1 --checkpoint {folder}/gpt",
         f"--model {MODEL} --steps 1 --checkpoint {folder}/own",
     ):
-        assert main(f"{RUN} {words}".split()) == 0
+        with started_here():
+            assert main(f"{RUN} {words}".split()) == 0
     return folder
 
 

@@ -238,6 +238,7 @@ def run(*arguments: object) -> int:
     return main([*map(str, ("run", "1f1b", *SMALL, *arguments))])
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_run_tells_and_records_evaluations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,6 +116,7 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
         ("qwen3", 2),
     ],
 )
+@pytest.mark.usefixtures("one_process")
 def test_it_is_trained_written_and_read_again(
     name: str, tp: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -178,6 +178,7 @@ def test_islands_have_more_precision_than_the_rest(sharding: Sharding) -> None:
     assert errors["*",] < errors[()]
 
 
+@pytest.mark.usefixtures("one_process")
 def test_the_command_trains_in_float16(capsys: pytest.CaptureFixture[str]) -> None:
     words = "1f1b --pp 2 --microbatches 2 --layers 2 --hidden 16 --context 8 --steps 4"
     options = "--backend local --precision fp16 --keep-fp32 *norm --loss-scale 1e9 --verify --json"

@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from benchmarks.programs import run
 from bfpp.command_line import main
 from bfpp.executor.dispatch import Step, Times
 from bfpp.executor.measured import END, POSTED, READY, START, columns_of, merged, timeline_of
@@ -20,7 +19,7 @@ from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph
 from bfpp.traces.timeline import Timeline
 from bfpp.traces.timeline_file import load_timeline
 from tests.measured import predecessors
-from tests.run_program import run_here
+from tests.run_program import run_for_many, run_here
 
 ROUNDING = 1e-8
 """Seconds by which a saved time may differ; the processes of a machine share its clock."""
@@ -34,7 +33,7 @@ def measured_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[s
         "breadth-first", "--pp", 2, "--dp", 2, "--loops", 2, "--microbatches", 4, "--steps", 5,
         "--sharding", "full", "--clip", 1, "--trace", trace, "--json",
     )  # fmt: skip
-    ended = run(*options)
+    ended = run_for_many(*options)
     assert ended.code == 0
     return trace, json.loads(ended.output)
 
@@ -76,6 +75,7 @@ def test_the_step_takes_what_the_report_says(
     assert 0.7 * median < timeline.step_time <= median + ROUNDING
 
 
+@pytest.mark.usefixtures("one_process")
 def test_one_replica_takes_as_long_as_the_report_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

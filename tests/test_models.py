@@ -94,6 +94,7 @@ def test_a_gate_multiplies() -> None:
     assert torch.equal(plain(value), plain.down(functional.gelu(plain.up(value))))
 
 
+@pytest.mark.usefixtures("one_process")
 def test_layers_of_the_head_come_before_the_output_layer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -317,6 +318,7 @@ def own(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_model_from_a_file(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = f"run breadth-first --pp 2 --loops 3 --dp 2 --backend local --model {own}:convolutions"
     code = main([*words.split(), "--steps=3", "--verify", "--precision=float64", "--json"])

@@ -232,6 +232,7 @@ def test_no_checkpoint_is_written_of_what_is_not_finite(
     assert checkpoint.read_manifest(last).step == saved
 
 
+@pytest.mark.usefixtures("one_process")
 def test_the_command_leaves_steps_out(capsys: pytest.CaptureFixture[str]) -> None:
     local = ("--backend", "local", *model("spoilt"), "--skip-nonfinite", 2, "--steps", 8)
     ended = run_here(capsys, *OPTIONS, *local, "--verify", "--json", "--precision", "float64")

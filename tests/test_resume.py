@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.faulty_models import WIDTH, regression
-from benchmarks.programs import MODELS, Ended, run
+from benchmarks.programs import MODELS, Ended
 from bfpp.executor import checkpoint
 from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
 from bfpp.executor.settings import Activations, Optimization, Precision
-from tests.run_program import run_here
+from tests.run_program import run_for_many, run_here, started_here
 from tests.strategies import Configuration, configurations
 from tests.training_runs import same, training
 
@@ -136,7 +136,7 @@ def three_steps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     """A directory with a checkpoint after three steps, and what the command said."""
     directory = tmp_path_factory.mktemp("three") / "saved"
     saving = ("--checkpoint", directory, "--resume")
-    ended = run(*SCHEDULE, "--steps", 3, *saving, "--json")
+    ended = run_for_many(*SCHEDULE, "--steps", 3, *saving, "--json")
     return directory, ended
 
 
@@ -161,6 +161,7 @@ def test_a_new_run_does_not_replace_another(
     assert "is there already: --resume goes on from it" in ended.line
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_command_goes_on_to_the_last_bit(
     three_steps: tuple[Path, Ended],
     copied: Path,
@@ -168,7 +169,7 @@ def test_a_command_goes_on_to_the_last_bit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     save = ("--checkpoint", tmp_path / "straight")
-    straight = run_here(capsys, *SCHEDULE, "--steps", 6, *save, "--json").record
+    straight = run_here(capsys, *SCHEDULE, "--steps", 6, *save, *LOCAL).record
     after = run_here(
         capsys, *SCHEDULE, "--steps", 6, "--checkpoint", copied, "--resume", "--json", "--verify"
     ).record
@@ -177,7 +178,8 @@ def test_a_command_goes_on_to_the_last_bit(
     assert same(saved_values(copied), saved_values(tmp_path / "straight"))
 
 
-@pytest.mark.parametrize("steps", [3, 2])
+@pytest.mark.parametrize("steps", [3, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("one_process")
 def test_nothing_left_to_do_ends_well(
     steps: int, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,16 +235,8 @@ def test_what_was_trained_otherwise_is_not_verified(
     )
 
 
-def test_a_checkpoint_remembers_all_its_trainings(
-    copied: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = ("--microbatch-size", 2, "--checkpoint", copied, "--resume", *LOCAL)
-    assert run_here(capsys, *SCHEDULE, *other, "--steps", 4).code == 0
-    ended = run_here(capsys, *SCHEDULE, *other, "--steps", 5, "--verify")
-    assert "was trained with samples in a step 16, not 8" in ended.line
-
-
-def test_what_has_changed_since_the_checkpoint_is_said(
+@pytest.mark.usefixtures("one_process")
+def test_what_has_changed_since_the_checkpoint_is_said_and_remembered(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tmp_path / "mine.py"
@@ -264,6 +258,8 @@ def test_what_has_changed_since_the_checkpoint_is_said(
         r"to regression of mine.py \(\w{12}\)",
         source,
     )
+    ended = run_here(capsys, *other, "--steps", 5, *LOCAL, "--verify")
+    assert "was trained with samples in a step 16, not 8" in ended.line
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +268,8 @@ def every_step(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     directory = tmp_path_factory.mktemp("four") / "saved"
     saving = ("--checkpoint", directory, "--resume", "--save-every", 1, "--keep", 9)
     metrics = ("--metrics", directory.with_name("metrics"), "--log-every", 3)
-    return directory, run(*SCHEDULE, "--steps", 4, *saving, *metrics, *LOCAL[:2])
+    with started_here():
+        return directory, run_for_many(*SCHEDULE, "--steps", 4, *saving, *metrics, *LOCAL[:2])
 
 
 def test_it_is_said_where_a_run_begins(every_step: tuple[Path, Ended]) -> None:
@@ -282,6 +279,7 @@ def test_it_is_said_where_a_run_begins(every_step: tuple[Path, Ended]) -> None:
     assert [int(line.split()[1]) for line in steps] == [0, 3]
 
 
+@pytest.mark.usefixtures("one_process")
 def test_an_earlier_checkpoint_than_the_last(
     every_step: tuple[Path, Ended], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,7 @@ def test_devices_that_are_not_here(
     assert third == "bfpp run: --device: cuda:3 is not here: this machine has 1 GPUs"
 
 
+@pytest.mark.usefixtures("one_process")
 def test_json_tells_all(capsys: pytest.CaptureFixture[str]) -> None:
     record = run_here(capsys, *SMALL, *LOCAL, "--verify", "--json").record
     assert record.keys() == KEYS | VERIFIED
@@ -93,6 +94,7 @@ def test_json_tells_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert record["exact"] is True
 
 
+@pytest.mark.usefixtures("one_process")
 def test_the_table_and_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "measured.json"
     ended = run_here(capsys, *SMALL, *LOCAL, "--trace", trace)
@@ -105,19 +107,14 @@ def test_the_table_and_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert trace.stat().st_size
 
 
-@pytest.mark.parametrize("backend", ["local", "cpu"])
-def test_without_times_of_tasks_those_of_steps_are_told(
-    backend: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = [
-        run_here(capsys, *SMALL, "--backend", backend, "--json", *options).record
-        for options in ((), ("--no-task-times",))
-    ]
-    assert told[0]["losses"] == told[1]["losses"]
-    times = told[1]["step_times"]
-    assert all(
-        0 < step < elapsed for step, elapsed in zip(times, told[1]["elapsed_times"], strict=True)
-    )
+@pytest.mark.usefixtures("one_process")
+def test_without_times_of_tasks_those_of_steps_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    straight = run_here(capsys, *SMALL, *LOCAL, "--json").record
+    for backend in ("local", "cpu"):
+        told = run_here(capsys, *SMALL, "--backend", backend, "--no-task-times", "--json").record
+        assert told["losses"] == straight["losses"]
+        times = zip(told["step_times"], told["elapsed_times"], strict=True)
+        assert all(0 < step < elapsed for step, elapsed in times)
 
 
 def test_a_trace_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,12 +125,13 @@ def test_a_trace_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert ended.line.startswith(f"bfpp run: --trace: {trace} is there already, and is no timeline")
 
 
+@pytest.mark.usefixtures("one_process")
 def test_the_same_command_gives_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("1f1b", "--pp", 2, "--microbatches", 4, "--steps", 3, "--json")
+    options = ("1f1b", "--pp", 2, "--microbatches", 4, "--steps", 3, *LOCAL, "--json")
     transformer = ("--layers", 4, "--hidden", 16, "--heads", 2, "--context", 8, "--seed", 7)
     losses = [
         run_here(capsys, *options, *transformer, *more).record["losses"]
-        for more in ((), (), ("--seed", 8, "--backend", "local"))
+        for more in ((), (), ("--seed", 8))
     ]
     assert losses[0] == losses[1]
     assert losses[0] != losses[2]

@@ -11,9 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,14 +21,12 @@ from benchmarks.faulty_models import WIDTH
 from benchmarks.programs import (
     MODELS,
     alive,
-    command,
     program,
     ranks_of,
     step_of,
     unlogged,
     wait_for,
 )
-from bfpp.command_line import main
 from bfpp.executor import checkpoint
 from bfpp.executor.backends.distributed import DistributedBackend
 from bfpp.executor.events import ended
@@ -41,9 +37,9 @@ from bfpp.executor.settings import BackendName, Saving
 from bfpp.executor.sources import FunctionSource
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Communication, Layout, Operation, Task, build_graph, find_schedule
-from tests.run_program import run_here
+from tests.run_program import run_for_many, run_here, started_here
 
-STEPS = 40
+STEPS = 20
 SOON = 10.0
 """Seconds from a death to the end of the run, on a busy machine."""
 
@@ -54,16 +50,19 @@ NAMED = r"(rank (?P<rank>\d)(, replica (?P<replica>\d))? \(process \d\)|process 
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> list[float]:
-    """The losses of a run that nothing happens to; its ranks share this process."""
-    return [float(loss) for loss in record_of(*LOCAL)["losses"]]
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], Path]:
+    """The losses of a run that nothing happens to, and what it saved; its ranks share a process."""
+    saved = tmp_path_factory.mktemp("undisturbed") / "saved"
+    record = record_of(*LOCAL, "--checkpoint", saved)
+    return [float(loss) for loss in record["losses"]], saved
 
 
 def record_of(*options: object) -> dict[str, Any]:
     """What a run from here tells that ends well."""
-    with redirect_stdout(StringIO()) as output:
-        assert main(command(*OPTIONS, *options, "--json")) == 0
-    return dict(json.loads(output.getvalue()))
+    with started_here():
+        ended = run_for_many(*OPTIONS, *options, "--json")
+    assert ended.code == 0, ended.errors
+    return dict(json.loads(ended.output))
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +99,7 @@ def some_fast(seeds: range, fast: int) -> list[object]:
 
 @pytest.mark.parametrize("seed", some_fast(range(20), 1))
 def test_a_killed_rank_is_named_and_nothing_is_lost(
-    seed: int, tmp_path: Path, undisturbed: list[float]
+    seed: int, tmp_path: Path, undisturbed: tuple[list[float], Path]
 ) -> None:
     saved = tmp_path / "saved"
     saving = ("--checkpoint", saved, "--save-every", 1)
@@ -126,7 +125,7 @@ def test_a_killed_rank_is_named_and_nothing_is_lost(
     same_ranks = () if seed % 2 else LOCAL
     after = record_of(*saving, "--resume", *same_ranks)
     assert after["first_step"] == first
-    assert after["losses"] == undisturbed[first:]
+    assert after["losses"] == undisturbed[0][first:]
 
 
 @pytest.mark.slow
@@ -183,6 +182,7 @@ def test_a_rank_whose_layer_raises_is_named(capsys: pytest.CaptureFixture[str]) 
     assert details[-1].startswith("The logs of all processes are in ")
 
 
+@pytest.mark.slow  # of a smaller program, `test_launch` says so by default
 def test_a_rank_that_leaves_is_named_with_its_task(capsys: pytest.CaptureFixture[str]) -> None:
     ended = run_here(capsys, *TWO, "--model", f"{MODELS}:leaving")
     told, *details = ended.said
@@ -195,30 +195,20 @@ def test_an_allocation_that_fails_is_one_line(
     backend: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = ("--model", f"{MODELS}:greedy", "--activations", "keep")
-    ended = run_here(capsys, *TWO, *model, "--backend", backend, "--dp", 2)
+    ended = run_here(capsys, *TWO, *model, "--backend", backend, "--pp", 1, "--dp", 2)
     assert ended.code == 1
     assert re.fullmatch(
-        r"bfpp run: .*\(process \d\) failed in step \d, in #\d+ forward of stage 1 .*: "
+        r"bfpp run: .*\(process \d\) failed in step \d, in #\d+ forward of stage 0 .*: "
         r"out of memory: tried to allocate 1.15 EB; less is needed with --recompute full "
         r"or --sharding full or a smaller --microbatch-size or more ranks \(--pp\)",
         ended.line,
     )
 
 
-def test_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
-    saving = ("--checkpoint", tmp_path / "saved", "--save-every", 1)
-    with program(*TWO, "--steps", 10**6, *saving) as process:
-        wait_for(lambda: checkpoint.latest(tmp_path / "saved"))
-        pids = list(ranks_of(process).values())
-        assert len(alive(pids)) == 2
-        process.kill()
-    wait_for(lambda: not alive(pids), SOON)
-
-
 # Two runs in one directory
 
 
-def test_a_second_run_is_refused_and_the_first_goes_on(
+def test_a_second_run_is_refused_and_the_first_goes_on_until_it_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = tmp_path / "saved"
@@ -235,7 +225,10 @@ def test_a_second_run_is_refused_and_the_first_goes_on(
             )
         before = step_of(checkpoint.latest(saved) or saved)
         wait_for(lambda: step_of(checkpoint.latest(saved) or saved) > before + 1)
+        pids = list(ranks_of(process).values())
+        assert len(alive(pids)) == 2
         process.kill()
+    wait_for(lambda: not alive(pids), SOON)
 
 
 def test_a_run_that_comes_second_by_a_moment_is_refused_too(tmp_path: Path) -> None:
@@ -262,14 +255,16 @@ def test_what_cannot_be_saved_is_known_before_a_process_starts(
 
 
 def test_a_damaged_manifest_is_known_before_a_process_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    undisturbed: tuple[list[float], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    saving = ("--checkpoint", tmp_path, "--steps", 1)
-    assert run_here(capsys, *TWO, *LOCAL, *saving).code == 0
-    manifest = tmp_path / "save-000001-step-1" / "manifest.json"
+    saved = Path(shutil.copytree(undisturbed[1], tmp_path / "saved"))
+    manifest = (checkpoint.latest(saved) or saved) / "manifest.json"
     manifest.write_text(manifest.read_text()[:-9])
     monkeypatch.setattr("bfpp.executor.processes.children.start_processes", None)
-    ended = run_here(capsys, *TWO, "--checkpoint", tmp_path, "--resume")
+    ended = run_here(capsys, *OPTIONS, "--checkpoint", saved, "--resume")
     assert ended.code == 2
     assert ended.line.startswith(f"bfpp run: --resume: {manifest}: damaged, or no manifest")
 

@@ -37,7 +37,7 @@ from bfpp.executor.session import Outcome, train
 from bfpp.executor.settings import BackendName, Saving
 from bfpp.executor.sources import FunctionSource
 from bfpp.schedules import Communication, Layout, find_schedule
-from tests.run_program import run_here
+from tests.run_program import run_here, started_here
 from tests.training_runs import run_locally
 
 SOON = 10.0
@@ -78,7 +78,10 @@ def saving_slowly(place: Place, job: Job) -> Outcome | None:
     return train(place, job)
 
 
-@pytest.mark.parametrize("backend", [BackendName.CPU, BackendName.LOCAL])
+LOCAL = pytest.param(BackendName.LOCAL, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("backend", [BackendName.CPU, LOCAL])
 def test_a_signal_during_a_save_lets_it_end_and_no_other_step_begin(
     backend: BackendName, tmp_path: Path
 ) -> None:
@@ -217,7 +220,8 @@ def test_a_program_saves_and_goes_on_as_if_nothing_had_been(
     if to_all:
         return
     resumed = (*TWO, "--steps", steps + 2, "--checkpoint", saved, "--metrics", metrics, "--resume")
-    after = run_here(capsys, *resumed, "--json", "--backend", "local").record
+    with started_here():
+        after = run_here(capsys, *resumed, "--json", "--backend", "local").record
     samples = replace(JOB, microbatch_size=4).plan()
     straight = [report.loss for report in run_locally(samples, range(steps + 2))[0]]
     assert record["losses"] + after["losses"] == straight

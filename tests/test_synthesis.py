@@ -345,6 +345,7 @@ def test_the_words_of_a_rule_are_its_order() -> None:
     assert problem.kept(words).tolist() == [3, 2, 1]
 
 
+@pytest.mark.usefixtures("one_process")
 def test_the_command_writes_what_simulate_reads(tmp_path, bfpp, answer) -> None:
     path = tmp_path / "best.csv"
     given = ("--pp", "4", "--microbatches", "8", "--forward", "2", "--transfer", "0.5")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import networkx as nx
@@ -29,6 +30,7 @@ from bfpp.schedules.steps import STEP, backward, forward
 from bfpp.schedules.validity import Kind, violations
 from bfpp.schedules.validity.happens_before import HappensBefore, replay
 from bfpp.schedules.waiting import circle
+from tests.covering import covering
 from tests.mutations import (
     MUTATIONS,
     changed,
@@ -77,13 +79,13 @@ def judge(graph: TaskGraph) -> tuple[bool, bool]:
     return wrong is not None, bool(broken)
 
 
-@settings(steady, max_examples=150)
+@settings(steady, max_examples=100)
 @given(graphs())
 def test_schedules_make_valid_graphs(graph: TaskGraph) -> None:
     assert violations(graph) == []
 
 
-@settings(steady, max_examples=250)
+@settings(steady, max_examples=120)
 @given(order_graphs())
 def test_orders_that_can_run_make_valid_graphs(graph: TaskGraph) -> None:
     assert violations(graph) == []
@@ -100,7 +102,7 @@ def test_a_backward_run_may_begin_before_the_last_forward_run(sharding: Sharding
     assert violations(lower([order], Layout(1, 2, 2), Communication(sharding))) == []
 
 
-@settings(steady, max_examples=60)
+@settings(steady, max_examples=40)
 @given(graphs(3, 2, cells=9) | order_graphs(3, 2))
 def test_valid_graphs_compute_the_right_weights(graph: TaskGraph) -> None:
     assert judge(graph) == (False, False)
@@ -110,7 +112,7 @@ def test_valid_graphs_compute_the_right_weights(graph: TaskGraph) -> None:
 def test_the_checker_objects_to_graphs_that_compute_wrong(name: str) -> None:
     seen: Counter[tuple[bool, bool]] = Counter()
 
-    @settings(steady, max_examples=100, database=None)
+    @settings(steady, max_examples=50, database=None)
     @given(graphs(3, 2, cells=9) | order_graphs(3, 2), st.data())
     def mutate(graph: TaskGraph, data: st.DataObject) -> None:
         mutant = MUTATIONS[name](graph, lambda items: data.draw(st.sampled_from(items)))
@@ -121,7 +123,7 @@ def test_the_checker_objects_to_graphs_that_compute_wrong(name: str) -> None:
     assert seen[True, True] > 5
 
 
-@settings(steady, max_examples=120)
+@settings(steady, max_examples=70)
 @given(graphs(3, 2, cells=6) | order_graphs(2, 2), st.data())
 def test_the_checker_objects_after_several_mutations(graph: TaskGraph, data: st.DataObject) -> None:
     for name in data.draw(st.lists(st.sampled_from(list(MUTATIONS)), min_size=2, max_size=4)):
@@ -130,7 +132,7 @@ def test_the_checker_objects_after_several_mutations(graph: TaskGraph, data: st.
     judge(graph)
 
 
-@settings(steady, max_examples=40)
+@settings(steady, max_examples=30)
 @given(graphs(3, 2, cells=6) | order_graphs(2, 2), st.data())
 def test_other_numbers_of_gathers_and_reductions_are_remarked_and_hide_nothing(
     graph: TaskGraph, data: st.DataObject
@@ -175,9 +177,12 @@ def accepted_of(name: str, mutants: int) -> None:
             assert flaw(graph) is None, (graph.communication, list(graph.tasks()))
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("sharding", Sharding)
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "depth-first", "breadth-first"])
+LOOPED_OR_NOT = ["gpipe", "1f1b", "depth-first", "breadth-first"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sharding", "overlap"), covering(product(LOOPED_OR_NOT, Sharding, [True, False]))
+)
 def test_dependencies_without_which_all_is_well(
     schedule: str, sharding: Sharding, overlap: bool
 ) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
@@ -28,13 +28,13 @@ NOTHING = math.nan
 
 def flaw(graph: TaskGraph) -> str | None:
     """What goes wrong in some order of execution; None if nothing was found."""
-    events = Events(graph)
+    events, tasks = Events(graph), list(graph.tasks())
     expected = reference(graph.layout, clipping=graph.communication.clipping)
     for priority in events.priorities():
         order = events.order(priority)
         if len(order) < len(events):
             return "deadlock"
-        if Machine(graph).run(order) != expected:
+        if Machine(graph).run(tasks, order) != expected:
             return f"wrong weights in the order {order}"
     return None
 
@@ -144,7 +144,10 @@ def in_turn(*groups: int) -> Callable[[int], int]:
     """The priority of events that are in the first of these sets, then the next, then in none."""
 
     def turn(event: int) -> int:
-        return next((at for at, group in enumerate(groups) if group >> event & 1), len(groups))
+        for at, group in enumerate(groups):
+            if group >> event & 1:
+                return at
+        return len(groups)
 
     return turn
 
@@ -169,9 +172,8 @@ class Machine:
         self.norms: dict[int, float] = {}
         self.told: Counter[int] = Counter()
 
-    def run(self, order: list[int]) -> list[float]:
-        """Run all events in that order; returns the weight of each stage."""
-        tasks = list(self.graph.tasks())
+    def run(self, tasks: Sequence[Task], order: list[int]) -> list[float]:
+        """Run all events of the graph's tasks in that order; returns the weight of each stage."""
         running: dict[int, Iterator[None]] = {}
         for event in order:
             number, is_end = divmod(event, 2)
