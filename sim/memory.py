@@ -22,6 +22,7 @@ from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.counts import gradient_buffers, weight_buffers
 from bfpp.schedules.operations import (
     HALVED,
+    OFFLOADED,
     OPERATIONS,
     SAVED,
     Datum,
@@ -30,8 +31,9 @@ from bfpp.schedules.operations import (
     writers,
 )
 from bfpp.sim import memory_kernels
-from bfpp.sim.activations import UnitActivations, unit_activations, workspace_bytes
+from bfpp.sim.activations import activations_of_units, workspace_bytes
 from bfpp.sim.compiling import WORK
+from bfpp.sim.offloading import offloaded_bytes
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.remembered import of_any_size, once_for_stages
 from bfpp.traces.timeline import Timeline
@@ -267,6 +269,7 @@ def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
 def passing_of_steps(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
     """The same while each compute step runs, in the order of the graph's, rank by rank.
 
+    As if nothing were offloaded: when that is away depends on how long copies take.
     A backward pass restores one layer at a time; one in two halves holds all that it has
     restored of its stage, from the first half to the end of the second. The passes of a block
     are under way at once.
@@ -286,13 +289,20 @@ def passing_of_steps(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
 
 
 def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
-    """What is alive at the peak of each rank."""
+    """What is alive at the peak of each rank; offloaded activations as late as they may leave."""
     units, slices = activations_of_units(physical, graph.layout), graph.layout.slices
     saved, transient = np.empty((2, graph.layout.pp))
     WORK.loop(memory_kernels, "find_peaks", len(graph))(
-        (graph.operation, graph.rank, graph.unit, graph.block),
+        (graph.operation, graph.rank, graph.unit, graph.microbatch, graph.block),
+        graph.communication.offload_ahead,
         _of_operations(len(OPERATIONS)),
-        (units.saved * graph.trains, units.restored, units.restored_layer, units.transient),
+        (
+            units.saved * graph.trains,
+            units.restored,
+            units.restored_layer,
+            units.transient,
+            offloaded_bytes(physical, graph.layout),
+        ),
         saved,
         transient,
     )
@@ -303,14 +313,8 @@ def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
 def _of_operations(number: int) -> Flags:
     """For each operation, whether it is a step of the compute, and which data it begins or ends."""
     codes = np.arange(number)
-    of_data = [named(data) for data in (SAVED, HALVED) for named in (writers, enders)]
+    of_data = [named(data) for data in (SAVED, HALVED, OFFLOADED) for named in (writers, enders)]
     return np.array([among(codes, chosen) for chosen in (compute_steps(), *of_data)])
-
-
-@once_for_stages
-def activations_of_units(physical: PhysicalCosts, layout: Layout) -> UnitActivations:
-    """The activations of each unit of a micro-batch."""
-    return unit_activations(physical, physical.layers(layout))
 
 
 @once_for_stages
