@@ -177,30 +177,37 @@ def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
 
 
 @once_for_stages
-def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Memory:
+def least_memory(
+    physical: PhysicalCosts, layout: Layout, sharding: Sharding, offloads: bool = False
+) -> Memory:
     """What the fullest rank needs at least, in whichever order it computes."""
-    return _least_memories(physical, layout, sharding).fullest
+    return _least_memories(physical, layout, sharding, offloads=offloads).fullest
 
 
 def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> list[Memory]:
     """What each pipeline rank needs at least, in whichever order it computes.
 
     One buffer where units are gathered, and what one micro-batch takes in the unit that takes most:
-    before any of its slices runs backward, all of them are saved.
+    before any of its slices runs backward, all of them are saved, if none is offloaded.
     """
     memories = _least_memories(physical, layout, sharding)
     return [memories.of(rank) for rank in range(layout.pp)]
 
 
-def _least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Memories:
+def _least_memories(
+    physical: PhysicalCosts, layout: Layout, sharding: Sharding, *, offloads: bool = False
+) -> Memories:
     one = (1,) * layout.pp
     buffers = Buffers(one, one) if sharding is Sharding.FULL else None
     known = _parameters(physical, layout, sharding, buffers)
     units = activations_of_units(physical, layout)
     transient = units.transient / layout.slices
     unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
+    slices = layout.slices if offloads else 1
     return known._replace(
-        saved=units.saved[unit], transient=transient[unit], workspace=_workspaces(physical, layout)
+        saved=units.saved[unit] / slices,
+        transient=transient[unit],
+        workspace=_workspaces(physical, layout),
     )
 
 
