@@ -301,7 +301,7 @@ def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
     saved, transient = np.empty((2, graph.layout.pp))
     WORK.loop(memory_kernels, "find_peaks", len(graph))(
         (graph.operation, graph.rank, graph.unit, graph.microbatch, graph.block),
-        graph.communication.offload_ahead,
+        min(graph.communication.offload_ahead, graph.layout.units * graph.layout.microbatches),
         _of_operations(len(OPERATIONS)),
         (
             units.saved * graph.trains,
