@@ -22,13 +22,19 @@ from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.activations import activations_of_units
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.compiling import Work
+from bfpp.sim.decision import kind_of
 from bfpp.sim.engines import simulate
+from bfpp.sim.evaluation import evaluate
 from bfpp.sim.experiment import Experiment
+from bfpp.sim.implementation import CURRENT
 from bfpp.sim.memory import memories_of
 from bfpp.sim.memory_over_time import away_over_time, memory_over_time
-from bfpp.sim.offloading import host_memory, node_memory, offloaded_bytes
+from bfpp.sim.model import load_model
+from bfpp.sim.offloading import host_memory, least_passes, node_memory, offloaded_bytes
+from bfpp.sim.outcomes import outcome_of
 from bfpp.sim.parameters import Change, changed
 from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.search import Problem, configurations
 from bfpp.traces.causes import Causes
 from bfpp.traces.memory import MemoryCurve
 from bfpp.traces.operations import Cause
@@ -232,3 +238,18 @@ def test_a_cluster_without_a_host_link_is_refused():
     )
     with pytest.raises(InvalidConfiguration, match="does not say its device's host_bandwidth"):
         simulate(unsaid.graph(), unsaid.costs)
+
+
+def test_a_search_offloads_where_that_is_asked_for():
+    problem = Problem(
+        load_model("llama3-8b"), H100, 8, (8,), ("1f1b",), CURRENT,
+        offload=(0, 1, "selective"), only=(("pp", (4,)), ("tp", (2,)), ("microbatch_size", (1,))),
+    )  # fmt: skip
+    found = {each.communication.offload: each for each in configurations(problem)}
+    assert set(found) == {0, 1, least_passes(problem.physical_of(found[0]), found[0].layout)}
+    kept, away = evaluate(problem, [found[0], found[1]])
+    assert away.memory_largest_gb < kept.memory_largest_gb
+    assert outcome_of(away.record) == away
+    assert (kind_of(kept.configuration), kind_of(away.configuration)) == (
+        "1f1b", "1f1b with offload",
+    )  # fmt: skip
