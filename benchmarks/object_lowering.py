@@ -22,7 +22,7 @@ FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 0, 1, 2, 3
 NOTHING = -1
 STREAMS = (
     "COMPUTE", "DATA", "REPLICAS", "SEND_ACTIVATIONS", "RECEIVE_ACTIVATIONS", "SEND_GRADIENTS",
-    "RECEIVE_GRADIENTS",
+    "RECEIVE_GRADIENTS", "QUEUE", "EXPERTS", "TO_HOST", "FROM_HOST",
 )  # fmt: skip
 AT_ONCE = 2
 """Buffers that take turns."""
@@ -104,6 +104,10 @@ def lower_to_objects(
     _take_turns(compute, inputs)
     tasks = [step for steps in compute for step in steps]
     tasks += _transfers(compute, inputs)
+    if communication.offload:
+        copied = [_offloads(steps, communication) for steps in compute]
+        for way in range(2):
+            tasks += [task for copies in copied for task in copies[way]]
     data = [
         task
         for ranks in sorted({tuple(layout.sharing(rank)) for rank in range(layout.pp)})
@@ -227,6 +231,46 @@ def _transfers(
     return [sent[source] for steps in compute for source in steps if source in sent]
 
 
+def _offloads(
+    steps: list[ObjectTask], communication: Communication
+) -> tuple[list[ObjectTask], list[ObjectTask]]:
+    """A rank's offloads and reloads, of what is needed late enough."""
+    ahead, least = communication.offload_ahead, communication.offload
+    place = {step: number for number, step in enumerate(steps)}
+    forwards = {(step.microbatch, step.unit): step for step in steps if step.operation == FORWARD}
+    needing = [step for step in steps if step.operation in (BACKWARD, BACKWARD_INPUT)]
+    reloads: list[ObjectTask] = []
+    offloads: dict[ObjectTask, ObjectTask] = {}
+    begins: dict[ObjectTask, ObjectTask] = {}
+    for turn, step in enumerate(needing):
+        forward = forwards[step.microbatch, step.unit]
+        with_ = place[needing[turn - ahead]] if turn >= ahead else place[needing[0]] + turn - ahead
+        if with_ >= 0 and steps[with_].pair:
+            with_ = place[steps[with_].pair[0]]
+        between = place[step] - place[forward] - 1
+        if between < least or with_ <= place[forward.over] + 1:
+            continue
+        cell = step.rank, step.unit
+        offload = ObjectTask(Operation.OFFLOAD, *cell, forward.turn, 2, step.microbatch)
+        offload.dependencies.append(forward)
+        offloads[forward] = offload
+        last = steps[with_ - 1]
+        reload = ObjectTask(Operation.RELOAD, *cell, last.turn, 3, step.microbatch)
+        reload.dependencies += [offload, last]
+        step.dependencies.append(reload)
+        reloads.append(reload)
+        begins[reload] = steps[with_]
+    left = sorted(offloads, key=place.__getitem__)
+    guards: dict[ObjectTask, ObjectTask] = {}
+    for before, forward in zip(left, left[ahead:], strict=False):
+        guards[waiting := steps[place[forward.over] + 1]] = offloads[before]
+        waiting.dependencies.append(offloads[before])
+    for reload in reloads:
+        if (guard := guards.get(begins[reload])) and guard not in reload.dependencies:
+            reload.dependencies.append(guard)
+    return [offloads[forward] for forward in left], reloads
+
+
 def _data_tasks(
     compute: list[list[ObjectTask]], layout: Layout, communication: Communication
 ) -> list[ObjectTask]:
@@ -294,7 +338,7 @@ def _all_reduces(reductions: list[ObjectTask]) -> list[ObjectTask]:
     found = []
     for task in reductions:
         if last[task.unit] is task:
-            across = ObjectTask(Operation.ALL_REDUCE, task.rank, task.unit, task.turn, 4)
+            across = ObjectTask(Operation.ALL_REDUCE, task.rank, task.unit, task.turn, 6)
             across.dependencies.append(task)
             found.append(across)
     return found
@@ -310,17 +354,17 @@ def _updates(
     ends = [max(steps[-1].turn, last[rank].turn) for rank, steps in enumerate(compute)]
     if not clipping:
         updates = [
-            ObjectTask(Operation.OPTIMIZER, rank, NOTHING, end, 6) for rank, end in enumerate(ends)
+            ObjectTask(Operation.OPTIMIZER, rank, NOTHING, end, 8) for rank, end in enumerate(ends)
         ]
         for update in updates:
             update.dependencies.append(last[update.rank])
         return updates
-    norms = [ObjectTask(Operation.NORM, rank, NOTHING, end, 5) for rank, end in enumerate(ends)]
+    norms = [ObjectTask(Operation.NORM, rank, NOTHING, end, 7) for rank, end in enumerate(ends)]
     for norm in norms:
         norm.dependencies.append(last[norm.rank])
     turn = max(norm.turn for norm in norms)
     updates = [
-        ObjectTask(Operation.OPTIMIZER, rank, NOTHING, turn, 6) for rank in range(len(compute))
+        ObjectTask(Operation.OPTIMIZER, rank, NOTHING, turn, 8) for rank in range(len(compute))
     ]
     for update in updates:
         update.dependencies.extend(norms)
@@ -345,7 +389,7 @@ def _runs(steps: list[ObjectTask], communication: Communication) -> list[ObjectR
 
 
 def _gather(meeting: ObjectMeeting, turn: int, buffer: int) -> ObjectTask:
-    gather = meeting.task(Operation.GATHER, turn, 2)
+    gather = meeting.task(Operation.GATHER, turn, 4)
     gather.weight_buffer = buffer
     for run in meeting.runs:
         run.first.dependencies.append(gather)
@@ -354,7 +398,7 @@ def _gather(meeting: ObjectMeeting, turn: int, buffer: int) -> ObjectTask:
 
 def _reduction(meeting: ObjectMeeting, buffer: int) -> ObjectTask:
     lasts = [run.last for run in meeting.runs]
-    reduction = meeting.task(Operation.REDUCE, max(last.turn for last in lasts), 3)
+    reduction = meeting.task(Operation.REDUCE, max(last.turn for last in lasts), 5)
     reduction.gradient_buffer = buffer
     reduction.dependencies += lasts
     return reduction
@@ -441,11 +485,12 @@ def _put_on_lanes(
     tasks: list[ObjectTask], communication: Communication
 ) -> list[tuple[int, int, int]]:
     """Give each task its lane, or both; returns the lanes: rank, number of the stream, peer."""
-    compute, data, replicas, *channels = range(len(STREAMS))
+    compute, data, replicas, *channels, _, _, to_host, from_host = range(len(STREAMS))
     here = dict.fromkeys(range(len(OPERATIONS)), compute)
     if communication.dp_overlap:
         here |= dict.fromkeys((Operation.GATHER, Operation.REDUCE, Operation.NORM), data)
         here[Operation.ALL_REDUCE] = replicas
+    here |= {Operation.OFFLOAD: to_host, Operation.RELOAD: from_host}
     there = dict(here)
     if communication.pp_overlap:
         sends = Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS

@@ -81,10 +81,24 @@ class Prediction(Result):
         return {
             **engine,
             **found,
+            **self._host_memory(physical),
             "memory_peak": peak,
             **stages_for_others(self.experiment),
             **(self._interval(physical) if self.with_interval else {}),
             "not_modelled": not_modelled(self.timeline, physical, found["memory_reserved_gb"]),
+        }
+
+    def _host_memory(self, physical: PhysicalCosts) -> dict[str, float]:
+        """What a device, and a node, pins of its host's memory for what is offloaded."""
+        from bfpp.sim.memory import GIGABYTE
+        from bfpp.sim.offloading import host_memory, node_memory
+
+        graph = self.timeline.graph
+        if not graph.communication.offload:
+            return {}
+        return {
+            "host_memory_gb": float(host_memory(graph, physical).max()) / GIGABYTE,
+            "host_memory_node_gb": node_memory(graph, physical) / GIGABYTE,
         }
 
     def _interval(self, physical: PhysicalCosts) -> dict[str, float]:
@@ -134,9 +148,17 @@ class Prediction(Result):
             ("samples per second", _rounded(self.record["samples_per_second"])),
             ("peak memory (max over ranks)", self._largest_memory()),
             ("reserved, of a device's", self._reserved()),
+            *self._pinned(),
             ("peak memory, rank 0", f"{self.record['memory_gb']:.1f} GB"),
             ("peak memory, rank 0, DP to infinity", f"{self.record['memory_min_gb']:.1f} GB"),
         ]
+
+    def _pinned(self) -> list[tuple[str, str]]:
+        """The host memory of what is offloaded, if anything is."""
+        if "host_memory_gb" not in self.record:
+            return []
+        of_device, of_node = (self.record[f"host_memory_{each}gb"] for each in ("", "node_"))
+        return [("pinned host memory, of a node", f"{of_device:.1f}, {of_node:.1f} GB")]
 
     def _largest_memory(self) -> str:
         """What is allocated where most is."""

@@ -22,7 +22,7 @@ ALL = "all"
 
 SCHEDULE = "schedule"
 
-RANGES = ("cp", "ep", "dp_replicate", "precision", "recompute", "cut", *FULLY_SHARDED)
+RANGES = ("cp", "ep", "dp_replicate", "precision", "recompute", "cut", "offload", *FULLY_SHARDED)
 """What is searched on request only."""
 
 WITH_COMMAS = ("recompute", "cut")

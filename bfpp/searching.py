@@ -18,9 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bfpp import options as shared
 from bfpp.model_options import add_model_argument, model_of
 from bfpp.numbers_given import gigabytes
-from bfpp.schedules import Configuration, InvalidInput
+from bfpp.schedules import Configuration, InvalidConfiguration, InvalidInput
 from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.schedules.cut import CUTS
+from bfpp.schedules.offload import OFF, parse_offload
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.search_fixed import ALL, RANGES, parse_fixed
 from bfpp.sim.cluster import Cluster, load_cluster
@@ -81,6 +82,14 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         )
     for name in FULLY_SHARDED:
         _add_choices(parser, name)
+    parser.add_argument(
+        "--offload",
+        nargs="+",
+        default=[OFF],
+        type=_offload,
+        metavar="WHICH",
+        help=f"{OPTIONS['offload'].help}; several are searched together (default: off)",
+    )
     parser.add_argument(
         "--cut",
         nargs="+",
@@ -154,6 +163,14 @@ def _add_choices(parser: argparse.ArgumentParser, name: str) -> None:
         metavar=None if option.choices else "N",
         help=f"{purpose}; several are searched together (default: {default or ALL})",
     )
+
+
+def _offload(text: str) -> int | str:
+    """Which activations are offloaded."""
+    try:
+        return parse_offload(text)
+    except InvalidConfiguration as error:
+        raise argparse.ArgumentTypeError(error.reason) from None
 
 
 def _number_or_all(text: str) -> int | None:

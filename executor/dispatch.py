@@ -71,6 +71,11 @@ def _inside_passes(backend: Backend, task: Task, workers: Sequence[Worker]) -> N
     raise InvalidInput(f"{task.operation.title}: the executor has no expert parallelism")
 
 
+def _not_offloaded(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+    del backend, workers
+    raise InvalidInput(f"{task.operation.title}: the executor does not offload activations")
+
+
 KERNELS: Table[Kernel] = Table(
     "kernel",
     {
@@ -87,6 +92,8 @@ KERNELS: Table[Kernel] = Table(
         Operation.ALL_REDUCE: lambda backend, *what: backend.all_reduce(*what),
         Operation.EXPERT_DISPATCH: _inside_passes,
         Operation.EXPERT_COMBINE: _inside_passes,
+        Operation.OFFLOAD: _not_offloaded,
+        Operation.RELOAD: _not_offloaded,
     },
 )
 

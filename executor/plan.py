@@ -115,6 +115,8 @@ class Plan(Training):
         """Raises `InvalidConfiguration` for a model that cannot be cut, or cannot be run so."""
         if self.graph.layout.slices > 1:
             raise InvalidConfiguration("slices", "parts of micro-batches cannot be trained yet")
+        if self.graph.communication.offload:
+            raise InvalidConfiguration("offload", "the executor does not offload activations")
         _ = self.traced
         if self.evaluating:
             _ = self.evaluating.traced

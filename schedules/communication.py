@@ -84,6 +84,10 @@ class Communication:
     through a unit, of `run_length` at most, or once a step. Runs take turns in
     `weight_buffers` buffers, and a gather begins no earlier than the run `prefetch` runs ahead.
 
+    The activations of a pass are offloaded to the host if at least `offload` passes of its rank run
+    before its backward pass (0: never). They begin to come back with the backward pass
+    `offload_ahead` before that one, and as many offloads may be unfinished when a pass begins.
+
     With `hybrid` sharding (HSDP), replicas shard their state within groups: gradients are reduced
     within a group, and once a step each device's share is all-reduced across the groups.
 
@@ -107,6 +111,8 @@ class Communication:
     weight_buffers: int = 2
     prefetch: int = 1
     hybrid: bool = False
+    offload: int = 0
+    offload_ahead: int = 1
 
     @property
     def has_queues(self) -> bool:
@@ -139,9 +145,11 @@ class Communication:
 
         Copies of a stage keep shares of one state: they are all in one group of replicas.
         """
-        for name in ("run_length", "weight_buffers", "prefetch"):
+        for name in ("run_length", "weight_buffers", "prefetch", "offload_ahead"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise InvalidConfiguration(name, f"must be at least 1, not {number}")
+        if self.offload < 0:
+            raise InvalidConfiguration("offload", f"must be at least 0, not {self.offload}")
         default = Communication()
         for name in FULLY_SHARDED:
             if self.sharding is not Sharding.FULL and getattr(self, name) != getattr(default, name):

@@ -85,10 +85,13 @@ QUEUE = Stream("QUEUE", "P2P")
 """Whatever a rank sends or receives, where there is one queue for it."""
 EXPERTS = Stream("EXPERTS", "experts")
 """What the devices that share a layer's experts exchange inside a pass."""
+TO_HOST = Stream("TO_HOST", "copies to host")
+FROM_HOST = Stream("FROM_HOST", "copies from host")
+"""Copies of activations over the link between a device and its host, which has two directions."""
 
 STREAMS = [
     COMPUTE, DATA, REPLICAS, SEND_ACTIVATIONS, RECEIVE_ACTIVATIONS, SEND_GRADIENTS,
-    RECEIVE_GRADIENTS, QUEUE, EXPERTS,
+    RECEIVE_GRADIENTS, QUEUE, EXPERTS, TO_HOST, FROM_HOST,
 ]  # fmt: skip
 """All streams, in the order in which a rank's lanes are listed."""
 
@@ -109,6 +112,8 @@ class Datum:
 OUTPUT = Datum("output")
 INPUT_GRADIENT = Datum("gradient of the input")
 SAVED = Datum("saved activations")
+OFFLOADED = Datum("offloaded activations")
+RELOADED = Datum("reloaded activations")
 HALVED = Datum("what is kept between the halves of a backward pass")
 WEIGHTS = Datum("weights", buffer="weight_buffer")
 GRADIENTS = Datum("gradients", buffer="gradient_buffer")
@@ -175,6 +180,8 @@ class Operation(int):
     ALL_REDUCE: ClassVar[Operation]
     EXPERT_DISPATCH: ClassVar[Operation]
     EXPERT_COMBINE: ClassVar[Operation]
+    OFFLOAD: ClassVar[Operation]
+    RELOAD: ClassVar[Operation]
 
     name: str
     row: Row
@@ -300,7 +307,7 @@ Operation.BACKWARD = declare(
     Row(
         "backward",
         Scope.CELL,
-        reads=(WEIGHTS, SAVED, Needed(INPUT_GRADIENT, +1)),
+        reads=(WEIGHTS, SAVED, RELOADED, Needed(INPUT_GRADIENT, +1)),
         writes=(INPUT_GRADIENT, GRADIENTS),
         ends=(SAVED,),
     ),
@@ -310,7 +317,7 @@ Operation.BACKWARD_INPUT = declare(
     Row(
         "backward input",
         Scope.CELL,
-        reads=(WEIGHTS, SAVED, Needed(INPUT_GRADIENT, +1)),
+        reads=(WEIGHTS, SAVED, RELOADED, Needed(INPUT_GRADIENT, +1)),
         writes=(INPUT_GRADIENT, HALVED),
     ),
 )
@@ -423,6 +430,21 @@ Operation.EXPERT_DISPATCH = declare(
 Operation.EXPERT_COMBINE = declare(
     "EXPERT_COMBINE",
     Row("expert combine", Scope.CELL, EXPERTS, group=Group.EP, algorithm=lambda _: "all-to-all"),
+)
+Operation.OFFLOAD = declare(
+    "OFFLOAD",
+    Row("offload", Scope.CELL, TO_HOST, reads=(SAVED,), writes=(OFFLOADED,)),
+)
+Operation.RELOAD = declare(
+    "RELOAD",
+    Row(
+        "reload",
+        Scope.CELL,
+        FROM_HOST,
+        reads=(OFFLOADED,),
+        writes=(RELOADED,),
+        ends=(OFFLOADED,),
+    ),
 )
 
 BUILT_IN = tuple(OPERATIONS)

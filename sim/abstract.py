@@ -47,6 +47,7 @@ class AbstractCosts:
     forward_backward: float | None = None
     all_reduce: float = 0.0
     further: Mapping[str, float] = field(default_factory=dict)
+    host_copy: float = 0.0
 
     def __post_init__(self) -> None:
         if self.backward is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +20,11 @@ from bfpp.sim.checkpointing import Checkpointed
 from bfpp.sim.compute import LayerParts, Shape, part_counts, parts
 from bfpp.sim.experts import expert_rows
 from bfpp.sim.operators import Execution
+from bfpp.sim.remembered import once_for_stages
 from bfpp.sim.unit_layers import Layers
+
+if TYPE_CHECKING:
+    from bfpp.sim.physical import PhysicalCosts
 
 TRANSFER_BUFFERS = 2
 """Hidden states that a pipeline's rank keeps for transfers: one to send, one to receive."""
@@ -38,6 +43,12 @@ class UnitActivations:
     restored: Numbers
     transient: Numbers
     restored_layer: Numbers
+
+
+@once_for_stages
+def activations_of_units(physical: PhysicalCosts, layout: Layout) -> UnitActivations:
+    """The activations of each unit of a micro-batch."""
+    return unit_activations(physical, physical.layers(layout))
 
 
 def unit_activations(shape: Shape, layers: Layers) -> UnitActivations:

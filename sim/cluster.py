@@ -46,7 +46,9 @@ class Device:
     other precisions and formats, `format_efficiencies` the share of `matmul_efficiency` that
     large products of operands of a format reach of its peak. One that `reads_columns` of operands
     in 8 bits needs no transposed copies of them. It takes so many `exponentials` a second,
-    or as many as there are.
+    or as many as there are. `host_bandwidth` is what copies to its host's memory, or back, reach in
+    bytes/s while all devices of the node copy in that direction: those that share a link to the
+    host have a share each.
     """
 
     peak: float
@@ -64,6 +66,7 @@ class Device:
     format_efficiencies: tuple[tuple[str, float], ...] = ()
     reads_columns: bool = False
     exponentials: float | None = None
+    host_bandwidth: float | None = None
 
     def peak_of(self, precision: Precision | Format) -> float:
         """The peak in flop/s; raises `InvalidConfiguration` if nobody says it."""
@@ -150,7 +153,9 @@ _KEYS: dict[str, type] = {
 _TWO_LEVELS = ("gpus_per_node", INTRA_NODE, INTER_NODE)
 _EFFICIENCIES = ("matmul_efficiency", "sustained_efficiency", "memory_efficiency")
 _DEVICE_KEYS: dict[str, type] = {
-    **dict.fromkeys(("peak", "memory_bandwidth", "memory", "exponentials"), float),
+    **dict.fromkeys(
+        ("peak", "memory_bandwidth", "memory", "exponentials", "host_bandwidth"), float
+    ),
     **dict.fromkeys(("multiprocessors", "tile"), int),
     **dict.fromkeys(("launch_seconds", "host_seconds"), float),
     "reads_columns": bool,
@@ -167,6 +172,7 @@ _DEVICE_DEFAULTS: Table = {
     "format_efficiencies": {},
     "reads_columns": False,
     "exponentials": None,
+    "host_bandwidth": None,
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
 }

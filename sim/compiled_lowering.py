@@ -16,6 +16,7 @@ from bfpp.schedules import Communication, Layout, Order, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers
 from bfpp.schedules.graph import Lane, kinds_of
 from bfpp.schedules.lowering import lower_steps as lower_by_columns
+from bfpp.schedules.lowering.offloading import require_backward
 from bfpp.schedules.lowering.posting import posted
 from bfpp.schedules.lowering.step_table import Steps, step_table
 from bfpp.schedules.operations import OPERATIONS, STREAMS
@@ -42,6 +43,8 @@ def lower_steps(steps: Steps, layout: Layout, communication: Communication, name
     if not WORK.pays or (layout.copies and communication.sharding is Sharding.FULL):
         return lower_by_columns(steps, layout, communication, name)
     communication.require(copies=bool(layout.copies))
+    if communication.offload:
+        require_backward(steps)
     return posted(_lower(steps, layout, communication, name))
 
 
@@ -121,6 +124,8 @@ def _rules(communication: Communication) -> tuple[int, ...]:
         not (communication.dp_overlap or communication.reduces_runs),
         communication.hybrid,
         communication.clipping,
+        communication.offload,
+        communication.offload_ahead,
     )
 
 

@@ -36,6 +36,7 @@ WAITED_FOR = {
     Cause.TENSOR: COMMUNICATION,
     Cause.CONTEXT: COMMUNICATION,
     Cause.EXPERT: COMMUNICATION,
+    Cause.HOST: COMMUNICATION,
     Cause.BUFFER: COMMUNICATION,
     Cause.OPTIMIZER: OPTIMIZER,
 }
@@ -49,7 +50,8 @@ WITHOUT_PIPELINE = "no pipeline"
 
 def kind_of(configuration: Configuration) -> str:
     """What kind of method a configuration is: its schedule, if there is a pipeline."""
-    return configuration.schedule.name if configuration.degrees.pp > 1 else WITHOUT_PIPELINE
+    kind = configuration.schedule.name if configuration.degrees.pp > 1 else WITHOUT_PIPELINE
+    return f"{kind} with offload" if configuration.communication.offload else kind
 
 
 def parts_of_step(timeline: Timeline, physical: PhysicalCosts) -> dict[str, float]:
@@ -143,7 +145,7 @@ def _method(outcome: Outcome) -> object:
     """What two outcomes of one method have in common."""
     of = outcome.configuration
     divided = of.degrees, of.microbatches, of.microbatch_size, of.communication.sharding
-    computed = of.precision, of.recompute, of.cut
+    computed = of.precision, of.recompute, of.cut, of.communication.offload
     if of.degrees.pp == 1:
         return divided, computed
     return divided, computed, of.communication, outcome.step_time, outcome.memory_largest_gb

@@ -89,8 +89,9 @@ class Evaluation:
 
     def least_memory(self, configuration: Configuration) -> Memory:
         """What the fullest rank needs at least, known without an order."""
-        physical, sharding = self.physical(configuration), configuration.communication.sharding
-        return least_memory(physical, configuration.layout, sharding)
+        physical, communication = self.physical(configuration), configuration.communication
+        sharding, offloads = communication.sharding, communication.offload > 0
+        return least_memory(physical, configuration.layout, sharding, offloads)
 
     def most_samples_per_second(self, configuration: Configuration) -> float:
         """The throughput of a step in which the busiest rank never waits."""

@@ -26,6 +26,7 @@ from bfpp.schedules.attention import parse_attention, parse_exchange
 from bfpp.schedules.communication import CHOICES
 from bfpp.schedules.cut import Balance, cut_of, default_division, even_cut, given_cut
 from bfpp.schedules.invalid import chosen
+from bfpp.schedules.offload import SELECTIVE, parse_offload
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
 from bfpp.sim.abstract import AbstractCosts
@@ -78,6 +79,7 @@ class Experiment(Values):
             object.__setattr__(self, name, chosen(kind, name, getattr(self, name)))
         if self.balance is not None:
             object.__setattr__(self, "balance", chosen(Balance, "balance", self.balance))
+        object.__setattr__(self, "offload", parse_offload(self.offload))
 
     @cached_property
     def rule(self) -> Schedule:
@@ -199,10 +201,25 @@ class Experiment(Values):
     def communication(self) -> Communication:
         """What is communicated, and what of it a cluster's software overlaps."""
         values = {each.name: getattr(self, each.name) for each in fields(Communication)}
+        values["offload"] = self._least_offloaded
         if self.model is not None:
             for name in ("pp_overlap", "dp_overlap"):
                 values[name] &= getattr(self._implementation, name)
         return Communication(**values)
+
+    @cached_property
+    def _least_offloaded(self) -> int:
+        """Passes between a forward pass and its backward pass from which on it is offloaded."""
+        if self.offload != SELECTIVE:
+            return int(self.offload)
+        if self.model is None:
+            raise InvalidConfiguration("offload", "selective needs --model and --cluster")
+        if self.balance is not None:
+            raise InvalidConfiguration("offload", "selective does not go with --balance")
+        from bfpp.sim.offloading import least_passes
+
+        layout = self.rule.layout(self.pp, self.microbatches, *self._division())
+        return least_passes(self.physical_of_cut(self._cut), layout)
 
     @cached_property
     def transformer(self) -> Transformer:
@@ -296,6 +313,7 @@ class Experiment(Values):
             quantised_weights=self.quantised_weights,
             quantised_attention=self.quantised_attention,
             quantised_head=self.quantised_head,
+            offload_share=self.offload_share,
         )
 
     @property

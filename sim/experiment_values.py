@@ -14,6 +14,7 @@ from bfpp.schedules import P2P, InvalidConfiguration, Per, Schedule, Sharding
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.cut import Balance
 from bfpp.schedules.invalid import did_you_mean
+from bfpp.schedules.offload import NAMED, OFF, parse_offload
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import Recomputation
 from bfpp.sim.cluster import Cluster
@@ -148,6 +149,18 @@ class Values:
     prefetch: int = _option(
         1, COMMUNICATION, "count", "fully sharded: runs ahead that a gather may begin"
     )
+    offload: int | str = _option(
+        OFF,
+        COMMUNICATION,
+        "offload",
+        "activations that wait on the host for their backward pass: off, all, those with at least "
+        "so many passes of their rank in between, or with as many as a copy there and back takes "
+        "(selective)",
+        "WHICH",
+    )
+    offload_ahead: int = _option(
+        1, COMMUNICATION, "count", "backward passes ahead that offloaded activations come back"
+    )
     forward: float | None = _option(
         None, ABSTRACT, "seconds", "forward pass of one micro-batch through one stage", "S"
     )
@@ -197,6 +210,13 @@ class Values:
         ABSTRACT,
         "seconds",
         "all-reduce of one stage's gradients across replicas, with --dp-replicate",
+        "S",
+    )
+    host_copy: float | None = _option(
+        None,
+        ABSTRACT,
+        "seconds",
+        "copy of one stage's activations to the host or back, with --offload",
         "S",
     )
     model: Transformer | str | None = _option(
@@ -285,6 +305,13 @@ class Values:
         "activation checkpointing: none, selective (core attention), full, the number of layers "
         "of each stage, or a list of modules (default: the implementation's)",
         "POLICY",
+    )
+    offload_share: float = _option(
+        1.0,
+        PHYSICAL,
+        "number",
+        "share of a pass's activations that --offload moves; the others stay",
+        "X",
     )
     attention: Attention | str | None = _option(
         None,
@@ -453,6 +480,13 @@ def _name(value: object) -> str | None:
     return value.strip() if isinstance(value, str) and value.strip() else None
 
 
+def _offload(value: object) -> int | str | None:
+    try:
+        return parse_offload(value)
+    except InvalidConfiguration:
+        return None
+
+
 _KINDS = {
     "count": (_count, "a whole number of at least 1"),
     "seconds": (_number, "a number of at least 0"),
@@ -461,5 +495,6 @@ _KINDS = {
     "name": (_name, "a name or a path"),
     "text": (_name, "a text"),
     "choice": (_name, "a name"),
+    "offload": (_offload, f"{', '.join(NAMED)}, or a number of passes"),
 }
 """How a value of each kind is read, and what it must be."""

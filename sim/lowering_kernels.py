@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from bfpp.sim.order_kernels import BACKWARD_INPUT, FORWARD
+from bfpp.sim.order_kernels import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
 TRANSFER_ACTIVATIONS, TRANSFER_GRADIENTS, GATHER, REDUCE, OPTIMIZER, NORM, ALL_REDUCE = range(4, 11)
+OFFLOAD, RELOAD = range(13, 15)
 """Codes of operations, in the order of `bfpp.schedules.operations`."""
 
-PHASES = 7
+PHASES = 9
 (
-    COMPUTE_PHASE, TRANSFER_PHASE, GATHER_PHASE, REDUCE_PHASE, ALL_REDUCE_PHASE, NORM_PHASE,
-    UPDATE_PHASE,
+    COMPUTE_PHASE, TRANSFER_PHASE, OFFLOAD_PHASE, RELOAD_PHASE, GATHER_PHASE, REDUCE_PHASE,
+    ALL_REDUCE_PHASE, NORM_PHASE, UPDATE_PHASE,
 ) = range(PHASES)  # fmt: skip
 GRADIENT_BUFFERS = 2
 
@@ -43,7 +44,7 @@ def lower(steps, bounds, stages, rules, streams):
 def find_runs(steps, units, ranks, unit_on_rank, rules):
     """The columns of `Runs` of all steps."""
     operation, rank, unit, _, _, block, _ = steps
-    gathers, gathers_runs, reduces_runs, run_length, buffers, _, _, _, _ = rules
+    gathers, gathers_runs, reduces_runs, run_length, buffers = rules[:5]
     of_step, first, last, length = np.empty((4, len(rank)), dtype=np.int32)
     current = np.full((ranks, 2), -1)
     overlap = np.zeros(ranks, dtype=np.bool_)
@@ -117,17 +118,19 @@ def find_tasks(steps, bounds, layout, rules, runs):
     """Tasks by provisional number, their keys, and what each waits for, pass by pass."""
     operation, rank, unit, microbatch, before, block, round_of = steps
     rank_of_unit, peer_of_rank, copies = layout
-    _, gathers_runs, _, _, _, prefetch, reduces_last, hybrid, clipping = rules
+    _, gathers_runs, _, _, _, prefetch, reduces_last, hybrid, clipping, least, copies_ahead = rules
     (
         of_step, first, last, does_gather, does_reduce, weight_buffer, gradient_buffer,
         weights_after, gradients_after,
     ) = runs  # fmt: skip
     count, ranks, units = len(rank), len(bounds) - 1, len(rank_of_unit)
-    most = 2 * count + 2 * len(first) + units + 2 * ranks
+    copied = count if least else 0
+    most = 2 * count + copied + 2 * len(first) + units + 2 * ranks
     # operation, rank, peer, unit, micro-batch, weight buffer, gradient buffer, block
     columns = np.full((8, most), -1, dtype=np.int32)
     key = np.empty(most, dtype=np.int64)
-    edges = np.empty((2, 2 * count + 4 * len(first) + units + ranks * (1 + ranks)), dtype=np.int32)
+    most_waits = 2 * count + 3 * copied + 4 * len(first) + units + ranks * (1 + ranks)
+    edges = np.empty((2, most_waits), dtype=np.int32)
     waits = 0
     consumer = np.full(count, -1, dtype=np.int32)
     for step in range(count):
@@ -161,6 +164,8 @@ def find_tasks(steps, bounds, layout, rules, runs):
         edges[0, waits + at - sent] = consumer[edges[1, at]]
         edges[1, waits + at - sent] = edges[0, at]
     waits += waits - sent
+    if least:
+        size, waits = offload(steps, least, copies_ahead, (columns, key, edges), size, waits)
 
     task_of_unit = np.full(units, -1)
     task_of_run = np.full(len(first), -1)
@@ -268,6 +273,75 @@ def find_tasks(steps, bounds, layout, rules, runs):
         phase = REDUCE_PHASE if columns[0, task] == REDUCE else ALL_REDUCE_PHASE
         key[task] = key[task] * PHASES + phase
     return columns[:, :lead], key[:lead], edges[:, :waits]
+
+
+def offload(steps, least, ahead, tasks, size, waits):
+    """Add what leaves for the host, and comes back; how many tasks and edges there are then."""
+    operation, rank, unit, microbatch, _, block, round_of = steps
+    columns, key, edges = tasks
+    count = len(rank)
+    cells = microbatch.max() + 1
+    forward_of = np.empty((unit.max() + 1) * cells, dtype=np.int64)
+    for step in range(count):
+        if operation[step] == FORWARD:
+            forward_of[unit[step] * cells + microbatch[step]] = step
+    backward, task, reload = np.full((3, count), -1)  # of each forward step that is offloaded
+    passes = np.empty(count, dtype=np.int64)  # backward passes, rank by rank
+    found, first = 0, 0
+    for step in range(count):
+        if operation[step] == FORWARD or operation[step] == BACKWARD_WEIGHT:
+            continue
+        if found and rank[passes[found - 1]] != rank[step]:
+            first = found
+        passes[found] = step
+        found += 1
+        turn = found - 1 - first
+        begin = passes[found - 1 - min(ahead, turn)] - max(ahead - turn, 0)
+        if begin >= 0 and block[begin] >= 0:
+            begin = block[begin]
+        forward = forward_of[unit[step] * cells + microbatch[step]]
+        end = forward if block[forward] < 0 else block[forward] + 1
+        if step - forward > least and begin > end + 1:
+            backward[forward], reload[forward] = step, begin
+
+    left, waits_for = np.full((2, count + 1), -1)
+    offloads = 0
+    for step in range(count):
+        if backward[step] >= 0:
+            columns[0, size], columns[1, size], columns[3, size] = OFFLOAD, rank[step], unit[step]
+            columns[4, size] = microbatch[step]
+            key[size] = np.int64(round_of[step]) * PHASES + OFFLOAD_PHASE
+            edges[0, waits], edges[1, waits] = size, step
+            task[step], left[offloads] = size, step
+            offloads += 1
+            size += 1
+            waits += 1
+    for at in range(ahead, offloads):
+        before, step = left[at - ahead], left[at]
+        if rank[before] == rank[step]:
+            end = step if block[step] < 0 else block[step] + 1
+            edges[0, waits], edges[1, waits] = end + 1, task[before]
+            waits_for[end + 1] = task[before]
+            waits += 1
+    for at in range(found):
+        step = passes[at]
+        forward = forward_of[unit[step] * cells + microbatch[step]]
+        if backward[forward] < 0:
+            continue
+        columns[0, size], columns[1, size], columns[3, size] = RELOAD, rank[step], unit[step]
+        columns[4, size] = microbatch[step]
+        key[size] = np.int64(round_of[reload[forward] - 1]) * PHASES + RELOAD_PHASE
+        edges[0, waits], edges[1, waits] = size, task[forward]
+        edges[0, waits + 1], edges[1, waits + 1] = size, reload[forward] - 1
+        waits += 2
+        on = waits_for[reload[forward]]
+        if on >= 0 and on != task[forward]:
+            edges[0, waits], edges[1, waits] = size, on
+            waits += 1
+        edges[0, waits], edges[1, waits] = step, size
+        size += 1
+        waits += 1
+    return size, waits
 
 
 def number(key):

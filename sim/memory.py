@@ -22,6 +22,7 @@ from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.counts import gradient_buffers, weight_buffers
 from bfpp.schedules.operations import (
     HALVED,
+    OFFLOADED,
     OPERATIONS,
     SAVED,
     Datum,
@@ -30,8 +31,9 @@ from bfpp.schedules.operations import (
     writers,
 )
 from bfpp.sim import memory_kernels
-from bfpp.sim.activations import UnitActivations, unit_activations, workspace_bytes
+from bfpp.sim.activations import activations_of_units, workspace_bytes
 from bfpp.sim.compiling import WORK
+from bfpp.sim.offloading import offloaded_bytes
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.remembered import of_any_size, once_for_stages
 from bfpp.traces.timeline import Timeline
@@ -175,30 +177,37 @@ def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
 
 
 @once_for_stages
-def least_memory(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Memory:
+def least_memory(
+    physical: PhysicalCosts, layout: Layout, sharding: Sharding, offloads: bool = False
+) -> Memory:
     """What the fullest rank needs at least, in whichever order it computes."""
-    return _least_memories(physical, layout, sharding).fullest
+    return _least_memories(physical, layout, sharding, offloads=offloads).fullest
 
 
 def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> list[Memory]:
     """What each pipeline rank needs at least, in whichever order it computes.
 
     One buffer where units are gathered, and what one micro-batch takes in the unit that takes most:
-    before any of its slices runs backward, all of them are saved.
+    before any of its slices runs backward, all of them are saved, if none is offloaded.
     """
     memories = _least_memories(physical, layout, sharding)
     return [memories.of(rank) for rank in range(layout.pp)]
 
 
-def _least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Memories:
+def _least_memories(
+    physical: PhysicalCosts, layout: Layout, sharding: Sharding, *, offloads: bool = False
+) -> Memories:
     one = (1,) * layout.pp
     buffers = Buffers(one, one) if sharding is Sharding.FULL else None
     known = _parameters(physical, layout, sharding, buffers)
     units = activations_of_units(physical, layout)
     transient = units.transient / layout.slices
     unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
+    slices = layout.slices if offloads else 1
     return known._replace(
-        saved=units.saved[unit], transient=transient[unit], workspace=_workspaces(physical, layout)
+        saved=units.saved[unit] / slices,
+        transient=transient[unit],
+        workspace=_workspaces(physical, layout),
     )
 
 
@@ -267,6 +276,7 @@ def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
 def passing_of_steps(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
     """The same while each compute step runs, in the order of the graph's, rank by rank.
 
+    As if nothing were offloaded: when that is away depends on how long copies take.
     A backward pass restores one layer at a time; one in two halves holds all that it has
     restored of its stage, from the first half to the end of the second. The passes of a block
     are under way at once.
@@ -286,13 +296,20 @@ def passing_of_steps(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
 
 
 def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
-    """What is alive at the peak of each rank."""
+    """What is alive at the peak of each rank; offloaded activations as late as they may leave."""
     units, slices = activations_of_units(physical, graph.layout), graph.layout.slices
     saved, transient = np.empty((2, graph.layout.pp))
     WORK.loop(memory_kernels, "find_peaks", len(graph))(
-        (graph.operation, graph.rank, graph.unit, graph.block),
+        (graph.operation, graph.rank, graph.unit, graph.microbatch, graph.block),
+        min(graph.communication.offload_ahead, graph.layout.units * graph.layout.microbatches),
         _of_operations(len(OPERATIONS)),
-        (units.saved * graph.trains, units.restored, units.restored_layer, units.transient),
+        (
+            units.saved * graph.trains,
+            units.restored,
+            units.restored_layer,
+            units.transient,
+            offloaded_bytes(physical, graph.layout),
+        ),
         saved,
         transient,
     )
@@ -303,14 +320,8 @@ def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
 def _of_operations(number: int) -> Flags:
     """For each operation, whether it is a step of the compute, and which data it begins or ends."""
     codes = np.arange(number)
-    of_data = [named(data) for data in (SAVED, HALVED) for named in (writers, enders)]
+    of_data = [named(data) for data in (SAVED, HALVED, OFFLOADED) for named in (writers, enders)]
     return np.array([among(codes, chosen) for chosen in (compute_steps(), *of_data)])
-
-
-@once_for_stages
-def activations_of_units(physical: PhysicalCosts, layout: Layout) -> UnitActivations:
-    """The activations of each unit of a micro-batch."""
-    return unit_activations(physical, physical.layers(layout))
 
 
 @once_for_stages

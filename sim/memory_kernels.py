@@ -5,20 +5,37 @@ from __future__ import annotations
 import numpy as np
 
 
-def find_peaks(tasks, of_operations, bytes_of_units, most_saved, most_transient):
+def find_peaks(tasks, ahead, of_operations, bytes_of_units, most_saved, most_transient):
     """Fill, for each rank, what is saved and what is transient when both need most.
 
     `tasks` are columns of a graph; `of_operations` says of each operation whether it is a compute
-    step, and whether it begins or ends what is saved, and what halves keep. `bytes_of_units` are
-    the columns of `UnitActivations`: saved, restored, restored by a layer, transient.
+    step, and whether it begins or ends what is saved, what halves keep, and what is offloaded.
+    `bytes_of_units` are the columns of `UnitActivations`: saved, restored, restored by a layer,
+    transient; and what is offloaded. An offload has surely ended when `ahead` more have begun.
     """
-    operation, rank, unit, block = tasks
-    computes, saves, ends_saved, halves, ends_halved = of_operations
-    saved, restored, restored_layer, transient = bytes_of_units
-    alive, pending, needed, most = np.zeros((4, len(most_saved)))
+    operation, rank, unit, microbatch, block = tasks
+    computes, saves, ends_saved, halves, ends_halved, offloads, reloads = of_operations
+    saved, restored, restored_layer, transient, offloaded = bytes_of_units
+    ranks = len(most_saved)
+    alive, pending, needed, most = np.zeros((4, ranks))
     most[:] = -1.0
+    turn = np.zeros(ranks, dtype=np.int64)
+    leaving = np.full((ranks, ahead, 2), -1)  # unit and micro-batch of the last few offloads
     for task in range(len(operation)):
         code, here, own = operation[task], rank[task], unit[task]
+        if offloads[code]:
+            slot = turn[here] % ahead
+            if leaving[here, slot, 0] >= 0:
+                alive[here] -= offloaded[leaving[here, slot, 0]]
+            leaving[here, slot, 0], leaving[here, slot, 1] = own, microbatch[task]
+            turn[here] += 1
+        if reloads[code]:
+            stays = False
+            for slot in range(ahead):
+                if leaving[here, slot, 0] == own and leaving[here, slot, 1] == microbatch[task]:
+                    leaving[here, slot, 0], stays = -1, True
+            if not stays:
+                alive[here] += offloaded[own]
         if not computes[code]:
             continue
         if saves[code]:

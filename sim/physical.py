@@ -40,6 +40,7 @@ from bfpp.sim.divisible import NARROW, require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
 from bfpp.sim.links import Beside, Exchanged, Links
 from bfpp.sim.model import Transformer, model_flops
+from bfpp.sim.offloading import host_copy_seconds
 from bfpp.sim.operators import Execution, Routing, Way
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import TOLERANCE, WithinPower, least_seconds, within_power
@@ -61,7 +62,8 @@ class PhysicalCosts:
     holds the layers of each stage: by default as equal as can be. `exchange` is what
     context-parallel devices do, `routing` how tokens get to experts. With `quantised_weights` those
     of products whose operands are quantised are kept and gathered so; `quantised_attention` and
-    `quantised_head` say that operands of their products are quantised too. Raises
+    `quantised_head` say that operands of their products are quantised too. Of activations that are
+    offloaded, `offload_share` leaves the device. Raises
     `InvalidConfiguration` for what cannot be divided so.
 
     >>> import bfpp
@@ -88,11 +90,16 @@ class PhysicalCosts:
     quantised_weights: bool = False
     quantised_attention: bool = False
     quantised_head: bool = False
+    offload_share: float = 1.0
 
     def __post_init__(self) -> None:
         if self.microbatch_size < 1:
             raise InvalidConfiguration(
                 "microbatch_size", f"must be at least 1, not {self.microbatch_size}"
+            )
+        if not 0 < self.offload_share <= 1:
+            raise InvalidConfiguration(
+                "offload_share", f"must be more than 0 and at most 1, not {self.offload_share:g}"
             )
         require_divisible(self.execution)
         if self.quantised_weights and self.execution.quantisation is None:
@@ -459,6 +466,12 @@ class PhysicalStep:
         units = self.physical.unit_seconds(layout)
         by_unit = sum(getattr(units, part) for part in parts) / layout.slices
         return Load(by_unit[self.graph.unit[tasks]] - self._exchanged_inside(tasks))
+
+    def host_copies(self, tasks: Integers) -> Load:
+        """What is offloaded of units' activations, to the host or back."""
+        layout = self.graph.layout
+        seconds = host_copy_seconds(self.physical, layout) / layout.slices
+        return Load(seconds[self.graph.unit[tasks]])
 
     def exchanges(self, tasks: Integers, operation: Operation) -> Load:
         """All-to-alls of experts, each as long as if its pass had nothing else."""

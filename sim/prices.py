@@ -69,6 +69,10 @@ def _all_reduce(step: PhysicalStep, tasks: Integers) -> Load:
     return step.links.collectives(step.graph, tasks, step.all_reduced(tasks))
 
 
+def _host_copy(step: PhysicalStep, tasks: Integers) -> Load:
+    return step.host_copies(tasks)
+
+
 def _optimizer(step: PhysicalStep, tasks: Integers) -> Load:
     implementation = step.physical.implementation
     load = step.state_traffic(tasks, implementation.optimizer_traffic)
@@ -159,6 +163,8 @@ PRICES: Table[Price] = Table(
             lambda costs: costs.further.get("expert_combine", 0.0),
             lambda step, tasks: step.exchanges(tasks, Operation.EXPERT_COMBINE),
         ),
+        Operation.OFFLOAD: Price("host_copy", lambda costs: costs.host_copy, _host_copy),
+        Operation.RELOAD: Price("host_copy", lambda costs: costs.host_copy, _host_copy),
     },
 )
 

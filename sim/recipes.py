@@ -26,7 +26,7 @@ MACHINES = RECIPES / "machines.toml"
 BESIDE_EXAMPLES = "../../sim/measurements/recipes/machines.toml"
 """The same, from where experiment files of recipes are."""
 
-CONDITIONS = ("since", "systems", "precisions")
+CONDITIONS = ("since", "systems", "precisions", "fsdp")
 """Keys that say which recipes settings apply to."""
 
 WITHOUT_PREDICTION = "w/o MTP"
@@ -127,11 +127,12 @@ class Recipe:
         return {name: value for name, value in values.items() if value is not False}
 
     def _meets(self, settings: Mapping[str, Any]) -> bool:
-        """Whether settings apply to its release, system and precision."""
+        """Whether settings apply to its release, system, precision and sharding."""
         return (
             settings.get("since", "") <= self.release
             and self.system in settings.get("systems", [self.system])
             and self.precision in settings.get("precisions", [self.precision])
+            and self.fsdp == settings.get("fsdp", self.fsdp)
         )
 
     @property

@@ -27,6 +27,7 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.schedules.cut import cut_of, default_division, given_cut
+from bfpp.schedules.offload import OFF, SELECTIVE
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
 from bfpp.sim.cluster import Cluster
@@ -34,6 +35,7 @@ from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import PAPER, Implementation
 from bfpp.sim.model import Transformer
 from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
+from bfpp.sim.offloading import least_passes
 from bfpp.sim.physical import PhysicalCosts
 
 SHARDING_OF = {"megatron": (Sharding.NONE,)}
@@ -54,9 +56,10 @@ class Problem:
     `dp_replicate` groups (HSDP). Every `precision` is tried with every policy to `recompute` (if
     none is named: the implementation's) and every rule or list to `cut` stages by (if none is
     named: all have as many layers), and full sharding in every way that the fields of
-    `FULLY_SHARDED` allow. Other values of an experiment are `fixed`, or the defaults; where `only`
-    names one of `DIMENSIONS` or a schedule's parameter, no other values of it are tried. The
-    `objective` says what is best, under `jitter` if it is robustness. Raises
+    `FULLY_SHARDED` allow. `offload` says which activations wait on the host. Other values of an
+    experiment are `fixed`, or the defaults; where `only` names one of `DIMENSIONS` or a schedule's
+    parameter, no other values of it are tried. The `objective` says what is best, under `jitter` if
+    it is robustness. Raises
     `InvalidConfiguration` for names that do not exist, what the cluster cannot compute, and modules
     that the model does not have.
     """
@@ -77,6 +80,7 @@ class Problem:
     run_length: tuple[int | None, ...] = (None,)
     weight_buffers: tuple[int, ...] = (2,)
     prefetch: tuple[int, ...] = (1,)
+    offload: tuple[int | str, ...] = (OFF,)
     dp_replicate: tuple[int, ...] = (1,)
     fixed: tuple[tuple[str, Any], ...] = ()
     only: tuple[tuple[str, tuple[Any, ...]], ...] = ()
@@ -144,6 +148,15 @@ class Problem:
             getattr(part, name) in values for name, values in self.only if hasattr(part, name)
         )
 
+    def offloading(self, configuration: Configuration) -> Iterator[Configuration]:
+        """A configuration in every way to offload."""
+        for way in self.offload:
+            least = way
+            if way == SELECTIVE:
+                least = least_passes(self.physical_of(configuration), configuration.layout)
+            communication = replace(configuration.communication, offload=int(least))
+            yield replace(configuration, communication=communication)
+
     def physical_of(self, configuration: Configuration) -> PhysicalCosts:
         """The cost model of a configuration."""
         return self.physical(
@@ -203,6 +216,7 @@ def in_order(configuration: Configuration) -> tuple[Any, ...]:
         tuple(schedule.parameters.values()),
         (configuration.communication.sharding, configuration.communication.hybrid),
         tuple(getattr(configuration.communication, name) or 0 for name in FULLY_SHARDED),
+        configuration.communication.offload,
         degrees,
         configuration.microbatch_size,
         str(configuration.precision),
@@ -236,10 +250,10 @@ def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Co
                     continue
                 with suppress(InvalidConfiguration):
                     found.require()
-                    yield from (
-                        replace(found, precision=precision, recompute=recompute, cut=cut)
-                        for precision, recompute in problem.computed
-                    )
+                    for precision, recompute in problem.computed:
+                        yield from problem.offloading(
+                            replace(found, precision=precision, recompute=recompute, cut=cut)
+                        )
 
 
 def _divisions(

@@ -63,6 +63,8 @@ def communications() -> st.SearchStrategy[Communication]:
             flag,
             flag,
             hybrid=st.just(False) if sharding is Sharding.NONE else flag,
+            offload=st.sampled_from([0, 0, 0, 1, 1, 2, 4]),
+            offload_ahead=st.integers(1, 3),
             **policies(sharding),
         )
     )

@@ -13,13 +13,14 @@ from bfpp.schedules import (
     Communication,
     Degrees,
     Layout,
+    Operation,
     Sharding,
     build_graph,
     find_schedule,
     lower,
 )
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.operations import HALVED, SAVED, enders, writers
+from bfpp.schedules.operations import HALVED, SAVED, compute_steps, enders, writers
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import parse_recomputation
 from bfpp.schedules.steps import STEP, backward, backward_input, backward_weight, forward
@@ -233,15 +234,29 @@ SPREAD = PhysicalCosts(
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(graphs(ranks=3) | order_graphs())
 def test_the_peak_of_activations_is_that_of_each_ranks_steps_one_by_one(graph):
-    """Of layers of two kinds; with halves, blocks, slices and copies."""
+    """Of layers of two kinds; with halves, blocks, slices, copies and offload.
+
+    What is offloaded may stay until as many more have been as may be unfinished.
+    """
     units = unit_activations(SPREAD, SPREAD.layers(graph.layout))
     memories = rank_memories(graph, SPREAD)
-    start, tasks = graph.compute_tasks
     for rank, memory in enumerate(memories):
         saved = halves = needed = 0.0
-        peaks = []
-        for task in map(graph.task, tasks[start[rank] : start[rank + 1]].tolist()):
+        peaks: list[float] = []
+        leaving: list[tuple[int, int] | None] = []
+        for task in map(graph.task, graph.rank_tasks.of(rank).tolist()):
             unit, is_second = task.unit, task.block not in (NONE, task.number)
+            cell = unit, task.microbatch
+            if task.operation is Operation.OFFLOAD:
+                leaving.append(cell)
+                if len(leaving) > graph.communication.offload_ahead and (left := leaving.pop(0)):
+                    saved -= units.saved[left[0]]
+            elif task.operation is Operation.RELOAD and cell in leaving:
+                leaving[leaving.index(cell)] = None  # it never counts as gone
+            elif task.operation is Operation.RELOAD:
+                saved += units.saved[unit]
+            if task.operation not in compute_steps():
+                continue
             saved += units.saved[unit] * (task.operation in writers(SAVED))
             halves += units.restored[unit] * (task.operation in writers(HALVED))
             block = needed if is_second else 0.0

@@ -291,6 +291,9 @@ def drawn_graphs() -> list[TaskGraph]:
     hybrid = Communication(Sharding.FULL, clipping=True, run_length=1, hybrid=True)
     found.append(build_graph("breadth-first", Layout(2, 2), hybrid))
     found.append(build_graph("1f1b", Layout(2, 2)))
+    offloading = Communication(offload=1)
+    found.append(lower([HALVES], Layout(1, 3), offloading, "halves"))
+    found.append(build_graph("gpipe", Layout(1, 3), offloading))
     for graph in tuple(found):
         tasks = [*graph.tasks()]
         lanes = [graph.lane_tasks.of(lane).tolist() for lane in range(len(graph.lanes))]
@@ -323,6 +326,10 @@ SPLIT = [
     np.array([forward(0, 0), forward(0, 1), *split(0)[[1, 3, 4, 5]].tolist()], dtype=STEP),
     split(1),
 ]
+HALVES = np.array(
+    [step(0, cell) for step in (forward, backward_input, backward_weight) for cell in range(3)],
+    dtype=STEP,
+)
 LATE = [np.array([backward_weight(0, 0), backward_input(0, 0), forward(0, 0)], dtype=STEP)]
 
 
@@ -359,13 +366,15 @@ def what_is_lowered(communication: Communication) -> list[object]:
     for graph in (
         lower(SPLIT, Layout(2, 2), communication, "split"),
         build_graph("breadth-first", Layout(2, 2), communication),
+        build_graph("gpipe", Layout(1, 3), replace(communication, offload=1)),
     ):
-        timeline = simulate(graph, AbstractCosts(1, 2, 1, 1, 1, 1, 1, 1, 1, all_reduce=1))
+        costs = AbstractCosts(1, 2, 1, 1, 1, 1, 1, 1, 1, all_reduce=1, host_copy=1)
+        timeline = simulate(graph, costs)
         found += [graph.digest, peak_activations(graph).tolist(), text(timeline)]
         exchanging = {"expert_dispatch": 1, "expert_combine": 1}
         pieces = graph.with_templates({(Operation.FORWARD, 0): EXCHANGING}).expanded()
         found += [pieces.digest, text(simulate(pieces, AbstractCosts(further=exchanging)), 150)]
-        for rank in (0, 1):
+        for rank in range(graph.layout.pp):
             found.append(str(passes_alive(timeline, rank)))
             found.append(str(gradient_buffers_over_time(timeline, rank)))
             found.append(str(weight_buffers_over_time(timeline, rank)))

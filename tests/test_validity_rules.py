@@ -39,6 +39,11 @@ def rules(graph: TaskGraph) -> set[str]:
     return {violation.rule for violation in violations(graph)}
 
 
+def offloads_and_never_reloads() -> TaskGraph:
+    graph = build_graph("gpipe", Layout(1, 3), Communication(offload=1))
+    return without(graph, first(graph, Operation.RELOAD), bridged=True)
+
+
 def first(graph: TaskGraph, operation: Operation, **fields: int) -> int:
     return find(graph, operation, **fields)[0].number
 
@@ -227,6 +232,10 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
                 "#1 forward of stage 0 micro-batch 0 on rank 0"
             )
         ],
+    ),
+    "offloads": (
+        offloads_and_never_reloads,
+        ["stage 0 offloads micro-batch 0 1 times and reloads it 0 times"],
     ),
     "gathers": (gathers_twice, ["#0 all-gather of stage 0 on rank 0 is of no use"]),
     "gradients": (

@@ -166,6 +166,7 @@ class Machine:
         self.saved: dict[tuple[int, int, int], float] = {}
         self.gradients: dict[tuple[int, int, int], float] = {}
         self.halves: dict[tuple[int, int, int], tuple[float, float]] = {}
+        self.on_host: dict[tuple[int, int, int], float] = {}
         self.added: defaultdict[tuple[int, int], float] = defaultdict(int)
         self.reduced: defaultdict[tuple[int, int], float] = defaultdict(int)
         self.across: defaultdict[tuple[int, int], float] = defaultdict(int)
@@ -232,6 +233,19 @@ class Machine:
         yield
         weight = unchanged(same, unchanged(weight, self.find_weight(task)))
         self.added[task.rank, task.gradient_buffer] += gradient + weight
+
+    def offload(self, task: Task) -> Iterator[None]:
+        here = task.rank, task.unit, task.microbatch
+        value = self.saved.get(here, NOTHING)
+        yield
+        self.on_host[here] = value
+        self.saved[here] = NOTHING
+
+    def reload(self, task: Task) -> Iterator[None]:
+        here = task.rank, task.unit, task.microbatch
+        value = self.on_host.pop(here, NOTHING)
+        yield
+        self.saved[here] = value
 
     def transfer(self, task: Task) -> Iterator[None]:
         activations = task.operation is Operation.TRANSFER_ACTIVATIONS
@@ -307,6 +321,8 @@ DOES: dict[Operation, Callable[[Machine, Task], Iterator[None]]] = {
     Operation.OPTIMIZER: Machine.optimizer,
     Operation.NORM: Machine.norm,
     Operation.ALL_REDUCE: Machine.all_reduce,
+    Operation.OFFLOAD: Machine.offload,
+    Operation.RELOAD: Machine.reload,
 }
 
 

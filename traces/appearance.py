@@ -21,9 +21,11 @@ from bfpp.schedules.operations import (
     COMPUTE,
     DATA,
     EXPERTS,
+    FROM_HOST,
     OPERATIONS,
     REPLICAS,
     STREAMS,
+    TO_HOST,
     Stream,
 )
 from bfpp.traces.operations import TRACED
@@ -73,8 +75,8 @@ class Row(NamedTuple):
     tasks: Integers
 
 
-COMPUTE_AND_DATA = (COMPUTE, DATA, REPLICAS, EXPERTS)
-"""Compute and collectives: all but the transfers between stages."""
+COMPUTE_AND_DATA = (COMPUTE, DATA, REPLICAS, EXPERTS, TO_HOST, FROM_HOST)
+"""Compute, collectives and host copies: all but the transfers between stages."""
 
 
 def rows(graph: TaskGraph, streams: Collection[Stream] = STREAMS) -> list[Row]:

@@ -25,6 +25,7 @@ class Cause(StrEnum):
     TENSOR = "exposed tensor-parallel communication"
     CONTEXT = "exposed context-parallel communication"
     EXPERT = "exposed expert-parallel communication"
+    HOST = "exposed host copies"
     BUFFER = "buffer not yet free"
     OPTIMIZER = "optimizer"
     REPLICAS = "data-parallel peers"
@@ -44,6 +45,7 @@ SHARES = {
     Share.BUBBLE: {Cause.WARM_UP, Cause.DRAIN, Cause.OTHER_RANK, Cause.IMBALANCE},
     Share.COMMUNICATION: {
         Cause.TRANSFER, Cause.GATHER, Cause.REDUCTION, Cause.TENSOR, Cause.CONTEXT, Cause.EXPERT,
+        Cause.HOST,
     },
     Share.OTHER: {Cause.BUFFER, Cause.OPTIMIZER, Cause.REPLICAS, Cause.DISPATCH},
 }  # fmt: skip
@@ -117,5 +119,9 @@ TRACED = Table(
         Operation.EXPERT_COMBINE: Traced(
             Tone(80, 0.42, 0.40, 0.68), Mark("\\", " ", "\\", "\\"), Cause.EXPERT
         ),
+        Operation.OFFLOAD: Traced(
+            Tone(186, 0.46, 0.40, 0.70), Mark("'", "'", "'", "'"), Cause.HOST
+        ),
+        Operation.RELOAD: Traced(Tone(130, 0.34, 0.42, 0.70), Mark(".", ".", ".", "."), Cause.HOST),
     },
 )

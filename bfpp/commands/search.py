@@ -248,6 +248,7 @@ def _choices(row: Mapping[str, Any]) -> list[str]:
     default = Communication()
     layers = [int(each) for each in row["cut"].split(",")] if row["cut"] else []
     named = [row[name] for name in ("sharding", "precision", "recompute") if row[name]]
+    named += [f"offload {row['offload']}"] if row["offload"] else []
     uneven = [f"{min(layers)} to {max(layers)} layers"] if layers else []
     return [
         *named,

@@ -3,8 +3,8 @@
 Each pass adds one kind of task or dependency to a `Draft`, whose tasks carry a
 key instead of a number. The key is (round, phase). A round is one turn in which
 every rank that can runs one compute step; within it come first the compute
-steps, then what they set free: transfers, gathers, reductions (within groups of
-replicas, and across them), the optimizer.
+steps, then what they set free: transfers, copies to the host and back, gathers,
+reductions (within groups of replicas, and across them), the optimizer.
 Sorting by the key numbers the tasks in an order in which they could run, and so
 also fixes the order of each lane, blocking transfers on compute lanes included:
 that is why no graph made here can deadlock.
@@ -18,6 +18,7 @@ from bfpp.schedules.communication import Communication
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.draft import Draft
+from bfpp.schedules.lowering.offloading import add_offloads
 from bfpp.schedules.lowering.passes import (
     add_all_reduces,
     add_compute,
@@ -94,6 +95,8 @@ def lower_steps(
     draft = Draft(layout, communication)
     add_compute(draft, steps, runs)
     add_transfers(draft, steps)
+    if communication.offload:
+        add_offloads(draft, steps)
     add_gathers(draft, steps, runs)
     if steps.adds_gradients.any():
         reduced = add_reductions(draft, steps, runs)

@@ -14,8 +14,8 @@ from bfpp.schedules.graph import Lane, TaskGraph
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.operations import OPERATIONS, STREAMS
 
-COMPUTE, TRANSFER, GATHER, REDUCE, ALL_REDUCE, NORM, OPTIMIZER = range(7)
-PHASES = 7
+COMPUTE, TRANSFER, OFFLOAD, RELOAD, GATHER, REDUCE, ALL_REDUCE, NORM, OPTIMIZER = range(9)
+PHASES = 9
 """The phases of a round, in their order."""
 
 

@@ -27,6 +27,7 @@ from bfpp.schedules.validity.blocks import blocks
 from bfpp.schedules.validity.buffers import Buffers
 from bfpp.schedules.validity.findings import Finding
 from bfpp.schedules.validity.happens_before import HappensBefore, replay
+from bfpp.schedules.validity.offloads import offloads
 from bfpp.schedules.validity.replicas import replicas
 from bfpp.schedules.validity.slices import slices
 
@@ -68,6 +69,7 @@ STRUCTURE: dict[str, Callable[[TaskGraph], Iterator[Finding]]] = {
     "placement": structure.placement,
     "passes": compute.passes,
     "blocks": blocks,
+    "offloads": offloads,
     "transfers": transfers.transfers,
     "channels": transfers.channels,
 }

@@ -84,9 +84,9 @@ def precedence(graph: TaskGraph, order: HappensBefore) -> Iterator[Finding]:
 def _precedence() -> Iterator[tuple[tuple[Operation, ...], Operation, int]]:
     """Steps that come before another of the same micro-batch, and how many units on that is.
 
-    Data in buffers have rules of their own.
+    Data in buffers have rules of their own, and transfers have.
     """
-    for second in compute_steps():
+    for second in of_scope(Scope.CELL, OPERATIONS):
         for datum, units_on in second.reads:
             if datum.buffer is None:
                 yield of_scope(Scope.CELL, writers(datum)), second, -units_on

@@ -1,0 +1,69 @@
+"""Offloaded activations: the bytes that leave a device, the seconds of a copy, and which pay."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bfpp.schedules import InvalidConfiguration, Layout, TaskGraph
+from bfpp.schedules.columns import Seconds, among
+from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.offload import ALL
+from bfpp.schedules.operations import OFFLOADED, RELOADED, readers, writers
+from bfpp.sim.activations import activations_of_units
+
+if TYPE_CHECKING:
+    from bfpp.sim.physical import PhysicalCosts
+
+
+def offloaded_bytes(physical: PhysicalCosts, layout: Layout) -> Numbers:
+    """For each unit, the bytes of a micro-batch that leave a device when it is offloaded."""
+    saved: Numbers = activations_of_units(physical, layout).saved * physical.offload_share
+    return saved
+
+
+def host_copy_seconds(physical: PhysicalCosts, layout: Layout) -> Seconds:
+    """For each unit, the seconds of such a copy in either direction."""
+    device = physical.cluster.device
+    if device.host_bandwidth is None:
+        raise InvalidConfiguration(
+            "offload", f"{physical.cluster.name}'s file does not say its device's host_bandwidth"
+        )
+    return offloaded_bytes(physical, layout) / device.host_bandwidth
+
+
+def least_passes(physical: PhysicalCosts, layout: Layout) -> int:
+    """Mean passes that take as long as the longest copy to the host and back.
+
+    Activations that are needed sooner are kept: PipeOffload (Wan et al., 2025) offloads those
+    with the longest lifespans.
+    """
+    units = physical.unit_seconds(layout)
+    mean = float((units.forward + units.backward_input + units.backward_weight).mean()) / 2
+    return max(ALL, ceil(2 * float(host_copy_seconds(physical, layout).max()) / mean))
+
+
+def host_memory(graph: TaskGraph, physical: PhysicalCosts) -> Numbers:
+    """For each rank, the bytes of host memory that each of its devices pins, at their peak.
+
+    A buffer is in use from the offload to the backward pass that waits for the reload.
+    """
+    layout = graph.layout
+    is_away = np.zeros((layout.units, layout.microbatches), dtype=bool)
+    leaves = among(graph.operation, writers(OFFLOADED))
+    is_away[graph.unit[leaves], graph.microbatch[leaves]] = True
+    needs = among(graph.operation, readers(RELOADED)) & is_away[graph.unit, graph.microbatch]
+    size = offloaded_bytes(physical, layout) / layout.slices
+    change = (leaves.astype(float) - needs) * size[graph.unit]
+    peaks = [np.cumsum(change[graph.rank == rank]).max(initial=0.0) for rank in range(layout.pp)]
+    return np.array(peaks)
+
+
+def node_memory(graph: TaskGraph, physical: PhysicalCosts) -> float:
+    """Bytes that the devices of a node pin together, of the node whose devices pin most."""
+    devices = physical.devices(graph.layout)
+    of_device = np.repeat(host_memory(graph, physical), devices // graph.layout.pp)
+    node = np.arange(devices) // physical.cluster.gpus_per_node
+    return float(np.bincount(node, of_device).max())

@@ -1,0 +1,255 @@
+"""Offloaded activations: what leaves and comes back, what that takes, and what memory is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bfpp.schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Operation,
+    TaskGraph,
+    build_graph,
+    find_schedule,
+)
+from bfpp.schedules.operations import FROM_HOST, TO_HOST
+from bfpp.schedules.validity import violations
+from bfpp.sim.abstract import AbstractCosts
+from bfpp.sim.activations import activations_of_units
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.compiling import Work
+from bfpp.sim.decision import kind_of
+from bfpp.sim.engines import simulate
+from bfpp.sim.evaluation import evaluate
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.implementation import CURRENT
+from bfpp.sim.memory import memories_of
+from bfpp.sim.memory_over_time import away_over_time, memory_over_time
+from bfpp.sim.model import load_model
+from bfpp.sim.offloading import host_memory, least_passes, node_memory, offloaded_bytes
+from bfpp.sim.outcomes import outcome_of
+from bfpp.sim.parameters import Change, changed
+from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.search import Problem, configurations
+from bfpp.traces.causes import Causes
+from bfpp.traces.memory import MemoryCurve
+from bfpp.traces.operations import Cause
+from bfpp.traces.timeline import Timeline
+
+SCHEDULES = (
+    "gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-v", "seq1f1b", "dualpipe",
+)  # fmt: skip
+H100 = load_cluster("dgx-h100")
+SAVED = "saved activations"
+
+
+def cluster(host_bandwidth: float):
+    return replace(H100, device=replace(H100.device, host_bandwidth=host_bandwidth))
+
+
+def experiment(schedule: str, host_bandwidth: float = 55e9, **values: object) -> Experiment:
+    rule = find_schedule(schedule)
+    loops = {"loops": 2} if rule.looped else {}
+    of_model = {"model": "llama3-8b", "seq_length": 4096, "implementation": "current"}
+    given = {"pp": 4, "tp": 8, "microbatches": 8, "offload": "all", **loops, **of_model, **values}
+    return Experiment(schedule, cluster=cluster(host_bandwidth), **given)
+
+
+def simulated(chosen: Experiment) -> tuple[Timeline, PhysicalCosts]:
+    physical = chosen.require_physical()
+    return simulate(chosen.graph(), physical), physical
+
+
+def tasks_of(graph: TaskGraph, operation: Operation) -> np.ndarray:
+    return np.flatnonzero(graph.operation == operation)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_without_latency_steps_take_as_long_and_memory_is_never_more_than_its_peak(schedule):
+    """What is on the device and on the host is at every moment what is kept without offload."""
+    kept, physical = simulated(experiment(schedule, offload="off"))
+    away, _ = simulated(experiment(schedule, 1e40))
+    assert len(tasks_of(away.graph, Operation.OFFLOAD)) > 0
+    assert violations(away.graph) == []
+    assert away.step_time == pytest.approx(kept.step_time, rel=1e-12)
+    peaks = memories_of(away.graph, physical)
+    for whole, left in zip(
+        memory_over_time(kept, physical), memory_over_time(away, physical), strict=True
+    ):
+        moments = (left.time[1:] + left.time[:-1]) / 2
+        moments = moments[np.diff(left.time) > 1e-9]
+        on_host = away_over_time(away, physical, left.rank).at(moments) / 2**30
+        assert (on_host >= -1e-9).all()
+        assert held(left, moments) + on_host == pytest.approx(held(whole, moments), abs=1e-9)
+        assert left.total.max() <= peaks.of(left.rank).total_gb + 1e-9
+
+
+def held(curve: MemoryCurve, moments: np.ndarray) -> np.ndarray:
+    part: np.ndarray = curve.parts[SAVED][np.searchsorted(curve.time, moments, side="right") - 1]
+    return part
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_however_slow_copies_are_memory_stays_below_its_peak(schedule):
+    fast, slow = (simulated(experiment(schedule, bandwidth))[0] for bandwidth in (55e9, 1e9))
+    assert slow.step_time > 1.2 * fast.step_time
+    _, physical = simulated(experiment(schedule))
+    peaks = memories_of(slow.graph, physical)
+    for timeline in (fast, slow):
+        for curve in memory_over_time(timeline, physical):
+            assert curve.total.max() <= peaks.of(curve.rank).total_gb * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("ahead", "alive"), [(1, 3), (2, 5), (3, 7)])
+def test_gpipe_keeps_what_its_copies_hold(ahead: int, alive: int):
+    """The one that is computed, those on their way out, and after the last those on their way in.
+
+    When the first backward pass begins: the last n micro-batches have not left, n + 1 came back.
+    """
+    chosen = experiment("gpipe", pp=1, tp=4, microbatches=12, units_per_stage=1, layers=4)
+    chosen = chosen.changed(offload_ahead=ahead)
+    graph, physical = chosen.graph(), chosen.require_physical()
+    saved = activations_of_units(physical, graph.layout).saved.sum()
+    assert memories_of(graph, physical).fullest.saved == pytest.approx(alive * saved)
+    assert host_memory(graph, physical) == pytest.approx([12 * saved])
+    assert node_memory(graph, physical) == pytest.approx(4 * 12 * saved)
+    unchanged = chosen.changed(offload="off").graph()
+    assert memories_of(unchanged, physical).fullest.saved == pytest.approx(12 * saved)
+
+
+def test_slow_copies_are_the_chain_that_the_step_takes():
+    """GPipe on one rank: out with all micro-batches but two, and back with all, at a copy each.
+
+    Forward passes wait from the third on for a copy of the one before the last. The backward
+    passes' chain begins when the first copy out has ended, and the last to leave comes back last.
+    """
+    graph = build_graph("gpipe", Layout(1, 6), Communication(offload=1))
+    slow = simulate(graph, AbstractCosts(1, 2, host_copy=10))
+    out, back = (tasks_of(graph, each) for each in (Operation.OFFLOAD, Operation.RELOAD))
+    assert slow.start[out].tolist() == [1, 11, 21, 31, 41, 51]
+    last_pass = slow.end[graph.compute_tasks.member[-1]]
+    assert last_pass == slow.end[back[-1]] + 2
+    assert slow.step_time == pytest.approx(slow.start[back[0]] + 6 * 10 + 2)
+    assert Causes(slow).idle_seconds(0)[Cause.HOST] == pytest.approx(slow.step_time - 6 * 3)
+
+
+def test_copies_run_on_lanes_of_their_own_one_backward_pass_ahead():
+    graph = build_graph("gpipe", Layout(2, 6), Communication(offload=1))
+    copying = {lane.stream for lane in graph.lanes if lane.stream in (TO_HOST, FROM_HOST)}
+    assert copying == {TO_HOST, FROM_HOST}
+    timeline = simulate(graph, AbstractCosts(1, 2, host_copy=0.5))
+    for rank in range(2):
+        steps = graph.compute_tasks.of(rank)
+        backwards = steps[graph.operation[steps] == Operation.BACKWARD]
+        reloads = tasks_of(graph, Operation.RELOAD)
+        reloads = reloads[graph.rank[reloads] == rank]
+        assert graph.microbatch[reloads].tolist() == graph.microbatch[backwards].tolist()
+        # With the backward pass before, which may begin when the step before that has ended.
+        ready = timeline.end[steps[np.flatnonzero(np.isin(steps, backwards[:-1])) - 1]]
+        assert (timeline.start[reloads[1:]] >= ready).all()
+
+
+def test_what_is_needed_at_once_stays():
+    """The last rank of 1F1B runs each micro-batch back at once; those before have more between."""
+    graph = build_graph("1f1b", Layout(4, 12), Communication(offload=1))
+    offloaded = np.bincount(graph.rank[tasks_of(graph, Operation.OFFLOAD)], minlength=4)
+    assert offloaded[3] == 0
+    assert (np.diff(offloaded) <= 0).all()
+    assert offloaded[0] > 0
+    fewer = build_graph("1f1b", Layout(4, 12), Communication(offload=5))
+    later = np.bincount(fewer.rank[tasks_of(fewer, Operation.OFFLOAD)], minlength=4)
+    assert (later <= offloaded).all()
+    assert later.sum() < offloaded.sum()
+
+
+def test_selective_offloads_what_lives_longer_than_its_copies_take():
+    chosen = experiment("interleaved", 20e9, pp=4, microbatches=8, offload="selective")
+    least = chosen.communication.offload
+    physical = chosen.require_physical()
+    units = physical.unit_seconds(chosen.configuration.layout)
+    mean = (units.forward + units.backward_input + units.backward_weight).mean() / 2
+    copies = 2 * offloaded_bytes(physical, chosen.configuration.layout).max() / 20e9
+    assert (least - 1) * mean < copies <= least * mean
+    timeline, _ = simulated(chosen)
+    every, _ = simulated(chosen.changed(offload="all"))
+    assert timeline.step_time <= every.step_time * (1 + 1e-9)
+
+
+def test_a_share_moves_as_much_less():
+    whole, half = (experiment("1f1b", offload_share=share) for share in (1.0, 0.5))
+    seconds = [each.require_physical().costs(each.graph()).seconds for each in (whole, half)]
+    copies = tasks_of(whole.graph(), Operation.RELOAD)
+    assert seconds[1][copies] == pytest.approx(seconds[0][copies] / 2)
+    pinned = [host_memory(each.graph(), each.require_physical()) for each in (whole, half)]
+    assert pinned[1] == pytest.approx(pinned[0] / 2)
+
+
+def test_peaks_are_those_of_the_compiled_loop(monkeypatch: pytest.MonkeyPatch):
+    plain = {
+        schedule: memories_of(chosen.graph(), chosen.require_physical())
+        for schedule in SCHEDULES
+        for chosen in [experiment(schedule, offload_ahead=2)]
+    }
+    monkeypatch.setattr(Work, "pays", True)
+    for schedule, expected in plain.items():
+        chosen = experiment(schedule, offload_ahead=2)
+        found = memories_of(chosen.graph(), chosen.require_physical())
+        np.testing.assert_array_equal(np.array(found), np.array(expected))
+
+
+def test_a_faster_link_is_a_what_if():
+    chosen = experiment("1f1b", 5e9)
+    faster = changed(chosen.require_physical(), Change("cluster.device.host_bandwidth", 4.0, True))
+    steps = [simulate(chosen.graph(), costs).step_time for costs in (chosen.costs, faster)]
+    assert steps[1] < steps[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"offload": "some"}, "'some' is not one of off, all, selective, or a number"),
+        ({"offload_share": 1.5}, "must be more than 0 and at most 1"),
+        ({"offload_share": 0.0}, "must be more than 0 and at most 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(values, reason):
+    with pytest.raises(InvalidConfiguration, match=reason):
+        experiment("1f1b", **values).require_physical()
+
+
+def test_selective_needs_a_model():
+    with pytest.raises(InvalidConfiguration, match="selective needs --model"):
+        Experiment("1f1b", offload="selective").graph()
+
+
+def test_an_evaluation_has_nothing_to_offload():
+    with pytest.raises(InvalidConfiguration, match="an evaluation keeps no activations"):
+        build_graph("1f1b", Layout(2, 4), Communication(offload=1), evaluates=True)
+
+
+def test_a_cluster_without_a_host_link_is_refused():
+    chosen = experiment("1f1b", model="llama3-8b")
+    unsaid = replace(
+        chosen, cluster=replace(H100, device=replace(H100.device, host_bandwidth=None))
+    )
+    with pytest.raises(InvalidConfiguration, match="does not say its device's host_bandwidth"):
+        simulate(unsaid.graph(), unsaid.costs)
+
+
+def test_a_search_offloads_where_that_is_asked_for():
+    problem = Problem(
+        load_model("llama3-8b"), H100, 8, (8,), ("1f1b",), CURRENT,
+        offload=(0, 1, "selective"), only=(("pp", (4,)), ("tp", (2,)), ("microbatch_size", (1,))),
+    )  # fmt: skip
+    found = {each.communication.offload: each for each in configurations(problem)}
+    assert set(found) == {0, 1, least_passes(problem.physical_of(found[0]), found[0].layout)}
+    kept, away = evaluate(problem, [found[0], found[1]])
+    assert away.memory_largest_gb < kept.memory_largest_gb
+    assert outcome_of(away.record) == away
+    assert (kind_of(kept.configuration), kind_of(away.configuration)) == (
+        "1f1b", "1f1b with offload",
+    )  # fmt: skip
