@@ -34,23 +34,11 @@ from bfpp.sim.activations import UnitActivations, unit_activations, workspace_by
 from bfpp.sim.compiling import WORK
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.remembered import of_any_size, once_for_stages
+from bfpp.traces.memory import GIGABYTE, PARTS
 from bfpp.traces.timeline import Timeline
 
 Codes = npt.NDArray[np.integer]
 Matrix = npt.NDArray[np.float64]
-
-GIGABYTE = 2**30
-
-PARTS = {
-    "state": "training state",
-    "weights": "weights",
-    "gradients": "gradients",
-    "saved": "saved activations",
-    "transient": "transient activations",
-    "update": "optimizer step",
-    "workspace": "workspaces",
-}
-"""What the parts of a device's memory are called."""
 
 RESERVED, RESERVED_RANGE = 1.05, (1.03, 1.08)
 """What the allocator reserves, over what is allocated, and the range of published runs on B200."""

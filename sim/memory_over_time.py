@@ -9,68 +9,45 @@ from __future__ import annotations
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Integers, among
+from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import Seconds as Numbers
-from bfpp.schedules.operations import SAVED, Operation, enders
-from bfpp.sim.memory import (
-    GIGABYTE,
-    PARTS,
-    Memory,
-    activations_of_units,
-    passing_of_steps,
-    rank_memories,
-)
+from bfpp.schedules.columns import among
+from bfpp.schedules.operations import SAVED, enders
+from bfpp.sim.memory import Memory, activations_of_units, passing_of_steps, rank_memories
 from bfpp.sim.physical import PhysicalCosts
-from bfpp.traces.memory import MemoryCurve
-from bfpp.traces.timeline import Timeline
+from bfpp.traces.held import Held, steps_of
+from bfpp.traces.memory import PARTS
 
 STAYING = ("state", "weights", "gradients", "workspace")
 """What is there all the time."""
 
 
-def memory_over_time(timeline: Timeline, physical: PhysicalCosts) -> list[MemoryCurve]:
-    """The curve of each rank."""
-    graph = timeline.graph
+def memory_over_time(graph: TaskGraph, physical: PhysicalCosts) -> list[Held]:
+    """What each rank holds."""
     start, tasks = graph.compute_tasks
     saved, transient = passing_of_steps(graph, physical)
     units = activations_of_units(physical, graph.layout)
     ends = among(graph.operation[tasks], enders(SAVED)) * units.saved[graph.unit[tasks]]
     after = np.maximum(saved - ends / graph.layout.slices, 0.0)
-    memories = rank_memories(graph, physical)
-    curves = []
-    for rank, memory in enumerate(memories):
-        own = slice(start[rank], start[rank + 1])
-        curves.append(
-            _curve(timeline, rank, tasks[own], (saved[own], transient[own], after[own]), memory)
-        )
-    return curves
-
-
-def _curve(
-    timeline: Timeline,
-    rank: int,
-    steps: Integers,
-    held: tuple[Numbers, Numbers, Numbers],
-    memory: Memory,
-) -> MemoryCurve:
-    saved, transient, after = held
-    begin, end = (each[steps] - timeline.first_start for each in (timeline.start, timeline.end))
-    idle = np.append(begin[1:] > end[:-1], True)
-    updates = timeline.graph.rank_tasks.of(rank)
-    updates = updates[timeline.graph.operation[updates] == Operation.OPTIMIZER]
-    update = timeline.start[updates] - timeline.first_start
-    nothing = np.zeros(len(steps))
-    # The moment after a step that another follows at once is no moment.
-    moments = [
-        np.concatenate([[0.0], begin, end[idle], update]),
-        np.concatenate([[0.0], saved, after[idle], np.zeros(len(update))]),
-        np.concatenate([[0.0], transient, nothing[idle], np.zeros(len(update))]),
-        np.concatenate([[0.0], nothing, nothing[idle], np.full(len(update), memory.update)]),
-        np.concatenate([[NONE], steps, np.full(idle.sum(), NONE), updates]),
+    return [
+        _held(graph, rank, (saved[own], transient[own], after[own]), memory)
+        for rank, memory in enumerate(rank_memories(graph, physical))
+        for own in [slice(start[rank], start[rank + 1])]
     ]
-    in_order = np.argsort(moments[0], kind="stable")
-    time, *passing, task = (each[in_order] for each in moments)
-    held_by = {name: np.full(len(time), getattr(memory, name)) for name in STAYING}
-    held_by |= zip(("saved", "transient", "update"), passing, strict=True)
-    parts = {PARTS[name]: size / GIGABYTE for name, size in held_by.items()}
-    return MemoryCurve(rank, time, parts, task.astype(np.int32))
+
+
+def _held(
+    graph: TaskGraph, rank: int, activations: tuple[Numbers, Numbers, Numbers], memory: Memory
+) -> Held:
+    saved, transient, after = activations
+    updates = len(steps_of(graph, rank)) - len(saved)
+    compute, update = np.zeros(len(saved)), np.zeros(updates)
+    nothing = np.append(compute, update)
+    staying = {PARTS[name]: nothing + getattr(memory, name) for name in STAYING}
+    passing = {
+        PARTS["saved"]: np.append(saved, update),
+        PARTS["transient"]: np.append(transient, update),
+        PARTS["update"]: np.append(compute, update + memory.update),
+    }
+    left = dict.fromkeys(passing, nothing) | {PARTS["saved"]: np.append(after, update)}
+    return Held(rank, staying | passing, staying | left)
