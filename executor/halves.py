@@ -107,7 +107,7 @@ def backward_input(
         if parameters := {*leaves_below(*_off_spine(node, spine, starts))}:
             below[node] = parameters
             joints[node] = _joint(node)
-    found = torch.autograd.grad(result, starts, seed, retain_graph=True, allow_unused=True)
+    found = torch.autograd.grad(end, starts, seed, retain_graph=True, allow_unused=True)
     tips = zip(starts, found, strict=True) if end.node in spine else [(end, seed)]
     for tip, last in tips:
         if last is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from bfpp.executor.measured import (
     span_of_all,
     span_of_marks,
 )
+from bfpp.executor.memory_report import Measured
 from bfpp.executor.plan import Plan
 from bfpp.schedules import Operation
 from bfpp.schedules.columns import Seconds
@@ -64,8 +65,11 @@ class Trainer:
     `ahead` is by how many seconds this process's clock is ahead of process 0's.
     `asked` says whether this process was asked to stop, and `stops`, once one of
     them was, that all have agreed to: no step is begun after that. Unless it
-    `times` tasks, it knows how long steps take, and no more.
+    `times` tasks, it knows how long steps take, and no more. `memory` tells what this
+    process's workers held, where somebody measures it.
     """
+
+    memory: Callable[[], Sequence[Measured]] = tuple
 
     def __init__(
         self,

@@ -55,6 +55,14 @@ class Pass:
     results: tuple[Tensor, ...]
     starts: list[GradientEdge]
 
+    def let_go(self) -> None:
+        """Free the results, which were handed on: autograd needs no more than its record of them.
+
+        A node that needs its own result has saved it.
+        """
+        for result in self.results:
+            result.data = result.new_empty(0)
+
 
 class Worker(Memory):
     """One rank of one pipeline: what it keeps, and the micro-batches under way."""
@@ -136,6 +144,8 @@ class Worker(Memory):
             (self.losses[cell.microbatch],) = _detached(results)
         else:
             self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, _detached(results))
+            if cell in self.passes:
+                self.passes[cell].let_go()
         if not trains:
             self._release(cell)
 

@@ -252,14 +252,13 @@ def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
     return alive
 
 
-def passing_of_steps(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
+def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> Passing:
     """The same while each compute step runs, in the order of the graph's, rank by rank.
 
     A backward pass restores one layer at a time; one in two halves holds all that it has
     restored of its stage, from the first half to the end of the second. The passes of a block
     are under way at once.
     """
-    units = activations_of_units(physical, graph.layout)
     _, tasks = graph.compute_tasks
     unit, operation = graph.unit[tasks], graph.operation[tasks]
     saved = _alive(operation, SAVED, units.saved[unit] * graph.trains)

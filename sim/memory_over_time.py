@@ -7,13 +7,16 @@ comes when they are gone. The highest moment is the peak of `bfpp.sim.memory`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.columns import among
-from bfpp.schedules.operations import SAVED, enders
-from bfpp.sim.memory import Memory, activations_of_units, passing_of_steps, rank_memories
+from bfpp.schedules.operations import SAVED, Operation, enders
+from bfpp.sim.activations import UnitActivations
+from bfpp.sim.memory import activations_of_units, passing_of_steps, rank_memories
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.traces.held import Held, steps_of
 from bfpp.traces.memory import PARTS
@@ -24,30 +27,37 @@ STAYING = ("state", "weights", "gradients", "workspace")
 
 def memory_over_time(graph: TaskGraph, physical: PhysicalCosts) -> list[Held]:
     """What each rank holds."""
+    others = [memory._asdict() for memory in rank_memories(graph, physical)]
+    return held_over_time(graph, activations_of_units(physical, graph.layout), others)
+
+
+def held_over_time(
+    graph: TaskGraph, units: UnitActivations, others: Sequence[Mapping[str, float]]
+) -> list[Held]:
+    """What each rank holds: its units' activations, and `others`, by their names in `PARTS`."""
     start, tasks = graph.compute_tasks
-    saved, transient = passing_of_steps(graph, physical)
-    units = activations_of_units(physical, graph.layout)
+    saved, transient = passing_of_steps(graph, units)
     ends = among(graph.operation[tasks], enders(SAVED)) * units.saved[graph.unit[tasks]]
     after = np.maximum(saved - ends / graph.layout.slices, 0.0)
     return [
-        _held(graph, rank, (saved[own], transient[own], after[own]), memory)
-        for rank, memory in enumerate(rank_memories(graph, physical))
+        _held(graph, rank, (saved[own], transient[own], after[own]), sizes)
+        for rank, sizes in enumerate(others)
         for own in [slice(start[rank], start[rank + 1])]
     ]
 
 
 def _held(
-    graph: TaskGraph, rank: int, activations: tuple[Numbers, Numbers, Numbers], memory: Memory
+    graph: TaskGraph,
+    rank: int,
+    activations: tuple[Numbers, Numbers, Numbers],
+    others: Mapping[str, float],
 ) -> Held:
-    saved, transient, after = activations
-    updates = len(steps_of(graph, rank)) - len(saved)
-    compute, update = np.zeros(len(saved)), np.zeros(updates)
-    nothing = np.append(compute, update)
-    staying = {PARTS[name]: nothing + getattr(memory, name) for name in STAYING}
-    passing = {
-        PARTS["saved"]: np.append(saved, update),
-        PARTS["transient"]: np.append(transient, update),
-        PARTS["update"]: np.append(compute, update + memory.update),
-    }
-    left = dict.fromkeys(passing, nothing) | {PARTS["saved"]: np.append(after, update)}
-    return Held(rank, staying | passing, staying | left)
+    updates = graph.operation[steps_of(graph, rank)] == Operation.OPTIMIZER
+    nothing = np.zeros(len(updates))
+    saved, transient, after = (np.append(each, nothing[updates]) for each in activations)
+    staying = {PARTS[name]: nothing + others[name] for name in STAYING}
+    passing = {"saved": saved, "transient": transient, "update": updates * others["update"]}
+    left = {"saved": after, "transient": nothing, "update": nothing}
+    return Held(
+        rank, *(staying | {PARTS[name]: each[name] for name in each} for each in (passing, left))
+    )
