@@ -52,6 +52,10 @@ class Measured:
     allocated: int | None = None
     reserved: int | None = None
 
+    def place(self) -> tuple[int, int, int]:
+        """Which worker it is among all: in the order of processes."""
+        return self.held.rank, self.replica, self.tp_rank
+
 
 class MemoryReport:
     """Observes tasks, like the observer that it is put before, and `measures` the first step."""
@@ -174,7 +178,8 @@ class Recorder:
         """What was held in the step."""
         self.end()
         worker = self.worker
-        state = {memory_of(tensor) for tensor in _state(worker)}
+        trained = {memory_of(unit.state.weights) for unit in worker.units.values()}
+        buffers = {memory_of(buffer) for buffer in worker.weights.values()} - trained
         modules = [
             buffer
             for unit in worker.units.values()
@@ -182,9 +187,9 @@ class Recorder:
             for buffer in layer.buffers()
         ]
         staying = {
-            "state": size_of(_state(worker)),
-            "weights": size_of(worker.weights.values(), state),
-            "gradients": size_of(worker.gradients.values(), state),
+            "state": size_of(_state(worker), buffers),
+            "weights": size_of(worker.weights.values(), trained),
+            "gradients": size_of(worker.gradients.values()),
             "workspace": size_of(chain(_pool(worker), modules)) + self.batch,
         }
         during, after = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,7 +151,7 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
         saved[-1] if saved else None,
         begun.path,
         changed,
-        [each for parts in memory for each in parts],
+        sorted(chain(*memory), key=Measured.place),
     )
 
 

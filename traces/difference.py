@@ -17,6 +17,7 @@ from bfpp.schedules.columns import Seconds
 from bfpp.schedules.comparison import what_differs
 from bfpp.schedules.operations import OPERATIONS
 from bfpp.traces.causes import Causes
+from bfpp.traces.held import Held, steps_of
 from bfpp.traces.metrics import lane_busy_time, rank_metrics
 from bfpp.traces.timeline import Timeline
 
@@ -75,6 +76,20 @@ class RankDifference:
     rank: int
     compute: Pair
     idle: Pair
+
+
+@dataclass(frozen=True)
+class MemoryDifference:
+    """What a rank holds at its peak in each timeline, in bytes, and during which task that is.
+
+    Of parts those that both know of; `peak` is all of these.
+    """
+
+    rank: int
+    peak: Pair
+    parts: dict[str, Pair]
+    simulated_task: Task
+    measured_task: Task
 
 
 @dataclass(frozen=True)
@@ -149,6 +164,25 @@ class Difference:
             )
             for simulated, measured in both
         ]
+
+    @cached_property
+    def memory(self) -> list[MemoryDifference]:
+        """For each rank, what it holds at its peak; nothing unless both timelines say it."""
+        return [
+            self._memory(*both)
+            for both in zip(self.simulated.memory, self.measured.memory, strict=False)
+        ]
+
+    def _memory(self, *both: Held) -> MemoryDifference:
+        names = [name for name in both[0].during if name in both[1].during]
+        known = [held.only(names) for held in both]
+        steps = steps_of(self.simulated.graph, known[0].rank)
+        return MemoryDifference(
+            known[0].rank,
+            Pair(*(float(held.total[held.peak]) for held in known)),
+            {name: Pair(*(held.at_peak[name] for held in known)) for name in names},
+            *(self.simulated.graph.task(steps[held.peak].item()) for held in known),
+        )
 
     @cached_property
     def mean_rank(self) -> dict[str, Pair]:

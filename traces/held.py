@@ -6,7 +6,7 @@ and not to moments: with the times of a timeline it becomes a curve.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -45,6 +45,11 @@ class Held:
     def peak(self) -> int:
         """The number of the first step during which most is held."""
         return int(self.total.argmax())
+
+    def only(self, names: Collection[str]) -> Held:
+        """The same of some parts."""
+        during, after = ({name: each[name] for name in names} for each in (self.during, self.after))
+        return Held(self.rank, during, after)
 
     @property
     def at_peak(self) -> dict[str, float]:
