@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -140,14 +140,15 @@ def write(tensors: Mapping[str, Tensor], file: Path) -> None:
 def _theirs(own: str, whole: Tensor, sizes: TransformerSizes) -> Iterator[tuple[str, Tensor]]:
     """A parameter of a checkpoint, in their parts."""
     layer, _, name = own.partition(".")
-    names = their_names(int(layer), name, sizes)
-    yield from zip(
-        names, whole.view(_shape(int(layer), name, sizes)).chunk(len(names)), strict=True
-    )
+    number = int(layer)
+    kind = Embedding if number == 0 else Output if number > sizes.layers else Block
+    names = their_names(number, name, sizes)
+    yield from zip(names, whole.view(_shapes(kind, sizes)[name]).chunk(len(names)), strict=True)
 
 
+@cache
 @uncompiled()
-def _shape(layer: int, name: str, sizes: TransformerSizes) -> torch.Size:
-    kind = Embedding if layer == 0 else Output if layer > sizes.layers else Block
+def _shapes(kind: Callable[..., nn.Module], sizes: TransformerSizes) -> dict[str, torch.Size]:
+    """Those of the parameters of a layer, by their names."""
     with torch.device("meta"):
-        return kind(sizes).get_parameter(name).shape
+        return {name: each.shape for name, each in kind(sizes).named_parameters()}

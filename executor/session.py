@@ -130,7 +130,9 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
         if trainer.stops:
             break
         if plan.evaluation and plan.evaluation.is_due(done, job.steps):
-            evaluations.append(Evaluated(done, trainer.evaluate(plan.evaluation.steps)))
+            with in_one_process(place):
+                loss = trainer.evaluate(plan.evaluation.steps)
+            evaluations.append(Evaluated(done, loss))
             place.send(events.evaluated(*evaluations[-1], plan.evaluation.steps))
     saver.finish()
     tell_of_saves()

@@ -13,7 +13,15 @@ import torch.distributed as dist
 
 from bfpp.executor.backends.protocol import Backend
 from bfpp.executor.dispatch import Dispatcher, Observe, Step, ignore
-from bfpp.executor.finite import Finding, NotFinite, first_finding, soonest, state_finding
+from bfpp.executor.finite import (
+    Finding,
+    NotFinite,
+    Seen,
+    first_finding,
+    loss_finding,
+    soonest,
+    state_finding,
+)
 from bfpp.executor.measured import (
     Columns,
     Span,
@@ -118,14 +126,20 @@ class Trainer:
             yield self._finish()
 
     def evaluate(self, steps: int) -> float:
-        """The mean loss over `steps` steps of held-out batches, while no other is under way."""
+        """The mean loss over `steps` steps of held-out batches, while no other is under way.
+
+        Raises `NotFinite`, in all processes, if a loss is not finite.
+        """
         assert self.evaluator is not None  # noqa: S101
-        total = torch.zeros((), dtype=torch.float64)
+        total, seen = torch.zeros((), dtype=torch.float64), list[Seen]()
         for number in range(steps):
             self.evaluator.dispatch(step := Step(number))
             self.backend.device.finish(step.last)
             self.backend.device.reuse(step.marks)
             total += float(sum(step.losses[each] for each in sorted(step.losses)))
+            seen += step.seen
+        if bad := agreed(loss_finding(seen)):
+            raise self._not_finite(bad, ", in an evaluation")
         if dist.is_initialized():
             dist.all_reduce(total)
         return float(total) / steps
