@@ -15,6 +15,7 @@ from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.causes import Causes
+from bfpp.traces.difference import difference
 from bfpp.traces.held import Held, curves, steps_of
 from bfpp.traces.html import page
 from bfpp.traces.memory import GIGABYTE, PARTS
@@ -239,6 +240,17 @@ def test_what_ranks_hold_comes_back_and_is_drawn():
         assert curve.task[curve.peak] == steps_of(timeline.graph, held.rank)[held.peak]
     assert read_timeline(write_timeline(example())).memory == []
     assert page([Panel("", again, memory=curves(again, again.memory))], "")
+
+
+def test_a_difference_is_of_the_parts_that_both_know():
+    timeline = with_memory()
+    known = [held.only([PARTS["saved"]]) for held in timeline.memory]
+    found = difference(replace(timeline, memory=known), timeline).memory
+    for each, held in zip(found, known, strict=True):
+        assert each.parts.keys() == {PARTS["saved"]}
+        assert each.peak.simulated == each.peak.measured == held.total.max()
+        assert each.measured_task.number == steps_of(timeline.graph, each.rank)[held.peak]
+    assert difference(timeline, example()).memory == []
 
 
 @pytest.mark.parametrize(
