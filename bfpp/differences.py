@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bfpp.errors import one_line
+from bfpp.memory_tables import unit_of
 from bfpp.results import NOISE, RANKS_SHOWN, print_table
 from bfpp.traces.difference import Difference, Pair, TaskDifference
 from bfpp.traces.metrics import bubble
@@ -45,6 +46,16 @@ def difference_record(found: Difference) -> dict[str, Any]:
         "ranks": [
             {"rank": each.rank, **_pair("compute_time", each.compute), **_pair("idle", each.idle)}
             for each in found.ranks
+        ],
+        "memory": [
+            {
+                "rank": each.rank,
+                **_pair("peak", each.peak),
+                "parts": {name: _pair("bytes", pair) for name, pair in each.parts.items()},
+                "simulated_task": each.simulated_task.number,
+                "measured_task": each.measured_task.number,
+            }
+            for each in found.memory
         ],
         "worst": [_task(each) for each in found.worst],
         "drifted": [_task(each) for each in found.drifted],
@@ -125,6 +136,7 @@ def print_difference(found: Difference, title: str) -> None:
             if each.busy.simulated or each.busy.measured
         ],
     )
+    _print_memory(found, names)
     for label, worst in (("duration", found.worst), ("start", found.drifted)):
         _print_tasks(label, (one, other), worst)
 
@@ -133,6 +145,27 @@ def _print_pairs(title: str, columns: Row, rows: Sequence[Row]) -> None:
     left_out = len(rows) > RANKS_SHOWN
     more = f" (the first {RANKS_SHOWN}; --json has all)" if left_out else ""
     print_table(title + more, columns, rows[:RANKS_SHOWN])
+
+
+def _print_memory(found: Difference, names: Row) -> None:
+    """What each rank holds at its peak, part by part; nothing unless both timelines say it."""
+    if found.memory:
+        unit, size = unit_of(max(each.peak.measured for each in found.memory))
+        _print_pairs(
+            f"{unit} that each rank holds at its peak",
+            ("rank", "", *names),
+            [
+                (
+                    str(each.rank),
+                    name,
+                    *(f"{number / size:.4g}" for number in (pair.simulated, pair.measured)),
+                    _error(pair),
+                )
+                for each in found.memory
+                for name, pair in {"all": each.peak, **each.parts}.items()
+                if pair.simulated or pair.measured
+            ],
+        )
 
 
 def _print_tasks(label: str, names: tuple[str, str], tasks: Sequence[TaskDifference]) -> None:
@@ -154,5 +187,8 @@ def _print_tasks(label: str, names: tuple[str, str], tasks: Sequence[TaskDiffere
 
 
 def _in_words(pair: Pair) -> Row:
-    error = "" if pair.error is None else f"{pair.error:+.1%}"
-    return in_words(pair.simulated), in_words(pair.measured), error
+    return in_words(pair.simulated), in_words(pair.measured), _error(pair)
+
+
+def _error(pair: Pair) -> str:
+    return "" if pair.error is None else f"{pair.error:+.1%}"

@@ -22,10 +22,11 @@ from bfpp.schedules.columns import NONE
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import DEFAULT, simulate
 from bfpp.sim.experiment import Experiment
-from bfpp.traces.memory import MemoryCurve, fullest
+from bfpp.traces.held import Held
+from bfpp.traces.memory import GIGABYTE, MemoryCurve, fullest
 from bfpp.traces.metrics import RankMetrics
 from bfpp.traces.time_axis import in_words
-from bfpp.traces.timeline import About
+from bfpp.traces.timeline import About, Timeline
 
 if TYPE_CHECKING:
     # Loaded where a model is simulated, so that abstract costs are there soon.
@@ -90,7 +91,6 @@ class Prediction(Result):
 
     def _host_memory(self, physical: PhysicalCosts) -> dict[str, float]:
         """What a device, and a node, pins of its host's memory for what is offloaded."""
-        from bfpp.sim.memory import GIGABYTE
         from bfpp.sim.offloading import host_memory, node_memory
 
         graph = self.timeline.graph
@@ -109,18 +109,13 @@ class Prediction(Result):
         return dict(zip(INTERVAL, (expected.low, expected.high), strict=True))
 
     @cached_property
-    def memory_curves(self) -> list[MemoryCurve]:
+    def held(self) -> Sequence[Held]:
         """What each rank's devices hold over the step, of a model on a cluster."""
         if not self.physical:
-            return super().memory_curves
+            return super().held
         from bfpp.sim.memory_over_time import memory_over_time
 
-        return memory_over_time(self.timeline, self.physical)
-
-    @property
-    def memory_unit(self) -> str:
-        """Of a model on a cluster, gigabytes."""
-        return "GB" if self.physical else super().memory_unit
+        return memory_over_time(self.timeline.graph, self.physical)
 
     def _peak(self) -> dict[str, Any]:
         """When most is held, where, during which task."""
@@ -218,9 +213,19 @@ class PredictionInPieces(Prediction):
         return self.whole.ranks
 
     @cached_property
+    def held(self) -> Sequence[Held]:
+        """That of the whole passes, whose times its curves have."""
+        return self.whole.held
+
+    @cached_property
     def memory_curves(self) -> list[MemoryCurve]:
         """Those of the whole passes: what is saved or freed counts once a pass."""
         return self.whole.memory_curves
+
+    @property
+    def whole_timeline(self) -> Timeline:
+        """Without memory: pieces are no steps of a rank."""
+        return self.timeline
 
 
 def in_pieces(prediction: Prediction) -> Prediction:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from rich.text import Text
 from bfpp.errors import one_line
 from bfpp.schedules import Sharding
 from bfpp.schedules.notebook import table
+from bfpp.traces.held import Held, curves
 from bfpp.traces.memory import MemoryCurve, in_flight_over_time
 from bfpp.traces.metrics import RankMetrics, bubble, bubble_fraction, rank_metrics, span
 from bfpp.traces.period import period
@@ -89,14 +90,24 @@ class Result:
         return ", ".join(parts)
 
     @cached_property
+    def held(self) -> Sequence[Held]:
+        """What the memory of each rank holds, where that is known."""
+        return self.timeline.memory
+
+    @cached_property
     def memory_curves(self) -> list[MemoryCurve]:
-        """What each rank holds over the step."""
-        return in_flight_over_time(self.timeline)
+        """What each rank holds over the step: micro-batches, where bytes are not known."""
+        return curves(self.timeline, self.held) or in_flight_over_time(self.timeline)
 
     @property
     def memory_unit(self) -> str:
         """What it is counted in."""
-        return "micro-batches"
+        return "GB" if self.held else "micro-batches"
+
+    @property
+    def whole_timeline(self) -> Timeline:
+        """The timeline with what the ranks hold."""
+        return replace(self.timeline, memory=self.held)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.title}: {in_words(self.timeline.step_time)}>"

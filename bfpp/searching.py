@@ -32,10 +32,10 @@ from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
-from bfpp.sim.memory import GIGABYTE
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
 from bfpp.sim.pruning import TOO_LARGE, Found, evaluate_best, most_promising_first
 from bfpp.sim.search import Problem, configurations
+from bfpp.traces.memory import GIGABYTE
 
 PASSES_AT_ONCE = 2**15
 """Passes of micro-batches that one piece of work simulates, in many configurations or in one."""

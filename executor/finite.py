@@ -91,6 +91,11 @@ def first_finding(seen: Iterable[Seen]) -> Finding | None:
     return soonest(found for each in seen for found in _findings(each))
 
 
+def loss_finding(seen: Iterable[Seen]) -> Finding | None:
+    """The same of an evaluation, which has losses alone."""
+    return soonest(found for each in seen for found in _of_losses(each))
+
+
 def soonest(findings: Iterable[Finding | None]) -> Finding | None:
     """The one to be named; the same in whichever order they come."""
     known = [each for each in findings if each is not None]
@@ -102,12 +107,17 @@ def _urgency(found: Finding) -> tuple[int, int, int, int]:
     return found.order, where.replica, where.rank, where.tp_rank or 0
 
 
-def _findings(seen: Seen) -> Iterator[Finding]:
+def _of_losses(seen: Seen) -> Iterator[Finding]:
     losses = [] if seen.losses is None else seen.losses.tolist()
     for microbatch, loss in sorted(zip(seen.microbatches, losses, strict=True)):
         if not math.isfinite(loss):
             yield Finding(LOSS, seen.where, f"the loss of micro-batch {microbatch} is {loss}")
-            return
+
+
+def _findings(seen: Seen) -> Iterator[Finding]:
+    if loss := next(_of_losses(seen), None):
+        yield loss
+        return
     for stage in sorted(seen.largest, reverse=True):
         bad = _not_finite(seen.largest[stage], seen.names[stage])
         if bad:

@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node
 
-from bfpp.executor.leaves import leaves_below
+from bfpp.executor.leaves import Result, edge_of, leaves_below
 
 
 class Arrived:
@@ -49,15 +49,20 @@ class Branch:
     joints: dict[Node, Arrived]
 
 
+def _ones(results: Sequence[Result]) -> tuple[Tensor, ...]:
+    """The gradients of losses."""
+    return tuple(torch.ones_like(each) for each in results if isinstance(each, Tensor))
+
+
 # Around the engine, torch.autograd.backward takes as long as the engine for a small layer.
 run_backward = torch.autograd.Variable._execution_engine.run_backward
 
 
-def backward(results: Sequence[Tensor], gradients: Sequence[Tensor] | None) -> None:
+def backward(results: Sequence[Result], gradients: Sequence[Tensor] | None) -> None:
     """A whole backward pass; `gradients` are those of the results: None of a loss."""
     run_backward(
         tuple(results),
-        tuple(map(torch.ones_like, results)) if gradients is None else tuple(gradients),
+        _ones(results) if gradients is None else tuple(gradients),
         keep_graph=False,
         create_graph=False,
         inputs=(),
@@ -85,7 +90,7 @@ class Together(torch.autograd.Function):
 def backward_input(
     values: Sequence[Tensor],
     starts: Sequence[GradientEdge],
-    results: Sequence[Tensor],
+    results: Sequence[Result],
     gradients: Sequence[Tensor] | None,
 ) -> tuple[Sequence[Tensor | None], list[Branch]]:
     """The gradients of a stage's inputs, and what is left for the weight half.
@@ -94,12 +99,11 @@ def backward_input(
     none has one, after the first layer. `gradients` are those of the results: None of a loss.
     """
     if len(results) == 1:
-        (result,) = results
-        seed = torch.ones_like(result) if gradients is None else gradients[0]
+        (end,) = map(edge_of, results)
+        (seed,) = _ones(results) if gradients is None else gradients
     else:
         result = Together.apply(gradients, *results)
-        seed = torch.ones_like(result)
-    end = get_gradient_edge(result)
+        end, seed = edge_of(result), torch.ones_like(result)
     spine = _spine(end.node, [start.node for start in starts])
     joints: dict[Node, Arrived] = {}
     below: dict[Node, set[Tensor]] = {}
@@ -107,7 +111,7 @@ def backward_input(
         if parameters := {*leaves_below(*_off_spine(node, spine, starts))}:
             below[node] = parameters
             joints[node] = _joint(node)
-    found = torch.autograd.grad(result, starts, seed, retain_graph=True, allow_unused=True)
+    found = torch.autograd.grad(end, starts, seed, retain_graph=True, allow_unused=True)
     tips = zip(starts, found, strict=True) if end.node in spine else [(end, seed)]
     for tip, last in tips:
         if last is not None:

@@ -9,25 +9,35 @@ read from it, and is a parameter of its own from then on.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bfpp.executor.checkpoint import Pieces, load
-from bfpp.executor.checkpoint.manifest import read_manifest
+from bfpp.executor.checkpoint.manifest import StoredTensor, read_manifest
 from bfpp.executor.transformer import Block, Embedding, Output, TransformerSizes
 from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.reading import read_file
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+KINDS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+}
+"""What safetensors call precisions."""
+
+ALIGNED = 8
+"""Bytes that the values in a safetensors file begin at a multiple of."""
 
 EMBEDDING = {"tokens.weight": ("model.embed_tokens.weight",)}
 OUTPUT = {"norm.weight": ("model.norm.weight",), "scores.weight": ("lm_head.weight",)}
@@ -107,47 +117,84 @@ class Weights:
         return module
 
 
-def their_tensors(
-    checkpoint: Path, sizes: TransformerSizes, dtype: torch.dtype
-) -> dict[str, Tensor]:
-    """The weights in a checkpoint of our transformer, by their names and in their shapes.
+@dataclass(frozen=True)
+class Export:
+    """The weights in a checkpoint of our transformer, for a safetensors file of theirs.
 
-    The head is a tensor of its own. Raises `CheckpointError` for a checkpoint that is damaged.
+    The head is a tensor of its own. Weights are in memory one layer at a time.
     """
-    stored = read_manifest(checkpoint).tensors
-    values = {
-        name: torch.empty(each.size, dtype=each.dtype)
-        for name, each in stored.items()
-        if " " not in name  # moments have one in their name, as the optimizer's steps do
-    }
-    wanted = {name: [(0, values[name])] if name in values else [] for name in stored}
-    load(checkpoint, {name: Pieces(stored[name].size, each) for name, each in wanted.items()}, None)
-    return {
-        name: value.to(dtype, copy=True)
-        for own, whole in values.items()
-        for name, value in _theirs(own, whole, sizes)
-    }
+
+    checkpoint: Path
+    sizes: TransformerSizes
+    dtype: torch.dtype
+
+    @cached_property
+    def _stored(self) -> Mapping[str, StoredTensor]:
+        return read_manifest(self.checkpoint).tensors
+
+    @cached_property
+    def shapes(self) -> dict[str, torch.Size]:
+        """The shape of each tensor in the file, in order."""
+        return {name: value.shape for layer in self._layers for name, value in self._theirs(layer)}
+
+    def require_sound(self) -> None:
+        """Raises `CheckpointError` for a checkpoint that is damaged."""
+        self._load({}, verify=True)
+
+    def write(self, file: Path) -> None:
+        """Write the file: what is in it, and then the values of each tensor."""
+        header: dict[str, Any] = {"__metadata__": {"format": "pt", "generator": "bfpp"}}
+        end = 0
+        for name, shape in self.shapes.items():
+            begin, end = end, end + shape.numel() * self.dtype.itemsize
+            kind = KINDS[self.dtype]
+            header[name] = {"dtype": kind, "shape": [*shape], "data_offsets": [begin, end]}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % ALIGNED)
+        with file.open("wb") as out:
+            out.write(len(text).to_bytes(8, "little") + text)
+            for layer in self._layers:
+                for _, value in self._theirs(layer, self._values(layer)):
+                    out.write(value.to(self.dtype).contiguous().view(torch.uint8).numpy().data)
+
+    @cached_property
+    def _layers(self) -> list[list[str]]:
+        """The parameters of each layer; moments have a space in their names."""
+        found: dict[str, list[str]] = {}
+        for name in self._stored:
+            if " " not in name:
+                found.setdefault(name.partition(".")[0], []).append(name)
+        return [found[layer] for layer in sorted(found, key=int)]
+
+    def _values(self, names: Sequence[str]) -> dict[str, Tensor]:
+        stored = {name: self._stored[name] for name in names}
+        values = {name: torch.empty(each.size, dtype=each.dtype) for name, each in stored.items()}
+        self._load(values, verify=False)
+        return values
+
+    def _load(self, values: Mapping[str, Tensor], *, verify: bool) -> None:
+        wanted = {name: [(0, values[name])] if name in values else [] for name in self._stored}
+        pieces = {name: Pieces(self._stored[name].size, each) for name, each in wanted.items()}
+        load(self.checkpoint, pieces, None, verify)
+
+    def _theirs(
+        self, names: Sequence[str], values: Mapping[str, Tensor] | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Parameters of a layer in their parts; without values, to look at shapes alone."""
+        for own in names:
+            layer, _, name = own.partition(".")
+            number = int(layer)
+            last = self.sizes.layers
+            kind = Embedding if number == 0 else Output if number > last else Block
+            theirs = their_names(number, name, self.sizes)
+            shape = _shapes(kind, self.sizes)[name]
+            whole = values[own].view(shape) if values else torch.empty(shape, device="meta")
+            yield from zip(theirs, whole.chunk(len(theirs)), strict=True)
 
 
-def write(tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Write tensors to a safetensors file; raises `OSError` where there is no room for it."""
-    try:
-        save_file(dict(tensors), file, {"format": "pt", "generator": "bfpp"})
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
-
-
-def _theirs(own: str, whole: Tensor, sizes: TransformerSizes) -> Iterator[tuple[str, Tensor]]:
-    """A parameter of a checkpoint, in their parts."""
-    layer, _, name = own.partition(".")
-    names = their_names(int(layer), name, sizes)
-    yield from zip(
-        names, whole.view(_shape(int(layer), name, sizes)).chunk(len(names)), strict=True
-    )
-
-
+@cache
 @uncompiled()
-def _shape(layer: int, name: str, sizes: TransformerSizes) -> torch.Size:
-    kind = Embedding if layer == 0 else Output if layer > sizes.layers else Block
+def _shapes(kind: Callable[..., nn.Module], sizes: TransformerSizes) -> dict[str, torch.Size]:
+    """Those of the parameters of a layer, by their names."""
     with torch.device("meta"):
-        return kind(sizes).get_parameter(name).shape
+        return {name: each.shape for name, each in kind(sizes).named_parameters()}

@@ -26,7 +26,7 @@ _KINDS = {
     (True, False, False): ("qwen2", "Qwen2"),
     (False, True, False): ("qwen3", "Qwen3"),
 }
-"""By biases of queries, norms of queries, and a window: their name, in the file and in classes."""
+"""By biases of queries alone, norms of queries, and a window: their name, in file and classes."""
 
 
 def details_of(file: Path) -> dict[str, Any]:
@@ -40,11 +40,13 @@ def details_of(file: Path) -> dict[str, Any]:
     if kind not in ("default", "llama3"):
         raise InvalidConfiguration("model", f"'{file}': rotary positions scaled by {kind!r}")
     base = rotary.get("rope_theta", config.get("rope_theta", Rotary.base))
+    is_qwen2, has_biases = config.get("model_type") == "qwen2", config.get("attention_bias", False)
     scaled = {ours: rotary[theirs] for ours, theirs in _ROTARY.items() if kind == "llama3"}
     return {
         "rotary": Rotary(base=base, **scaled),
         "epsilon": config.get("rms_norm_eps", 1e-6),
-        "query_biases": config.get("model_type") == "qwen2" or config.get("attention_bias", False),
+        "query_biases": is_qwen2 or has_biases,
+        "output_biases": has_biases and not is_qwen2,
         "norms_queries": config.get("model_type") == "qwen3",
     }
 
@@ -62,8 +64,10 @@ def config_of(sizes: TransformerSizes) -> dict[str, Any]:
         "biases": sizes.biases,
         "layers before the output layer": sizes.head_layers > 0,
     }
-    parts = (sizes.query_biases, sizes.norms_queries, sizes.window is not None)
-    if any(others.values()) or parts not in _KINDS:
+    has_window, has_biases = sizes.window is not None, sizes.output_biases
+    parts = (sizes.query_biases and not has_biases, sizes.norms_queries, has_window)
+    is_mixture = has_biases and (has_window or not sizes.query_biases)
+    if any(others.values()) or is_mixture or parts not in _KINDS:
         reason = " and ".join(name for name, is_there in others.items() if is_there)
         raise InvalidConfiguration(
             "model",
@@ -89,4 +93,5 @@ def config_of(sizes: TransformerSizes) -> dict[str, Any]:
         "rope_theta": rotary.base,
         "rope_scaling": {"rope_type": "llama3", **scaled} if rotary.factor != 1 else None,
         **({"sliding_window": sizes.window} if kind == "mistral" else {}),
+        **({"attention_bias": True} if has_biases else {}),
     }

@@ -31,6 +31,11 @@ class Job(Training):
     times_tasks: bool = True
 
     @property
+    def measures_memory(self) -> bool:
+        """Whether its passes are ours, and compute."""
+        return self.backend is not BackendName.TORCH_PIPELINING and self.sleeps is None
+
+    @property
     def workers(self) -> int:
         """How many devices it stands for."""
         return self.layout.pp * self.dp * self.tp

@@ -13,10 +13,18 @@ from functools import partial
 from types import FunctionType, MethodType
 
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from bfpp.executor.model import Model
 from bfpp.schedules import InvalidConfiguration
+
+Result = Tensor | GradientEdge
+"""What a pass returns, or where in autograd's record it was made."""
+
+
+def edge_of(result: Result) -> GradientEdge:
+    """Where in autograd's record a result was made."""
+    return get_gradient_edge(result) if isinstance(result, Tensor) else result
 
 
 def require_plain_loss(model: Model) -> None:
@@ -47,7 +55,7 @@ def _given_to(loss: object) -> Iterator[tuple[str, Tensor]]:
 
 
 def require_own_leaves(
-    results: Sequence[Tensor], own: Collection[Tensor], known: Mapping[str, object]
+    results: Sequence[Result], own: Collection[Tensor], known: Mapping[str, object]
 ) -> None:
     """Raise `InvalidConfiguration` if gradients of results would go elsewhere than to its own.
 
@@ -55,7 +63,7 @@ def require_own_leaves(
     through for names.
     """
     mine = {id(each) for each in own}
-    for leaf in leaves_below(*(get_gradient_edge(each).node for each in results)):
+    for leaf in leaves_below(*(edge_of(each).node for each in results)):
         if id(leaf) not in mine:
             raise InvalidConfiguration(
                 "model",

@@ -25,6 +25,9 @@ from bfpp.schedules.python_file import MARK, named_in
 VECTORS = "vectors"
 """Stands for all parameters with fewer than two dimensions: norms and biases."""
 
+TRIED = 64
+"""Elements of a parameter that is updated to see what an optimizer keeps of each."""
+
 FUSED = ("adam", "adamw")
 """Optimizers of torch that leave a step out, and do not count it, without asking the host."""
 
@@ -119,6 +122,17 @@ def _updated(
             "optimizer", f"{options.optimizer} keeps what is no tensor, which is not saved"
         )
     return [parameter.detach() for parameter in parameters]
+
+
+def moment_bytes(options: Optimization, dtype: torch.dtype) -> float:
+    """Bytes that the optimizer keeps for each element of this precision, told by a small one."""
+    parameter = nn.Parameter(torch.zeros(TRIED, dtype=dtype))
+    parameter.grad = torch.zeros_like(parameter)
+    groups = [{"params": [parameter], "weight_decay": options.weight_decay}]
+    optimizer = make_optimizer(options, groups)
+    update(optimizer)
+    kept: list[Tensor] = [*optimizer.state[parameter].values()]
+    return sum(value.nbytes for value in kept if value.dim()) / TRIED
 
 
 def decay_of(options: Optimization, name: str, shape: torch.Size) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from bfpp.executor.checkpoint import CheckpointError
 from bfpp.executor.finite import NotFinite
 from bfpp.executor.history import KEY, LAST, changes, continued, described
 from bfpp.executor.job import Job
+from bfpp.executor.memory_report import Measured
 from bfpp.executor.plan import Plan
 from bfpp.executor.processes import Place
 from bfpp.executor.saver import Saver
@@ -60,7 +61,8 @@ class Outcome:
     held-out batches. `stopped`: SIGTERM ended
     the run before its last step. `saved` is the last checkpoint that it wrote,
     `resumed_from` the one that it went on from, and `changed` says in a line for
-    each what has changed since that was saved.
+    each what has changed since that was saved. `memory` is what each worker held in the
+    first step of the run (`bfpp.executor.memory_report`), where passes are our own.
     """
 
     reports: list[Report]
@@ -72,6 +74,7 @@ class Outcome:
     saved: Path | None = None
     resumed_from: Path | None = None
     changed: Sequence[str] = ()
+    memory: Sequence[Measured] = ()
 
 
 def train(place: Place, job: Job) -> Outcome | None:
@@ -127,13 +130,16 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
         if trainer.stops:
             break
         if plan.evaluation and plan.evaluation.is_due(done, job.steps):
-            evaluations.append(Evaluated(done, trainer.evaluate(plan.evaluation.steps)))
+            with in_one_process(place):
+                loss = trainer.evaluate(plan.evaluation.steps)
+            evaluations.append(Evaluated(done, loss))
             place.send(events.evaluated(*evaluations[-1], plan.evaluation.steps))
     saver.finish()
     tell_of_saves()
     stopped = bool(reports) and reports[-1].step + 1 < job.steps
     weights = collect(weights_of(backend.workers)) if job.tells_weights else None
     columns = trainer.columns_of_median()
+    memory = collect(trainer.memory())
     if not place.is_first:
         return None
     place.send(events.ended("stopped" if stopped else "done"))
@@ -147,6 +153,7 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
         saved[-1] if saved else None,
         begun.path,
         changed,
+        sorted(chain(*memory), key=Measured.place),
     )
 
 

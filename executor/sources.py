@@ -102,17 +102,23 @@ def description(source: ModelSource) -> dict[str, str | int]:
     match source:
         case TransformerSource():
             sizes = {f"{OF_MODEL}{name}": size for name, size in asdict(source.sizes).items()}
-            text = read_text(source.text)
-            name = "Python's documentation" if source.text is None else source.text.name
+            held_out = {"the held-out text": _text(source.held_out)} if source.held_out else {}
             return {
                 **sizes,
-                "the text": f"{name} ({_hash(bytes(text[:BEGINNING]))})",
+                "the text": _text(source.text),
+                **held_out,
                 "the first weights": source.weights.name if source.weights else "random ones",
             }
         case FunctionSource():
             content = _hash(source.path.read_bytes())
             return {"the model": f"{source.name} of {source.path.name} ({content})"}
     return {}
+
+
+def _text(path: Path | None) -> str:
+    """A text's name, and the beginning of a SHA-256 of it."""
+    name = "Python's documentation" if path is None else path.name
+    return f"{name} ({_hash(bytes(read_text(path)[:BEGINNING]))})"
 
 
 def described_sizes(described: Mapping[str, Any]) -> TransformerSizes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,7 +13,15 @@ import torch.distributed as dist
 
 from bfpp.executor.backends.protocol import Backend
 from bfpp.executor.dispatch import Dispatcher, Observe, Step, ignore
-from bfpp.executor.finite import Finding, NotFinite, first_finding, soonest, state_finding
+from bfpp.executor.finite import (
+    Finding,
+    NotFinite,
+    Seen,
+    first_finding,
+    loss_finding,
+    soonest,
+    state_finding,
+)
 from bfpp.executor.measured import (
     Columns,
     Span,
@@ -23,6 +31,7 @@ from bfpp.executor.measured import (
     span_of_all,
     span_of_marks,
 )
+from bfpp.executor.memory_report import Measured
 from bfpp.executor.plan import Plan
 from bfpp.schedules import Operation
 from bfpp.schedules.columns import Seconds
@@ -64,8 +73,11 @@ class Trainer:
     `ahead` is by how many seconds this process's clock is ahead of process 0's.
     `asked` says whether this process was asked to stop, and `stops`, once one of
     them was, that all have agreed to: no step is begun after that. Unless it
-    `times` tasks, it knows how long steps take, and no more.
+    `times` tasks, it knows how long steps take, and no more. `memory` tells what this
+    process's workers held, where somebody measures it.
     """
+
+    memory: Callable[[], Sequence[Measured]] = tuple
 
     def __init__(
         self,
@@ -114,14 +126,20 @@ class Trainer:
             yield self._finish()
 
     def evaluate(self, steps: int) -> float:
-        """The mean loss over `steps` steps of held-out batches, while no other is under way."""
+        """The mean loss over `steps` steps of held-out batches, while no other is under way.
+
+        Raises `NotFinite`, in all processes, if a loss is not finite.
+        """
         assert self.evaluator is not None  # noqa: S101
-        total = torch.zeros((), dtype=torch.float64)
+        total, seen = torch.zeros((), dtype=torch.float64), list[Seen]()
         for number in range(steps):
             self.evaluator.dispatch(step := Step(number))
             self.backend.device.finish(step.last)
             self.backend.device.reuse(step.marks)
             total += float(sum(step.losses[each] for each in sorted(step.losses)))
+            seen += step.seen
+        if bad := agreed(loss_finding(seen)):
+            raise self._not_finite(bad, ", in an evaluation")
         if dist.is_initialized():
             dist.all_reduce(total)
         return float(total) / steps

@@ -63,7 +63,8 @@ class TransformerSizes:
     default; `gated` is an MLP with a gate. `head_layers` come between the last block and the
     output layer. `norm` is `layer` or `rms`, with `epsilon`; `positions` are `learned` or `rotary`.
     With a `window`, a token attends to no more than so many of the last ones. Without `biases`,
-    no product has one, but for those of queries, keys and values with `query_biases` (Qwen2).
+    no product has one, but for those of queries, keys and values with `query_biases` (Qwen2), and
+    of the attention's output with `output_biases` (a Llama with `attention_bias`).
     `norms_queries` is a norm of each head of queries and keys (Qwen3).
     """
 
@@ -85,6 +86,7 @@ class TransformerSizes:
     window: int | None = None
     biases: bool = True
     query_biases: bool = True
+    output_biases: bool = False
     norms_queries: bool = False
 
     def __post_init__(self) -> None:
@@ -171,7 +173,9 @@ class Attention(nn.Module):
         biases = sizes.biases or sizes.query_biases
         self.query = nn.Linear(sizes.hidden, sizes.heads * size, biases)
         self.key_value = nn.Linear(sizes.hidden, 2 * sizes.kv_heads * size, biases)
-        self.output = nn.Linear(sizes.heads * size, sizes.hidden, sizes.biases)
+        self.output = nn.Linear(
+            sizes.heads * size, sizes.hidden, sizes.biases or sizes.output_biases
+        )
         self.query_norm = sizes.make_norm(size) if sizes.norms_queries else nn.Identity()
         self.key_norm = sizes.make_norm(size) if sizes.norms_queries else nn.Identity()
         self.rotary = sizes.rotary if sizes.positions == "rotary" else None

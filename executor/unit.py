@@ -20,7 +20,7 @@ from bfpp.executor.flat import (
     parameters_of,
     values_of,
 )
-from bfpp.executor.leaves import require_own_leaves
+from bfpp.executor.leaves import Result, require_own_leaves
 from bfpp.executor.optimizers import decay_of
 from bfpp.executor.payload import Tree, tensors_of
 from bfpp.executor.plan import Plan
@@ -185,7 +185,7 @@ class Unit:
         self.gradients[self.adds_to][name].add_(leaf.grad)
         leaf.grad = None
 
-    def check_leaves(self, values: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    def check_leaves(self, values: Sequence[Tensor], results: Sequence[Result]) -> None:
         """Once, before the first backward pass: that it trains this unit's parameters alone."""
         if self.has_own_leaves:
             return

@@ -11,6 +11,7 @@ from bfpp.executor.backends.making import make_backend
 from bfpp.executor.backends.protocol import Backend
 from bfpp.executor.finite import NotFinite
 from bfpp.executor.job import Job
+from bfpp.executor.memory_report import MemoryReport
 from bfpp.executor.plan import Plan
 from bfpp.executor.processes import Activity, Place
 from bfpp.executor.processes.watch import Doing
@@ -36,7 +37,9 @@ def connected(place: Place, plan: Plan, job: Job, ahead: float) -> Iterator[Trai
     with place.watch.during(slow(place, "connecting", place.others)):
         backend = make_backend(plan, job, place)
     _introduce(place, plan, backend)
-    trainer = Trainer(plan, backend, partial(_observed, place), ahead, job.times_tasks)
+    observe = MemoryReport(partial(_observed, place), job.measures_memory)
+    trainer = Trainer(plan, backend, observe, ahead, job.times_tasks)
+    trainer.memory = observe.measured
     if backend.device.is_asynchronous:
         place.watch.look = Queued(trainer, place.watch).look
     yield trainer

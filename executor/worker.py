@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +14,14 @@ from torch.autograd.graph import GradientEdge
 from torch.utils import _pytree as pytree
 
 from bfpp.executor.finite import Seen, Where
-from bfpp.executor.halves import Branch, backward, backward_input, backward_weight
+from bfpp.executor.halves import (
+    Branch,
+    backward,
+    backward_input,
+    backward_weight,
+)
 from bfpp.executor.lanes import Device
+from bfpp.executor.leaves import Result, edge_of
 from bfpp.executor.loading import Loader
 from bfpp.executor.memory import Memory
 from bfpp.executor.payload import Form, Parcel, Tree, in_precision, tensors_of
@@ -52,8 +58,17 @@ class Pass:
     """
 
     values: tuple[Tensor, ...]
-    results: tuple[Tensor, ...]
+    results: tuple[Result, ...]
     starts: list[GradientEdge]
+
+    def handed_on(self) -> Pass:
+        """The same without its result, of which autograd needs no more than where it was made.
+
+        Several results are made one before they run backward, and stay.
+        """
+        if len(self.results) != 1:
+            return self
+        return replace(self, results=tuple(map(edge_of, self.results)))
 
 
 class Worker(Memory):
@@ -136,6 +151,8 @@ class Worker(Memory):
             (self.losses[cell.microbatch],) = _detached(results)
         else:
             self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, _detached(results))
+            if cell in self.passes:
+                self.passes[cell] = self.passes[cell].handed_on()
         if not trains:
             self._release(cell)
 
@@ -145,7 +162,7 @@ class Worker(Memory):
         made = self.passes.pop(cell, None) or self._record(cell)[0]
         self._tell_of_loss(cell)
         if self._is_trained(cell, made):
-            backward(made.results, self._gradients(cell, made.results))
+            backward(made.results, self._gradients(cell))
         self._hand_back(cell, made.values, [value.grad for value in made.values])
         self._release(cell)
 
@@ -158,7 +175,7 @@ class Worker(Memory):
         self.halves[cell] = []
         if self._is_trained(cell, made):
             gradients, self.halves[cell] = backward_input(
-                made.values, made.starts, made.results, self._gradients(cell, made.results)
+                made.values, made.starts, made.results, self._gradients(cell)
             )
         self._hand_back(cell, made.values, gradients)
 
@@ -210,10 +227,10 @@ class Worker(Memory):
         loss = self.loss(output, self.targets[cell.microbatch])
         return (loss / self.plan.microbatches,), starts
 
-    def _gradients(self, cell: Cell, results: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+    def _gradients(self, cell: Cell) -> tuple[Tensor, ...] | None:
         """The gradients of a unit's results: of a loss its scale, if it has one."""
         if self.scaler and self._is_last(cell):
-            return (self.scaler.scale.to(results[0].dtype),)
+            return (self.scaler.scale.to(self.losses[cell.microbatch].dtype),)
         return self.incoming[cell].tensors if cell in self.incoming else None
 
     def _is_last(self, cell: Cell) -> bool:

@@ -16,12 +16,13 @@ from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedu
 from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import SOURCE
 from bfpp.sim.compiled_lowering import join, lower_steps
-from bfpp.sim.memory import GIGABYTE, Memory, least_memory
+from bfpp.sim.memory import Memory, least_memory
 from bfpp.sim.objectives import Objective, robust_step_time
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
 from bfpp.sim.search import Problem, in_order
+from bfpp.traces.memory import GIGABYTE
 from bfpp.traces.metrics import bubble
 from bfpp.traces.timeline import Timeline
 

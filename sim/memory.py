@@ -31,28 +31,16 @@ from bfpp.schedules.operations import (
     writers,
 )
 from bfpp.sim import memory_kernels
-from bfpp.sim.activations import activations_of_units, workspace_bytes
+from bfpp.sim.activations import UnitActivations, activations_of_units, workspace_bytes
 from bfpp.sim.compiling import WORK
 from bfpp.sim.offloading import offloaded_bytes
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.remembered import of_any_size, once_for_stages
+from bfpp.traces.memory import GIGABYTE, PARTS
 from bfpp.traces.timeline import Timeline
 
 Codes = npt.NDArray[np.integer]
 Matrix = npt.NDArray[np.float64]
-
-GIGABYTE = 2**30
-
-PARTS = {
-    "state": "training state",
-    "weights": "weights",
-    "gradients": "gradients",
-    "saved": "saved activations",
-    "transient": "transient activations",
-    "update": "optimizer step",
-    "workspace": "workspaces",
-}
-"""What the parts of a device's memory are called."""
 
 RESERVED, RESERVED_RANGE = 1.05, (1.03, 1.08)
 """What the allocator reserves, over what is allocated, and the range of published runs on B200."""
@@ -273,7 +261,7 @@ def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
     return alive
 
 
-def passing_of_steps(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
+def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> Passing:
     """The same while each compute step runs, in the order of the graph's, rank by rank.
 
     As if nothing were offloaded: when that is away depends on how long copies take.
@@ -281,7 +269,6 @@ def passing_of_steps(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
     restored of its stage, from the first half to the end of the second. The passes of a block
     are under way at once.
     """
-    units = activations_of_units(physical, graph.layout)
     _, tasks = graph.compute_tasks
     unit, operation = graph.unit[tasks], graph.operation[tasks]
     saved = _alive(operation, SAVED, units.saved[unit] * graph.trains)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from bfpp.sim.memory import GIGABYTE, memories_of
+from bfpp.sim.memory import memories_of
 from bfpp.sim.physical import PhysicalCosts
+from bfpp.traces.memory import GIGABYTE
 from bfpp.traces.timeline import Timeline
 
 

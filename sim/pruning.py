@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 from bfpp.schedules import Configuration
 from bfpp.sim.evaluation import Evaluation, evaluate, evaluation_of
-from bfpp.sim.memory import GIGABYTE, memories_of
+from bfpp.sim.memory import memories_of
 from bfpp.sim.objectives import Objective
 from bfpp.sim.outcomes import Outcome, pareto, ranked
 from bfpp.sim.search import Problem
+from bfpp.traces.memory import GIGABYTE
 
 TOO_LARGE = "needs more memory than a device has"
 TOO_SLOW = "is slower than the best, and than another that needs no more memory"

@@ -23,11 +23,11 @@ from bfpp.schedules.columns import Seconds
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import simulate
-from bfpp.sim.memory import GIGABYTE
 from bfpp.sim.network import INTER_NODE, INTRA_NODE, NETWORK, NVLINK, PCIE
 from bfpp.sim.parameters import Change, changed, numbers
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.preset_files import PRESETS, Table, fitted_uncertainty, read_toml
+from bfpp.traces.memory import GIGABYTE
 from bfpp.traces.timeline import Timeline
 
 Matrix = npt.NDArray[np.float64]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,10 @@ import torch
 
 from benchmarks.programs import MODEL
 from bfpp.command_line import main
+from bfpp.executor.allocations import Allocations
+from bfpp.executor.checkpoint import read_manifest
+from bfpp.executor.history import LAST
+from bfpp.executor.sources import described_sizes
 from tests.run_program import started_here
 from tests.test_hugging_face_weights import LLAMA
 
@@ -85,6 +91,23 @@ def test_weights_are_rounded_once(bfpp: Run) -> None:
     assert json.loads(Path("bf16/config.json").read_text())["dtype"] == "bfloat16"
 
 
+def test_one_layer_is_in_memory_at_a_time() -> None:
+    from bfpp.executor.hugging_face import Export
+
+    (first,) = Path("llama").glob("save-*-step-1")
+    sizes = described_sizes(read_manifest(first).settings[LAST])
+    export, allocations = Export(first, sizes, torch.float32), Allocations()
+    with allocations.seen():
+        export.write(Path("weights.safetensors"))
+    of_layer: dict[str, int] = {}
+    for name, shape in export.shapes.items():
+        layer = re.sub(r"(layers\.\d+).*", r"\1", name)
+        of_layer[layer] = of_layer.get(layer, 0) + 4 * shape.numel()
+    most = allocations.sizes([]).max()
+    assert max(of_layer.values()) <= most < 2.1 * max(of_layer.values())
+    assert most < sum(of_layer.values())
+
+
 def test_what_else_a_config_says_is_kept(bfpp: Run) -> None:
     assert bfpp("export llama --config config.json --out new")[0] == 0
     config = json.loads(Path("new/config.json").read_text())
@@ -148,12 +171,10 @@ def test_safetensors_are_needed(bfpp: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_full_disk_leaves_nothing(bfpp: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from safetensors import SafetensorError
-
     def full(*_: object) -> None:
-        raise SafetensorError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("bfpp.executor.hugging_face.save_file", full)
+    monkeypatch.setattr("bfpp.executor.hugging_face.Export._values", full)
     code, _, err = bfpp("export llama --out new")
     assert (code, err) == (
         2,

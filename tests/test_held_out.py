@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from benchmarks.object_lowering import lower_to_objects
 from benchmarks.plain_checker import plain_violations
 from bfpp.__main__ import main
+from bfpp.executor.finite import NotFinite
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
@@ -210,6 +211,24 @@ def test_evaluations_of_a_module_that_is_to_evaluate_alone() -> None:
     assert {type(module) for module in modules if not module.training} == {nn.Dropout}
 
 
+def nowhere(step: int, samples: range) -> tuple[Tensor, Tensor]:
+    inputs, targets = held_out(4, step, samples)
+    return inputs.fill_(torch.nan), targets
+
+
+def test_a_loss_of_an_evaluation_that_is_not_finite_ends_the_run() -> None:
+    given = ("gpipe", Layout(2, 2))
+    model = replace(chain(4), held_out=nowhere)
+    graphs = build_graph(*given), build_graph(*given, evaluates=True)
+    plan = Plan(graphs[0], model, graphs[1], evaluation=Evaluation(1))
+    words = "the loss of micro-batch 0 is nan on rank 1.*, in an evaluation"
+    with training(plan) as run:
+        run.run(range(1))
+        with pytest.raises(NotFinite, match=words):
+            run.trainer.evaluate(1)
+        run.run(range(1, 2))
+
+
 def test_a_model_without_held_out_batches_is_refused() -> None:
     plan = plan_of("1f1b", Sharding.NONE)
     with pytest.raises(InvalidConfiguration, match="evaluation: the model has no held-out batches"):
@@ -261,6 +280,12 @@ def test_a_run_tells_and_records_evaluations(
     told = capsys.readouterr()
     assert "evaluation after step 4: loss" in told.err
     assert "evaluation, first and last" in told.out
+    assert "changed since" not in told.err
+    np.save(held, np.arange(100, dtype=np.uint16))
+    assert run(*begun, "--steps", 6, "--resume") == 0
+    assert "changed since the checkpoint: the held-out text from held.npy (" in (
+        capsys.readouterr().err
+    )
 
 
 def test_tokens_that_the_model_does_not_know_are_refused(

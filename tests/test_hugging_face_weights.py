@@ -58,6 +58,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mistral": {**LLAMA, "model_type": "mistral", "sliding_window": 5},
     "qwen2": {**LLAMA, "model_type": "qwen2"},
     "qwen3": {**LLAMA, "model_type": "qwen3", "head_dim": 16},
+    "biased": {**LLAMA, "attention_bias": True},
 }
 
 
@@ -113,6 +114,7 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     ("name", "tp"),
     [
         *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("mistral", "qwen2", "qwen3")),
+        pytest.param("biased", 1, marks=pytest.mark.slow),
         ("qwen3", 2),
     ],
 )
@@ -172,6 +174,8 @@ def test_a_config_is_written_that_says_the_same(name: str, tmp_path: Path) -> No
         ({"norm": "layer", "biases": True}, "it has LayerNorm and biases"),
         ({"causal": False}, "it has attention to later tokens"),
         ({"query_biases": True, "norms_queries": True}, "a mixture"),
+        ({"output_biases": True}, "a mixture"),
+        ({"query_biases": True, "output_biases": True, "window": 4}, "a mixture"),
     ],
 )
 def test_no_config_is_written_for_another_transformer(

@@ -32,7 +32,6 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import CURRENT, MEGATRON, PAPER
 from bfpp.sim.memory import (
     CONTEXT,
-    GIGABYTE,
     RESERVED,
     Memory,
     passes_alive,
@@ -43,6 +42,7 @@ from bfpp.sim.model import load_model
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.prediction import predict
 from bfpp.sim.validation import compare, read_measurements
+from bfpp.traces.memory import GIGABYTE
 from tests.strategies import graphs, order_graphs
 from tests.test_physical import MEASUREMENTS
 

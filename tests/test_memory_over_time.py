@@ -11,9 +11,10 @@ from bfpp.schedules import find_schedule
 from bfpp.schedules.columns import NONE
 from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.memory import GIGABYTE, rank_memories
+from bfpp.sim.memory import rank_memories
 from bfpp.sim.memory_over_time import memory_over_time
-from bfpp.traces.memory import MOST_ROWS, fullest, svg_memory
+from bfpp.traces.held import curves
+from bfpp.traces.memory import GIGABYTE, MOST_ROWS, fullest, svg_memory
 
 CASES = {
     "1f1b": {"schedule": "1f1b"},
@@ -33,11 +34,15 @@ def predicted(**values):
     return simulate(experiment.graph(), physical), physical
 
 
+def curves_of(timeline, physical):
+    return curves(timeline, memory_over_time(timeline.graph, physical))
+
+
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
 def test_the_highest_moment_is_the_peak(values):
     timeline, physical = predicted(**values)
-    curves = memory_over_time(timeline, physical)
-    for curve, memory in zip(curves, rank_memories(timeline.graph, physical), strict=True):
+    found = curves_of(timeline, physical)
+    for curve, memory in zip(found, rank_memories(timeline.graph, physical), strict=True):
         assert curve.total.max() == pytest.approx(memory.total_gb)
         assert (np.diff(curve.time) >= 0).all()
         at_peak = {name: part[curve.peak] for name, part in curve.parts.items()}
@@ -54,22 +59,22 @@ def test_the_highest_moment_is_the_peak(values):
 def test_what_a_rank_holds_between_steps_is_what_waits_for_its_backward_pass():
     """The last rank of 1F1B holds one micro-batch while it computes, and none while it waits."""
     timeline, physical = predicted(schedule="1f1b", transfer=None)
-    curves = memory_over_time(timeline, physical)
-    last = curves[-1]
+    found = curves_of(timeline, physical)
+    last = found[-1]
     saved = last.parts["saved activations"]
     assert (saved[last.task == NONE] < 1e-9).all()
-    assert fullest(curves) is curves[0]
+    assert fullest(found) is found[0]
 
 
 def test_the_figure_has_a_row_for_some_ranks_and_the_fullest():
     timeline, physical = predicted(schedule="1f1b", pp=24, layers=24, microbatches=24)
-    curves = memory_over_time(timeline, physical)
-    drawn = svg_memory(curves, "a <title>", timeline.step_time, 0.5)
+    found = curves_of(timeline, physical)
+    drawn = svg_memory(found, "a <title>", timeline.step_time, 0.5)
     tree = ElementTree.fromstring(drawn)
     texts = [each.text for each in tree.iter("{http://www.w3.org/2000/svg}text")]
     ranks = [each for each in texts if each and each.startswith("rank ")]
     assert len(ranks) in (MOST_ROWS, MOST_ROWS + 1)
-    assert f"rank {fullest(curves).rank}" in ranks
+    assert f"rank {fullest(found).rank}" in ranks
     assert {"rank 0", "rank 23", "a device's 0.5 GB", "saved activations"} <= set(texts)
 
 

@@ -28,7 +28,7 @@ from bfpp.sim.evaluation import evaluate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import CURRENT
 from bfpp.sim.memory import memories_of
-from bfpp.sim.memory_over_time import away_over_time, memory_over_time
+from bfpp.sim.memory_over_time import memory_over_time
 from bfpp.sim.model import load_model
 from bfpp.sim.offloading import host_memory, least_passes, node_memory, offloaded_bytes
 from bfpp.sim.outcomes import outcome_of
@@ -36,9 +36,11 @@ from bfpp.sim.parameters import Change, changed
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.causes import Causes
+from bfpp.traces.held import away_over_time
 from bfpp.traces.memory import MemoryCurve
 from bfpp.traces.operations import Cause
 from bfpp.traces.timeline import Timeline
+from tests.test_memory_over_time import curves_of
 
 SCHEDULES = (
     "gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-v", "seq1f1b", "dualpipe",
@@ -77,12 +79,15 @@ def test_without_latency_steps_take_as_long_and_memory_is_never_more_than_its_pe
     assert violations(away.graph) == []
     assert away.step_time == pytest.approx(kept.step_time, rel=1e-12)
     peaks = memories_of(away.graph, physical)
-    for whole, left in zip(
-        memory_over_time(kept, physical), memory_over_time(away, physical), strict=True
+    for whole, left, gone in zip(
+        curves_of(kept, physical),
+        curves_of(away, physical),
+        memory_over_time(away.graph, physical),
+        strict=True,
     ):
         moments = (left.time[1:] + left.time[:-1]) / 2
         moments = moments[np.diff(left.time) > 1e-9]
-        on_host = away_over_time(away, physical, left.rank).at(moments) / 2**30
+        on_host = away_over_time(away, gone).at(moments) / 2**30
         assert (on_host >= -1e-9).all()
         assert held(left, moments) + on_host == pytest.approx(held(whole, moments), abs=1e-9)
         assert left.total.max() <= peaks.of(left.rank).total_gb + 1e-9
@@ -100,7 +105,7 @@ def test_however_slow_copies_are_memory_stays_below_its_peak(schedule):
     _, physical = simulated(experiment(schedule))
     peaks = memories_of(slow.graph, physical)
     for timeline in (fast, slow):
-        for curve in memory_over_time(timeline, physical):
+        for curve in curves_of(timeline, physical):
             assert curve.total.max() <= peaks.of(curve.rank).total_gb * (1 + 1e-12)
 
 

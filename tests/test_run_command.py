@@ -16,7 +16,7 @@ SMALL = ("breadth-first", "--pp", 2, "--loops", 2, "--microbatches", 4, "--steps
 KEYS = {
     "schedule", "backend", "first_step", "losses", "step_times", "median_step_time",
     "elapsed_times", "tokens_per_second", "stopped", "saved", "resumed_from", "changed",
-    "skipped_steps", "evaluations",
+    "skipped_steps", "evaluations", "memory",
 }  # fmt: skip
 VERIFIED = {
     "reference_losses", "max_loss_error", "max_weight_error", "movement_error", "tolerance",

@@ -18,11 +18,11 @@ from bfpp.sim.cluster import load_cluster
 from bfpp.sim.evaluation import evaluate
 from bfpp.sim.executors import as_completed, executor
 from bfpp.sim.implementation import CURRENT
-from bfpp.sim.memory import GIGABYTE
 from bfpp.sim.model import load_model
 from bfpp.sim.outcomes import nearest, outcome_of, pareto, ranked
 from bfpp.sim.pruning import TOO_LARGE, TOO_SLOW, evaluate_best, most_promising_first
 from bfpp.sim.search import Problem, configurations
+from bfpp.traces.memory import GIGABYTE
 
 ALL = ("gpipe", "1f1b", "depth-first", "breadth-first")
 SMALL = replace(load_model("bert-6.6b"), layers=4, name="small")

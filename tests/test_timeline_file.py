@@ -15,7 +15,10 @@ from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.causes import Causes
+from bfpp.traces.difference import difference
+from bfpp.traces.held import Held, curves, steps_of
 from bfpp.traces.html import page
+from bfpp.traces.memory import GIGABYTE, PARTS
 from bfpp.traces.metrics import rank_metrics
 from bfpp.traces.panel import Panel
 from bfpp.traces.perfetto import LONGEST, events
@@ -214,3 +217,58 @@ def test_a_garbled_file_is_refused_or_can_be_shown(data):
     except MalformedTimeline:
         return
     reports(timeline)
+
+
+def with_memory():
+    timeline = example()
+    graph, rng = timeline.graph, np.random.default_rng(0)
+    held = []
+    for rank in range(graph.layout.pp):
+        steps = len(steps_of(graph, rank))
+        parts = {PARTS["state"]: np.full(steps, 1 / 3), PARTS["saved"]: rng.random(steps)}
+        held.append(Held(rank, parts, {name: part / 2 for name, part in parts.items()}))
+    return replace(timeline, memory=held)
+
+
+def test_what_ranks_hold_comes_back_and_is_drawn():
+    timeline = with_memory()
+    text = write_timeline(timeline)
+    again = read_timeline(text)
+    assert write_timeline(again) == text
+    for curve, held in zip(curves(again, again.memory), timeline.memory, strict=True):
+        assert curve.total.max() == pytest.approx(held.total.max() / GIGABYTE)
+        assert curve.task[curve.peak] == steps_of(timeline.graph, held.rank)[held.peak]
+    assert read_timeline(write_timeline(example())).memory == []
+    assert page([Panel("", again, memory=curves(again, again.memory))], "")
+
+
+def test_a_difference_is_of_the_parts_that_both_know():
+    timeline = with_memory()
+    known = [held.only([PARTS["saved"]]) for held in timeline.memory]
+    found = difference(replace(timeline, memory=known), timeline).memory
+    for each, held in zip(found, known, strict=True):
+        assert each.parts.keys() == {PARTS["saved"]}
+        assert each.peak.simulated == each.peak.measured == held.total.max()
+        assert each.measured_task.number == steps_of(timeline.graph, each.rank)[held.peak]
+    assert difference(timeline, example()).memory == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda memory: memory.pop(), "not a list of 2 ranks"),
+        (lambda memory: memory[1].pop("after"), "rank 1 does not hold parts during and after"),
+        (lambda memory: memory[1]["after"].clear(), "same parts"),
+        (lambda memory: memory[0]["during"].update(others=1), "parts other than"),
+        (lambda memory: memory[0]["during"].clear(), "parts other than"),
+        (lambda memory: memory[1]["during"].update({PARTS["state"]: [1]}), "bytes for each of"),
+        (lambda memory: memory[1]["during"].update({PARTS["state"]: -1}), "no number of bytes"),
+        (lambda memory: memory[1]["during"].update({PARTS["state"]: True}), "no number of bytes"),
+        (lambda memory: memory[1]["during"].update({PARTS["state"]: 1e400}), "no number of bytes"),
+    ],
+)
+def test_memory_that_no_rank_can_hold_is_refused(spoil, reason):
+    record = json.loads(write_timeline(with_memory()))
+    spoil(record["memory"])
+    with pytest.raises(MalformedTimeline, match=f"memory: .*{reason}"):
+        read_timeline(json.dumps(record))

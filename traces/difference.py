@@ -18,6 +18,8 @@ from bfpp.schedules.comparison import what_differs
 from bfpp.schedules.notebook import table
 from bfpp.schedules.operations import OPERATIONS
 from bfpp.traces.causes import Causes
+from bfpp.traces.held import Held, curve_of
+from bfpp.traces.memory import GIGABYTE
 from bfpp.traces.metrics import lane_busy_time, rank_metrics
 from bfpp.traces.time_axis import in_words
 from bfpp.traces.timeline import Timeline
@@ -77,6 +79,20 @@ class RankDifference:
     rank: int
     compute: Pair
     idle: Pair
+
+
+@dataclass(frozen=True)
+class MemoryDifference:
+    """What a rank holds at its peak in each timeline, in bytes, and during which task that is.
+
+    Of parts those that both know of; `peak` is all of these.
+    """
+
+    rank: int
+    peak: Pair
+    parts: dict[str, Pair]
+    simulated_task: Task
+    measured_task: Task
 
 
 @dataclass(frozen=True)
@@ -168,6 +184,31 @@ class Difference:
             )
             for simulated, measured in both
         ]
+
+    @cached_property
+    def memory(self) -> list[MemoryDifference]:
+        """For each rank, what it holds at its peak; nothing unless both timelines say it."""
+        return [
+            self._memory(*both)
+            for both in zip(self.simulated.memory, self.measured.memory, strict=False)
+        ]
+
+    def _memory(self, *both: Held) -> MemoryDifference:
+        names = [name for name in both[0].during if name in both[1].during]
+        timelines = self.simulated, self.measured
+        known = [
+            curve_of(timeline, held.only(names))
+            for timeline, held in zip(timelines, both, strict=True)
+        ]
+        return MemoryDifference(
+            both[0].rank,
+            Pair(*(GIGABYTE * float(curve.total[curve.peak]) for curve in known)),
+            {
+                name: Pair(*(GIGABYTE * float(curve.parts[name][curve.peak]) for curve in known))
+                for name in names
+            },
+            *(self.simulated.graph.task(int(curve.task[curve.peak])) for curve in known),
+        )
 
     @cached_property
     def mean_rank(self) -> dict[str, Pair]:

@@ -25,8 +25,29 @@ from bfpp.traces.svg_elements import (
 from bfpp.traces.time_axis import round_step, time_axis
 from bfpp.traces.timeline import Timeline
 
-FILLS = ("#7d8791", "#a9b3bd", "#c9d1d8", "#dde3e8", "#1f5fa8", "#d9700f", "#2f8f5b")
-"""Colours of parts, in their order: greys for what is there all the time."""
+GIGABYTE = 2**30
+
+PARTS = {
+    "state": "training state",
+    "weights": "weights",
+    "gradients": "gradients",
+    "saved": "saved activations",
+    "transient": "transient activations",
+    "update": "optimizer step",
+    "workspace": "workspaces",
+}
+"""What the parts of a device's memory are called."""
+
+FILLS = {
+    "state": "#7d8791",
+    "weights": "#a9b3bd",
+    "gradients": "#c9d1d8",
+    "workspace": "#dde3e8",
+    "saved": "#1f5fa8",
+    "transient": "#d9700f",
+    "update": "#2f8f5b",
+}
+"""Colours of parts: greys for what is there all the time."""
 
 IN_FLIGHT = "micro-batches in flight"
 
@@ -106,7 +127,7 @@ def svg_memory(curves: Sequence[MemoryCurve], title: str, seconds: float, device
     marks = [device] if most > device / 2 else []
     axis = _Axes(seconds, max([most, *marks]) * 1.05)
     names = [name for name in curves[0].parts if any(each.parts[name].any() for each in chosen)]
-    colours = dict(zip(curves[0].parts, FILLS, strict=True))
+    colours = {PARTS[name]: colour for name, colour in FILLS.items()}
     body, top = [text(EDGE, EDGE + TITLE, title, TITLE)], EDGE + TITLE + LEGEND
     body.append(text(EDGE, top - 4, "memory allocated (GB = 2^30 bytes)", SMALL, ink=QUIET_INK))
     for curve in chosen:

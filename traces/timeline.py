@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,6 +23,8 @@ from bfpp.schedules.columns import Integers, Seconds
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+    from bfpp.traces.held import Held
 
 MEASURED = "measured"
 """The source of a timeline that no engine made."""
@@ -41,6 +43,8 @@ class Timeline:
     lane (`posted`), and when it first could have begun at one of its ends
     (`ready`), where it then waited for its peers.
 
+    `memory` is what each rank holds meanwhile, where that is known.
+
     >>> import bfpp
     >>> timeline = bfpp.simulate(bfpp.build_graph("gpipe", bfpp.Layout(2, 2)), bfpp.AbstractCosts())
     >>> timeline.step_time, timeline.start[:4], timeline.source
@@ -54,6 +58,7 @@ class Timeline:
     posted: Seconds | None = None
     ready: Seconds | None = None
     about: About = field(default_factory=dict)
+    memory: Sequence[Held] = ()
 
     def __post_init__(self) -> None:
         if (self.end < self.start).any():

@@ -3,7 +3,8 @@
 One object: `format`, `source`, `about`, `graph` (that of `bfpp.schedules.graph_file`),
 and a list of seconds for each task: `start`, `end`, and `posted` and `ready`
 where they were measured (else null). A file is compressed if its name ends in
-`.gz`, and is read either way. What is read can be drawn and counted: its tasks
+`.gz`, and is read either way. Where it is known what ranks hold, `memory` says it
+(`bfpp.traces.held_file`). What is read can be drawn and counted: its tasks
 are on lanes of their ranks, and wait for tasks of smaller numbers alone.
 """
 
@@ -23,6 +24,7 @@ from bfpp.schedules.graph_file import MalformedGraph, graph_record, recorded_gra
 from bfpp.schedules.invalid import InvalidFile
 from bfpp.schedules.reading import read_file
 from bfpp.schedules.validity.structure import columns, numbering
+from bfpp.traces.held_file import MalformedMemory, memory_record, recorded_memory
 from bfpp.traces.text_files import NotJson, parsed, written
 from bfpp.traces.timeline import About, Timeline
 
@@ -71,6 +73,8 @@ def write_timeline(timeline: Timeline) -> str:
         "graph": graph_record(timeline.graph),
         **{name: None if column is None else column.tolist() for name, column in times.items()},
     }
+    if timeline.memory:
+        record["memory"] = memory_record(timeline.memory)
     return json.dumps(record, allow_nan=False) + "\n"
 
 
@@ -91,6 +95,8 @@ def recorded_timeline(record: Mapping[str, Any]) -> Timeline:
         return _timeline(record)
     except MalformedGraph as error:
         raise MalformedTimeline(f"graph: {error.reason}") from None
+    except MalformedMemory as error:
+        raise MalformedTimeline(f"memory: {error.reason}") from None
     except (KeyError, OverflowError) as error:
         raise MalformedTimeline(f"is not a timeline: {type(error).__name__} {error}") from None
 
@@ -107,7 +113,11 @@ def _timeline(record: Mapping[str, Any]) -> Timeline:
         if record[name] is not None
     }
     timeline = Timeline(
-        graph=graph, source=record["source"], about=_about(record["about"]), **times
+        graph=graph,
+        source=record["source"],
+        about=_about(record["about"]),
+        memory=recorded_memory(record.get("memory", []), graph),
+        **times,
     )
     if not math.isfinite(timeline.step_time):
         raise MalformedTimeline("the step time is not finite")

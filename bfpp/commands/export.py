@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     require_safetensors()
     from bfpp.executor.checkpoint import CheckpointError, read_manifest
     from bfpp.executor.history import LAST
-    from bfpp.executor.hugging_face import their_tensors, write
+    from bfpp.executor.hugging_face import Export
     from bfpp.executor.hugging_face_config import config_of
     from bfpp.executor.plan import DTYPES
     from bfpp.executor.sources import described_sizes
@@ -95,14 +95,15 @@ def run(options: argparse.Namespace) -> int:
         with blaming("--config"), _refused("--config: "):
             config = _given(options.config, sizes)
     with blaming("CHECKPOINT"), refusing("file", CheckpointError):
-        tensors = their_tensors(checkpoint, sizes, DTYPES[precision])
+        export = Export(checkpoint, sizes, DTYPES[precision])
+        export.require_sound()
     record = {
         "checkpoint": str(checkpoint),
         "step": manifest.step,
         "model_type": config["model_type"],
         "precision": str(precision),
-        "tensors": len(tensors),
-        "parameters": sum(tensor.numel() for tensor in tensors.values()),
+        "tensors": len(export.shapes),
+        "parameters": sum(shape.numel() for shape in export.shapes.values()),
         "files": [str(config_file.path), str(weights_file.path)],
     }
     if options.json:
@@ -110,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         _print(record)
     with weights_file.written() as path:
-        write(tensors, path)
+        export.write(path)
     with config_file.written() as path:
         own = {"tie_word_embeddings": False, "dtype": str(precision)}
         content = {"exported_by": "bfpp", **config, **own}

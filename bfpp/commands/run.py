@@ -14,6 +14,7 @@ from bfpp import options as shared
 from bfpp.errors import refusing
 from bfpp.formats import METRICS, TIMELINE
 from bfpp.jobs import about, fail, job_of, limits_of, sleeps_of
+from bfpp.memory_tables import memory_record, print_memory
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.progress import listening, say
@@ -109,11 +110,12 @@ def run(options: argparse.Namespace) -> int:
         say(_stopped(outcome))
     use_cores(job.workers)
     found = verify(plan, outcome) if options.verify and not outcome.stopped else None
-    record = _record(job, outcome, tokens, found)
+    record = _record(job, outcome, tokens, found) | {"memory": _memory(job, plan, outcome)}
     if options.json:
         print_json(with_assumptions(record, assumed))
     else:
         _print(job, record, outcome, found)
+        print_memory(record["memory"])
     _write_trace(options, job, plan, outcome)
     if outcome.stopped:
         return STOPPED
@@ -168,8 +170,20 @@ def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Out
     if outcome.columns is None:
         raise InvalidConfiguration("trace", "there is no step left to trace")
     timeline = timeline_of(outcome.columns, plan.graph)
+    memory = [each.held for each in outcome.memory if each.replica == each.tp_rank == 0]
     with options.trace.written() as path:
-        save_timeline(replace(timeline, about=about(job)), path)
+        save_timeline(replace(timeline, about=about(job), memory=memory), path)
+
+
+def _memory(job: Job, plan: Plan, outcome: Outcome) -> list[dict[str, Any]]:
+    """What each rank held in the first step, beside what is predicted."""
+    from bfpp.executor.sources import TransformerSource
+    from bfpp.run_memory import predicted_memory
+
+    if not outcome.memory:
+        return []
+    sizes = job.model.sizes if isinstance(job.model, TransformerSource) else None
+    return memory_record(outcome.memory, predicted_memory(plan, sizes), plan.graph)
 
 
 def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None) -> dict[str, Any]:

@@ -64,5 +64,5 @@ def run(options: argparse.Namespace) -> int:
         print_not_modelled(result)
     write_pictures(options, [drawn], result.title)
     write_memory(options, result)
-    write_exports(options, drawn.timeline)
+    write_exports(options, drawn.whole_timeline)
     return 0

@@ -14,7 +14,8 @@ from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.counts import peak_microbatches
 from bfpp.sim.activations import unit_activations
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.memory import CONTEXT, GIGABYTE, RESERVED, least_memories, rank_memories
+from bfpp.sim.memory import CONTEXT, RESERVED, least_memories, rank_memories
+from bfpp.traces.memory import GIGABYTE
 
 FIELD = "memory_limit"
 

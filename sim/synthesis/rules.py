@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bfpp.schedules.counts import peak_microbatches
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.memory import GIGABYTE, rank_memories
+from bfpp.sim.memory import rank_memories
 from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.memory import memory_of
 from bfpp.sim.synthesis.placements import Board
 from bfpp.sim.synthesis.problem import HALVES
+from bfpp.traces.memory import GIGABYTE
 
 
 def fastest_rule(experiment: Experiment) -> Experiment | None:

@@ -1,0 +1,83 @@
+"""What ranks hold at their peaks as it is reported: JSON, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from bfpp.results import RANKS_SHOWN, print_table
+from bfpp.schedules import TaskGraph
+from bfpp.schedules.columns import NONE
+from bfpp.traces.held import Held, steps_of
+from bfpp.traces.memory import PARTS
+
+if TYPE_CHECKING:
+    from bfpp.executor.memory_report import Measured
+
+UNITS = {"GB": 2**30, "MB": 2**20, "kB": 2**10, "bytes": 1}
+
+
+def memory_record(
+    measured: Sequence[Measured], predicted: Sequence[Held], graph: TaskGraph
+) -> list[dict[str, Any]]:
+    """The peak of each rank of each replica, and what is predicted of it; in bytes."""
+    return [
+        {
+            "rank": each.held.rank,
+            "replica": each.replica,
+            "tp_rank": each.tp_rank,
+            **_peak(each.held),
+            **_task(each.held, graph),
+            **{f"predicted_{name}": it for name, it in _peak(predicted[each.held.rank]).items()},
+            "allocated": each.allocated,
+            "reserved": each.reserved,
+        }
+        for each in measured
+    ]
+
+
+def _peak(held: Held) -> dict[str, Any]:
+    """A peak that leaves activations out is none."""
+    known = PARTS["saved"] in held.during and PARTS["transient"] in held.during
+    parts = {name: round(size) for name, size in held.at_peak.items()}
+    return {"peak": sum(parts.values()) if known else None, "parts": parts}
+
+
+def _task(held: Held, graph: TaskGraph) -> dict[str, Any]:
+    task = graph.task(steps_of(graph, held.rank)[held.peak].item())
+    return {
+        "operation": task.operation.title,
+        "stage": None if task.stage == NONE else task.stage,
+        "microbatch": None if task.microbatch == NONE else task.microbatch,
+    }
+
+
+def print_memory(record: Sequence[dict[str, Any]]) -> None:
+    """A table of the first replica's ranks: what each held at its peak, and the prediction."""
+    ranks = [each for each in record if each["replica"] == each["tp_rank"] == 0][:RANKS_SHOWN]
+    if not ranks:
+        return
+    unit, size = unit_of(max(each["peak"] for each in ranks))
+    names = [name for name in PARTS.values() if any(each["parts"].get(name) for each in ranks)]
+
+    def cell(measured: float, predicted: float | None) -> str:
+        return f"{measured / size:.4g} / {'?' if predicted is None else f'{predicted / size:.4g}'}"
+
+    print_table(
+        f"Peak memory in {unit}, measured in the first step / predicted",
+        ("rank", "during", "peak", *names),
+        [
+            (
+                str(each["rank"]),
+                each["operation"],
+                cell(each["peak"], each["predicted_peak"]),
+                *(cell(each["parts"][name], each["predicted_parts"].get(name)) for name in names),
+            )
+            for each in ranks
+        ],
+    )
+
+
+def unit_of(most: float) -> tuple[str, int]:
+    """The unit that fits so many bytes, and its size."""
+    return next((unit for unit in UNITS.items() if most >= unit[1]), ("bytes", 1))

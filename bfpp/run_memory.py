@@ -1,0 +1,129 @@
+"""What the ranks of a run will hold, before it begins: by its task graph, and its model's sizes.
+
+State and buffers are counted (`bfpp.executor.sizes`). Activations are those of the cost model's
+operators, of a transformer of ours; where whole stages are recomputed, stages keep their inputs,
+whatever the model. What is not known is left out: activations of other models, and what an
+optimizer allocates while it updates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bfpp.executor.settings import Activations
+from bfpp.schedules import Degrees
+from bfpp.schedules.attention import Attention
+from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.precision import parse_precision
+from bfpp.sim.activations import TRANSFER_BUFFERS, UnitActivations, unit_activations
+from bfpp.sim.cluster import load_cluster
+from bfpp.sim.implementation import FSDP
+from bfpp.sim.memory_over_time import held_over_time
+from bfpp.sim.model import Transformer
+from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.unit_layers import Layers
+from bfpp.traces.held import Held
+from bfpp.traces.memory import PARTS
+
+if TYPE_CHECKING:
+    from bfpp.executor.plan import Plan
+    from bfpp.executor.transformer import TransformerSizes
+
+EAGER = replace(FSDP, name="bfpp", fused_kernels=False)
+"""Plain PyTorch: the loss is not fused, and keeps its input in full precision."""
+
+ANY_CLUSTER = "dgx-h100"
+"""What a device holds does not depend on it."""
+
+
+class Unpadded(Transformer):
+    """A transformer whose vocabulary is not padded."""
+
+    def padded_vocabulary(self, tp: int = 1) -> int:
+        """S_voc as it is."""
+        del tp
+        return self.vocabulary
+
+
+def predicted_memory(plan: Plan, sizes: TransformerSizes | None) -> list[Held]:
+    """What each rank will hold; `sizes` are those of a transformer of ours, if it is one."""
+    from bfpp.executor.sizes import resident_bytes
+
+    layout = plan.graph.layout
+    largest = max((form.values.shape.bytes for form in plan.forms[:-1]), default=0)
+    payloads = TRANSFER_BUFFERS * largest if layout.pp > 1 else 0
+    others = [
+        {**resident_bytes(plan, rank), "workspace": payloads, "update": 0}
+        for rank in range(layout.pp)
+    ]
+    activations, unknown = _activations(plan, sizes)
+    memory = held_over_time(plan.graph, activations, others)
+    known = [title for name, title in PARTS.items() if name not in ("update", *unknown)]
+    return [held.only(known) for held in memory]
+
+
+def _activations(
+    plan: Plan, sizes: TransformerSizes | None
+) -> tuple[UnitActivations, tuple[str, ...]]:
+    """Bytes of each unit's activations, and what of them is not known."""
+    if plan.keeps_float32:
+        sizes = None
+    found = _described(plan, sizes) if sizes else _nothing(plan)
+    if plan.activations is Activations.RECOMPUTE:
+        inputs = np.array([0, *(form.values.shape.bytes for form in plan.forms[:-1])], dtype=float)
+        restored = found.saved - inputs
+        found = UnitActivations(inputs, restored, restored + found.transient, restored)
+        return found, () if sizes else ("transient",)
+    return found, () if sizes else ("saved", "transient")
+
+
+def _nothing(plan: Plan) -> UnitActivations:
+    nothing: Numbers = np.zeros(plan.graph.layout.units)
+    return UnitActivations(nothing, nothing, nothing, nothing)
+
+
+def _described(plan: Plan, sizes: TransformerSizes) -> UnitActivations:
+    """By the operators of our transformer, in the layers of each unit."""
+    from bfpp.executor.recomputing import counted_layers
+
+    physical = PhysicalCosts(
+        _model(sizes),
+        load_cluster(ANY_CLUSTER),
+        Degrees(tp=plan.tp),
+        plan.microbatch_size,
+        EAGER,
+        plan.recomputation,
+        Attention.FUSED,
+        plan.sequence_parallel,
+        parse_precision(str(plan.precision)),
+    )
+    counted = {*counted_layers(plan.model)}
+    layers = [len(counted & {*cut}) for cut in plan.cuts]
+    again = [plan.recomputation.layers_of(count) for count in layers]
+    return unit_activations(physical, Layers(np.array([layers]), np.array([again])))
+
+
+def _model(sizes: TransformerSizes) -> Transformer:
+    """The description of a transformer of ours."""
+    return Unpadded(
+        "run",
+        layers=sizes.layers,
+        hidden=sizes.hidden,
+        heads=sizes.heads,
+        sequence=sizes.context,
+        vocabulary=sizes.vocabulary,
+        mlp=sizes.mlp,
+        kv_heads=sizes.kv_heads,
+        head_layers=sizes.head_layers,
+        gated=sizes.gated,
+        tied_embeddings=False,
+        norm=sizes.norm,
+        positions=sizes.positions,
+        head_dim=sizes.head_dim,
+        window=sizes.window,
+        causal=sizes.causal,
+        dropout=False,
+    )

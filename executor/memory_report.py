@@ -1,0 +1,225 @@
+"""What each worker's memory holds in a step, measured: its own tensors are counted.
+
+Theory of operation. State and buffers are there all the time: their storages are counted. All
+else is allocated by tasks, whose operations are seen in the first step of a run
+(`executor.allocations`). At both ends of a compute step or an update, a mark says where in that
+log it is, and how much of the pool's memory is the input of a pass under way. What is live at a
+mark and not the pool's is saved for backward passes, together with those inputs; what comes and
+goes between two marks is transient. The pool keeps for the next step what it has, so all of it
+counts all the time.
+
+Parts are called as the cost model's (`bfpp.traces.memory.PARTS`):
+
+- `state`: what the optimizer updates and keeps: weights, sums of gradients, moments.
+- `weights`, `gradients`: the buffers that are computed with, where they are not the state's.
+- `saved`, `transient`, `update`: activations, and what the update allocates.
+- `workspace`: payloads between stages, the batch, and what modules keep besides parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfpp.executor.allocations import Allocations
+from bfpp.executor.dispatch import Observe
+from bfpp.executor.flat import memory_of
+from bfpp.executor.payload import tensors_of
+from bfpp.executor.worker import Cell, Worker
+from bfpp.schedules import Operation, Task
+from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.traces.held import Held, steps_of
+from bfpp.traces.memory import FILLS, PARTS
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The memory of one worker.
+
+    `allocated` and `reserved` are the peaks that the allocator of its GPU has counted in the
+    whole run; None on a CPU, and on a GPU that ranks share.
+    """
+
+    replica: int
+    tp_rank: int
+    held: Held
+    allocated: int | None = None
+    reserved: int | None = None
+
+    def place(self) -> tuple[int, int, int]:
+        """Which worker it is among all: in the order of processes."""
+        return self.held.rank, self.replica, self.tp_rank
+
+
+class MemoryReport:
+    """Observes tasks, like the observer that it is put before, and `measures` the first step."""
+
+    def __init__(self, observe: Observe, measures: bool = True) -> None:
+        self.observe, self.measures = observe, measures
+        self.recorders: dict[Worker, Recorder] = {}
+
+    def __call__(self, task: Task | str, worker: Worker) -> AbstractContextManager[None]:
+        """Observe a task, or the loading of a batch."""
+        if self.measures and isinstance(task, str):
+            return self._loading(task, worker)
+        recorder = self.recorders.get(worker)
+        if recorder is None or recorder.is_over or isinstance(task, str):
+            return self.observe(task, worker)
+        return self._recorded(task, recorder)
+
+    @contextmanager
+    def _loading(self, task: str, worker: Worker) -> Iterator[None]:
+        """Each step of a worker begins so, and nothing else of it runs meanwhile."""
+        if worker in self.recorders:
+            self.recorders[worker].end()
+        with self.observe(task, worker):
+            yield
+        if worker not in self.recorders:
+            self.recorders[worker] = Recorder(worker)
+
+    @contextmanager
+    def _recorded(self, task: Task, recorder: Recorder) -> Iterator[None]:
+        with self.observe(task, recorder.worker), recorder.during(task):
+            yield
+
+    def measured(self) -> list[Measured]:
+        """The memory of this process's workers; of none before a first step."""
+        return [
+            Measured(worker.replica, worker.tp_rank, recorder.held(), *self._peaks(worker))
+            for worker, recorder in self.recorders.items()
+        ]
+
+    def _peaks(self, worker: Worker) -> tuple[int | None, int | None]:
+        """What torch's allocator has counted, if it is the worker's alone."""
+        device = worker.pool.device.device
+        if device.type != "cuda" or len(self.recorders) > 1:
+            return None, None
+        return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+
+
+PLACE, INPUTS = range(2)
+
+Mark = tuple[int, int]
+"""A moment: the place in the log, and how much of the pool's memory is the input of passes."""
+
+
+class Recorder:
+    """Follows the memory of one worker in a step, from the moment at which its batch is loaded."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker, self.steps = worker, steps_of(worker.plan.graph, worker.rank).tolist()
+        self.allocations = Allocations()
+        self.begun: set[Cell] = set()
+        self.marks: dict[int, tuple[Mark, Mark]] = {}
+        self.during_steps: dict[str, Numbers] = {}
+        self.after_steps: dict[str, Numbers] = {}
+        parcels, targets = worker.inputs.values(), worker.targets.values()
+        tensors = (*(parcel.tensors for parcel in parcels), *map(tensors_of, targets))
+        self.batch = size_of(chain(*tensors))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the step is."""
+        return bool(self.during_steps)
+
+    @contextmanager
+    def during(self, task: Task) -> Iterator[None]:
+        """While a task of the worker runs."""
+        if task.operation is Operation.FORWARD:
+            self.begun.add(Cell(task.unit, task.microbatch))
+        begin = self._mark()
+        with self.allocations.seen():
+            yield
+        self.marks[task.number] = begin, self._mark()
+
+    def _mark(self) -> Mark:
+        lent = [
+            parcel.lent
+            for cell, parcel in [*self.worker.inputs.items()]
+            if cell in self.begun and parcel.lent is not None
+        ]
+        return len(self.allocations.log), size_of(lent)
+
+    def end(self) -> None:
+        """The step is over: its log is summed up, once, and let go."""
+        if self.is_over:
+            return
+        worker = self.worker
+        live = self.allocations.sizes([*_pool(worker), *_state(worker)])
+        marks = np.array([self.marks[step] for step in self.steps])
+        begin, end = marks[:, 0, PLACE], marks[:, 1, PLACE]
+        most = np.array([live[each].max() for each in map(slice, begin, end + 1)])
+        inputs, left = marks[:, :, INPUTS].max(axis=1), marks[:, 1, INPUTS]
+        before, after = (live[marks[:, side, PLACE]] + marks[:, side, INPUTS] for side in (0, 1))
+        updates = worker.plan.graph.operation[self.steps] == Operation.OPTIMIZER
+        saved = np.where(updates, before, np.maximum(before, after))
+        besides, nothing = most + inputs - saved, np.zeros(len(marks))
+        self.during_steps = {
+            "saved": saved,
+            "transient": np.where(updates, 0.0, besides),
+            "update": np.where(updates, besides, 0.0),
+            "workspace": -inputs.astype(np.float64),
+        }
+        self.after_steps = {
+            "saved": after,
+            "transient": nothing,
+            "update": nothing,
+            "workspace": -left.astype(np.float64),
+        }
+        self.allocations, self.marks = Allocations(), {}
+
+    def held(self) -> Held:
+        """What was held in the step."""
+        self.end()
+        worker = self.worker
+        trained = {memory_of(unit.state.weights) for unit in worker.units.values()}
+        buffers = {memory_of(buffer) for buffer in worker.weights.values()} - trained
+        modules = [
+            buffer
+            for unit in worker.units.values()
+            for layer in unit.layers.values()
+            for buffer in layer.buffers()
+        ]
+        staying = {
+            "state": size_of(_state(worker), buffers),
+            "weights": size_of(worker.weights.values(), trained),
+            "gradients": size_of(worker.gradients.values()),
+            "workspace": size_of(chain(_pool(worker), modules)) + self.batch,
+        }
+        during, after = (
+            {
+                PARTS[name]: staying.get(name, 0) + passing.get(name, np.zeros(len(self.steps)))
+                for name in FILLS
+            }
+            for passing in (self.during_steps, self.after_steps)
+        )
+        return Held(worker.rank, during, after)
+
+
+def _state(worker: Worker) -> Iterator[Tensor]:
+    """What the optimizer updates and keeps, but for what it counts in single numbers."""
+    for unit in worker.units.values():
+        for state in unit.states:
+            yield state.weights.detach()
+            if state.weights.grad is not None:
+                yield state.weights.grad
+    for kept in worker.updates.optimizer.state.values():
+        yield from (value for value in kept.values() if value.dim())
+
+
+def _pool(worker: Worker) -> Iterator[Tensor]:
+    for spare in [*worker.pool.free.values()]:
+        yield from (tensor for tensor, _ in [*spare])
+    yield from (tensor for tensor, _ in [*worker.pool.lent.values()])
+
+
+def size_of(tensors: Iterable[Tensor], without: Collection[int] = ()) -> int:
+    """Bytes of the storages of tensors, each counted once; but for those at some addresses."""
+    storages = {memory_of(tensor): tensor.untyped_storage() for tensor in tensors}
+    return sum(storage.nbytes() for place, storage in storages.items() if place not in without)

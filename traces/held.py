@@ -1,0 +1,139 @@
+"""What the devices of a rank hold: the one form of a prediction and of a measurement.
+
+A rank's steps are its compute steps, in order, and then its update. What is held belongs to them
+and not to moments: with the times of a timeline it becomes a curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from bfpp.schedules import Operation, TaskGraph
+from bfpp.schedules.columns import NONE, Integers, Seconds, among
+from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.operations import OFFLOADED, enders, writers
+from bfpp.traces.memory import GIGABYTE, PARTS, MemoryCurve
+
+if TYPE_CHECKING:
+    from bfpp.traces.timeline import Timeline
+
+Parts = Mapping[str, Numbers]
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Bytes of each part on a device of a rank, `during` each of its steps and right `after` it.
+
+    A step of training begins with what is held after the update. Of the saved activations, each of
+    the rank's copies to the host and back has `copied` bytes: they are counted as long as they are
+    needed, and left out of a curve while they are on the host alone.
+    """
+
+    rank: int
+    during: Parts
+    after: Parts
+    copied: Numbers = field(default_factory=lambda: np.zeros(0))
+
+    @cached_property
+    def total(self) -> Numbers:
+        """All parts together, during each step; with what is on the host."""
+        total: Numbers = np.sum(list(self.during.values()), axis=0)
+        return total
+
+    @cached_property
+    def peak(self) -> int:
+        """The number of the first step during which most is held."""
+        return int(self.total.argmax())
+
+    def only(self, names: Collection[str]) -> Held:
+        """The same of some parts."""
+        during, after = ({name: each[name] for name in names} for each in (self.during, self.after))
+        return Held(self.rank, during, after, self.copied)
+
+    @property
+    def at_peak(self) -> dict[str, float]:
+        """The parts during that step."""
+        return {name: float(part[self.peak]) for name, part in self.during.items()}
+
+
+def steps_of(graph: TaskGraph, rank: int) -> Integers:
+    """The tasks that are a rank's steps."""
+    own = graph.rank_tasks.of(rank)
+    updates = own[graph.operation[own] == Operation.OPTIMIZER]
+    return np.concatenate([graph.compute_tasks.of(rank), updates])
+
+
+def copies_of(graph: TaskGraph, rank: int) -> Integers:
+    """The tasks that copy a rank's activations to the host, and those that copy them back."""
+    own = graph.rank_tasks.of(rank)
+    return own[among(graph.operation[own], (*writers(OFFLOADED), *enders(OFFLOADED)))]
+
+
+def curves(timeline: Timeline, memory: Sequence[Held]) -> list[MemoryCurve]:
+    """What each rank holds over time."""
+    return [curve_of(timeline, held) for held in memory]
+
+
+def curve_of(timeline: Timeline, held: Held) -> MemoryCurve:
+    """What a rank holds over time."""
+    curve = _needed(timeline, held)
+    return _on_device(curve, away_over_time(timeline, held)) if len(held.copied) else curve
+
+
+def _needed(timeline: Timeline, held: Held) -> MemoryCurve:
+    """What a rank holds on its devices and on the host."""
+    steps = steps_of(timeline.graph, held.rank)
+    begin, end = (each[steps] - timeline.first_start for each in (timeline.start, timeline.end))
+    # The moment after a step that another follows at once is no moment.
+    idle = np.append(begin[1:] > end[:-1], True)
+    time = np.concatenate([[0.0], begin, end[idle]])
+    task = np.concatenate([[NONE], steps, np.full(idle.sum(), NONE)]).astype(np.int32)
+    in_order = np.argsort(time, kind="stable")
+    parts = {}
+    for name, during in held.during.items():
+        after = held.after[name]
+        sizes = np.concatenate([after[-1:], during, after[idle]])
+        parts[name] = sizes[in_order] / GIGABYTE
+    return MemoryCurve(held.rank, time[in_order], parts, task[in_order])
+
+
+def _on_device(curve: MemoryCurve, away: Away) -> MemoryCurve:
+    """A curve without what is on the host, with a moment at the end or begin of each copy."""
+    time = np.append(curve.time, away.time)
+    before = np.searchsorted(curve.time, away.time, side="right") - 1
+    source = np.append(np.arange(len(curve.time)), before)
+    in_order = np.argsort(time, kind="stable")
+    time, source = time[in_order], source[in_order]
+    parts = {name: size[source] for name, size in curve.parts.items()}
+    parts[PARTS["saved"]] -= away.at(time) / GIGABYTE
+    task, copies = curve.task[source], np.append(curve.task, away.task)[in_order]
+    return MemoryCurve(curve.rank, time, parts, np.where(task == NONE, copies, task))
+
+
+class Away(NamedTuple):
+    """When copies of a rank's activations leave and come back, and the bytes away from then on."""
+
+    time: Seconds
+    bytes: Numbers
+    task: Integers
+
+    def at(self, time: Seconds) -> Numbers:
+        """Bytes that are on the host alone at some moments."""
+        found: Numbers = np.append(0.0, self.bytes)[np.searchsorted(self.time, time, side="right")]
+        return found
+
+
+def away_over_time(timeline: Timeline, held: Held) -> Away:
+    """What a rank has on the host alone."""
+    graph = timeline.graph
+    copies = copies_of(graph, held.rank)
+    leaves = among(graph.operation[copies], writers(OFFLOADED))
+    moment = np.where(leaves, timeline.end[copies], timeline.start[copies]) - timeline.first_start
+    in_time = np.argsort(moment, kind="stable")
+    change = np.where(leaves, held.copied, -held.copied)
+    return Away(moment[in_time], np.cumsum(change[in_time]), copies[in_time])

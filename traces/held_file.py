@@ -1,0 +1,84 @@
+"""What ranks hold, as a part of a timeline's JSON.
+
+A list with an object for each rank: `during` and `after`, in which each part has its bytes in each
+of the rank's steps; one number where it is the same in all. And `copied`, if activations are
+offloaded: the bytes of each of the rank's copies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bfpp.schedules import TaskGraph
+from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.invalid import InvalidFile
+from bfpp.traces.held import Held, Parts, copies_of, steps_of
+from bfpp.traces.memory import PARTS
+
+WHEN = ("during", "after")
+COPIED = "copied"
+
+
+class MalformedMemory(InvalidFile):
+    """An object that does not say what ranks hold; the reason is one line."""
+
+
+def memory_record(memory: Sequence[Held]) -> list[dict[str, Any]]:
+    """What each rank holds, for JSON."""
+    return [
+        {when: _record(getattr(held, when)) for when in WHEN}
+        | ({COPIED: _short(held.copied)} if len(held.copied) else {})
+        for held in memory
+    ]
+
+
+def _record(parts: Parts) -> dict[str, Any]:
+    return {name: _short(sizes) for name, sizes in parts.items()}
+
+
+def _short(sizes: Numbers) -> float | list[float]:
+    short: float | list[float] = sizes[0].item() if (sizes == sizes[0]).all() else sizes.tolist()
+    return short
+
+
+def recorded_memory(record: object, graph: TaskGraph) -> list[Held]:
+    """What the ranks of a graph hold; raises `MalformedMemory`."""
+    if not isinstance(record, list) or len(record) not in (0, graph.layout.pp):
+        raise MalformedMemory(f"is not a list of {graph.layout.pp} ranks")
+    return [_held(each, rank, graph, record[0]) for rank, each in enumerate(record)]
+
+
+def _held(record: object, rank: int, graph: TaskGraph, first: dict[str, Any]) -> Held:
+    if not isinstance(record, dict) or not all(isinstance(record.get(when), dict) for when in WHEN):
+        raise MalformedMemory(f"rank {rank} does not hold parts {' and '.join(WHEN)} its steps")
+    names = record["during"].keys()
+    if not names or not names <= {*PARTS.values()}:
+        raise MalformedMemory(f"rank {rank} holds parts other than {', '.join(PARTS.values())}")
+    if any(names != each.keys() for each in (record["after"], first["during"])):
+        raise MalformedMemory(f"rank {rank} does not always hold the same parts as rank 0")
+    steps = len(steps_of(graph, rank))
+    during, after = (
+        {
+            name: _sizes(record[when][name], f"{name!r} of rank {rank} {when} its steps", steps)
+            for name in names
+        }
+        for when in WHEN
+    )
+    copies = len(copies_of(graph, rank))
+    return Held(
+        rank, during, after, _sizes(record.get(COPIED, 0.0), f"{COPIED!r} of rank {rank}", copies)
+    )
+
+
+def _sizes(record: Any, what: str, steps: int) -> Numbers:
+    """The bytes in each step."""
+    each = record if isinstance(record, list) else [record] * steps
+    if len(each) != steps:
+        raise MalformedMemory(f"{what} does not have bytes for each of {steps}")
+    if not all(type(size) in (int, float) and 0 <= size < math.inf for size in each):
+        raise MalformedMemory(f"{what} holds what is no number of bytes")
+    return np.array(each, dtype=np.float64)
