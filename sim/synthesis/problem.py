@@ -68,6 +68,12 @@ class Problem:
         return held
 
     @cached_property
+    def has_room(self) -> Flags:
+        """By rank: whether all its stages can keep a micro-batch, as they do before it is back."""
+        has_room: Flags = self.held @ self.sizes <= self.room
+        return has_room
+
+    @cached_property
     def passes(self) -> Integers:
         """How many passes each rank runs."""
         count: Integers = self.held.sum(axis=1) * len(self.operations) * self.microbatches

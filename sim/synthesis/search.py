@@ -81,14 +81,16 @@ def search(
     problem: Problem,
     starts: Iterable[Words],
     seconds: float,
-    seed: int = 0,
+    enough: float = 0.0,
     progress: Progress | None = None,
+    seed: int = 0,
 ) -> list[Found]:
     """The best words found in that time, from these and from none; best first.
 
-    It ends where nothing can be better.
+    It ends where nothing can be better, or where words take no longer than what is `enough`.
     """
-    begun, bound = time.monotonic(), lower_bound(problem).seconds * (1 + TOLERANCE)
+    begun = time.monotonic()
+    bound = max(lower_bound(problem).seconds, enough) * (1 + TOLERANCE)
 
     def over() -> float:
         if best() <= bound:
