@@ -283,7 +283,7 @@ class Values:
         PHYSICAL,
         "name",
         "activation checkpointing: none, selective (core attention), full, the number of layers "
-        "of each stage, or a list of modules (default: the implementation's)",
+        "of each stage (or a list of these), or a list of modules (default: the implementation's)",
         "POLICY",
     )
     attention: Attention | str | None = _option(

@@ -413,7 +413,8 @@ def test_the_command_writes_what_simulate_reads(tmp_path, bfpp, answer) -> None:
     assert record["gap"] == record["step_time"] / record["lower_bound"] - 1
     assert answer("simulate", str(path))["step_time"] == record["step_time"]
     assert answer("run", str(path), "--backend", "local", "--steps", "2", "--layers", "4",
-                  "--hidden", "16", "--context", "8", "--verify", "--precision", "float64")[
+                  "--hidden", "16", "--context", "8", "--verify", "--precision", "float64",
+                  "--recompute", "1,0,1,0")[
         "max_weight_error"
     ] < 1e-10  # fmt: skip
     against = answer("explain", str(path))["fastest_rule"]

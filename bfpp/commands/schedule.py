@@ -63,6 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="without: backward passes in halves",
     )
     parser.add_argument(
+        "--choose",
+        metavar="WHAT[,WHAT]",
+        type=lambda text: text.split(","),
+        default=[],
+        help="what is chosen together with the order, for the step of a model: cut (the layers of "
+        "each stage), recompute (how many of them are recomputed), or both",
+    )
+    parser.add_argument(
         "--objective",
         choices=[*Aim],
         default=Aim.STEP,
@@ -110,6 +118,7 @@ def run(options: argparse.Namespace) -> int:
             memory_gb=gigabytes,
             placement=options.placement,
             split=options.split,
+            choose=options.choose,
             objective=options.objective,
             slack=options.slack,
             seconds=options.seconds,
@@ -176,6 +185,8 @@ def _record(found: Synthesis) -> dict[str, Any]:
         "best_rule_step_time": found.rule_step_time,
         "best_rule_seconds": found.rule_seconds,
         "placement": found.placement,
+        "cut": found.experiment.cut,
+        "recompute": found.experiment.recompute,
         **(_peak_record(found.peak) if found.peak else {}),
     }
 
@@ -191,7 +202,7 @@ def _peak_record(peak: Peak) -> dict[str, Any]:
 
 
 def _print(found: Synthesis, path: str | None) -> None:
-    rows = [("step time", in_words(found.step_time)), *_sought(found)]
+    rows = [("step time", in_words(found.step_time)), *_chosen(found.experiment), *_sought(found)]
     print_table(f"Order of {found.placement} stages", ("", ""), rows)
     if path:
         name = shlex.quote(path)
@@ -199,6 +210,12 @@ def _print(found: Synthesis, path: str | None) -> None:
         if found.rule is not None:
             sys.stdout.write(f"; bfpp compare {name} {found.rule.rule.name}")
         sys.stdout.write("\n")
+
+
+def _chosen(experiment: Experiment) -> list[tuple[str, str]]:
+    """What stages do, where it is not the default."""
+    said = {"layers of stages": experiment.cut, "recomputed": experiment.recompute}
+    return [(name, str(value)) for name, value in said.items() if value is not None]
 
 
 def _sought(found: Synthesis) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@
 - `search`, `kernels`: the search itself.
 - `placements`: where stages are, and which rules there are for them.
 - `ordering`: the best order on a placement; `least_memory`: the one with the lowest peak.
+- `choices`, `joint`, `joint_bound`: what stages do, chosen together with the order.
 - `synthesis`: an experiment in, an experiment with the best order out.
 """
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
+from typing import TypeVar
 
+from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.bounds import Bound
+
+Each = TypeVar("Each")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -60,3 +67,24 @@ class Synthesis:
         if self.peak is not None:
             return self.peak.amount / self.peak.bound - 1
         return self.seconds / self.bound.seconds - 1
+
+
+def best_of(found: Sequence[Synthesis]) -> Synthesis:
+    """The fastest on several boards, against the fastest rule on any of them."""
+    best = min(found, key=lambda each: each.seconds)
+    rule = min(found, key=lambda each: inf if each.rule is None else each.rule_seconds or 0.0)
+    bound = min(each.bound for each in found)
+    return replace(best, bound=bound, rule=rule.rule, rule_seconds=rule.rule_seconds)
+
+
+def all_found(find: Callable[[Each], Result], each_of: Iterable[Each]) -> list[Result]:
+    """What is found of each; raises the last refusal if that is nothing."""
+    found, refused = [], None
+    for each in each_of:
+        try:
+            found.append(find(each))
+        except InvalidConfiguration as error:
+            refused = error
+    if refused and not found:
+        raise refused
+    return found
