@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -163,6 +164,24 @@ class Problem:
     def limited(self, limits: Seconds) -> Problem:
         """The same with other limits."""
         return replace(self, limits=limits)
+
+
+def of_first(words: Words, microbatches: int) -> Words:
+    """The passes of the first micro-batches."""
+    found = []
+    for word in words:
+        done, kept = Counter[int](), []
+        for code in word:
+            done[code] += 1
+            kept += [code] if done[code] <= microbatches else []
+        found.append(kept)
+    return found
+
+
+def of_last(words: Words, microbatches: int) -> Words:
+    """The passes of the last micro-batches."""
+    backwards = of_first([word[::-1] for word in words], microbatches)
+    return [word[::-1] for word in backwards]
 
 
 def one_of_each(layout: Layout, operations: Sequence[Operation]) -> list[Order]:

@@ -50,12 +50,12 @@ class Found:
 
 def replayed(problem: Problem, words: Words) -> float:
     """How long these words take, infinite where they cannot run."""
-    return _replayed(problem, words)[0]
+    return with_starts(problem, words)[0]
 
 
 def starts_of(problem: Problem, words: Words) -> tuple[dict[Pass, float], list[list[Pass]]]:
     """When each pass of these words starts, and by rank which pass follows which."""
-    start = _replayed(problem, words)[1]
+    start = with_starts(problem, words)[1]
     rows = []
     for word in words:
         done = Counter[int]()
@@ -68,7 +68,7 @@ def starts_of(problem: Problem, words: Words) -> tuple[dict[Pass, float], list[l
     return dict(chain.from_iterable(pairs)), rows
 
 
-def _replayed(problem: Problem, words: Words) -> tuple[float, Seconds]:
+def with_starts(problem: Problem, words: Words) -> tuple[float, Seconds]:
     """How long these words take, and by rank when each pass starts."""
     table, lengths = _table(problem, words)
     start, place = np.zeros(table.shape), np.zeros(_codes(problem), dtype=np.int64)
@@ -106,7 +106,7 @@ def search(
     with ThreadPoolExecutor(THREADS) as threads:
         while True:
             found.extend(threads.map(lambda seeker: seeker.turn(), seekers))
-            found = _distinct(found)
+            found = distinct(found)
             if progress:
                 progress(over(), best())
             if over() >= SHARE_OF_KEYS:
@@ -118,14 +118,14 @@ def search(
         while movers and over() < 1:
             heat = (over() - SHARE_OF_KEYS) / (1 - SHARE_OF_KEYS)
             found.extend(threads.map(lambda mover, at=heat: mover.turn(at), movers))
-            found = _distinct(found)
+            found = distinct(found)
             if progress:
                 progress(over(), best())
     return found
 
 
-def _distinct(found: Sequence[Found]) -> list[Found]:
-    """The best few."""
+def distinct(found: Sequence[Found]) -> list[Found]:
+    """The best few, without those that cannot run."""
     kept: list[Found] = []
     for each in sorted(found, key=lambda each: each.seconds):
         if each.seconds < inf and all(each.words != other.words for other in kept):
