@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from importlib.util import find_spec
 from math import ceil
 
 import numpy as np
 
 from bfpp.sim.synthesis.bounds import Bound, kept_at_least, lower_bound
-from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words, of_last
+from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
 from bfpp.sim.synthesis.search import Found
 from bfpp.sim.synthesis.window import Window
 
@@ -43,7 +44,7 @@ def solve(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]
     if not rounds:
         proven, words = Window(problem, known, 0.0, np.inf).solved(seconds)
         return Bound(proven, "a proof of CP-SAT"), words or known.words
-    words = of_last(known.words, last.microbatches)
+    words = [_last(word, last.microbatches) for word in known.words]
     proven, _ = Window(last, Found.of(last, words), 0.0, np.inf).solved(seconds)
     before = rounds * float(kept_at_least(problem)[0])
     by = f"a proof of CP-SAT for {last.microbatches} micro-batches, and the memory of rank 0"
@@ -57,6 +58,15 @@ def _at_once(problem: Problem) -> int:
     if problem.held[rank].sum() > 1 or room >= size * problem.microbatches:
         return problem.microbatches
     return int(room / size)
+
+
+def _last(word: list[int], count: int) -> list[int]:
+    """The passes of the last micro-batches."""
+    backwards, done = list[int](), Counter[int]()
+    for code in reversed(word):
+        done[code] += 1
+        backwards += [code] if done[code] <= count else []
+    return backwards[::-1]
 
 
 def improved(problem: Problem, known: Found, seconds: float, bound: float) -> Found:

@@ -20,10 +20,9 @@ from bfpp.sim.synthesis.bounds import Bound, lower_bound
 from bfpp.sim.synthesis.exact import improved, is_available, solve
 from bfpp.sim.synthesis.memory import FIELD, Memory
 from bfpp.sim.synthesis.outcome import Synthesis
-from bfpp.sim.synthesis.periodic import search_periods
 from bfpp.sim.synthesis.placements import Board
 from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words, priced
-from bfpp.sim.synthesis.search import Found, Progress
+from bfpp.sim.synthesis.search import Found, Progress, search
 
 ROUNDS = 3
 """How often memory limits are tightened where a prediction needs more than was reckoned."""
@@ -106,7 +105,7 @@ class BoardSearch:
             met = [
                 found
                 for problem in problems
-                for found in search_periods(problem, within, seeking / (left + 1), enough, progress)
+                for found in search(problem, within, seeking / (left + 1), enough, progress)
             ]
             found = self._predicted(self._experiment(each.words) for each in met)
             candidates += (each for each in found if each.fits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +16,9 @@ from bfpp.sim.synthesis import kernels
 
 Words = list[list[int]]
 """The passes of each rank in its order, as numbers: kind x stages + stage."""
+
+MANY, FEW = 4, 2
+"""Micro-batches a rank: more than many are dispatched as is best for few."""
 
 TOLERANCE = 1e-9
 """What sums of seconds and of sizes are rounded by."""
@@ -161,27 +163,18 @@ class Problem:
         """The same with another number of micro-batches."""
         return replace(self, layout=replace(self.layout, microbatches=microbatches))
 
+    @cached_property
+    def brief(self) -> Problem:
+        """The same with two micro-batches a rank where there are many: with warm-up and drain.
+
+        A dispatch that is good for these is good for more: between the two it repeats itself.
+        """
+        is_long = self.microbatches > MANY * self.layout.pp
+        return self.of(FEW * self.layout.pp) if is_long else self
+
     def limited(self, limits: Seconds) -> Problem:
         """The same with other limits."""
         return replace(self, limits=limits)
-
-
-def of_first(words: Words, microbatches: int) -> Words:
-    """The passes of the first micro-batches."""
-    found = []
-    for word in words:
-        done, kept = Counter[int](), []
-        for code in word:
-            done[code] += 1
-            kept += [code] if done[code] <= microbatches else []
-        found.append(kept)
-    return found
-
-
-def of_last(words: Words, microbatches: int) -> Words:
-    """The passes of the last micro-batches."""
-    backwards = of_first([word[::-1] for word in words], microbatches)
-    return [word[::-1] for word in backwards]
 
 
 def one_of_each(layout: Layout, operations: Sequence[Operation]) -> list[Order]:

@@ -1,4 +1,7 @@
-"""The search: random-key list scheduling first, then local search over words of ranks."""
+"""The search: random-key list scheduling first, then local search over words of ranks.
+
+The keys are varied with few micro-batches, however many there are.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +53,12 @@ class Found:
 
 def replayed(problem: Problem, words: Words) -> float:
     """How long these words take, infinite where they cannot run."""
-    return with_starts(problem, words)[0]
+    return _replayed(problem, words)[0]
 
 
 def starts_of(problem: Problem, words: Words) -> tuple[dict[Pass, float], list[list[Pass]]]:
     """When each pass of these words starts, and by rank which pass follows which."""
-    start = with_starts(problem, words)[1]
+    start = _replayed(problem, words)[1]
     rows = []
     for word in words:
         done = Counter[int]()
@@ -68,7 +71,7 @@ def starts_of(problem: Problem, words: Words) -> tuple[dict[Pass, float], list[l
     return dict(chain.from_iterable(pairs)), rows
 
 
-def with_starts(problem: Problem, words: Words) -> tuple[float, Seconds]:
+def _replayed(problem: Problem, words: Words) -> tuple[float, Seconds]:
     """How long these words take, and by rank when each pass starts."""
     table, lengths = _table(problem, words)
     start, place = np.zeros(table.shape), np.zeros(_codes(problem), dtype=np.int64)
@@ -106,7 +109,7 @@ def search(
     with ThreadPoolExecutor(THREADS) as threads:
         while True:
             found.extend(threads.map(lambda seeker: seeker.turn(), seekers))
-            found = distinct(found)
+            found = _distinct(found)
             if progress:
                 progress(over(), best())
             if over() >= SHARE_OF_KEYS:
@@ -118,14 +121,14 @@ def search(
         while movers and over() < 1:
             heat = (over() - SHARE_OF_KEYS) / (1 - SHARE_OF_KEYS)
             found.extend(threads.map(lambda mover, at=heat: mover.turn(at), movers))
-            found = distinct(found)
+            found = _distinct(found)
             if progress:
                 progress(over(), best())
     return found
 
 
-def distinct(found: Sequence[Found]) -> list[Found]:
-    """The best few, without those that cannot run."""
+def _distinct(found: Sequence[Found]) -> list[Found]:
+    """The best few."""
     kept: list[Found] = []
     for each in sorted(found, key=lambda each: each.seconds):
         if each.seconds < inf and all(each.words != other.words for other in kept):
@@ -149,7 +152,7 @@ class _Seeker:
         self.keys = np.repeat(weights * self.scale, stages)
         self.patience = np.full(ranks, self.random.uniform(0.5, 2.0))
         self.room = np.array([self._later(stage) for stage in range(stages)])
-        self.table, _ = _table(self.problem, None)
+        self.table, _ = _table(self.problem.brief, None)
         self.best = inf
 
     def _later(self, stage: int) -> float:
@@ -162,19 +165,28 @@ class _Seeker:
         begun = time.monotonic()
         found = float(
             kernels.choose(
-                self.problem.arrays, self.keys, self.patience, self.room, self.tries, self.scale,
-                int(self.random.integers(2**31)), self.table,
+                self.problem.brief.arrays, self.keys, self.patience, self.room, self.tries,
+                self.scale, int(self.random.integers(2**31)), self.table,
             )
         )  # fmt: skip
         spent = time.monotonic() - begun
         self.tries = int(np.clip(self.tries * TURN / max(spent, 1e-3), 1, 100_000))
-        words = _words(self.problem, self.table) if found < inf else []
+        dispatched = self._dispatched(found)
         self.stale = 0 if found < self.best else self.stale + 1
         self.best = found
         if self.stale > 6:
             self.stale = 0
             self.begin()
-        return Found(found, words)
+        return dispatched
+
+    def _dispatched(self, found: float) -> Found:
+        """The words of all micro-batches; those `found` where they are all."""
+        table = self.table
+        if self.problem.brief is not self.problem:
+            table, _ = _table(self.problem, None)
+            keys = self.keys, self.patience, self.room
+            found = float(kernels.dispatch(self.problem.arrays, *keys, table))
+        return Found(found, _words(self.problem, table) if found < inf else [])
 
 
 class _Mover:
