@@ -304,7 +304,7 @@ def test_robustness_is_no_worse_than_that_of_the_best_rule() -> None:
     assert found.step_time < found.seconds == quantile <= (found.rule_seconds or 0.0)
 
 
-@settings(SOME, max_examples=15)
+@settings(SOME, max_examples=8)
 @given(problems(2, 2, 2), st.sampled_from([0.0, 0.1, 0.5]))
 def test_no_order_keeps_less_than_the_bound_of_the_peak(problem: Problem, slack: float) -> None:
     """Against all orders of small problems that are fast enough."""

@@ -17,7 +17,7 @@ from bfpp.sim.synthesis.search import search
 from tests.test_synthesis import SOME, SOON, OfStages, problems
 
 
-@settings(SOME, max_examples=15)
+@settings(SOME, max_examples=8)
 @given(problems(3, 1, 6))
 def test_what_is_found_with_few_micro_batches_is_right_for_many(problem: Problem) -> None:
     """It can run, keeps to the limits, and takes as long as the engine says."""
@@ -49,7 +49,7 @@ def even(pp: int, microbatches: int, limit: float) -> Problem:
 
 
 def test_many_micro_batches_are_no_slower_than_the_best_rule() -> None:
-    experiment = Experiment("1f1b", pp=4, microbatches=100, forward=2.0, transfer=0.5)
+    experiment = Experiment("1f1b", pp=4, microbatches=24, forward=2.0, transfer=0.5)
     found = synthesize(experiment, memory_limit=4, seconds=SOON)
     assert found.rule_seconds is not None
     assert found.bound.seconds <= found.step_time <= found.rule_seconds

@@ -194,6 +194,7 @@ def _record(found: Synthesis) -> dict[str, Any]:
 def _peak_record(peak: Peak) -> dict[str, Any]:
     return {
         "peak_memory": peak.amount,
+        "peak_memory_unit": peak.unit,
         "within": peak.within,
         "peak_memory_bound": peak.bound,
         "peak_memory_bound_by": peak.by,
@@ -221,12 +222,8 @@ def _chosen(experiment: Experiment) -> list[tuple[str, str]]:
 def _sought(found: Synthesis) -> list[tuple[str, str]]:
     """What was minimised, its bound and gap, and the best rule's."""
     if (peak := found.peak) is not None:
-        unit = "micro-batches" if found.experiment.physical is None else "GB"
-        rule = (
-            None
-            if peak.of_rule is None
-            else (f"{peak.of_rule:.4g} {unit}", peak.of_rule / peak.amount - 1)
-        )
+        unit, least = peak.unit, peak.of_rule
+        rule = None if least is None else (f"{least:.4g} {unit}", least / peak.amount - 1)
         rows = [
             ("within", in_words(peak.within)),
             ("peak memory", f"{peak.amount:.4g} {unit}"),

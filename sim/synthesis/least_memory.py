@@ -96,7 +96,7 @@ class _Least:
             aim=self.search.aim,
             rule=self.rule and self.rule.experiment,
             rule_seconds=self.rule and self.rule.seconds,
-            peak=Peak(self.peak, self.within, self.bound, self.by, of_rule),
+            peak=Peak(self.peak, self.memory.unit, self.within, self.bound, self.by, of_rule),
         )
 
     def _try(self, level: float, seconds: float) -> None:

@@ -37,6 +37,11 @@ class Memory(Protocol):
         ...
 
     @property
+    def unit(self) -> str:
+        """Of what limits are given in."""
+        ...
+
+    @property
     def step(self) -> float:
         """What peaks differ by, if they do: all of them, or about."""
         ...
@@ -64,6 +69,7 @@ class Counted:
 
     sizes: Numbers
     limits: Numbers
+    unit = "micro-batches"
 
     def excess(self, experiment: Experiment) -> Numbers:
         """From the graph: what it counts is what the search counts."""
@@ -100,6 +106,7 @@ class Reserved:
 
     experiment: Experiment
     device: Numbers
+    unit = "GB"
 
     @cached_property
     def _layout(self) -> Layout:

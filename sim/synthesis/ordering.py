@@ -47,7 +47,7 @@ class Candidate(NamedTuple):
 
 
 def problem_of(board: Board, memory: Memory) -> Problem:
-    """What is to be ordered on a board; raises `InvalidConfiguration` if no order has room."""
+    """What is to be ordered on a board."""
     experiment = board.experiment
     experiment.communication.require()
     # Queues change no price, and orders that are only priced may deadlock in them.

@@ -19,13 +19,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Peak:
-    """What the fullest rank keeps: micro-batches of a rank's work, or reserved GB with a model.
+    """What the fullest rank keeps: micro-batches of a rank's work, or reserved GB, as `unit` says.
 
     No order that takes at most `within` seconds keeps less than the `bound`, for the reason `by`.
     `of_rule` is what the best registered schedule keeps that is as fast.
     """
 
     amount: float
+    unit: str
     within: float
     bound: float
     by: str
