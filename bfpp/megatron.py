@@ -227,9 +227,10 @@ def _of_compute(experiment: Experiment) -> Iterator[Flag]:
     physical = experiment.require_physical()
     modules, layers = physical.recomputation
     if LAYER in modules:
+        of_each = layers if isinstance(layers, int) else None
         yield "--recompute-granularity", "full"
-        yield "--recompute-method", "uniform" if layers is None else "block"
-        yield "--recompute-num-layers", str(layers or 1)
+        yield "--recompute-method", "uniform" if of_each is None else "block"
+        yield "--recompute-num-layers", str(of_each or 1)
     elif modules:
         yield "--recompute-granularity", "selective"
         if modules != {CORE_ATTENTION}:
@@ -245,6 +246,8 @@ def _missing(experiment: Experiment) -> Iterator[str]:
     configuration, physical = experiment.configuration, experiment.require_physical()
     layout, communication = configuration.layout, configuration.communication
     name, parallel = configuration.schedule.name, layout.pp > 1
+    if isinstance(physical.recomputation.layers, tuple):
+        yield f"--recompute {physical.recomputation}; here all layers are recomputed"
     if parallel and layout.loops > 1 and layout.microbatches < layout.pp:
         yield "fewer micro-batches than pipeline ranks: interleaved 1F1B takes no fewer"
     elif parallel and name == "breadth-first" and layout.loops > 1:

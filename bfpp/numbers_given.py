@@ -46,6 +46,14 @@ def not_negative(text: str) -> float:
     return positive(text) if real(text) else 0.0
 
 
+def share(text: str) -> float:
+    """A share of at least 0, such as 5% or 0.05."""
+    value = real(text.removesuffix("%"))
+    if value and not is_usable(value):
+        raise argparse.ArgumentTypeError(f"must be a share of at least 0, as in 5%, not {text!r}")
+    return value / 100 if text.endswith("%") else value
+
+
 def seed(text: str) -> int:
     """A seed of a random generator."""
     value = whole(text)

@@ -127,6 +127,7 @@ class Plan(Training):
                 f"{self.reduce_precision} is more than gradients have, {self.gradient_dtype}",
             )
         if self.recomputation != NO_RECOMPUTATION:
+            self.recomputation.require(self.graph.layout.stages)
             outlines = {each: self.outline(each) for each in counted_layers(self.model)}
             require_recomputable(self.recomputation, outlines, self.traced.random)
         self._require_divisible()

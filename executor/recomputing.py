@@ -15,12 +15,12 @@ from torch import nn
 
 from bfpp.executor.model import Model
 from bfpp.schedules import InvalidConfiguration
-from bfpp.schedules.recomputation import FIELD, LAYER, NO_RECOMPUTATION, Recomputation
+from bfpp.schedules.recomputation import FIELD, LAYER, Recomputation, StageRecomputation
 
 
-def recompute(layers: Mapping[int, nn.Module], counted: range, policy: Recomputation) -> None:
+def recompute(layers: Mapping[int, nn.Module], counted: range, policy: StageRecomputation) -> None:
     """Let these layers of a stage, of which the `counted` ones have a number, run forward again."""
-    if policy == NO_RECOMPUTATION:
+    if not policy.modules:
         return
     numbered = [layer for number, layer in layers.items() if number in counted]
     for number, layer in enumerate(numbered):

@@ -62,7 +62,8 @@ class Unit:
         trained = {name: value for name, value in given.items() if name not in frozen}
         fixed = {name: value for name, value in given.items() if name in frozen}
         self.flat, values = flatten(trained, plan.shares, device, wide - frozen, decay)
-        recompute(self.layers, counted_layers(plan.model), plan.recomputation)
+        stage = int(plan.graph.layout.stage_of_unit[number])
+        recompute(self.layers, counted_layers(plan.model), plan.recomputation.of_stage(stage))
         self.training = [
             module
             for layer in self.layers.values()

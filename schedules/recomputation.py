@@ -30,10 +30,42 @@ LAYER = "layer"
 
 
 class Recomputation(NamedTuple):
-    """The `modules` that are recomputed, in so many `layers` of each stage (None: in all)."""
+    """The `modules` that are recomputed, in so many `layers` of each stage (None: in all).
+
+    Stages may differ: then `layers` has a number for each of them.
+    """
 
     modules: frozenset[str]
-    layers: int | None = None
+    layers: int | tuple[int, ...] | None = None
+
+    def of_stage(self, stage: int) -> StageRecomputation:
+        """The policy of one stage."""
+        layers = self.layers[stage] if isinstance(self.layers, tuple) else self.layers
+        return StageRecomputation(self.modules, layers)
+
+    def require(self, stages: int) -> None:
+        """Raise `InvalidConfiguration` where it is a policy of another number of stages."""
+        if isinstance(self.layers, tuple) and len(self.layers) != stages:
+            said = f"says layers of {len(self.layers)} stages; there are {stages}"
+            raise InvalidConfiguration(FIELD, said)
+
+    def __str__(self) -> str:
+        """As `parse_recomputation` reads it."""
+        if isinstance(self.layers, tuple):
+            return ",".join(map(str, self.layers))
+        if self.layers is not None:
+            return str(self.layers)
+        return next(
+            (name for name, policy in POLICIES.items() if policy == self),
+            ",".join(sorted(self.modules)),
+        )
+
+
+class StageRecomputation(NamedTuple):
+    """The same of one stage."""
+
+    modules: frozenset[str]
+    layers: int | None
 
     def of_layer(self, layer: int) -> frozenset[str]:
         """What is recomputed of a stage's layer; layers count from zero."""
@@ -46,15 +78,6 @@ class Recomputation(NamedTuple):
         if not self.modules:
             return 0
         return stage_layers if self.layers is None else min(self.layers, stage_layers)
-
-    def __str__(self) -> str:
-        """As `parse_recomputation` reads it."""
-        if self.layers is not None:
-            return str(self.layers)
-        return next(
-            (name for name, policy in POLICIES.items() if policy == self),
-            ",".join(sorted(self.modules)),
-        )
 
 
 NO_RECOMPUTATION = Recomputation(frozenset())
@@ -69,7 +92,7 @@ POLICIES = {
 
 
 def parse_recomputation(text: str) -> Recomputation:
-    """A policy by its name, a number of whole layers of each stage, or modules with commas.
+    """A policy by its name, whole layers of each stage (one number, or a list), or modules.
 
     Raises `InvalidConfiguration` for anything else.
     """
@@ -78,12 +101,14 @@ def parse_recomputation(text: str) -> Recomputation:
     if text.isascii() and text.isdigit():
         return _whole_layers(text)
     modules = text.split(",")
+    if all(each.isascii() and each.isdigit() for each in modules):
+        return Recomputation(FULL_RECOMPUTATION.modules, tuple(map(_layers, modules)))
     for module in modules:
         if module not in MODULES:
             known = (*POLICIES, *MODULES)
             raise InvalidConfiguration(
                 FIELD,
-                f"{module!r} is not one of {', '.join(POLICIES)}, a number of layers, or modules "
+                f"{module!r} is not one of {', '.join(POLICIES)}, numbers of layers, or modules "
                 f"of {','.join(MODULES)}{did_you_mean(module, known)}",
             )
     return Recomputation(frozenset(modules))
@@ -93,8 +118,12 @@ MOST_DIGITS = 9
 """More layers than this has digits no stage has."""
 
 
-def _whole_layers(text: str) -> Recomputation:
+def _layers(text: str) -> int:
     if len(text) > MOST_DIGITS:
         raise InvalidConfiguration(FIELD, f"{text[:MOST_DIGITS]}... is more layers than can be")
-    layers = int(text)
+    return int(text)
+
+
+def _whole_layers(text: str) -> Recomputation:
+    layers = _layers(text)
     return Recomputation(FULL_RECOMPUTATION.modules, layers) if layers else NO_RECOMPUTATION

@@ -30,7 +30,7 @@ from bfpp.schedules.counts import peak_activations
 from bfpp.schedules.cut import Balance
 from bfpp.schedules.recomputation import NO_RECOMPUTATION, Recomputation
 from bfpp.sim.activations import UnitActivations, unit_activations
-from bfpp.sim.compute import parts
+from bfpp.sim.compute import UnitSeconds, parts
 from bfpp.sim.memory import end_parameters
 from bfpp.sim.physical import PhysicalCosts
 
@@ -56,6 +56,7 @@ def balanced(
     Raises `InvalidConfiguration` for more stages on a rank than can be balanced.
     """
     _require_balance(balance, layout, physical.model.layers)
+    physical.recomputation.require(layout.stages)
     pieces = Pieces(physical, layout)
     if balance is Balance.TIME:
         return balanced_cut([pieces.seconds(stage) for stage in range(layout.stages)])
@@ -83,12 +84,12 @@ def balanced_cut(taken: list[Matrix]) -> tuple[int, ...]:
 
     The largest is the least that can be, and among those cuts the sum of squares.
     """
-    least = _best(taken, np.maximum)[0]
+    least = best_cut(taken, np.maximum)[0]
     within = [np.where(each <= least * EQUAL, each**2, np.inf) for each in taken]
-    return _best(within, np.add)[1]
+    return best_cut(within, np.add)[1]
 
 
-def _best(taken: list[Matrix], joined: np.ufunc) -> tuple[float, tuple[int, ...]]:
+def best_cut(taken: list[Matrix], joined: np.ufunc) -> tuple[float, tuple[int, ...]]:
     """The least that all stages take together, joined so, and the cut that takes it.
 
     By dynamic programming: `total[end]` is the least of the stages so far if they hold the
@@ -133,25 +134,37 @@ class Pieces:
         """Their costs where all layers are recomputed by the policy."""
         return self._costs(self.physical.recomputation._replace(layers=None))
 
+    @cached_property
+    def units(self) -> UnitSeconds:
+        """The passes of each piece, where all layers are recomputed by the policy."""
+        return self._recomputed.unit_seconds(self._alone)
+
     def seconds(self, stage: int) -> Matrix:
         """Of the passes of a micro-batch."""
-        return self._summed(stage, *map(self._seconds, (self._kept, self._recomputed)))
+        kept = self._kept.unit_seconds(self._alone)
+        return self._summed(stage, *map(_all_passes, (kept, self.units)))
 
-    def _seconds(self, physical: PhysicalCosts) -> Numbers:
-        units = physical.unit_seconds(self._alone)
-        return units.forward + units.backward_input + units.backward_weight
+    @cached_property
+    def _parameters(self) -> dict[int, Numbers]:
+        return self._kept.by_stride(self._alone)
+
+    def state_parameters(self, sharding: Sharding) -> Numbers:
+        """How many parameters' state of each piece is on a device, after sharding."""
+        shares = [
+            self.physical.state_share(self.layout, sharding, stride) * of_stride
+            for stride, of_stride in self._parameters.items()
+        ]
+        return sum(shares, np.zeros(()))
 
     def memory(self, stage: int, sharding: Sharding, alive: int) -> Matrix:
         """Bytes at the peak, where so many micro-batches keep their activations."""
         each = self.physical.parameter_bytes(sharding)
-        parameters = self._kept.by_stride(self._alone)
-        whole = sum(parameters.values(), np.zeros(()))
-        kept = sum(
-            self.physical.state_share(self.layout, sharding, stride) * of_stride
-            for stride, of_stride in parameters.items()
-        )
+        whole = sum(self._parameters.values(), np.zeros(()))
         resident = end_parameters(self._kept, self._alone) if sharding is Sharding.FULL else whole
-        state = each.state * kept + (each.weights + each.gradients) * resident
+        state = (
+            each.state * self.state_parameters(sharding)
+            + (each.weights + each.gradients) * resident
+        )
         share = alive / self.layout.slices
         saved = [share * self._activations(of).saved for of in (self._kept, self._recomputed)]
         passing = self._summed(stage, *saved) + self._transient(stage) / self.layout.slices
@@ -177,7 +190,8 @@ class Pieces:
 
         The first layers of a stage are those that are recomputed.
         """
-        again, policy = kept if recomputed is None else recomputed, self.physical.recomputation
+        again = kept if recomputed is None else recomputed
+        policy = self.physical.recomputation.of_stage(stage)
         before, before_again = (np.append(0.0, np.cumsum(each[1:-1])) for each in (kept, again))
         first, end = np.ogrid[: len(before), : len(before)]
         count = np.maximum(end - first, 0)
@@ -189,3 +203,7 @@ class Pieces:
             total += (again if policy.layers is None else kept)[-1]
         found: Matrix = np.where(end >= first, total, np.inf)
         return found
+
+
+def _all_passes(units: UnitSeconds) -> Numbers:
+    return units.forward + units.backward_input + units.backward_weight

@@ -303,7 +303,7 @@ class Values:
         PHYSICAL,
         "name",
         "activation checkpointing: none, selective (core attention), full, the number of layers "
-        "of each stage, or a list of modules (default: the implementation's)",
+        "of each stage (or a list of these), or a list of modules (default: the implementation's)",
         "POLICY",
     )
     offload_share: float = _option(

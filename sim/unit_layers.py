@@ -70,7 +70,13 @@ def layers_of_units(
     number = np.arange(layout.units, dtype=np.int32) - (np.cumsum(units) - units)[stage]
     of_unit = (of_stage // units)[stage] + (number < (of_stage % units)[stage])
     unit = np.repeat(np.arange(layout.units), of_unit)
-    again = np.array([recomputation.layers_of(count) for count in of_stage.tolist()])
+    recomputation.require(layout.stages)
+    again = np.array(
+        [
+            recomputation.of_stage(stage).layers_of(count)
+            for stage, count in enumerate(of_stage.tolist())
+        ]
+    )
     first = np.cumsum(of_stage) - of_stage
     recomputed = np.arange(model.layers) < np.repeat(first + again, of_stage)
 

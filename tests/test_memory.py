@@ -162,7 +162,7 @@ def test_passes_in_flight_keep_what_the_policy_saves(text):
         sequence_parallel=True,
     )
     timeline = timeline_of("1f1b", 8, 64, 1)
-    [part], again = parts(costing).layers, costing.recomputation.layers_of(8)
+    [part], again = parts(costing).layers, costing.recomputation.of_stage(0).layers_of(8)
     stage = again * part.recomputed.saved_bytes + (8 - again) * part.kept.saved_bytes
     for rank in range(7):
         memory = rank_memory(timeline, costing, rank)

@@ -260,14 +260,23 @@ def test_the_ends_of_a_model():
         ("full", FULL_RECOMPUTATION, 8),
         ("3", Recomputation(FULL_RECOMPUTATION.modules, 3), 3),
         ("12", Recomputation(FULL_RECOMPUTATION.modules, 12), 8),
+        ("5,0,3", Recomputation(FULL_RECOMPUTATION.modules, (5, 0, 3)), 5),
         ("mlp,core_attn,layernorm", Recomputation(frozenset({MLP, CORE_ATTENTION, NORM})), 8),
     ],
 )
 def test_policies_are_read_from_text(text, policy, layers):
     assert parse_recomputation(text) == policy
-    assert policy.layers_of(8) == layers
+    assert policy.of_stage(0).layers_of(8) == layers
     assert parse_recomputation(str(policy)) == policy
-    assert sum(bool(policy.of_layer(layer)) for layer in range(8)) == layers
+    assert sum(bool(policy.of_stage(0).of_layer(layer)) for layer in range(8)) == layers
+
+
+def test_a_policy_of_other_stages_is_refused():
+    policy = parse_recomputation("3,2")
+    policy.require(2)
+    assert [policy.of_stage(stage).layers_of(8) for stage in range(2)] == [3, 2]
+    with pytest.raises(InvalidConfiguration, match="says layers of 2 stages; there are 4"):
+        policy.require(4)
 
 
 @pytest.mark.parametrize("text", ["", "half", "core_attn,", "-1", "1.5", "mlp,full", "9" * 5000])

@@ -91,7 +91,7 @@ def test_a_layer_keeps_what_the_cost_model_says(
     with torch.device("meta"):
         layer = block()
     assert isinstance(layer, nn.Module)
-    recompute({1: layer}, range(1, 2), recomputation)
+    recompute({1: layer}, range(1, 2), recomputation.of_stage(0))
     value = torch.empty(2, SIZES.context, SIZES.hidden, device="meta", requires_grad=True)
     model = Transformer(
         "small",
@@ -104,7 +104,9 @@ def test_a_layer_keeps_what_the_cost_model_says(
         dropout=False,
     )
     execution = Execution(model, 2, attention=Attention.FUSED, precision=Numbers.FP32, fused=False)
-    expected = Checkpointed(layer_operators(execution), recomputation.of_layer(0)).saved_bytes
+    expected = Checkpointed(
+        layer_operators(execution), recomputation.of_stage(0).of_layer(0)
+    ).saved_bytes
     assert saved_bytes(layer, lambda: layer(value)) == expected
 
 
@@ -112,7 +114,7 @@ def test_as_many_layers_of_each_stage_as_are_asked_for() -> None:
     plan = plan_of(build_graph("gpipe", Layout(2, 1)), "1", 4)
     for stage in range(2):
         layers = plan.build(plan.cuts[stage])
-        recompute(layers, range(1, 5), plan.recomputation)
+        recompute(layers, range(1, 5), plan.recomputation.of_stage(0))
         again = [number for number, layer in layers.items() if "forward" in vars(layer)]
         assert again == [1 + 2 * stage]
     assert plan.recomputation.modules == {LAYER}

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from bfpp import options as shared
 from bfpp.experiment_file import is_experiment_file, read_experiment
 from bfpp.formats import ORDERS
-from bfpp.numbers_given import GIGABYTES, amount
+from bfpp.numbers_given import GIGABYTES, amount, share
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.schedules import InvalidConfiguration
@@ -21,9 +21,10 @@ from bfpp.schedules.torch_format import write_orders
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.memory import FIELD
+from bfpp.sim.synthesis.outcome import Peak, Synthesis
 from bfpp.sim.synthesis.placements import PLACEMENTS
 from bfpp.sim.synthesis.problem import TOLERANCE
-from bfpp.sim.synthesis.synthesis import Synthesis, synthesize
+from bfpp.sim.synthesis.synthesis import synthesize
 from bfpp.traces.time_axis import in_words
 
 NOT_SAID = {"schedule", "pp", "microbatches", "loops"}
@@ -62,11 +63,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="without: backward passes in halves",
     )
     parser.add_argument(
+        "--choose",
+        metavar="WHAT[,WHAT]",
+        type=lambda text: text.split(","),
+        default=[],
+        help="what is chosen together with the order, for the step of a model: cut (the layers of "
+        "each stage), recompute (how many of them are recomputed), or both",
+    )
+    parser.add_argument(
         "--objective",
         choices=[*Aim],
         default=Aim.STEP,
         help="what is as short as can be: a step, the period from step to step, or the quantile of "
-        "a step over costs with jitter (default: step)",
+        "a step over costs with jitter; or the memory of the fullest rank (default: step)",
+    )
+    parser.add_argument(
+        "--slack",
+        type=share,
+        default=0.0,
+        metavar="SHARE",
+        help="with --objective memory: how much longer than the shortest a step may take, as in "
+        "5%% (default: 0)",
     )
     parser.add_argument(
         "--seconds",
@@ -101,7 +118,9 @@ def run(options: argparse.Namespace) -> int:
             memory_gb=gigabytes,
             placement=options.placement,
             split=options.split,
+            choose=options.choose,
             objective=options.objective,
+            slack=options.slack,
             seconds=options.seconds,
             progress=lambda over, best: bar.update(task, completed=over, best=in_words(best)),
         )
@@ -166,22 +185,25 @@ def _record(found: Synthesis) -> dict[str, Any]:
         "best_rule_step_time": found.rule_step_time,
         "best_rule_seconds": found.rule_seconds,
         "placement": found.placement,
+        "cut": found.experiment.cut,
+        "recompute": found.experiment.recompute,
+        **(_peak_record(found.peak) if found.peak else {}),
+    }
+
+
+def _peak_record(peak: Peak) -> dict[str, Any]:
+    return {
+        "peak_memory": peak.amount,
+        "peak_memory_unit": peak.unit,
+        "within": peak.within,
+        "peak_memory_bound": peak.bound,
+        "peak_memory_bound_by": peak.by,
+        "best_rule_peak_memory": peak.of_rule,
     }
 
 
 def _print(found: Synthesis, path: str | None) -> None:
-    rows = [
-        ("step time", in_words(found.step_time)),
-        *([] if found.aim is Aim.STEP else [(SOUGHT[found.aim], in_words(found.seconds))]),
-        ("lower bound", f"{in_words(found.bound.seconds)}, by {found.bound.by}"),
-        ("gap", f"{found.gap:.2%}" if found.gap > TOLERANCE else "none: no order is faster"),
-    ]
-    if found.rule is not None and found.rule_seconds is not None:
-        gain = found.rule_seconds / found.seconds - 1
-        rule = f"{found.rule.rule.name}, {in_words(found.rule_seconds)} ({gain:+.1%})"
-        rows.append(("best schedule within the limit", rule))
-    else:
-        rows.append(("best schedule within the limit", "none"))
+    rows = [("step time", in_words(found.step_time)), *_chosen(found.experiment), *_sought(found)]
     print_table(f"Order of {found.placement} stages", ("", ""), rows)
     if path:
         name = shlex.quote(path)
@@ -189,3 +211,35 @@ def _print(found: Synthesis, path: str | None) -> None:
         if found.rule is not None:
             sys.stdout.write(f"; bfpp compare {name} {found.rule.rule.name}")
         sys.stdout.write("\n")
+
+
+def _chosen(experiment: Experiment) -> list[tuple[str, str]]:
+    """What stages do, where it is not the default."""
+    said = {"layers of stages": experiment.cut, "recomputed": experiment.recompute}
+    return [(name, str(value)) for name, value in said.items() if value is not None]
+
+
+def _sought(found: Synthesis) -> list[tuple[str, str]]:
+    """What was minimised, its bound and gap, and the best rule's."""
+    if (peak := found.peak) is not None:
+        unit, least = peak.unit, peak.of_rule
+        rule = None if least is None else (f"{least:.4g} {unit}", least / peak.amount - 1)
+        rows = [
+            ("within", in_words(peak.within)),
+            ("peak memory", f"{peak.amount:.4g} {unit}"),
+            ("lower bound", f"{peak.bound:.4g} {unit}, by {peak.by}"),
+        ]
+        best, none = "best schedule within the step time", "none: no such order keeps less"
+    else:
+        seconds = found.rule_seconds
+        rule = None if seconds is None else (in_words(seconds), seconds / found.seconds - 1)
+        rows = [
+            *([] if found.aim is Aim.STEP else [(SOUGHT[found.aim], in_words(found.seconds))]),
+            ("lower bound", f"{in_words(found.bound.seconds)}, by {found.bound.by}"),
+        ]
+        best, none = "best schedule within the limit", "none: no order is faster"
+    gap = f"{found.gap:.2%}" if found.gap > TOLERANCE else none
+    if found.rule is None or rule is None:
+        return [*rows, ("gap", gap), (best, "none")]
+    took, gain = rule
+    return [*rows, ("gap", gap), (best, f"{found.rule.rule.name}, {took} ({gain:+.1%})")]

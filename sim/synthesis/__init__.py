@@ -1,13 +1,16 @@
-"""Synthesis: search for the fastest order of passes within a memory limit, with a lower bound.
+"""Synthesis: search for the best order of passes within a memory limit, with a lower bound.
 
 - `problem`: the passes to order, their costs and limits; orders as words.
 - `bounds`: lower bounds of the step time; `exact`: those that CP-SAT proves.
 - `search`, `kernels`: the search itself.
 - `placements`: where stages are, and which rules there are for them.
+- `ordering`: the best order on a placement; `least_memory`: the one with the lowest peak.
+- `choices`, `joint`, `joint_bound`: what stages do, chosen together with the order.
 - `synthesis`: an experiment in, an experiment with the best order out.
 """
 
+from bfpp.sim.synthesis.outcome import Synthesis
 from bfpp.sim.synthesis.placements import PLACEMENTS
-from bfpp.sim.synthesis.synthesis import Synthesis, synthesize
+from bfpp.sim.synthesis.synthesis import synthesize
 
 __all__ = ["PLACEMENTS", "Synthesis", "synthesize"]

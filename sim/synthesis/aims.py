@@ -1,4 +1,4 @@
-"""What an order is to minimise: the step, the period, or the step under jitter."""
+"""What an order is to minimise: the step, the period, the step under jitter, or memory."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ DRAWS = 3
 class Aim(StrEnum):
     """What to minimise.
 
-    The step; the period, from step to step where many follow one another; or the quantile of the
-    step over costs with jitter, the same as in searches.
+    The step; the period, from step to step where many follow one another; the quantile of the
+    step over costs with jitter, the same as in searches; or the memory of the fullest rank, in
+    steps that are fast enough.
     """
 
     STEP = "step"
     PERIOD = "period"
     ROBUSTNESS = "robustness"
+    MEMORY = "memory"
 
     def seconds(self, experiment: Experiment) -> float:
-        """Of an experiment with an order."""
+        """Of an experiment with an order; where memory is sought, those of the step."""
         graph = experiment.graph()
         if self is Aim.ROBUSTNESS:
             return robust_step_time(graph, experiment.costs.costs(graph), USUAL_JITTER)

@@ -8,7 +8,7 @@
 - Memory: what each micro-batch keeps, for as long as it is kept at least, fills the rank's
   limit from the first forward pass to the end of the step.
 
-A rank's span has no wait before its first pass, and none after its last.
+A rank's span has no wait before its first pass, but for what that receives, nor after its last.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Whatever is sent from rank to rank in one direction is sent one after the other:
 the channels that passes send on, -1 where nothing is sent.
 
 How long words take is when their last pass ends; or, of `spans`, the longest time from a rank's
-first pass to the end of its last.
+begin, when it can receive what its first pass needs, to the end of its last.
 """
 
 from __future__ import annotations
@@ -69,9 +69,15 @@ def hand_on(problem, code, microbatch, end, sent, arrived):
 
 
 @njit(cache=True, nogil=True)
-def taken(problem, first, free):
-    """How long ranks take whose first passes start and whose last ones end then."""
-    return (free - first).max() if problem.spans else free.max()
+def begin_of(problem, code, start):
+    """When a rank begins whose first pass is this and starts then: in time to receive for it."""
+    return start - problem.arrival[code - 1] if code else start
+
+
+@njit(cache=True, nogil=True)
+def taken(problem, begins, free):
+    """How long ranks take that begin then and whose last passes end then."""
+    return (free - begins).max() if problem.spans else free.max()
 
 
 @njit(cache=True, nogil=True)
@@ -100,7 +106,7 @@ def dispatch(problem, keys, patience, room, words):
     placed = np.zeros(ranks, dtype=np.int64)
     choice = np.full(ranks, -1, dtype=np.int64)
     begin = np.full(ranks, inf)
-    opening = np.zeros(ranks)
+    begins = np.zeros(ranks)
     stale = np.ones(ranks, dtype=np.bool_)
     for _ in range(codes * microbatches):
         for each in range(ranks):
@@ -139,7 +145,7 @@ def dispatch(problem, keys, patience, room, words):
         end = begin[first] + seconds[code]
         free[first] = end
         if not placed[first]:
-            opening[first] = begin[first]
+            begins[first] = begin_of(problem, code, begin[first])
         words[first, placed[first]] = code
         placed[first] += 1
         done[code] += 1
@@ -151,7 +157,7 @@ def dispatch(problem, keys, patience, room, words):
         receiver = hand_on(problem, code, microbatch, end, sent, arrived)
         if receiver >= 0:
             stale[rank[receiver]] = True
-    return taken(problem, opening, free)
+    return taken(problem, begins, free)
 
 
 @njit(cache=True, nogil=True)
@@ -227,7 +233,12 @@ def replay(problem, words, lengths, start, bound, place):
                 receiver = hand_on(problem, code, microbatch, end, sent, arrived)
                 if receiver >= 0:
                     waiting[rank[receiver]] = True
-    return taken(problem, start[:, 0], free) if left == 0 else inf
+    if left:
+        return inf
+    begins = np.zeros(ranks)
+    for here in range(ranks):
+        begins[here] = begin_of(problem, words[here, 0], start[here, 0])
+    return taken(problem, begins, free)
 
 
 @njit(cache=True, nogil=True)
@@ -238,7 +249,7 @@ def last_rank(problem, words, lengths, start):
     for here in range(len(limit)):
         end = start[here, lengths[here] - 1] + seconds[words[here, lengths[here] - 1]]
         if problem.spans:
-            end -= start[here, 0]
+            end -= begin_of(problem, words[here, 0], start[here, 0])
         if end > latest:
             latest, found = end, here
     return found

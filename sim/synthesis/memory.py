@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import floor
 from typing import Protocol
 
 import numpy as np
@@ -36,8 +37,30 @@ class Memory(Protocol):
         """The most that each rank may keep."""
         ...
 
+    @property
+    def unit(self) -> str:
+        """Of what limits are given in."""
+        ...
+
+    @property
+    def step(self) -> float:
+        """What peaks differ by, if they do: all of them, or about."""
+        ...
+
     def excess(self, experiment: Experiment) -> Numbers:
         """By rank: how much more than its limit the experiment's order keeps."""
+        ...
+
+    def peak(self, experiment: Experiment) -> float:
+        """What the fullest rank keeps, as limits are given: in micro-batches, or in gigabytes."""
+        ...
+
+    def above(self, peak: float) -> float:
+        """The least that a peak can be which is more than this one."""
+        ...
+
+    def within(self, peak: float) -> Memory:
+        """The same where no rank may keep more than this."""
         ...
 
 
@@ -47,12 +70,30 @@ class Counted:
 
     sizes: Numbers
     limits: Numbers
+    unit = "micro-batches"
 
     def excess(self, experiment: Experiment) -> Numbers:
         """From the graph: what it counts is what the search counts."""
         more: Numbers = peak_microbatches(experiment.graph()) - self.limits
         more[np.abs(more) < 1e-9] = 0.0
         return more
+
+    @property
+    def step(self) -> float:
+        """All stages keep equally much."""
+        return float(self.sizes[0])
+
+    def peak(self, experiment: Experiment) -> float:
+        """From the graph."""
+        return float(peak_microbatches(experiment.graph()).max())
+
+    def above(self, peak: float) -> float:
+        """The next whole number of stages' activations."""
+        return (floor(peak / self.step + 1e-9) + 1) * self.step
+
+    def within(self, peak: float) -> Counted:
+        """With lower limits."""
+        return replace(self, limits=np.minimum(self.limits, peak))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +107,7 @@ class Reserved:
 
     experiment: Experiment
     device: Numbers
+    unit = "GB"
 
     @cached_property
     def _layout(self) -> Layout:
@@ -96,6 +138,24 @@ class Reserved:
         reserved: Numbers = np.array([each.reserved for each in memories])
         return (reserved - self.device) / RESERVED
 
+    @property
+    def step(self) -> float:
+        """What the stage that keeps least keeps of a micro-batch."""
+        return float(self.sizes.min()) * RESERVED / GIGABYTE
+
+    def peak(self, experiment: Experiment) -> float:
+        """As it is predicted."""
+        memories = rank_memories(experiment.graph(), experiment.require_physical())
+        return max(each.reserved_gb for each in memories)
+
+    def above(self, peak: float) -> float:
+        """Anything is possible."""
+        return peak
+
+    def within(self, peak: float) -> Reserved:
+        """With smaller devices."""
+        return replace(self, device=np.minimum(self.device, peak * GIGABYTE))
+
 
 def memory_of(experiment: Experiment, limit: Limits, gigabytes: Limits) -> Memory:
     """What is kept by an experiment whose stages are placed, and what may be.
@@ -103,15 +163,14 @@ def memory_of(experiment: Experiment, limit: Limits, gigabytes: Limits) -> Memor
     Without a limit it is the device's memory, with a model, and none without.
     """
     layout = experiment.configuration.layout
-    if limit is not None:
-        if gigabytes is not None:
-            raise InvalidConfiguration(FIELD, "is counted or in gigabytes, not both")
-        size = layout.pp / (layout.stages * layout.slices)
-        return Counted(np.full(layout.stages, size), _of_ranks(limit, layout.pp))
-    if experiment.physical is None:
+    if limit is not None and gigabytes is not None:
+        raise InvalidConfiguration(FIELD, "is counted or in gigabytes, not both")
+    if limit is not None or experiment.physical is None:
         if gigabytes is not None:
             raise InvalidConfiguration(FIELD, "in gigabytes needs --model and --cluster")
-        return Counted(np.ones(layout.stages), np.full(layout.pp, np.inf))
+        size = layout.pp / (layout.stages * layout.slices)
+        limits = _of_ranks(np.inf if limit is None else limit, layout.pp)
+        return Counted(np.full(layout.stages, size), limits)
     if gigabytes is None:
         gigabytes = experiment.require_physical().cluster.device.memory / GIGABYTE
     return Reserved(experiment, _of_ranks(gigabytes, layout.pp) * GIGABYTE)

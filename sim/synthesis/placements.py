@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +38,10 @@ class Board:
     def layout(self) -> Layout:
         """Where the stages are."""
         return self.experiment.configuration.layout
+
+    def changed(self, experiment: Experiment) -> Board:
+        """The same stages with other layers, or other layers recomputed."""
+        return replace(self, experiment=experiment)
 
     def rules(self) -> Iterator[Experiment]:
         """Each registered schedule that runs on these stages, with such passes."""

@@ -17,6 +17,9 @@ from bfpp.sim.synthesis import kernels
 Words = list[list[int]]
 """The passes of each rank in its order, as numbers: kind x stages + stage."""
 
+MANY, FEW = 4, 2
+"""Micro-batches a rank: more than many are dispatched as is best for few."""
+
 TOLERANCE = 1e-9
 """What sums of seconds and of sizes are rounded by."""
 
@@ -66,6 +69,12 @@ class Problem:
         """By rank and stage: whether it is there."""
         held: Flags = self.layout.rank_of_stage == np.arange(self.layout.pp)[:, None]
         return held
+
+    @cached_property
+    def has_room(self) -> Flags:
+        """By rank: whether all its stages can keep a micro-batch, as they do before it is back."""
+        has_room: Flags = self.held @ self.sizes <= self.room
+        return has_room
 
     @cached_property
     def passes(self) -> Integers:
@@ -153,6 +162,15 @@ class Problem:
     def of(self, microbatches: int) -> Problem:
         """The same with another number of micro-batches."""
         return replace(self, layout=replace(self.layout, microbatches=microbatches))
+
+    @cached_property
+    def brief(self) -> Problem:
+        """The same with two micro-batches a rank where there are many: with warm-up and drain.
+
+        A dispatch that is good for these is good for more: between the two it repeats itself.
+        """
+        is_long = self.microbatches > MANY * self.layout.pp
+        return self.of(FEW * self.layout.pp) if is_long else self
 
     def limited(self, limits: Seconds) -> Problem:
         """The same with other limits."""

@@ -1,4 +1,7 @@
-"""The search: random-key list scheduling first, then local search over words of ranks."""
+"""The search: random-key list scheduling first, then local search over words of ranks.
+
+The keys are varied with few micro-batches, however many there are.
+"""
 
 from __future__ import annotations
 
@@ -81,14 +84,16 @@ def search(
     problem: Problem,
     starts: Iterable[Words],
     seconds: float,
-    seed: int = 0,
+    enough: float = 0.0,
     progress: Progress | None = None,
+    seed: int = 0,
 ) -> list[Found]:
     """The best words found in that time, from these and from none; best first.
 
-    It ends where nothing can be better.
+    It ends where nothing can be better, or where words take no longer than what is `enough`.
     """
-    begun, bound = time.monotonic(), lower_bound(problem).seconds * (1 + TOLERANCE)
+    begun = time.monotonic()
+    bound = max(lower_bound(problem).seconds, enough) * (1 + TOLERANCE)
 
     def over() -> float:
         if best() <= bound:
@@ -147,7 +152,7 @@ class _Seeker:
         self.keys = np.repeat(weights * self.scale, stages)
         self.patience = np.full(ranks, self.random.uniform(0.5, 2.0))
         self.room = np.array([self._later(stage) for stage in range(stages)])
-        self.table, _ = _table(self.problem, None)
+        self.table, _ = _table(self.problem.brief, None)
         self.best = inf
 
     def _later(self, stage: int) -> float:
@@ -160,19 +165,28 @@ class _Seeker:
         begun = time.monotonic()
         found = float(
             kernels.choose(
-                self.problem.arrays, self.keys, self.patience, self.room, self.tries, self.scale,
-                int(self.random.integers(2**31)), self.table,
+                self.problem.brief.arrays, self.keys, self.patience, self.room, self.tries,
+                self.scale, int(self.random.integers(2**31)), self.table,
             )
         )  # fmt: skip
         spent = time.monotonic() - begun
         self.tries = int(np.clip(self.tries * TURN / max(spent, 1e-3), 1, 100_000))
-        words = _words(self.problem, self.table) if found < inf else []
+        dispatched = self._dispatched(found)
         self.stale = 0 if found < self.best else self.stale + 1
         self.best = found
         if self.stale > 6:
             self.stale = 0
             self.begin()
-        return Found(found, words)
+        return dispatched
+
+    def _dispatched(self, found: float) -> Found:
+        """The words of all micro-batches; those `found` where they are all."""
+        table = self.table
+        if self.problem.brief is not self.problem:
+            table, _ = _table(self.problem, None)
+            keys = self.keys, self.patience, self.room
+            found = float(kernels.dispatch(self.problem.arrays, *keys, table))
+        return Found(found, _words(self.problem, table) if found < inf else [])
 
 
 class _Mover:

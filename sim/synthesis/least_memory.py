@@ -1,0 +1,111 @@
+"""The least memory within a step time: limits are lowered until no order is found within them.
+
+Orders are sought as for the shortest step, at limits between the least peak that is known and the
+highest limit that failed. A limit at which no order can be fast enough, by the lower bound of the
+step or by what CP-SAT proves, is a lower bound of the peak.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import ceil, inf, log2
+
+from bfpp.schedules import InvalidConfiguration
+from bfpp.sim.synthesis.bounds import Bound, lower_bound
+from bfpp.sim.synthesis.memory import Memory
+from bfpp.sim.synthesis.ordering import BoardSearch, Candidate
+from bfpp.sim.synthesis.outcome import Peak, Synthesis
+from bfpp.sim.synthesis.problem import TOLERANCE, Problem
+from bfpp.sim.synthesis.search import Progress
+
+HALVINGS = 40
+"""Of the range of limits in which the bound is sought."""
+
+
+def least_memory(
+    search: BoardSearch, fastest: Synthesis, within: float, seconds: float,
+    progress: Progress | None,
+) -> Synthesis:  # fmt: skip
+    """The order of the least peak that takes at most `within`, where the `fastest` does.
+
+    `search` is what found it. A registered schedule that is fast enough competes.
+    """
+    return _Least(search, fastest, within).sought(seconds, progress)
+
+
+def peak_bound(problem: Problem, memory: Memory, within: float, most: float) -> tuple[float, str]:
+    """What the fullest rank keeps at least, of any order that takes at most `within`, and why.
+
+    `most` is a peak of one of them.
+    """
+    low, high, by = 0.0, most, "one micro-batch alone"
+    for _ in range(HALVINGS):
+        level = (low + high) / 2
+        step = _least_step(problem.limited(memory.within(level).limits))
+        if step.seconds > within * (1 + TOLERANCE):
+            low, by = level, step.by
+        else:
+            high = level
+    return min(memory.above(low), most), by
+
+
+def _least_step(problem: Problem) -> Bound:
+    return lower_bound(problem) if problem.has_room.all() else Bound(inf, "one micro-batch alone")
+
+
+class _Least:
+    """The best order so far, the bound, and the highest limit that failed."""
+
+    def __init__(self, search: BoardSearch, fastest: Synthesis, within: float) -> None:
+        self.search, self.memory, self.within = search, search.memory, within
+        self.best, self.peak = fastest, self.memory.peak(fastest.experiment)
+        self.rule = self._least(search.fitting_rules)
+        if self.rule is not None and (peak := self.memory.peak(self.rule.experiment)) < self.peak:
+            self.peak = peak
+            self.best = replace(fastest, experiment=self.rule.experiment, seconds=self.rule.seconds)
+        self.bound, self.by = peak_bound(search.problem, self.memory, within, self.peak)
+        self.failed = self.bound - self.memory.step
+
+    def _least(self, rules: Sequence[Candidate]) -> Candidate | None:
+        """The rule of the least peak of those that are fast enough."""
+        fast = [each for each in rules if self._is_fast(each.seconds)]
+        return min(fast, key=lambda each: self.memory.peak(each.experiment), default=None)
+
+    def _is_fast(self, seconds: float) -> bool:
+        return seconds <= self.within * (1 + TOLERANCE)
+
+    @property
+    def _between(self) -> int:
+        """How many limits there are between the peak and what failed."""
+        return ceil((self.peak - self.failed) / self.memory.step - TOLERANCE) - 1
+
+    def sought(self, seconds: float, progress: Progress | None) -> Synthesis:
+        """After limit upon limit, for that time."""
+        over = time.monotonic() + seconds
+        while (between := self._between) > 0 and (left := over - time.monotonic()) > 0:
+            if progress:
+                progress(1 - left / seconds, self.best.seconds)
+            level = self.peak - ceil(between / 2) * self.memory.step
+            self._try(level, left / ceil(log2(between + 1)))
+        of_rule = None if self.rule is None else self.memory.peak(self.rule.experiment)
+        return replace(
+            self.best,
+            aim=self.search.aim,
+            rule=self.rule and self.rule.experiment,
+            rule_seconds=self.rule and self.rule.seconds,
+            peak=Peak(self.peak, self.memory.unit, self.within, self.bound, self.by, of_rule),
+        )
+
+    def _try(self, level: float, seconds: float) -> None:
+        with suppress(InvalidConfiguration):
+            lowered = self.search.limited(self.memory.within(level))
+            found = lowered.best(seconds, enough=self.within)
+            if self._is_fast(found.seconds):
+                self.best, self.peak = found, self.memory.peak(found.experiment)
+                return
+            if not self._is_fast(found.bound.seconds):
+                self.bound, self.by = self.memory.above(level), found.bound.by
+        self.failed = level

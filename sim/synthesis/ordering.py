@@ -1,0 +1,166 @@
+"""The best order on one board: from its rules, and from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from bfpp.schedules import P2P, InvalidConfiguration, Layout
+from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.given_orders import GivenOrders
+from bfpp.schedules.lowering import Deadlock
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.synthesis.aims import Aim
+from bfpp.sim.synthesis.bounds import Bound, lower_bound
+from bfpp.sim.synthesis.exact import improved, is_available, solve
+from bfpp.sim.synthesis.memory import FIELD, Memory
+from bfpp.sim.synthesis.outcome import Synthesis
+from bfpp.sim.synthesis.placements import Board
+from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words, priced
+from bfpp.sim.synthesis.search import Found, Progress, search
+
+ROUNDS = 3
+"""How often memory limits are tightened where a prediction needs more than was reckoned."""
+
+SHARE_OF_PROOF = 1 / 3
+"""Of the time, for what CP-SAT proves where it is installed."""
+
+TITLE = "synthesised"
+
+
+class Candidate(NamedTuple):
+    """What is sought, of an order as the engine sees it, and each rank's excess of its limit."""
+
+    seconds: float
+    experiment: Experiment
+    excess: Numbers
+
+    @property
+    def fits(self) -> bool:
+        """Whether it keeps to all limits."""
+        return bool((self.excess <= 0).all())
+
+
+def problem_of(board: Board, memory: Memory) -> Problem:
+    """What is to be ordered on a board."""
+    experiment = board.experiment
+    experiment.communication.require()
+    # Queues change no price, and orders that are only priced may deadlock in them.
+    graph = experiment.changed(p2p=P2P.CHANNELS, eager=False).graph()
+    return Problem(
+        board.layout,
+        board.operations,
+        *priced(graph, experiment.costs.costs(graph), board.operations),
+        memory.sizes,
+        memory.limits,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class BoardSearch:
+    """The search on a board. Raises `InvalidConfiguration` if one micro-batch has no room."""
+
+    board: Board
+    memory: Memory
+    aim: Aim
+    problem: Problem
+
+    def __post_init__(self) -> None:
+        full = np.flatnonzero(~self.problem.has_room)
+        if len(full):
+            reason = f"one micro-batch alone keeps more on rank {full[0]}"
+            raise InvalidConfiguration(FIELD, reason)
+
+    def limited(self, memory: Memory) -> BoardSearch:
+        """The same in other memory."""
+        return replace(self, memory=memory, problem=self.problem.limited(memory.limits))
+
+    @cached_property
+    def rules(self) -> list[Candidate]:
+        """The registered schedules that run on this board."""
+        return self._predicted(self.board.rules())
+
+    @property
+    def fitting_rules(self) -> list[Candidate]:
+        """Those that keep to the limits."""
+        return [each for each in self.rules if each.fits]
+
+    def best(
+        self, seconds: float, progress: Progress | None = None, enough: float = 0.0
+    ) -> Synthesis:
+        """The best order of all that were met, or the first that takes no longer than `enough`."""
+        fitting = self.fitting_rules
+        starts = [words for rule in self.rules if (words := self._words(rule.experiment))]
+        problems, candidates, met = [*self.aim.problems(self.problem)], [*fitting], list[Found]()
+        bound = lower_bound(problems[0])
+        proves = is_available() and self.aim is not Aim.PERIOD
+        seeking = seconds * (1 - SHARE_OF_PROOF if proves else 1) / len(problems)
+        for left in reversed(range(ROUNDS)):
+            within = [words for words in starts if problems[0].within(words)]
+            met = [
+                found
+                for problem in problems
+                for found in search(problem, within, seeking / (left + 1), enough, progress)
+            ]
+            found = self._predicted(self._experiment(each.words) for each in met)
+            candidates += (each for each in found if each.fits)
+            if all(each.fits for each in found) and found:
+                break
+            over = max((each.excess.clip(min=0) for each in found), key=np.max, default=0.0)
+            problems = [problem.limited(problem.limits - over) for problem in problems]
+        if not candidates and met and not found:
+            raise InvalidConfiguration("p2p", "every order that was found deadlocks")
+        if not candidates:
+            raise InvalidConfiguration(FIELD, "no order was found that keeps to it")
+        known = min((Found.of(problems[0], each.words) for each in met), key=_seconds, default=None)
+        if proves and known and known.seconds > max(bound.seconds, enough) * (1 + TOLERANCE):
+            better, bound = self._proven(problems[0], known, bound, seconds * SHARE_OF_PROOF)
+            candidates += (each for each in better if each.fits)
+        best = min(candidates, key=_seconds)
+        rule = min(fitting, key=_seconds, default=None)
+        return Synthesis(
+            best.experiment,
+            self.board.name,
+            self.aim,
+            best.seconds,
+            bound,
+            rule.experiment if rule else None,
+            rule.seconds if rule else None,
+        )
+
+    def _proven(
+        self, problem: Problem, known: Found, bound: Bound, seconds: float
+    ) -> tuple[list[Candidate], Bound]:
+        """What CP-SAT makes of words that are known, and the higher of its bound and this one."""
+        proven, words = solve(self.problem, known, seconds / 2)
+        bound = max(bound, proven)
+        if problem.within(words):
+            known = Found.of(problem, words)
+        better = improved(problem, known, seconds / 2, bound.seconds)
+        return self._predicted([self._experiment(better.words)]), bound
+
+    def _words(self, rule: Experiment) -> Words | None:
+        return self.problem.words(rule.rule.orders(self.board.layout))
+
+    def _experiment(self, words: Words) -> Experiment:
+        ranks = tuple(tuple(order.tolist()) for order in self.problem.orders(words))
+        layout = self.board.layout
+        home = Layout(layout.pp, layout.microbatches, placement=layout.placement)
+        return self.board.experiment.changed(schedule=GivenOrders(TITLE, ranks, home))
+
+    def _predicted(self, experiments: Iterable[Experiment]) -> list[Candidate]:
+        """Those that can run: orders may deadlock where transfers are in queues."""
+        found = []
+        for each in experiments:
+            with suppress(Deadlock):
+                found.append(Candidate(self.aim.seconds(each), each, self.memory.excess(each)))
+        return found
+
+
+def _seconds(each: Candidate | Found) -> float:
+    return each.seconds

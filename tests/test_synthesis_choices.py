@@ -1,0 +1,120 @@
+"""Layers of stages and recomputation that are chosen together with an order."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bfpp.schedules import InvalidConfiguration, Sharding
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.memory import rank_memories
+from bfpp.sim.model import load_model
+from bfpp.sim.synthesis import synthesize
+from bfpp.sim.synthesis.bounds import lower_bound
+from bfpp.sim.synthesis.joint_bound import bound_of_any_cut
+from bfpp.sim.synthesis.memory import memory_of
+from bfpp.sim.synthesis.ordering import problem_of
+from bfpp.sim.synthesis.placements import boards
+from tests.test_synthesis import SOON, least
+
+TINY = replace(load_model("bert-6.6b"), layers=4, vocabulary=30_000 * 16)
+"""Its head takes as long as several layers."""
+
+
+def experiment(pp: int, microbatches: int, **values: object) -> Experiment:
+    return Experiment(
+        "1f1b", pp=pp, microbatches=microbatches, model=TINY, cluster="dgx1-v100", recompute="none"
+    ).changed(**values)
+
+
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_no_cut_beats_the_bound_of_any(split: bool, sharding: str) -> None:
+    """Against the bounds of all cuts; where the optimizer takes no time, against all orders."""
+    bounds, steps, passes = [], [], []
+    for first in range(1, TINY.layers):
+        given = experiment(2, 2, dp=2, sharding=sharding, cut=f"{first},{TINY.layers - first}")
+        [board] = boards(given, "contiguous", split=split)
+        problem = problem_of(board, memory_of(board.experiment, 9.0, None))
+        steps.append(lower_bound(problem).seconds)
+        quick = replace(problem, after=np.zeros(2))
+        passes.append(least(quick))
+        bounds.append(
+            [
+                bound_of_any_cut(given.require_physical(), each, Sharding(sharding)).seconds
+                for each in (problem, quick)
+            ]
+        )
+    of_steps, of_passes = zip(*bounds, strict=True)
+    assert 0.75 * min(steps) < min(of_steps) <= max(of_steps) <= min(steps)
+    assert 0.75 * min(passes) < min(of_passes) <= max(of_passes) <= min(passes)
+
+
+@pytest.mark.parametrize("loops", [1, 2])
+def test_a_cut_that_is_chosen_is_no_slower_than_a_rule_on_the_given_one(loops: int) -> None:
+    placement = "contiguous" if loops == 1 else "vee"
+    given = experiment(2, 4)
+    found = synthesize(given, placement=placement, memory_limit=4, choose=["cut"], seconds=SOON)
+    ruled = synthesize(given, placement=placement, memory_limit=4, seconds=SOON)
+    assert found.rule_seconds is not None
+    assert ruled.rule_seconds is not None
+    assert found.bound.seconds <= found.seconds <= found.rule_seconds <= ruled.rule_seconds
+    assert sum(found.experiment.layers_of_stages) == TINY.layers
+
+
+def test_a_balanced_cut_is_found() -> None:
+    given = experiment(2, 4)
+    found = synthesize(given, memory_limit=4, choose=["cut"], seconds=SOON)
+    assert found.experiment.cut in ("3,1", "4,0")
+    assert found.seconds < synthesize(given, memory_limit=4, seconds=SOON).seconds
+
+
+def test_only_what_has_no_room_is_recomputed() -> None:
+    """Between what fits without recomputation and with that of all layers."""
+    given = experiment(4, 8, microbatch_size=4, model="bert-6.6b", layers=8, tp=2)
+    reserved = [
+        max(each.reserved_gb for each in rank_memories(of.graph(), of.require_physical()))
+        for of in (given.changed(recompute="full"), given)
+    ]
+    limit = sum(reserved) / 2
+    found = synthesize(given, memory_gb=limit, choose=["recompute"], seconds=1.0)
+    again = found.experiment.require_physical().layers(found.experiment.configuration.layout)
+    assert 0 < again.recomputed.sum() < 8
+    memories = rank_memories(found.experiment.graph(), found.experiment.require_physical())
+    assert max(each.reserved_gb for each in memories) <= limit
+    all_again = synthesize(given.changed(recompute="full"), memory_gb=limit, seconds=SOON)
+    assert found.bound.seconds <= found.seconds < all_again.seconds
+
+
+def test_the_file_says_what_was_chosen(tmp_path, bfpp, answer) -> None:
+    path = tmp_path / "best.csv"
+    given = (
+        "schedule --model bert-6.6b --cluster dgx1-v100 --tp 8 --pp 2 --microbatches 4 --layers 4 "
+        "--seconds 0.3 --choose cut,recompute --memory-limit 9"
+    )
+    code, out, _ = bfpp(*given.split(), "--out", str(path), "--json")
+    record = json.loads(out)
+    assert code == 0
+    assert answer("simulate", str(path))["step_time"] == pytest.approx(record["step_time"])
+    assert f"# recompute = {record['recompute']}" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("values", "more", "error"),
+    [
+        ({}, {"choose": ["cuts"]}, "choose: 'cuts' is not one of cut, recompute"),
+        ({}, {"choose": ["cut"], "objective": "period"}, "choose: goes with --objective step"),
+        ({"recompute": "selective"}, {"choose": ["recompute"]}, "choose: recomputes whole layers"),
+    ],
+)
+def test_what_cannot_be_chosen(values, more, error) -> None:
+    with pytest.raises(InvalidConfiguration, match=error):
+        synthesize(experiment(2, 4, **values), seconds=SOON, **more)
+
+
+def test_abstract_costs_have_no_layers() -> None:
+    with pytest.raises(InvalidConfiguration, match="choose: needs --model and --cluster"):
+        synthesize(Experiment("1f1b", pp=2, microbatches=4), choose=["cut"], seconds=SOON)
