@@ -120,17 +120,28 @@ class Task(NamedTuple):
         return " ".join(words)
 
 
+class SomeKinds(NamedTuple):
+    """Some of a graph's kinds: their `place` among all, and the first tasks of each operation's.
+
+    Their `codes` are the same in all graphs on the same stages.
+    """
+
+    place: Integers
+    codes: bytes
+    by_operation: list[tuple[Operation, Integers]]
+
+
 class Kinds(NamedTuple):
     """Tasks that differ in their micro-batch and buffers alone: the `first` of each kind.
 
-    `by_operation` says which kinds are of each operation that there is; `codes` are the same in
-    all graphs on the same stages.
+    `cells` are the kinds of what is done for each micro-batch, `others` of what is done for all.
     """
 
     codes: Offsets
     first: Integers
     of_task: Integers
-    by_operation: list[tuple[Operation, slice]]
+    cells: SomeKinds
+    others: SomeKinds
 
 
 def kinds_of(
@@ -143,7 +154,18 @@ def kinds_of(
         (OPERATIONS[code], slice(*bound))
         for code, bound in zip(operation[begin].tolist(), bounds, strict=True)
     ]
-    return Kinds(codes, first, of_task, by_operation)
+
+    def some(chosen: list[tuple[Operation, slice]]) -> SomeKinds:
+        place = np.concatenate([_NO_KINDS, *(np.arange(it.start, it.stop) for _, it in chosen)])
+        firsts = [(operation, first[it]) for operation, it in chosen]
+        return SomeKinds(place, codes[place].tobytes(), firsts)
+
+    cells = [each for each in by_operation if each[0].is_of_cell]
+    others = [each for each in by_operation if not each[0].is_of_cell]
+    return Kinds(codes, first, of_task, some(cells), some(others))
+
+
+_NO_KINDS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -33,8 +33,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Integers, Seconds, among
-from bfpp.schedules.operations import transfers
+from bfpp.schedules.columns import NONE, Integers, Seconds
+from bfpp.schedules.graph import SomeKinds
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import collective_seconds, moving
 from bfpp.sim.costs import Costs, Load, narrowest
@@ -72,6 +72,17 @@ class Beside(NamedTuple):
     costs: Costs
     received: Seconds
     sent: Seconds
+
+    def and_others(self, place: Integers, others: Costs, other_place: Integers) -> Beside:
+        """These kinds and others, which have nobody beside them, each at its place among all."""
+        own, kinds = self.costs, len(place) + len(other_place)
+        seconds, moved, received, sent = np.zeros((4, kinds))
+        ports = np.empty((kinds, own.ports.shape[1]), dtype=np.int32)
+        seconds[place], seconds[other_place] = own.seconds, others.seconds
+        moved[place], moved[other_place] = own.bytes, others.bytes
+        ports[place], ports[other_place] = own.ports, others.ports
+        received[place], sent[place] = self.received, self.sent
+        return Beside(Costs(seconds, moved, ports, own.bandwidth), received, sent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,17 +136,21 @@ class Links:
         moved = np.where(level == NONE, 0.0, narrowest(self.port_bandwidth, ports)) * seconds
         return Load(latency, moved, ports)
 
-    def beside_compute(self, graph: TaskGraph, alone: Costs, gathered: float) -> Beside:
+    def beside_compute(
+        self, kinds: SomeKinds, alone: Costs, gathered: float, *, overlap: bool
+    ) -> Beside:
         """What kinds of tasks cost that cost so much alone, and what transfers cost their steps.
 
-        A step that receives gathers so many bytes, the shares of its group.
+        A step that receives gathers so many bytes, the shares of its group. Transfers may
+        `overlap` with compute, or not.
         """
-        communication = graph.communication
-        is_transfer = among(graph.operation[graph.kinds.first], transfers())
+        is_transfer = np.concatenate(
+            [np.full(len(tasks), it.row.carries is not None) for it, tasks in kinds.by_operation]
+        )
         received, sent = np.zeros((2, len(is_transfer)))
         taken = alone.of(np.flatnonzero(is_transfer).astype(np.int32)).seconds_alone()
         collecting = self._collecting(gathered) if gathered and len(taken) else 0.0
-        if self.implementation.blocking_transfers and communication.pp_overlap:
+        if self.implementation.blocking_transfers and overlap:
             moving = replace(
                 alone,
                 seconds=np.where(is_transfer, 0.0, alone.seconds),
@@ -143,7 +158,7 @@ class Links:
             )
             received[is_transfer] = taken + collecting
             return Beside(moving, received, sent)
-        slowdown = self.implementation.overlap_slowdown if communication.pp_overlap else 0.0
+        slowdown = self.implementation.overlap_slowdown if overlap else 0.0
         sent[is_transfer] = slowdown * taken
         received[is_transfer] = sent[is_transfer] + collecting
         return Beside(alone, received, sent)
