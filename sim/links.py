@@ -33,8 +33,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Integers, Seconds
+from bfpp.schedules.columns import NONE, Flags, Integers, Offsets, Seconds, among
 from bfpp.schedules.graph import SomeKinds
+from bfpp.schedules.operations import transfers
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import collective_seconds, moving
 from bfpp.sim.costs import Costs, Load, narrowest
@@ -73,7 +74,7 @@ class Beside(NamedTuple):
     received: Seconds
     sent: Seconds
 
-    def and_others(self, place: Integers, others: Costs, other_place: Integers) -> Beside:
+    def and_others(self, place: Offsets, others: Costs, other_place: Offsets) -> Beside:
         """These kinds and others, which have nobody beside them, each at its place among all."""
         own, kinds = self.costs, len(place) + len(other_place)
         seconds, moved, received, sent = np.zeros((4, kinds))
@@ -127,7 +128,7 @@ class Links:
         for shared in exchanged.groups.values():
             sizes = exchanged.sizes * shared.parameters[unit]
             for place, ranks in _by_place(shared.places):
-                here = np.flatnonzero(np.isin(rank, ranks) & (sizes > 0))
+                here = np.flatnonzero(ranks[rank] & (sizes > 0))
                 found = moving(exchanged.way, sizes[here], place, self.cluster)
                 latency[here] += found.latency
                 seconds[here] += found.seconds
@@ -144,9 +145,7 @@ class Links:
         A step that receives gathers so many bytes, the shares of its group. Transfers may
         `overlap` with compute, or not.
         """
-        is_transfer = np.concatenate(
-            [np.full(len(tasks), it.row.carries is not None) for it, tasks in kinds.by_operation]
-        )
+        is_transfer = among(kinds.operation, transfers())
         received, sent = np.zeros((2, len(is_transfer)))
         taken = alone.of(np.flatnonzero(is_transfer).astype(np.int32)).seconds_alone()
         collecting = self._collecting(gathered) if gathered and len(taken) else 0.0
@@ -198,18 +197,22 @@ class Links:
         columns = max(map(len, passed))
         return np.array([each + [NONE] * (columns - len(each)) for each in passed], dtype=np.int32)
 
-    def _ports(self, rank: Integers, peer: Integers, level: Integers) -> Integers:
-        """The ports of flows from ranks to their peers; none for a level of -1.
+    @cached_property
+    def _ports_of_levels(self) -> tuple[Integers, Integers]:
+        """By the outermost level of a flow (the last row: none) and a rank, its ports out, and in.
 
         A rank's port out of its n-th level is its 2 n-th, the one in the next.
         """
-        passed = np.where((level == NONE)[:, None], NONE, self._passed[level])
-        each = 2 * len(self.cluster.levels)
-        ends = [
-            np.where(passed == NONE, NONE, each * at[:, None] + 2 * passed + way)
-            for way, at in enumerate((rank, peer))
-        ]
-        ports: Integers = np.concatenate(ends, axis=1)
+        none = np.full((1, self._passed.shape[1]), NONE, dtype=np.int32)
+        passed = np.concatenate((self._passed, none))[:, None]
+        rank = np.arange(self.placement.degrees.pp, dtype=np.int32)[:, None]
+        out = 2 * (len(self.cluster.levels) * rank + passed)
+        return np.where(passed == NONE, NONE, out), np.where(passed == NONE, NONE, out + 1)
+
+    def _ports(self, rank: Integers, peer: Integers, level: Integers) -> Integers:
+        """The ports of flows from ranks to their peers; none for a level of -1."""
+        out, into = self._ports_of_levels
+        ports: Integers = np.concatenate((out[level, rank], into[level, peer]), axis=1)
         return ports
 
     def _collecting(self, size: float) -> float:
@@ -218,9 +221,8 @@ class Links:
         return collective_seconds(Collective(Way.ALL_GATHER, size), place, self.cluster)
 
 
-def _by_place(places: Sequence[GroupPlace]) -> list[tuple[GroupPlace, list[int]]]:
-    """The places of ranks' groups, each with the ranks whose groups are placed so."""
+def _by_place(places: Sequence[GroupPlace]) -> list[tuple[GroupPlace, Flags]]:
+    """The places of ranks' groups, each with whether a rank's group is placed so."""
     return [
-        (place, [rank for rank, each in enumerate(places) if each == place])
-        for place in dict.fromkeys(places)
+        (place, np.array([each == place for each in places])) for place in dict.fromkeys(places)
     ]

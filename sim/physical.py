@@ -417,11 +417,9 @@ class PhysicalStep:
         """The costs of some kinds of tasks if nothing else were under way."""
         seconds, moved = np.zeros((2, len(kinds.place)))
         ports = np.full((len(kinds.place), self.links.width), NONE, dtype=np.int32)
-        begin = 0
-        for operation, tasks in kinds.by_operation:
-            of_operation = slice(begin, begin := begin + len(tasks))
-            load = PRICES[operation].physical_load(self, tasks)
-            seconds[of_operation], moved[of_operation], ports[of_operation] = load
+        for operation, chosen in kinds.by_operation():
+            load = PRICES[operation].physical_load(self, kinds.first[chosen])
+            seconds[chosen], moved[chosen], ports[chosen] = load
         if self.graph.templates:
             seconds += inside_passes(self.graph, self._seconds_alone)[kinds.place]
         return Costs(seconds, moved, ports, self.links.port_bandwidth)

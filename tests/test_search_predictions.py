@@ -66,7 +66,7 @@ def test_tasks_of_one_kind_cost_alike(problem):
             alone = step.alone(kinds)
             place = np.full(len(graph.kinds.first), NONE)
             place[kinds.place] = range(len(kinds.place))
-            for operation, _ in kinds.by_operation:
+            for operation, _ in kinds.by_operation():
                 tasks = np.flatnonzero(graph.operation == operation)
                 load = PRICES[operation].physical_load(step, tasks)
                 there = place[graph.kinds.of_task[tasks]]
