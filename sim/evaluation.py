@@ -67,15 +67,14 @@ class Evaluation:
 
     def outcome(self, configuration: Configuration) -> Outcome:
         """The prediction of a configuration."""
-        physical, graph = self.physical(configuration), self.graph_of(configuration)
-        timeline = Timeline(graph, *physical.times(graph), source=SOURCE)
+        physical, timeline = self.physical(configuration), self.timeline(configuration)
         return Outcome(
             configuration,
             self._problem.implementation.name,
             timeline.step_time,
             bubble(timeline),
             **predict(timeline, physical),
-            robust_step_time=self._robust_step_time(graph, physical),
+            robust_step_time=self._robust_step_time(timeline.graph, physical),
         )
 
     def timeline(self, configuration: Configuration) -> Timeline:

@@ -329,6 +329,10 @@ class PhysicalCosts:
         costs, known = self._within_power(graph)
         return known or times(graph, costs)
 
+    def step_time(self, graph: TaskGraph) -> float:
+        """When the last task ends, in seconds."""
+        return float(self.times(graph).end.max())
+
     def _within_power(self, graph: TaskGraph) -> WithinPower:
         costs = PhysicalStep(self, graph).costs()
         return within_power(graph, costs, self._least_seconds(graph.layout, trains=graph.trains))
