@@ -102,7 +102,11 @@ def _described(plan: Plan, sizes: TransformerSizes) -> UnitActivations:
     )
     counted = {*counted_layers(plan.model)}
     layers = [len(counted & {*cut}) for cut in plan.cuts]
-    again = [plan.recomputation.layers_of(count) for count in layers]
+    stages = plan.graph.layout.stage_of_unit.tolist()
+    again = [
+        plan.recomputation.of_stage(stage).layers_of(count)
+        for stage, count in zip(stages, layers, strict=True)
+    ]
     return unit_activations(physical, Layers(np.array([layers]), np.array([again])))
 
 

@@ -27,12 +27,14 @@ from bfpp.search_fixed import ALL, RANGES, parse_fixed
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
-from bfpp.sim.evaluation import nearest_first, nothing_can_fit
+from bfpp.sim.decision import Decision, contenders, decision
+from bfpp.sim.evaluation import evaluation_of, nearest_first, nothing_can_fit
 from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
+from bfpp.sim.outcomes import Outcome
 from bfpp.sim.pruning import TOO_LARGE, Found, evaluate_best, most_promising_first
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.memory import GIGABYTE
@@ -282,6 +284,19 @@ def evaluated(
         work = [pool.submit(evaluate_best, problem, part, top) for part in parts(chosen)]
         for promise in as_completed(work):
             yield _result(promise)
+
+
+def decided(problem: Problem, best_first: Sequence[Outcome]) -> Decision | None:
+    """Why the best wins: found by a worker of this machine, as those have the compiled loops."""
+    if not WORK.pays:
+        return _decided(problem, best_first)
+    with executor("local", 1) as pool:
+        found: Decision | None = pool.submit(_decided, problem, contenders(best_first)).result()
+    return found
+
+
+def _decided(problem: Problem, best_first: Sequence[Outcome]) -> Decision | None:
+    return decision(evaluation_of(problem), best_first)
 
 
 def _result(promise: Promise) -> Found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from bfpp.schedules.communication import Communication, Sharding
 from bfpp.schedules.degrees import Degrees
@@ -14,6 +14,9 @@ from bfpp.schedules.lowering import build_graph
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import Recomputation
 from bfpp.schedules.steps import Schedule
+
+LAYOUTS = 1024
+"""How many layouts are remembered, each with what has been worked out of it."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,8 @@ class Configuration:
     @cached_property
     def layout(self) -> Layout:
         """Stages on ranks."""
-        return self.schedule.layout(
-            self.degrees.pp, self.microbatches, self.loops, self.units_per_stage
+        return _layout(
+            self.schedule, self.degrees.pp, self.microbatches, self.loops, self.units_per_stage
         )
 
     @property
@@ -75,3 +78,15 @@ class Configuration:
     def graph(self) -> TaskGraph:
         """The task graph; raises `InvalidConfiguration` where the schedule cannot run."""
         return build_graph(self.schedule, self.layout, self.communication)
+
+
+@lru_cache(LAYOUTS)
+def _layout(
+    schedule: Schedule,
+    pp: int,
+    microbatches: int,
+    loops: int,
+    units_per_stage: int | tuple[int, ...],
+) -> Layout:
+    """One object for all configurations that differ in nothing else."""
+    return schedule.layout(pp, microbatches, loops, units_per_stage)

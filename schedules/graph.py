@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -120,30 +120,69 @@ class Task(NamedTuple):
         return " ".join(words)
 
 
+class _OperationFlags(NamedTuple):
+    """For each code, whether it is of a micro-batch, computes, and does so backward."""
+
+    of_cell: Flags
+    is_compute: Flags
+    is_backward: Flags
+
+
+@cache
+def _flags(number: int) -> _OperationFlags:
+    """Those of the first so many operations."""
+    codes = np.arange(number)
+    is_compute = among(codes, compute_steps())
+    of_cell = np.array([each.is_of_cell for each in OPERATIONS[:number]])
+    return _OperationFlags(of_cell, is_compute, is_compute & ~among(codes, writers(OUTPUT)))
+
+
+class SomeKinds(NamedTuple):
+    """Some of a graph's kinds: their `place` among all, and the `first` task of each.
+
+    Their `codes` are the same in all graphs on the same stages.
+    """
+
+    place: Offsets
+    codes: bytes
+    operation: npt.NDArray[np.int8]
+    first: Integers
+
+    def by_operation(self) -> Iterator[tuple[Operation, slice]]:
+        """Each operation that there is, and which of these kinds are of it."""
+        operation = self.operation
+        begin = np.flatnonzero(np.append(True, operation[1:] != operation[:-1])[: len(operation)])
+        for own, bounds in zip(
+            operation[begin].tolist(), pairwise([*begin.tolist(), len(operation)]), strict=True
+        ):
+            yield OPERATIONS[own], slice(*bounds)
+
+
 class Kinds(NamedTuple):
     """Tasks that differ in their micro-batch and buffers alone: the `first` of each kind.
 
-    `by_operation` says which kinds are of each operation that there is; `codes` are the same in
-    all graphs on the same stages.
+    `cells` are the kinds of what is done for each micro-batch, `others` of what is done for all.
     """
 
     codes: Offsets
     first: Integers
     of_task: Integers
-    by_operation: list[tuple[Operation, slice]]
+    cells: SomeKinds
+    others: SomeKinds
 
 
 def kinds_of(
     codes: Offsets, operation: npt.NDArray[np.int8], first: Integers, of_task: Integers
 ) -> Kinds:
     """Kinds by their codes, in order; `operation` is that of each."""
-    begin = np.flatnonzero(np.append(True, operation[1:] != operation[:-1]))
-    bounds = pairwise([*begin.tolist(), len(operation)])
-    by_operation = [
-        (OPERATIONS[code], slice(*bound))
-        for code, bound in zip(operation[begin].tolist(), bounds, strict=True)
-    ]
-    return Kinds(codes, first, of_task, by_operation)
+
+    def some(place: Offsets) -> SomeKinds:
+        return SomeKinds(place, codes[place].tobytes(), operation[place], first[place])
+
+    of_cells = _flags(len(OPERATIONS)).of_cell[operation]
+    return Kinds(
+        codes, first, of_task, some(np.flatnonzero(of_cells)), some(np.flatnonzero(~of_cells))
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -315,12 +354,18 @@ class TaskGraph:
     @cached_property
     def trains(self) -> bool:
         """Whether there are backward passes: forward passes alone evaluate a model."""
-        return bool((self.is_compute & ~among(self.operation, writers(OUTPUT))).any())
+        return bool(_flags(len(OPERATIONS)).is_backward[self.operation].any())
 
     @cached_property
     def is_compute(self) -> Flags:
         """Forward and backward passes: what a schedule orders."""
-        return among(self.operation, compute_steps())
+        return _flags(len(OPERATIONS)).is_compute[self.operation]
+
+    @cached_property
+    def is_pass(self) -> Flags:
+        """The same, with what is exchanged inside passes that are in pieces."""
+        passes: Flags = self.is_compute | (self.piece != NONE)
+        return passes
 
     @cached_property
     def is_whole(self) -> Flags:

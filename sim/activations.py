@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,11 +16,11 @@ import numpy as np
 from bfpp.schedules import Layout
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.sim.checkpointing import Checkpointed
-from bfpp.sim.compute import LayerParts, Shape, part_counts, parts
+from bfpp.sim.compute import LayerParts, Shape, parts
 from bfpp.sim.experts import expert_rows
 from bfpp.sim.operators import Execution
-from bfpp.sim.remembered import once_for_stages
-from bfpp.sim.unit_layers import Layers
+from bfpp.sim.remembered import once, once_for_stages
+from bfpp.sim.unit_layers import Layers, Matrix
 
 if TYPE_CHECKING:
     from bfpp.sim.physical import PhysicalCosts
@@ -53,27 +52,37 @@ def activations_of_units(physical: PhysicalCosts, layout: Layout) -> UnitActivat
 
 def unit_activations(shape: Shape, layers: Layers) -> UnitActivations:
     """The activations of each unit; the embedding is in the first, the head in the last."""
-    saved, restored = np.zeros((2, len(layers.of_unit)))
-    for part, count in part_counts(shape, layers):
-        saved += part.saved_bytes * count
-        restored += part.restored_bytes * count
-    restored_layer, transient = np.zeros((2, len(saved)))
-    for number, (kind, layer) in enumerate(_kinds(shape)):
-        again, there = layers.recomputed_of_kind[number] > 0, layers.of_kind[number] > 0
-        of_kind = np.where(again, layer.recomputed.restored_bytes, 0.0)
-        restored_layer = np.maximum(restored_layer, of_kind)
-        gradients = layer_gradients(kind, shape.implementation.hidden_gradients)
-        transient = np.maximum(transient, np.where(there, of_kind + gradients, 0.0))
+    saved, restored = _part_bytes(shape) @ layers.part_counts
+    of_layer, gradients = _layer_bytes(shape)
+    of_kinds = np.where(layers.recomputed_of_kind > 0, of_layer, 0.0)
+    transient = np.where(layers.of_kind > 0, of_kinds + gradients, 0.0).max(axis=0)
     # What the head saves is gone when the layers before it run backward.
     transient[-1] = max(transient[-1] - parts(shape).head.saved_bytes, head_transient(shape))
-    return UnitActivations(saved, restored, transient, restored_layer)
+    return UnitActivations(saved, restored, transient, of_kinds.max(axis=0))
 
 
-def _kinds(shape: Shape) -> Iterator[tuple[Execution, LayerParts]]:
+@once
+def _part_bytes(shape: Shape) -> Matrix:
+    """For each part, the bytes that it saves, and those that recomputation adds."""
+    return np.array([(part.saved_bytes, part.restored_bytes) for part in parts(shape).each]).T
+
+
+@once
+def _layer_bytes(shape: Shape) -> tuple[Matrix, Matrix]:
+    """For each kind of layer, what recomputation adds in one, and the gradients in one."""
+    restored = [layer.recomputed.restored_bytes for _, layer in _kinds(shape)]
+    gradients = [
+        layer_gradients(kind, shape.implementation.hidden_gradients) for kind, _ in _kinds(shape)
+    ]
+    return np.array([restored]).T, np.array([gradients]).T
+
+
+@once
+def _kinds(shape: Shape) -> list[tuple[Execution, LayerParts]]:
     """Each kind of layer, as if the model had no others."""
     model = shape.execution.model
     kinds = (replace(shape.execution, model=kind) for kind in model.kinds)
-    return zip(kinds, parts(shape).layers, strict=True)
+    return list(zip(kinds, parts(shape).layers, strict=True))
 
 
 def layer_gradients(execution: Execution, hidden_gradients: float) -> float:
@@ -90,6 +99,7 @@ def layer_gradients(execution: Execution, hidden_gradients: float) -> float:
     return hidden_gradients * hidden + expanded + gathered
 
 
+@once
 def head_transient(shape: Shape) -> float:
     """Bytes that come and go with the head: its input's gradient, and what the loss writes.
 
@@ -115,7 +125,8 @@ def workspace_bytes(shape: Shape, layout: Layout, layers: Layers) -> Numbers:
     return np.array([size[each] for each in present])
 
 
-def _workspace_bytes(shape: Shape, ranks: int, present: Sequence[bool]) -> float:
+@once
+def _workspace_bytes(shape: Shape, ranks: int, present: tuple[bool, ...]) -> float:
     """Those of a rank that has layers of some kinds."""
     execution, implementation = shape.execution, shape.implementation
     kinds = [each for each, there in zip(_kinds(shape), present, strict=True) if there]

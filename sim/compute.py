@@ -10,7 +10,7 @@ micro-batch and the last have no other to overlap with: that is left out.)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache, lru_cache
 from itertools import chain
 from math import log2
@@ -35,7 +35,8 @@ from bfpp.sim.implementation import Implementation
 from bfpp.sim.layer import layer_operators
 from bfpp.sim.operators import Collective, Execution, Kernel, Work
 from bfpp.sim.place import GroupPlace
-from bfpp.sim.unit_layers import Layers
+from bfpp.sim.remembered import once
+from bfpp.sim.unit_layers import Layers, Matrix
 
 GRAPH_LAUNCH = 1.5e-6
 """Seconds in which the host launches a kernel of a CUDA graph. Published: 1 to 2 us."""
@@ -126,6 +127,7 @@ class Parts:
         return self.embedding, self.prediction, self.head, *layers
 
 
+@once
 def parts(shape: Shape) -> Parts:
     """The parts of a configuration's units, with what each recomputes."""
     return _parts(shape.execution, shape.recomputation.modules)
@@ -156,24 +158,29 @@ def unit_seconds(shape: Shape, layers: Layers, *, communicates: bool = True) -> 
 
     Unless it `communicates`, as if collectives inside passes took no time.
     """
-    setting = Setting(
+    of_parts = _seconds_of_parts(shape) if communicates else _part_seconds(_setting(shape, False))
+    return UnitSeconds(*(of_parts @ layers.part_counts))
+
+
+@once
+def _seconds_of_parts(shape: Shape) -> Matrix:
+    """The same for all shapes of one setting, which takes long to look up."""
+    return _part_seconds(_setting(shape, True))
+
+
+def _setting(shape: Shape, communicates: bool) -> Setting:
+    return Setting(
         shape.cluster, shape.execution, shape.recomputation, shape.implementation, communicates
     )
-    timed = list(zip(_part_seconds(setting), layers.part_counts, strict=True))
-
-    def of_units(name: str) -> Seconds:
-        return sum((getattr(part, name) * count for part, count in timed), np.zeros(()))
-
-    return UnitSeconds(*(of_units(field.name) for field in fields(UnitSeconds)))
 
 
 @lru_cache(SETTINGS)
-def _part_seconds(setting: Setting) -> tuple[PassSeconds, ...]:
-    """Seconds of each part, in the order of `part_counts`."""
-    every = parts(setting).each
+def _part_seconds(setting: Setting) -> Matrix:
+    """A row for each of the passes, what they take of each part, in the order of `part_counts`."""
+    every = _parts(setting.execution, setting.recomputation.modules).each
     if not setting.communicates:
         every = tuple(map(_without_collectives, every))
-    return tuple(pass_seconds(setting, part) for part in every)
+    return np.array([astuple(pass_seconds(setting, part)) for part in every]).T
 
 
 def _without_collectives(part: Checkpointed) -> Checkpointed:

@@ -108,8 +108,7 @@ def decision(known: Evaluation, best_first: Sequence[Outcome]) -> Decision | Non
     """Why the best of a ranking wins, if anything fits."""
     if not best_first:
         return None
-    of_kinds = _first_of_each(lambda each: kind_of(each.configuration), best_first)
-    winner, *others = of_kinds[: 1 + RIVALS]
+    winner, *others = contenders(best_first)
     step = known.timeline(winner.configuration), known.physical(winner.configuration)
     parts, doubt = parts_of_step(*step), doubt_of(*step)
     found = []
@@ -121,6 +120,11 @@ def decision(known: Evaluation, best_first: Sequence[Outcome]) -> Decision | Non
         spread = difference_spread(doubt_of(*its), doubt).of(-log(ratio))
         found.append(Rival(other, longer, ratio - 1, exp(spread) - 1))
     return Decision(winner, parts, found)
+
+
+def contenders(best_first: Iterable[Outcome]) -> list[Outcome]:
+    """Of a ranking, the winner and the best of each of some other kinds."""
+    return _first_of_each(lambda each: kind_of(each.configuration), best_first)[: 1 + RIVALS]
 
 
 def without_duplicates(best_first: Sequence[Outcome]) -> list[Outcome]:

@@ -33,7 +33,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Integers, Seconds, among
+from bfpp.schedules.columns import NONE, Flags, Integers, Offsets, Seconds, among
+from bfpp.schedules.graph import SomeKinds
 from bfpp.schedules.operations import transfers
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import collective_seconds, moving
@@ -72,6 +73,17 @@ class Beside(NamedTuple):
     costs: Costs
     received: Seconds
     sent: Seconds
+
+    def and_others(self, place: Offsets, others: Costs, other_place: Offsets) -> Beside:
+        """These kinds and others, which have nobody beside them, each at its place among all."""
+        own, kinds = self.costs, len(place) + len(other_place)
+        seconds, moved, received, sent = np.zeros((4, kinds))
+        ports = np.empty((kinds, own.ports.shape[1]), dtype=np.int32)
+        seconds[place], seconds[other_place] = own.seconds, others.seconds
+        moved[place], moved[other_place] = own.bytes, others.bytes
+        ports[place], ports[other_place] = own.ports, others.ports
+        received[place], sent[place] = self.received, self.sent
+        return Beside(Costs(seconds, moved, ports, own.bandwidth), received, sent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +128,7 @@ class Links:
         for shared in exchanged.groups.values():
             sizes = exchanged.sizes * shared.parameters[unit]
             for place, ranks in _by_place(shared.places):
-                here = np.flatnonzero(np.isin(rank, ranks) & (sizes > 0))
+                here = np.flatnonzero(ranks[rank] & (sizes > 0))
                 found = moving(exchanged.way, sizes[here], place, self.cluster)
                 latency[here] += found.latency
                 seconds[here] += found.seconds
@@ -125,17 +137,19 @@ class Links:
         moved = np.where(level == NONE, 0.0, narrowest(self.port_bandwidth, ports)) * seconds
         return Load(latency, moved, ports)
 
-    def beside_compute(self, graph: TaskGraph, alone: Costs, gathered: float) -> Beside:
+    def beside_compute(
+        self, kinds: SomeKinds, alone: Costs, gathered: float, *, overlap: bool
+    ) -> Beside:
         """What kinds of tasks cost that cost so much alone, and what transfers cost their steps.
 
-        A step that receives gathers so many bytes, the shares of its group.
+        A step that receives gathers so many bytes, the shares of its group. Transfers may
+        `overlap` with compute, or not.
         """
-        communication = graph.communication
-        is_transfer = among(graph.operation[graph.kinds.first], transfers())
+        is_transfer = among(kinds.operation, transfers())
         received, sent = np.zeros((2, len(is_transfer)))
         taken = alone.of(np.flatnonzero(is_transfer).astype(np.int32)).seconds_alone()
         collecting = self._collecting(gathered) if gathered and len(taken) else 0.0
-        if self.implementation.blocking_transfers and communication.pp_overlap:
+        if self.implementation.blocking_transfers and overlap:
             moving = replace(
                 alone,
                 seconds=np.where(is_transfer, 0.0, alone.seconds),
@@ -143,7 +157,7 @@ class Links:
             )
             received[is_transfer] = taken + collecting
             return Beside(moving, received, sent)
-        slowdown = self.implementation.overlap_slowdown if communication.pp_overlap else 0.0
+        slowdown = self.implementation.overlap_slowdown if overlap else 0.0
         sent[is_transfer] = slowdown * taken
         received[is_transfer] = sent[is_transfer] + collecting
         return Beside(alone, received, sent)
@@ -183,18 +197,22 @@ class Links:
         columns = max(map(len, passed))
         return np.array([each + [NONE] * (columns - len(each)) for each in passed], dtype=np.int32)
 
-    def _ports(self, rank: Integers, peer: Integers, level: Integers) -> Integers:
-        """The ports of flows from ranks to their peers; none for a level of -1.
+    @cached_property
+    def _ports_of_levels(self) -> tuple[Integers, Integers]:
+        """By the outermost level of a flow (the last row: none) and a rank, its ports out, and in.
 
         A rank's port out of its n-th level is its 2 n-th, the one in the next.
         """
-        passed = np.where((level == NONE)[:, None], NONE, self._passed[level])
-        each = 2 * len(self.cluster.levels)
-        ends = [
-            np.where(passed == NONE, NONE, each * at[:, None] + 2 * passed + way)
-            for way, at in enumerate((rank, peer))
-        ]
-        ports: Integers = np.concatenate(ends, axis=1)
+        none = np.full((1, self._passed.shape[1]), NONE, dtype=np.int32)
+        passed = np.concatenate((self._passed, none))[:, None]
+        rank = np.arange(self.placement.degrees.pp, dtype=np.int32)[:, None]
+        out = 2 * (len(self.cluster.levels) * rank + passed)
+        return np.where(passed == NONE, NONE, out), np.where(passed == NONE, NONE, out + 1)
+
+    def _ports(self, rank: Integers, peer: Integers, level: Integers) -> Integers:
+        """The ports of flows from ranks to their peers; none for a level of -1."""
+        out, into = self._ports_of_levels
+        ports: Integers = np.concatenate((out[level, rank], into[level, peer]), axis=1)
         return ports
 
     def _collecting(self, size: float) -> float:
@@ -203,9 +221,8 @@ class Links:
         return collective_seconds(Collective(Way.ALL_GATHER, size), place, self.cluster)
 
 
-def _by_place(places: Sequence[GroupPlace]) -> list[tuple[GroupPlace, list[int]]]:
-    """The places of ranks' groups, each with the ranks whose groups are placed so."""
+def _by_place(places: Sequence[GroupPlace]) -> list[tuple[GroupPlace, Flags]]:
+    """The places of ranks' groups, each with whether a rank's group is placed so."""
     return [
-        (place, [rank for rank, each in enumerate(places) if each == place])
-        for place in dict.fromkeys(places)
+        (place, np.array([each == place for each in places])) for place in dict.fromkeys(places)
     ]

@@ -20,7 +20,8 @@ from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Sharding, Task
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
-from bfpp.schedules.operations import EXPERTS, Operation, Scope
+from bfpp.schedules.graph import SomeKinds
+from bfpp.schedules.operations import EXPERTS, Operation
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
 from bfpp.sim import cost_kernels
@@ -114,13 +115,16 @@ class PhysicalCosts:
                 raise InvalidConfiguration("recompute", f"{self.model.name} has no {module}")
 
     @cached_property
-    def loads(self) -> dict[object, Load]:
-        """What kinds of tasks cost, by what that depends on besides: filled as graphs come."""
+    def cells(self) -> dict[object, Beside]:
+        """What kinds of tasks of a micro-batch cost, by what decides it: filled as graphs come.
+
+        It is the same however parameters are sharded.
+        """
         return {}
 
     @cached_property
-    def beside(self) -> dict[object, Beside]:
-        """The same of all kinds of a graph, with others beside them."""
+    def others(self) -> dict[object, Costs]:
+        """The same of all other kinds, whatever the size of micro-batches."""
         return {}
 
     @cached_property
@@ -332,6 +336,10 @@ class PhysicalCosts:
         costs, known = self._within_power(graph)
         return known or times(graph, costs)
 
+    def step_time(self, graph: TaskGraph) -> float:
+        """When the last task ends, in seconds."""
+        return float(self.times(graph).end.max())
+
     def _within_power(self, graph: TaskGraph) -> WithinPower:
         costs = PhysicalStep(self, graph).costs()
         return within_power(graph, costs, self._least_seconds(graph.layout, trains=graph.trains))
@@ -379,13 +387,7 @@ class PhysicalStep:
     def costs(self) -> Costs:
         """The costs of each task, at full clocks."""
         graph = self.graph
-        templates = tuple(graph.templates.items())
-        codes = graph.kinds.codes.tobytes()
-        key = graph.layout.stages_on_ranks, graph.communication, codes, templates
-        known = self.physical.beside
-        if key not in known:
-            known[key] = self.links.beside_compute(graph, self.of_kinds(), self._gathered)
-        of_kinds, received, sent = known[key]
+        of_kinds, received, sent = self.of_kinds()
         costs = of_kinds.of(graph.kinds.of_task)
         if graph.templates:
             costs = replace(costs, seconds=costs.seconds * shares(graph))
@@ -404,32 +406,34 @@ class PhysicalStep:
         """Bytes that a step gathers when it receives: none where it computes with its share."""
         return 0.0 if self.physical.execution.sequence_parallel else self.hidden_bytes
 
-    def of_kinds(self) -> Costs:
-        """The costs of each kind of task if nothing else were under way."""
-        kinds = self.graph.kinds
-        seconds, moved = np.zeros((2, len(kinds.first)))
-        ports = np.full((len(kinds.first), self.links.width), NONE, dtype=np.int32)
-        for operation, chosen in kinds.by_operation:
-            seconds[chosen], moved[chosen], ports[chosen] = self._load(operation, chosen)
+    def of_kinds(self) -> Beside:
+        """What each kind of task costs: known of other graphs on the same stages."""
+        graph, physical = self.graph, self.physical
+        cells, others = graph.kinds.cells, graph.kinds.others
+        stages, templates = graph.layout.stages_on_ranks, tuple(graph.templates.items())
+        overlap = graph.communication.pp_overlap
+        of_cells = stages, cells.codes, overlap, templates
+        if of_cells not in physical.cells:
+            physical.cells[of_cells] = self.links.beside_compute(
+                cells, self.alone(cells), self._gathered, overlap=overlap
+            )
+        of_others = stages, others.codes, graph.communication
+        physical = physical.one_sample
+        if of_others not in physical.others:
+            physical.others[of_others] = PhysicalStep(physical, graph).alone(others)
+        beside = self.physical.cells[of_cells]
+        return beside.and_others(cells.place, physical.others[of_others], others.place)
+
+    def alone(self, kinds: SomeKinds) -> Costs:
+        """The costs of some kinds of tasks if nothing else were under way."""
+        seconds, moved = np.zeros((2, len(kinds.place)))
+        ports = np.full((len(kinds.place), self.links.width), NONE, dtype=np.int32)
+        for operation, chosen in kinds.by_operation():
+            load = PRICES[operation].physical_load(self, kinds.first[chosen])
+            seconds[chosen], moved[chosen], ports[chosen] = load
         if self.graph.templates:
-            seconds += inside_passes(self.graph, self._seconds_alone)
+            seconds += inside_passes(self.graph, self._seconds_alone)[kinds.place]
         return Costs(seconds, moved, ports, self.links.port_bandwidth)
-
-    def _load(self, operation: Operation, chosen: slice) -> Load:
-        """What some kinds of an operation cost: known of other graphs on the same stages.
-
-        What a micro-batch does costs the same however parameters are sharded; all else, whatever
-        the size of micro-batches. What is a piece of a pass is no part of the pass's own seconds.
-        """
-        kinds, is_cell = self.graph.kinds, operation.row.scope is Scope.CELL
-        physical = self.physical if is_cell else self.physical.one_sample
-        communication = None if is_cell else self.graph.communication
-        stages, codes = self.graph.layout.stages_on_ranks, kinds.codes[chosen].tobytes()
-        key = operation, stages, communication, codes, tuple(self.graph.templates.items())
-        if key not in physical.loads:
-            step = PhysicalStep(physical, self.graph)
-            physical.loads[key] = PRICES[operation].physical_load(step, kinds.first[chosen])
-        return physical.loads[key]
 
     def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
         """Seconds of tasks that have their ports to themselves."""

@@ -1,10 +1,10 @@
-"""What a cost model says of stages on ranks, worked out once for all schedules on them."""
+"""What a cost model answers, worked out once: of itself, or of stages for all schedules on them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Protocol, Self, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Protocol, Self, TypeVar, TypeVarTuple, Unpack
 
 from bfpp.schedules import Layout
 
@@ -23,25 +23,50 @@ class OneSample(Protocol):
         ...
 
 
+def once(
+    answer: Callable[[Model, Unpack[Further]], Answer],
+) -> Callable[[Model, Unpack[Further]], Answer]:
+    """Remember, in the model, what it answers when it is asked `further`.
+
+    The model must be frozen, and nobody may change the answer.
+    """
+    name = _name(answer)
+
+    @wraps(answer)
+    def remembered(model: Model, *further: *Further) -> Answer:
+        answers, question = _answers(model), (name, further)
+        if question not in answers:
+            answers[question] = answer(model, *further)
+        found: Answer = answers[question]
+        return found
+
+    return remembered
+
+
 def once_for_stages(
     answer: Callable[[Model, Layout, Unpack[Further]], Answer],
 ) -> Callable[[Model, Layout, Unpack[Further]], Answer]:
-    """Remember, in the model, what it answers of a layout: how many micro-batches changes nothing.
-
-    The model must be frozen, and nobody may change the answer. What is asked `further` decides too.
-    """
-    name = f"{answer.__module__}.{answer.__qualname__}"
+    """Remember what is answered of a layout: how many micro-batches it has changes nothing."""
+    name = _name(answer)
 
     @wraps(answer)
     def remembered(model: Model, layout: Layout, *further: *Further) -> Answer:
-        answers = vars(model).setdefault("_answers", {})
-        question = name, layout.stages_on_ranks, further
+        answers, question = _answers(model), (name, layout.stages_on_ranks, further)
         if question not in answers:
             answers[question] = answer(model, layout, *further)
         found: Answer = answers[question]
         return found
 
     return remembered
+
+
+def _name(answer: Callable[..., object]) -> str:
+    return f"{answer.__module__}.{answer.__qualname__}"
+
+
+def _answers(model: object) -> dict[object, Any]:
+    answers: dict[object, Any] = vars(model).setdefault("_answers", {})
+    return answers
 
 
 def of_any_size(

@@ -21,10 +21,8 @@ import numpy.typing as npt
 from bfpp.schedules import Layout
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
-from bfpp.sim.costs import CostModel
-from bfpp.sim.engines import simulate
 from bfpp.sim.network import INTER_NODE, INTRA_NODE, NETWORK, NVLINK, PCIE
-from bfpp.sim.parameters import Change, changed, numbers
+from bfpp.sim.parameters import numbers, with_number
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.preset_files import PRESETS, Table, fitted_uncertainty, read_toml
 from bfpp.traces.memory import GIGABYTE
@@ -171,17 +169,17 @@ def constants_changes(
     """
     tables, together = _deviations(), _fitted_together(physical) if fitted else {}
     known = tables[USUAL] | (tables.get(physical.cluster.name, {}) if fitted else {}) | together
-    paths = [
-        (path, usual)
+    constants = [
+        (path, value, usual)
         for path, value in numbers(physical)
         if (usual := _usual_path(physical, path)) in known and value
     ]
     changes = [
-        log(simulate(timeline.graph, _worse(physical, path, deviations * known[usual])).step_time)
-        for path, usual in paths
+        log(_worse(physical, path, value, deviations * known[usual]).step_time(timeline.graph))
+        for path, value, usual in constants
     ]
     combined: Seconds = (np.array(changes) - log(timeline.step_time)) @ _combinations(
-        physical, [path if path in together else () for path, _ in paths]
+        physical, [path if path in together else () for path, _, _ in constants]
     )
     return combined
 
@@ -238,10 +236,11 @@ def _usual_path(physical: PhysicalCosts, path: tuple[str, ...]) -> tuple[str, ..
     return tuple(kinds[links[name]] if name in links else name for name in path)
 
 
-def _worse(physical: PhysicalCosts, path: tuple[str, ...], deviation: float) -> CostModel:
+def _worse(physical: PhysicalCosts, path: Path, value: float, deviation: float) -> PhysicalCosts:
     """The costs where one constant is so much worse: a time longer, a share smaller."""
     factor = exp(deviation if _grows(path) else -deviation)
-    return changed(physical, Change(".".join(path), factor, is_factor=True))
+    worse: PhysicalCosts = with_number(physical, path, value * factor)
+    return worse
 
 
 def _grows(path: Path) -> bool:

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from bfpp.schedules import InvalidConfiguration, Layout
-from bfpp.schedules.columns import Flags, Integers, Seconds
+from bfpp.schedules.columns import Flags, Integers
 from bfpp.schedules.cut import even_cut
 from bfpp.schedules.recomputation import Recomputation
 from bfpp.sim.model import Transformer
+
+Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +34,8 @@ class Layers:
     prediction_modules: int = 0
 
     @cached_property
-    def part_counts(self) -> list[Seconds]:
-        """How often each part of a model is in each unit: in the order of `compute.Parts.each`.
+    def part_counts(self) -> Matrix:
+        """A row for each part of a model, how often it is in each unit: as `compute.Parts.each`.
 
         The embedding is in the first, the head in the last, and there again for each prediction
         module.
@@ -42,7 +45,7 @@ class Layers:
         counts = [first, self.prediction_modules * last, (1 + self.prediction_modules) * last]
         for of_kind, recomputed in zip(self.of_kind, self.recomputed_of_kind, strict=True):
             counts += recomputed.astype(float), (of_kind - recomputed).astype(float)
-        return counts
+        return np.array(counts)
 
     @property
     def of_unit(self) -> Integers:

@@ -533,6 +533,10 @@ def test_a_step_that_computes_with_its_share_gathers_nothing_when_it_receives():
     graph = build_graph("1f1b", Layout(2, 2))
     costing = PhysicalCosts(load_model("bert-52b"), load_cluster("dgx1-v100"), Degrees(tp=8))
     step = PhysicalStep(costing, graph)
-    shares, whole = (step.links.beside_compute(graph, step.of_kinds(), size) for size in (0.0, 1.0))
+    cells = graph.kinds.cells
+    shares, whole = (
+        step.links.beside_compute(cells, step.alone(cells), size, overlap=True)
+        for size in (0.0, 1.0)
+    )
     np.testing.assert_array_equal(shares.received, shares.sent)
     assert whole.received.max() > whole.sent.max()

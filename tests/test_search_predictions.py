@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bfpp.schedules import build_graph
+from bfpp.schedules.columns import NONE
 from bfpp.schedules.registry import BUILT_IN
 from bfpp.sim import simpy_engine
 from bfpp.sim.cluster import load_cluster
@@ -61,9 +62,14 @@ def test_tasks_of_one_kind_cost_alike(problem):
     for each in configurations(problem)[::7]:
         graph = build_graph(each.schedule, each.layout, each.communication)
         step = PhysicalStep(problem.physical_of(each), graph)
-        alone = step.of_kinds().of(graph.kinds.of_task)
-        for operation, tasks in graph.by_operation():
-            load = PRICES[operation].physical_load(step, tasks)
-            np.testing.assert_array_equal(alone.seconds[tasks], load.seconds)
-            np.testing.assert_array_equal(alone.bytes[tasks], load.bytes)
-            assert (alone.ports[tasks] == load.ports).all()
+        for kinds in (graph.kinds.cells, graph.kinds.others):
+            alone = step.alone(kinds)
+            place = np.full(len(graph.kinds.first), NONE)
+            place[kinds.place] = range(len(kinds.place))
+            for operation, _ in kinds.by_operation():
+                tasks = np.flatnonzero(graph.operation == operation)
+                load = PRICES[operation].physical_load(step, tasks)
+                there = place[graph.kinds.of_task[tasks]]
+                np.testing.assert_array_equal(alone.seconds[there], load.seconds)
+                np.testing.assert_array_equal(alone.bytes[there], load.bytes)
+                assert (alone.ports[there] == load.ports).all()

@@ -110,8 +110,7 @@ def compute_time(timeline: Timeline) -> Seconds:
 
 def pass_time(timeline: Timeline) -> Seconds:
     """For each rank, the seconds of its passes: in pieces, with what they exchange inside."""
-    graph = timeline.graph
-    return _rank_seconds(timeline, graph.is_compute | (graph.piece != NONE))
+    return _rank_seconds(timeline, timeline.graph.is_pass)
 
 
 def _rank_seconds(timeline: Timeline, chosen: Flags) -> Seconds:
@@ -129,7 +128,8 @@ def bubble(timeline: Timeline) -> float:
     >>> bfpp.bubble(bfpp.simulate(graph, bfpp.AbstractCosts()))
     0.375
     """
-    mean = float(pass_time(timeline).sum()) / timeline.graph.layout.pp
+    graph = timeline.graph
+    mean = float(timeline.duration.sum(where=graph.is_pass)) / graph.layout.pp
     return timeline.step_time / mean - 1 if mean else 0.0
 
 

@@ -23,9 +23,14 @@ from bfpp.search_fixed import parse_fixed
 from bfpp.search_page import TIMELINES, write_found_page
 from bfpp.search_results import WRITERS, Journal, write_table
 from bfpp.search_summary import cost, print_decision, record_of
-from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
-from bfpp.sim.decision import decision, without_duplicates
-from bfpp.sim.evaluation import evaluation_of
+from bfpp.searching import (
+    add_problem_arguments,
+    chosen_configurations,
+    decided,
+    problem_of,
+    search,
+)
+from bfpp.sim.decision import without_duplicates
 from bfpp.sim.experiment import Experiment, experiment_of
 from bfpp.sim.experiment_values import DEFAULTS, OPTIONS
 from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
@@ -140,7 +145,7 @@ def _report(
     best_first = ranked(outcomes, problem.objective)
     front = {outcome.configuration for outcome in pareto(ranked(outcomes))}
     once = without_duplicates(best_first)
-    decided = decision(evaluation_of(problem), once)
+    found = decided(problem, once)
     merged = len(best_first) - len(once)
     if options.json:
         record = {
@@ -156,19 +161,19 @@ def _report(
         }
         if outcomes and not best_first:
             record["nearest"] = nearest(outcomes).record
-        if decided:
-            record["decision"] = record_of(decided)
+        if found:
+            record["decision"] = record_of(found)
         print_json(with_assumptions(record, assumed))
     else:
         _print(problem, outcomes, once, front, tried)
-        if decided:
+        if found:
             left_out = {
                 **tried.excluded,
                 f"{TOO_LARGE}, once simulated": len(outcomes) - len(best_first),
                 "is another by another name": merged,
             }
-            best = _experiment(decided.winner, problem, options)
-            print_decision(decided, left_out, best, cost(decided.winner, options.price))
+            best = _experiment(found.winner, problem, options)
+            print_decision(found, left_out, best, cost(found.winner, options.price))
     if options.best and best_first:
         text = experiment_text(_experiment(best_first[0], problem, options))
         with options.best.written() as path:
