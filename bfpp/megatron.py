@@ -43,7 +43,7 @@ SAID = frozenset(
     {
         "pp_overlap", "dp_overlap", "gather_per", "reduce_per", "moments", "master_weights",
         "main_gradients", "quantised_weights", "quantised_dispatch", "cp_comm", "capacity_factor",
-        "dispatch", "shared_overlap", "fused_router", "cuda_graphs",
+        "dispatch", "shared_overlap", "fused_router", "cuda_graphs", "tied_embeddings",
     }
 )  # fmt: skip
 """Values that flags set, besides those that every framework sets."""

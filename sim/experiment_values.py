@@ -105,6 +105,12 @@ class Values:
         "flag",
         "gradients are clipped by their norm, which all ranks wait for",
     )
+    tied_embeddings: bool = _option(
+        False,
+        COMMUNICATION,
+        "flag",
+        "the first and the last unit share parameters, whose gradients are added up once a step",
+    )
     p2p: P2P = _option(
         P2P.CHANNELS,
         COMMUNICATION,
@@ -197,6 +203,13 @@ class Values:
         ABSTRACT,
         "seconds",
         "all-reduce of one stage's gradients across replicas, with --dp-replicate",
+        "S",
+    )
+    tied_all_reduce: float | None = _option(
+        None,
+        ABSTRACT,
+        "seconds",
+        "sum of the first and the last unit's gradients, with --tied-embeddings",
         "S",
     )
     model: Transformer | str | None = _option(

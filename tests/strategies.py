@@ -36,6 +36,7 @@ from bfpp.schedules import (
     registered_schedules,
 )
 from bfpp.schedules.columns import NONE
+from bfpp.schedules.lowering.passes import PAIR
 from bfpp.schedules.order_validity import order_violations
 from bfpp.schedules.steps import STEP, Step, backward, backward_input, backward_weight, forward
 
@@ -63,6 +64,7 @@ def communications() -> st.SearchStrategy[Communication]:
             flag,
             flag,
             hybrid=st.just(False) if sharding is Sharding.NONE else flag,
+            tied_embeddings=flag,
             **policies(sharding),
         )
     )
@@ -73,10 +75,11 @@ def that_fits(
 ) -> Communication:
     """The same, but once a step where copies are used too far apart to meet for each run.
 
-    And in one group of replicas where there are copies.
+    And in one group of replicas where there are copies, with nothing tied between four ranks.
     """
     if layout.copies:
-        communication = replace(communication, hybrid=False)
+        tied = communication.tied_embeddings and len(layout.ends) == PAIR
+        communication = replace(communication, hybrid=False, tied_embeddings=tied)
     if not layout.copies or communication.sharding is not Sharding.FULL:
         return communication
     try:

@@ -24,6 +24,7 @@ from bfpp.schedules.operations import (
     OPERATIONS,
     REPLICAS,
     STREAMS,
+    TIED,
     Stream,
 )
 from bfpp.traces.operations import TRACED
@@ -73,7 +74,7 @@ class Row(NamedTuple):
     tasks: Integers
 
 
-COMPUTE_AND_DATA = (COMPUTE, DATA, REPLICAS, EXPERTS)
+COMPUTE_AND_DATA = (COMPUTE, DATA, REPLICAS, TIED, EXPERTS)
 """Compute and collectives: all but the transfers between stages."""
 
 

@@ -14,8 +14,8 @@ from bfpp.schedules.graph import Lane, TaskGraph
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.operations import OPERATIONS, STREAMS
 
-COMPUTE, TRANSFER, GATHER, REDUCE, ALL_REDUCE, NORM, OPTIMIZER = range(7)
-PHASES = 7
+COMPUTE, TRANSFER, GATHER, REDUCE, ALL_REDUCE, TIED, NORM, OPTIMIZER = range(8)
+PHASES = 8
 """The phases of a round, in their order."""
 
 

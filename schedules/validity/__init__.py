@@ -29,6 +29,7 @@ from bfpp.schedules.validity.findings import Finding
 from bfpp.schedules.validity.happens_before import HappensBefore, replay
 from bfpp.schedules.validity.replicas import replicas
 from bfpp.schedules.validity.slices import slices
+from bfpp.schedules.validity.tied import tied
 
 __all__ = ["BUFFERS", "ORDER", "PRESCRIBED", "STRUCTURE", "Kind", "Violation", "violations"]
 
@@ -77,6 +78,7 @@ ORDER: dict[str, Callable[[TaskGraph, HappensBefore], Iterator[Finding]]] = {
     "slices": slices,
     "delivery": transfers.delivery,
     "replicas": replicas,
+    "tied": tied,
     "optimizer": compute.optimizer,
 }
 
