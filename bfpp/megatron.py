@@ -85,7 +85,7 @@ def _of_model(experiment: Experiment) -> Iterator[Flag]:
     if not model.has_dropout:
         yield "--attention-dropout", "0"
         yield "--hidden-dropout", "0"
-    if not model.tied_embeddings:
+    if not (model.tied_embeddings or experiment.tied_embeddings):
         yield ("--untie-embeddings-and-output-weights",)
     if model.prediction_modules:
         yield "--mtp-num-layers", str(model.prediction_modules)
