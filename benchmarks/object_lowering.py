@@ -21,8 +21,8 @@ from bfpp.schedules.steps import Step
 FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 0, 1, 2, 3
 NOTHING = -1
 STREAMS = (
-    "COMPUTE", "DATA", "REPLICAS", "SEND_ACTIVATIONS", "RECEIVE_ACTIVATIONS", "SEND_GRADIENTS",
-    "RECEIVE_GRADIENTS", "QUEUE", "EXPERTS", "TO_HOST", "FROM_HOST",
+    "COMPUTE", "DATA", "REPLICAS", "TIED", "SEND_ACTIVATIONS", "RECEIVE_ACTIVATIONS",
+    "SEND_GRADIENTS", "RECEIVE_GRADIENTS", "QUEUE", "EXPERTS", "TO_HOST", "FROM_HOST",
 )  # fmt: skip
 AT_ONCE = 2
 """Buffers that take turns."""
@@ -119,8 +119,10 @@ def lower_to_objects(
     if communication.hybrid:
         reductions = _all_reduces(reductions)
         tasks += reductions
+    tied = _tied(reductions, layout) if communication.tied_embeddings else []
+    tasks += tied
     if reductions:
-        tasks += _updates(compute, reductions, communication.clipping)
+        tasks += _updates(compute, reductions, tied, communication.clipping)
     tasks.sort(key=attrgetter("turn", "phase"))
     for number, task in enumerate(tasks):
         task.number = number
@@ -344,27 +346,55 @@ def _all_reduces(reductions: list[ObjectTask]) -> list[ObjectTask]:
     return found
 
 
+def _tied(reductions: list[ObjectTask], layout: Layout) -> list[ObjectTask]:
+    """The sum of what the first and the last unit share, after the last reduction of both."""
+    last = {task.unit: task for task in sorted(reductions, key=attrgetter("turn"))}
+    if len(last) < 2:
+        return []
+    ends = last[0], last[layout.units - 1]
+    holders = sorted(
+        rank for rank in range(layout.pp) if {0, layout.units - 1} & {*layout.units_of(rank)}
+    )
+    rank = int(layout.rank_of_unit[0])
+    (peer,) = [each for each in holders if each != rank] or [NOTHING]
+    tied = ObjectTask(
+        Operation.TIED_ALL_REDUCE, rank, 0, max(end.turn for end in ends), 7, peer=peer
+    )
+    tied.dependencies += ends
+    return [tied]
+
+
 def _updates(
-    compute: list[list[ObjectTask]], reductions: list[ObjectTask], clipping: bool
+    compute: list[list[ObjectTask]],
+    reductions: list[ObjectTask],
+    tied: list[ObjectTask],
+    clipping: bool,
 ) -> list[ObjectTask]:
     """Each rank's optimizer step, and what they wait for."""
     last: dict[int, ObjectTask] = {}
     for task in sorted(reductions, key=attrgetter("turn")):
         last |= dict.fromkeys((task.rank, task.peer), task)
-    ends = [max(steps[-1].turn, last[rank].turn) for rank, steps in enumerate(compute)]
+    waits = [
+        [last[rank], *(each for each in tied if rank in (each.rank, each.peer))]
+        for rank in range(len(compute))
+    ]
+    ends = [
+        max(steps[-1].turn, *(each.turn for each in own))
+        for steps, own in zip(compute, waits, strict=True)
+    ]
     if not clipping:
         updates = [
-            ObjectTask(Operation.OPTIMIZER, rank, NOTHING, end, 8) for rank, end in enumerate(ends)
+            ObjectTask(Operation.OPTIMIZER, rank, NOTHING, end, 9) for rank, end in enumerate(ends)
         ]
         for update in updates:
-            update.dependencies.append(last[update.rank])
+            update.dependencies += waits[update.rank]
         return updates
-    norms = [ObjectTask(Operation.NORM, rank, NOTHING, end, 7) for rank, end in enumerate(ends)]
+    norms = [ObjectTask(Operation.NORM, rank, NOTHING, end, 8) for rank, end in enumerate(ends)]
     for norm in norms:
-        norm.dependencies.append(last[norm.rank])
+        norm.dependencies += waits[norm.rank]
     turn = max(norm.turn for norm in norms)
     updates = [
-        ObjectTask(Operation.OPTIMIZER, rank, NOTHING, turn, 8) for rank in range(len(compute))
+        ObjectTask(Operation.OPTIMIZER, rank, NOTHING, turn, 9) for rank in range(len(compute))
     ]
     for update in updates:
         update.dependencies.extend(norms)
@@ -485,11 +515,11 @@ def _put_on_lanes(
     tasks: list[ObjectTask], communication: Communication
 ) -> list[tuple[int, int, int]]:
     """Give each task its lane, or both; returns the lanes: rank, number of the stream, peer."""
-    compute, data, replicas, *channels, _, _, to_host, from_host = range(len(STREAMS))
+    compute, data, replicas, tied, *channels, _, _, to_host, from_host = range(len(STREAMS))
     here = dict.fromkeys(range(len(OPERATIONS)), compute)
     if communication.dp_overlap:
         here |= dict.fromkeys((Operation.GATHER, Operation.REDUCE, Operation.NORM), data)
-        here[Operation.ALL_REDUCE] = replicas
+        here |= {Operation.ALL_REDUCE: replicas, Operation.TIED_ALL_REDUCE: tied}
     here |= {Operation.OFFLOAD: to_host, Operation.RELOAD: from_host}
     there = dict(here)
     if communication.pp_overlap:

@@ -163,6 +163,20 @@ def replicas(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
                 yield too_early(graph, late, early)
 
 
+def tied(graph: TaskGraph, order: Clocks) -> Iterator[Finding]:
+    """The gradients of tied parameters are added up once, after all reductions of both units."""
+    ends = {0, graph.layout.units - 1}
+    due = int(graph.communication.tied_embeddings and graph.trains and len(ends) > 1)
+    sums = having(graph, (Operation.TIED_ALL_REDUCE,)).tolist()
+    if len(sums) != due:
+        yield f"there are {len(sums)} tasks tied all-reduce, not {due}", tuple(sums)
+    made = having(graph, (Operation.REDUCE, Operation.ALL_REDUCE)).tolist()
+    for late in sums:
+        for early in made:
+            if graph.unit[early] in ends and not order(early, late):
+                yield too_early(graph, late, early)
+
+
 def _fill() -> tuple[Operation, ...]:
     """What puts a unit's weights into a buffer."""
     return of_scope(Scope.UNIT, writers(WEIGHTS))
@@ -325,6 +339,7 @@ RULES: dict[str, Any] = {
     "precedence": precedence,
     "delivery": delivery,
     "replicas": replicas,
+    "tied": tied,
     "weights": weights,
     "gathers": gathers,
     "gradients": gradients,

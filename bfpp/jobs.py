@@ -40,7 +40,7 @@ from bfpp.schedules.given_orders import as_given
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION
 from bfpp.sim.numbers import real
 from bfpp.sim.profile import PASSES, ProfiledCosts
-from bfpp.trained_model import source_of
+from bfpp.trained_model import source_of, ties
 from bfpp.training_options import LAST
 
 if TYPE_CHECKING:
@@ -146,13 +146,17 @@ def job_of(options: argparse.Namespace) -> Job:
     schedule = configuration.schedule
     if schedule.name not in registered_schedules():  # other processes may not know it
         schedule = as_given(schedule, configuration.layout)
+    job = device_job_of(options, schedule, configuration.layout)
+    tied = ties(job.model) or configuration.communication.tied_embeddings
     return replace(
-        device_job_of(options, schedule, configuration.layout),
+        job,
         dp=configuration.degrees.dp,
         dp_replicate=configuration.degrees.dp_replicate,
         tp=configuration.degrees.tp,
         sequence_parallel=bool(experiment.sequence_parallel),
-        communication=replace(configuration.communication, clipping=optimization.needs_norm),
+        communication=replace(
+            configuration.communication, clipping=optimization.needs_norm, tied_embeddings=tied
+        ),
         steps=options.steps,
         optimization=optimization,
         seed=options.seed,

@@ -43,7 +43,7 @@ SAID = frozenset(
     {
         "pp_overlap", "dp_overlap", "gather_per", "reduce_per", "moments", "master_weights",
         "main_gradients", "quantised_weights", "quantised_dispatch", "cp_comm", "capacity_factor",
-        "dispatch", "shared_overlap", "fused_router", "cuda_graphs",
+        "dispatch", "shared_overlap", "fused_router", "cuda_graphs", "tied_embeddings",
     }
 )  # fmt: skip
 """Values that flags set, besides those that every framework sets."""
@@ -85,7 +85,7 @@ def _of_model(experiment: Experiment) -> Iterator[Flag]:
     if not model.has_dropout:
         yield "--attention-dropout", "0"
         yield "--hidden-dropout", "0"
-    if not model.tied_embeddings:
+    if not (model.tied_embeddings or experiment.tied_embeddings):
         yield ("--untie-embeddings-and-output-weights",)
     if model.prediction_modules:
         yield "--mtp-num-layers", str(model.prediction_modules)

@@ -47,6 +47,13 @@ def source_of(options: argparse.Namespace) -> ModelSource:
     )
 
 
+def ties(source: ModelSource) -> bool:
+    """Whether it is a transformer whose embedding and output layer share their weights."""
+    from bfpp.executor.sources import TransformerSource
+
+    return isinstance(source, TransformerSource) and source.sizes.tied
+
+
 def _text(options: argparse.Namespace, name: str) -> Path | None:
     """The file of a text that an option names, if it is given; it can be read, as every rank will.
 
@@ -94,6 +101,7 @@ def transformer_source(
             positions=model.positions,
             head_dim=model.head_dim,
             window=model.window,
+            tied=model.tied_embeddings,
             **_details(file, model),
         ),
         text,
@@ -129,25 +137,21 @@ def require_layers(model: Transformer) -> None:
             f"{model.name} has {' and '.join(others)}, and the transformer that can be run has "
             "not: it can be simulated, or be given as FILE.py:FUNCTION",
         )
-    if model.tied_embeddings:
-        raise InvalidConfiguration(
-            "model",
-            f"{model.name} has tied embeddings, and the transformer that can be run has an output "
-            "layer with weights of its own: a model file with tied_embeddings = false can be run "
-            "(bfpp models NAME writes one)",
-        )
 
 
 def _transformer(options: argparse.Namespace) -> Transformer:
-    """The model that is named, or a small one; with the sizes that are given."""
+    """The model that is named, or a small one; with the sizes that are given, tied if asked for."""
     sizes = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
     if "context" in sizes:
         sizes["sequence"] = sizes.pop("context")
+    if getattr(options, "tied_embeddings", None):
+        sizes["tied_embeddings"] = True
     if options.model:
         return replace(load_model(options.model), **sizes)
     default = {name: size for name, (size, _) in SIZES.items()}
     default["sequence"] = default.pop("context")
-    return Transformer("small", vocabulary=VOCABULARY, tied_embeddings=False, **default | sizes)
+    default["tied_embeddings"] = False
+    return Transformer("small", vocabulary=VOCABULARY, **default | sizes)
 
 
 def require_safetensors() -> None:

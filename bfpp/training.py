@@ -12,7 +12,7 @@ from bfpp.run_options import PRECISIONS
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.model import Transformer
-from bfpp.trained_model import require_layers, transformer_source
+from bfpp.trained_model import require_layers, ties, transformer_source
 
 if TYPE_CHECKING:
     from bfpp.executor.events import Message
@@ -67,11 +67,13 @@ def train(
     numbers = Precision(PRECISIONS.get(precision, precision))
     optimization = settings.pop("optimization", Optimization()).for_precision(numbers)
     measures = configuration.communication.clipping or optimization.needs_norm
+    source = _source(model)
+    tied = ties(source) or configuration.communication.tied_embeddings
     job = Job(
         schedule=configuration.schedule,
         layout=configuration.layout,
-        communication=replace(configuration.communication, clipping=measures),
-        model=_source(model),
+        communication=replace(configuration.communication, clipping=measures, tied_embeddings=tied),
+        model=source,
         steps=steps,
         backend=BackendName(backend),
         dp=degrees.dp,

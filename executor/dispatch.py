@@ -90,6 +90,7 @@ KERNELS: Table[Kernel] = Table(
         Operation.NORM: lambda backend, *what: backend.norm(*what),
         Operation.OPTIMIZER: _update,
         Operation.ALL_REDUCE: lambda backend, *what: backend.all_reduce(*what),
+        Operation.TIED_ALL_REDUCE: lambda backend, *what: backend.tied_all_reduce(*what),
         Operation.EXPERT_DISPATCH: _inside_passes,
         Operation.EXPERT_COMBINE: _inside_passes,
         Operation.OFFLOAD: _not_offloaded,

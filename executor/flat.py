@@ -112,7 +112,8 @@ def _both(places: Tensor) -> Tensor:
 class UnitState:
     """A replica's share of a unit: weights and gradients.
 
-    Frozen weights have a state of their own, with neither gradients nor moments.
+    Frozen weights have a state of their own, with neither gradients nor moments; and so have those
+    that another unit shares, which has a state of the same places.
     """
 
     def __init__(
@@ -141,6 +142,11 @@ class UnitState:
     def part(self, buffer: Tensor) -> Tensor:
         """The share's part of a buffer of the whole unit."""
         return buffer[self.own]
+
+    def take(self, total: Tensor, buffer: Tensor) -> None:
+        """Add the share's part of what was reduced, and empty the buffer that it was in."""
+        self.gradients.add_(self.part(total))
+        buffer.zero_()
 
     def write(self, buffer: Tensor) -> Tensor:
         """Put the weights in the share's part of a buffer of weights; that part."""

@@ -3,7 +3,7 @@
 A model is a directory with `config.json` and safetensors files: one, or several with an index.
 Ours has the same numbers in the same order, with keys and values in one product; so each of our
 parameters is one of theirs, or two, one above the other. A head that is tied to the embedding is
-read from it, and is a parameter of its own from then on.
+read from it; a model of ours that is not tied has one of its own from then on.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Weights:
 class Export:
     """The weights in a checkpoint of our transformer, for a safetensors file of theirs.
 
-    The head is a tensor of its own. Weights are in memory one layer at a time.
+    The head is a tensor of its own, unless it is tied. Weights are in memory one layer at a time.
     """
 
     checkpoint: Path

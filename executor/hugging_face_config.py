@@ -90,6 +90,7 @@ def config_of(sizes: TransformerSizes) -> dict[str, Any]:
         "max_position_embeddings": sizes.context,
         "hidden_act": "silu",
         "rms_norm_eps": sizes.epsilon,
+        "tie_word_embeddings": sizes.tied,
         "rope_theta": rotary.base,
         "rope_scaling": {"rope_type": "llama3", **scaled} if rotary.factor != 1 else None,
         **({"sliding_window": sizes.window} if kind == "mistral" else {}),

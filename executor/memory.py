@@ -51,7 +51,7 @@ class Memory:
             )
             if number not in self.gathers:
                 unit.settle()
-        states = {number: unit.state for number, unit in self.units.items()}
+        states = {number: unit.trained for number, unit in self.units.items()}
         self.updates = Updates(plan.optimization, states)
         rule = plan.optimization.loss_scaling
         self.scaler = Scaler(rule, device) if rule else None
@@ -92,11 +92,11 @@ class Memory:
         for buffer, units in users.items():
             state = units[0].state.weights.detach()
             is_state = column == "weight_buffer" and not self.gathers
-            if is_state and state.dtype is self.plan.dtype and not units[0].frozen:
+            if is_state and state.dtype is self.plan.dtype and len(units[0].states) == 1:
                 found[buffer] = state
             else:
                 is_weights = column == "weight_buffer"
-                size = max(unit.size if is_weights else unit.flat.size for unit in units)
+                size = max(unit.size if is_weights else unit.gradients_size for unit in units)
                 dtype = self.plan.dtype if is_weights else self.plan.gradient_dtype
                 found[buffer] = torch.zeros(size, dtype=dtype, device=state.device)
         return found
@@ -110,19 +110,19 @@ class Memory:
         unit = self.units[task.unit]
         return [*unit.parts(self.weights[task.weight_buffer])]
 
-    def gradients_of(self, task: Task) -> Tensor:
-        """The buffer that a reduction empties, as large as its unit."""
-        return self.gradients[task.gradient_buffer][: self.units[task.unit].flat.size]
+    def gradients_of(self, task: Task) -> list[tuple[Tensor, UnitState]]:
+        """The parts of a buffer that a reduction empties, and the states that take their shares."""
+        unit = self.units[task.unit]
+        return [*unit.gradient_parts(self.gradients[task.gradient_buffer])]
 
-    def state_of(self, task: Task) -> UnitState:
-        """The share of a unit's training state."""
-        return self.units[task.unit].state
+    def states_of(self, task: Task) -> list[UnitState]:
+        """The shares of a unit's training state."""
+        return self.units[task.unit].trained
 
-    def take_gradients(self, task: Task, total: Tensor) -> None:
-        """Add this share's part of what was reduced to the state, and empty the buffer."""
-        state = self.state_of(task)
-        state.gradients.add_(state.part(total))
-        self.gradients_of(task).zero_()
+    @property
+    def tied_gradients(self) -> list[Tensor]:
+        """Reduced gradients of what the first and the last unit share, of those of them here."""
+        return [unit.tied.gradients for unit in self.units.values() if unit.tied]
 
     # The update
 
@@ -145,7 +145,7 @@ class Memory:
 
         With the norm of all gradients, they are unscaled and clipped by it before.
         """
-        states = [unit.state for unit in self.units.values()]
+        states = [state for unit in self.units.values() for state in unit.trained]
         self.total_square_norm = square_norm
         self.largest = {
             number: largest(unit.gradient_pieces) for number, unit in self.units.items()
@@ -184,11 +184,12 @@ class Memory:
         for number, unit in self.units.items():
             for buffer in unit.buffers.values() if number not in self.gathers else ():
                 for part, state in unit.parts(buffer):
-                    if frozen or state is unit.state:
+                    if frozen or state is not unit.frozen:
                         state.write(part)
 
     def state_pieces(self, unit: Unit) -> Iterator[list[Piece]]:
         """What is kept of a unit from step to step: of the weights, and of each moment."""
-        yield unit.state.pieces(unit.state.weights.detach())
+        for state in unit.trained:
+            yield state.pieces(state.weights.detach())
         for _, pieces in self.updates.moments(unit.number):
             yield pieces

@@ -15,7 +15,8 @@ What layers must keep to:
   each forward pass, a layer that was seen to draw gets a seed of the run's seed,
   the step, the micro-batch and its own number, so that its numbers depend
   neither on the cut nor on the schedule. They do depend on the kind of device.
-- They share no parameters over stages. Parameters that require no gradient are
+- They share no parameters over stages, but for the first and the last one where
+  the task graph has tied embeddings. Parameters that require no gradient are
   frozen: sharded, gathered and saved like others, without gradients or moments.
   Buffers are no part of a checkpoint, and keep their precision where the run's
   is lower.
@@ -26,10 +27,10 @@ What layers must keep to:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import RLock
 from typing import Any
@@ -59,7 +60,9 @@ class Model:
     layers at the start and at the end (embedding, output) are not counted when
     the others are divided over stages. `varies`: batches of different steps may
     have different shapes (sequences of other lengths), those of one step may not.
-    `held_out(step, samples)` returns batches that evaluations take.
+    `held_out(step, samples)` returns batches that evaluations take. `tied` names
+    parameters that are others of an earlier layer, where functions make both:
+    `{"5.scores.weight": "0.tokens.weight"}`.
     """
 
     layers: Sequence[Layer]
@@ -68,6 +71,7 @@ class Model:
     attached: tuple[int, int] = (0, 0)
     varies: bool = False
     held_out: Callable[[int, range], tuple[Tree, Tree]] | None = None
+    tied: Mapping[str, str] = field(default_factory=dict)
 
 
 def cut(model: Model, units: int, ends: Ends = Ends.ATTACHED) -> list[range]:
@@ -100,7 +104,25 @@ def build(
             module = make(layer, number)
             is_own = module is not layer and number not in kept
             made[number] = module if is_own else copy(module, number, copied)
+    tie(made, model.tied)
     return made
+
+
+def named(parameter: str) -> tuple[int, str]:
+    """The layer of a parameter, and its name there."""
+    layer, _, path = parameter.partition(".")
+    return int(layer), path
+
+
+def tie(layers: Mapping[int, nn.Module], shared: Mapping[str, str]) -> None:
+    """Let layers that share a parameter have one, of those that are here."""
+    one: dict[str, nn.Parameter] = {}
+    for later, first in shared.items():
+        for layer, path in map(named, (first, later)):
+            if layer in layers:
+                module, _, key = path.rpartition(".")
+                place = layers[layer].get_submodule(module)
+                setattr(place, key, one.setdefault(first, getattr(place, key)))
 
 
 def make(layer: Layer, number: int) -> nn.Module:

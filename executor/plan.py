@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bfpp.executor.batches import bits, require_function, samples_of
-from bfpp.executor.model import GENERATOR, Model, build, compute_in, cut, drawing
+from bfpp.executor.model import GENERATOR, Model, build, compute_in, cut, drawing, named
 from bfpp.executor.optimizers import require_elementwise, require_rates
 from bfpp.executor.payload import Form, Tree, tensors_of
 from bfpp.executor.recomputing import counted_layers, require_recomputable
@@ -79,12 +79,23 @@ class Plan(Training):
             self.seed,
             step,
             self.keeps_float32,
+            ties_ends=self.graph.communication.tied_embeddings,
         )
         if self.tp == 1 or not self.sequence_parallel:
             return found
         divided_form(found.inputs, self.tp)  # a single unit, which hands on nothing, has places too
         *forms, last = found.forms
         return replace(found, forms=[*(divided_form(form, self.tp) for form in forms), last])
+
+    @cached_property
+    def tied(self) -> dict[str, str]:
+        """The parameters that the last unit shares with the first: their names there, and here."""
+        first, last = self.cuts[0], self.cuts[-1]
+        return {
+            later: earlier
+            for later, earlier in self.traced.shared.items()
+            if named(earlier)[0] in first and named(later)[0] in last and first != last
+        }
 
     @cached_property
     def _traced(self) -> dict[str, Traced]:
@@ -131,6 +142,7 @@ class Plan(Training):
             outlines = {each: self.outline(each) for each in counted_layers(self.model)}
             require_recomputable(self.recomputation, outlines, self.traced.random)
         self._require_divisible()
+        self._require_tied_alike()
         require_elementwise(self.optimization)
         require_rates(self.optimization.rates)
         if self.graph.communication.p2p is not P2P.CHANNELS:
@@ -147,6 +159,24 @@ class Plan(Training):
             divided_loss(self.model.loss, region)
             for each in range(len(self.model.layers)):
                 divide(self.outline(each), region, f"layer {each}")
+
+    def _require_tied_alike(self) -> None:
+        """Raise `InvalidConfiguration` for ends that share nothing, or not in the same way."""
+        if self.graph.communication.tied_embeddings and not self.traced.shared:
+            reason = "the first and the last stage share no parameter"
+            raise InvalidConfiguration("tied_embeddings", reason)
+        for names in self.tied.items():
+            layers = [self.compute_in(self.outline(named(name)[0])) for name in names]
+            later, earlier = (
+                layer.get_parameter(named(name)[1])
+                for layer, name in zip(layers, names, strict=True)
+            )
+            if (later.shape, later.dtype) != (earlier.shape, earlier.dtype):
+                raise InvalidConfiguration(
+                    "model",
+                    f"ties {names[0]}, {[*later.shape]} in {later.dtype}, to {names[1]}, "
+                    f"{[*earlier.shape]} in {earlier.dtype}",
+                )
 
     def build(self, layers: Iterable[int]) -> dict[int, nn.Module]:
         """The modules of some layers, by their number."""

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from bfpp.executor.checkpoint import Pieces
 from bfpp.executor.finite import Piece
-from bfpp.executor.flat import UnitState
 from bfpp.executor.unit import Unit
 from bfpp.executor.worker import Worker
 
@@ -23,7 +22,7 @@ MOMENTS = {"exp_avg": " first moment", "exp_avg_sq": " second moment"}
 Others have torch's name.
 """
 
-Kept = tuple[Unit, UnitState, str, list[Piece]]
+Kept = tuple[Unit, str, list[Piece]]
 """Pieces of a unit's state, and what follows the parameters' names."""
 
 
@@ -56,13 +55,13 @@ def _copies(whole: Pieces) -> list[tuple[int, Tensor]]:
 def _weights(workers: Sequence[Worker]) -> Iterator[Kept]:
     for _, unit in _units(workers):
         for state in unit.states:
-            yield unit, state, "", state.pieces(state.weights.detach())
+            yield unit, "", state.pieces(state.weights.detach())
 
 
 def _moments(workers: Sequence[Worker]) -> Iterator[Kept]:
     for worker, unit in _units(workers):
         for key, pieces in worker.updates.moments(unit.number):
-            yield unit, unit.state, MOMENTS.get(key, f" {key}"), pieces
+            yield unit, MOMENTS.get(key, f" {key}"), pieces
 
 
 def _units(workers: Sequence[Worker]) -> Iterator[tuple[Worker, Unit]]:
@@ -72,10 +71,10 @@ def _units(workers: Sequence[Worker]) -> Iterator[tuple[Worker, Unit]]:
 def _by_name(kept: Iterable[Kept]) -> dict[str, Pieces]:
     held: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
     extents: dict[str, tuple[int, int | None]] = {}
-    for unit, state, suffix, pieces in kept:
+    for unit, suffix, pieces in kept:
         for name, offset, piece in unit.placed(pieces):
             held[name + suffix].append((offset, piece))
-            extents[name + suffix] = unit.extent_of(name, state)
+            extents[name + suffix] = unit.extent_of(name)
     return {name: Pieces(size, held[name], row) for name, (size, row) in extents.items()}
 
 

@@ -16,7 +16,7 @@ process makes more than its own. Two things are found by the way:
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from types import FunctionType, MethodType
@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bfpp.executor.batches import tried
 from bfpp.executor.leaves import require_plain_loss
-from bfpp.executor.model import Layer, Model, compute_in, copy, drawing, make
+from bfpp.executor.model import Layer, Model, compute_in, copy, drawing, make, named
 from bfpp.executor.payload import Form, Tree, in_precision
 from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import InvalidConfiguration
@@ -40,13 +40,15 @@ class Traced:
     """What the first stage takes, what stages hand on, and two kinds of layers.
 
     `random` are those that draw random numbers, `kept` those whose functions
-    return what is not theirs alone.
+    return what is not theirs alone. `shared` are the names of parameters that are
+    ones of earlier layers, and theirs.
     """
 
     inputs: Form
     forms: list[Form]
     random: frozenset[int]
     kept: frozenset[int]
+    shared: Mapping[str, str]
 
 
 @uncompiled()
@@ -58,11 +60,14 @@ def trace(
     seed: int = 0,
     step: int = 0,
     keeps_float32: Sequence[str] = (),
+    *,
+    ties_ends: bool = False,
 ) -> Traced:
     """Run the layers on the shapes of a step's micro-batch alone.
 
     Raises `InvalidConfiguration` for a layer that cannot be run so, or that
-    breaks a rule of `bfpp.executor.model`.
+    breaks a rule of `bfpp.executor.model`. The first and the last stage may share
+    parameters if the graph `ties_ends`.
     """
     require_plain_loss(model)
     inputs, _ = tried(model, step, range(microbatch_size))
@@ -70,11 +75,11 @@ def trace(
     forms: list[Form] = []
     random, kept = set(), set()
     is_trained = False
-    owners = _Owners()
-    for stage, layers in enumerate(cuts):
+    owners = _Owners(cuts, ties_ends)
+    for layers in cuts:
         for number in layers:
             module, is_kept = _look_at(model.layers[number], number, seed)
-            owners.add(module, number, stage)
+            owners.add(module, number)
             narrow = partial(compute_in, dtype=dtype, keeps_float32=keeps_float32)
             value, draws = _run_on_meta(module, number, value, dtype, narrow, is_kept)
             random |= {number} if draws else set()
@@ -87,8 +92,10 @@ def trace(
                 f"layer {layers[-1]} returns {form} at the end of a stage, through which no "
                 "gradient can come back",
             )
+    for later, earlier in model.tied.items():
+        owners.tie(later, earlier)
     first = Form.of(inputs, "a batch has a")
-    return Traced(first, forms, frozenset(random), frozenset(kept))
+    return Traced(first, forms, frozenset(random), frozenset(kept), owners.shared)
 
 
 # Whose module it is
@@ -163,9 +170,13 @@ class _Place:
     parameter: weakref.ref[nn.Parameter]
     name: str
     layer: int
-    stage: int
     first: int
     last: int
+
+    @property
+    def whole_name(self) -> str:
+        """Its name in the model."""
+        return f"{self.layer}.{self.name}"
 
     def overlaps(self, other: _Place) -> bool:
         """Whether some of the memory is the other's too."""
@@ -175,23 +186,52 @@ class _Place:
 class _Owners:
     """All parameters that were seen, by the memory that they are in."""
 
-    def __init__(self) -> None:
+    def __init__(self, cuts: Sequence[range], ties_ends: bool) -> None:
+        self.cuts, self.ties_ends = cuts, ties_ends
+        self.shared: dict[str, str] = {}
+        self.names: set[str] = set()
         self.places: dict[int, list[_Place]] = {}
         self.held: dict[int, StorageWeakRef] = {}
         """Their memory: while it is referred to so, no other gets its number."""
 
-    def add(self, module: nn.Module, layer: int, stage: int) -> None:
+    def add(self, module: nn.Module, layer: int) -> None:
         """Raises `InvalidConfiguration` for a parameter that another stage has too."""
         for name, parameter in module.named_parameters():
             memory = StorageWeakRef(parameter.untyped_storage())
             self.held.setdefault(memory.cdata, memory)
             places = self.places.setdefault(memory.cdata, [])
             first, last = _bytes_of(parameter)
-            place = _Place(weakref.ref(parameter), name, layer, stage, first, last)
+            place = _Place(weakref.ref(parameter), name, layer, first, last)
+            self.names.add(place.whole_name)
             for other in places:
                 if other.overlaps(place):
-                    _require_shared_well(other, place)
+                    _require_one_parameter(other, place)
+                    self._share(place.whole_name, other.whole_name)
             places.append(place)
+
+    def tie(self, later: str, earlier: str) -> None:
+        """What a model says that layers share."""
+        for name in (later, earlier):
+            if name not in self.names:
+                raise InvalidConfiguration("model", f"ties {name}, and has no such parameter")
+        self._share(later, earlier)
+
+    def _share(self, later: str, earlier: str) -> None:
+        """Raises `InvalidConfiguration` unless both are in one stage, or in the ends that share."""
+        (layer, _), (other, _) = named(earlier), named(later)
+        stage, last = (
+            next(stage for stage, layers in enumerate(self.cuts) if each in layers)
+            for each in (layer, other)
+        )
+        if stage != last:
+            where = f"layers {layer} and {other} share a parameter, and are in stages {stage} and"
+            if (stage, last) != (0, len(self.cuts) - 1):
+                reason = f"{last}: only the first and the last stage may share any"
+                raise InvalidConfiguration("model", f"{where} {reason}")
+            if not self.ties_ends:
+                reason = f"{last}, whose gradients nothing adds up: --tied-embeddings does"
+                raise InvalidConfiguration("model", f"{where} {reason}")
+        self.shared.setdefault(later, self.shared.get(earlier, earlier))
 
 
 def _bytes_of(tensor: Tensor) -> tuple[int, int]:
@@ -202,14 +242,7 @@ def _bytes_of(tensor: Tensor) -> tuple[int, int]:
     return first, first + (reach + 1) * tensor.itemsize - 1 if tensor.numel() else first - 1
 
 
-def _require_shared_well(one: _Place, other: _Place) -> None:
-    """Within a stage, and as one parameter."""
-    if one.stage != other.stage:
-        raise InvalidConfiguration(
-            "model",
-            f"layers {one.layer} and {other.layer} share a parameter, and are in stages "
-            f"{one.stage} and {other.stage}",
-        )
+def _require_one_parameter(one: _Place, other: _Place) -> None:
     if one.parameter() is not other.parameter():
         raise InvalidConfiguration(
             "model",

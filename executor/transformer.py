@@ -65,7 +65,8 @@ class TransformerSizes:
     With a `window`, a token attends to no more than so many of the last ones. Without `biases`,
     no product has one, but for those of queries, keys and values with `query_biases` (Qwen2), and
     of the attention's output with `output_biases` (a Llama with `attention_bias`).
-    `norms_queries` is a norm of each head of queries and keys (Qwen3).
+    `norms_queries` is a norm of each head of queries and keys (Qwen3). If `tied`, the embedding's
+    matrix is that of the output layer, too.
     """
 
     layers: int
@@ -88,6 +89,7 @@ class TransformerSizes:
     query_biases: bool = True
     output_biases: bool = False
     norms_queries: bool = False
+    tied: bool = False
 
     def __post_init__(self) -> None:
         hidden = () if self.head_dim else (("hidden", "heads"),)
@@ -297,4 +299,5 @@ def transformer(
         batch=text.batches(sizes.causal),
         attached=(1, 1),
         held_out=None if held_out is None else held_out.batches(sizes.causal),
+        tied={f"{len(layers) - 1}.scores.weight": "0.tokens.weight"} if sizes.tied else {},
     )

@@ -21,6 +21,7 @@ from bfpp.executor.flat import (
     values_of,
 )
 from bfpp.executor.leaves import Result, require_own_leaves
+from bfpp.executor.model import named, tie
 from bfpp.executor.optimizers import decay_of
 from bfpp.executor.payload import Tree, tensors_of
 from bfpp.executor.plan import Plan
@@ -51,17 +52,33 @@ class Unit:
             each: divide(layer.to(device), region)
             for each, layer in plan.build(plan.cuts[number]).items()
         }
-        self.places = parameters_of(self.layers)
+        tie(self.layers, plan.traced.shared)  # what is divided is a parameter of its layer's own
+        self.places = {
+            plan.tied.get(name, name): uses for name, uses in parameters_of(self.layers).items()
+        }
         self.slices = slices_of(self.places)
         given = values_of(self.places)
         for layer in self.layers.values():
             plan.compute_in(layer)
         wide = {name for name, own in values_of(self.places).items() if own.dtype != plan.dtype}
-        decay = partial(decay_of, plan.optimization)
         frozen = frozen_of(self.places)
-        trained = {name: value for name, value in given.items() if name not in frozen}
-        fixed = {name: value for name, value in given.items() if name in frozen}
-        self.flat, values = flatten(trained, plan.shares, device, wide - frozen, decay)
+        tied = sorted({*plan.tied.values()} & self.places.keys() - frozen)
+        if number:
+            given |= {name: self._of_the_first_unit(name, device, region) for name in tied}
+        whole: list[Tensor] = []
+        decay = partial(decay_of, plan.optimization)
+
+        def keep(names: Iterable[str], is_trained: bool = True) -> UnitState:
+            chosen = {name: given[name] for name in names}
+            flat, values = flatten(chosen, plan.shares, device, wide & chosen.keys(), decay)
+            whole.append(values)
+            return UnitState(flat, share, values, plan.state_dtype, is_trained)
+
+        self.state = keep(name for name in given if name not in frozen.union(tied))
+        self.tied = keep(tied) if tied else None
+        self.frozen = keep(sorted(frozen), is_trained=False) if frozen else None
+        self.values: list[Tensor] | None = whole
+        self.flat = self.state.flat
         stage = int(plan.graph.layout.stage_of_unit[number])
         recompute(self.layers, counted_layers(plan.model), plan.recomputation.of_stage(stage))
         self.training = [
@@ -70,15 +87,14 @@ class Unit:
             for module in layer.modules()
             if module.training
         ]
-        self.state = UnitState(self.flat, share, values, plan.state_dtype)
-        self.values: list[Tensor] | None = [values]
-        self.frozen: UnitState | None = None
-        if frozen:
-            flat, values = flatten(fixed, plan.shares, device, wide & frozen)
-            self.frozen = UnitState(flat, share, values, plan.state_dtype, is_trained=False)
-            self.values.append(values)
-        self.gradient_pieces = self.state.pieces(self.state.gradients)
-        self.measured = [self.state.gradients] if region.shards.rank == 0 else self._own_gradients()
+        self.gradient_pieces = [
+            piece for state in self.trained for piece in state.pieces(state.gradients)
+        ]
+        self.measured = (
+            [state.gradients for state in self._counted]
+            if region.shards.rank == 0
+            else self._own_gradients()
+        )
         self.buffers: Mapping[int, Tensor] = {}
         self.leaves: dict[int, dict[str, nn.Parameter]] = {}
         self.gradients: dict[int, dict[str, Tensor]] = {}
@@ -87,7 +103,23 @@ class Unit:
 
     def _own_gradients(self) -> list[Tensor]:
         """Those that no other tensor-parallel rank has: the norm counts what all have once."""
-        return [piece for name, _, piece in self.gradient_pieces if name in self.slices]
+        return [
+            piece
+            for state in self._counted
+            for name, _, piece in state.pieces(state.gradients)
+            if name in self.slices
+        ]
+
+    @property
+    def _counted(self) -> list[UnitState]:
+        """The states whose gradients the norm counts: what two units share, in the first one."""
+        return [self.state] if self.number else self.trained
+
+    def _of_the_first_unit(self, name: str, device: torch.device, region: Region) -> Tensor:
+        """The first values of what the first unit shares: its layer is made here, too."""
+        number, path = named(name)
+        layer = divide(self.plan.build([number])[number].to(device), region)
+        return layer.get_parameter(path).detach()
 
     def placed(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         """Pieces by their places in whole parameters, of which this unit may have a slice."""
@@ -97,30 +129,40 @@ class Unit:
             else:
                 yield name, first, values
 
-    def extent_of(self, name: str, state: UnitState) -> tuple[int, int | None]:
+    def extent_of(self, name: str) -> tuple[int, int | None]:
         """Elements of a whole parameter; and of each of its rows, if this unit has a slice."""
-        own = self.slices.get(name)
-        return (own.shape.numel(), own.row) if own else (state.flat.shapes[name].numel(), None)
+        if own := self.slices.get(name):
+            return own.shape.numel(), own.row
+        (shape,) = (it.flat.shapes[name] for it in self.states if name in it.flat.shapes)
+        return shape.numel(), None
+
+    @property
+    def trained(self) -> list[UnitState]:
+        """That of the unit's own weights that are trained; then of those that it shares, if any."""
+        return [self.state] if self.tied is None else [self.state, self.tied]
 
     @property
     def states(self) -> list[UnitState]:
-        """That of the weights that are trained; then that of the frozen ones, if there are any."""
-        return [self.state] if self.frozen is None else [self.state, self.frozen]
+        """Those of weights that are trained; then that of the frozen ones, if there are any."""
+        return self.trained if self.frozen is None else [*self.trained, self.frozen]
 
     @property
     def size(self) -> int:
         """Elements of all its weights in a buffer."""
         return sum(state.flat.size for state in self.states)
 
-    def parts(self, buffer: Tensor) -> Iterator[tuple[Tensor, UnitState]]:
-        """The parts of a buffer of weights, and the state that each is gathered from.
+    @property
+    def gradients_size(self) -> int:
+        """Elements of all its gradients in a buffer."""
+        return sum(state.flat.size for state in self.trained)
 
-        The buffer may be larger, for another unit that takes turns in it.
-        """
-        first = 0
-        for state in self.states:
-            yield buffer[first : first + state.flat.size], state
-            first += state.flat.size
+    def parts(self, buffer: Tensor) -> Iterator[tuple[Tensor, UnitState]]:
+        """The parts of a buffer of weights, and the state that each is gathered from."""
+        return _divided(buffer, self.states)
+
+    def gradient_parts(self, buffer: Tensor) -> Iterator[tuple[Tensor, UnitState]]:
+        """The parts of a buffer of gradients, and the state that takes its share of each."""
+        return _divided(buffer, self.trained)
 
     def attach(self, weights: Mapping[int, Tensor], gradients: Mapping[int, Tensor]) -> None:
         """Give it the buffers that its weights and its gradients may be in.
@@ -136,24 +178,32 @@ class Unit:
         self.buffers = weights
         self.leaves = {
             number: {
-                name: nn.Parameter(view, requires_grad=state is self.state)
+                name: nn.Parameter(view, requires_grad=state is not self.frozen)
                 for part, state in self.parts(buffer)
                 for name, view in state.flat.views(part).items()
             }
             for number, buffer in weights.items()
         }
-        self.gradients = {number: self.flat.views(buffer) for number, buffer in gradients.items()}
+        self.gradients = {
+            number: {
+                name: view
+                for part, state in self.gradient_parts(buffer)
+                for name, view in state.flat.views(part).items()
+            }
+            for number, buffer in gradients.items()
+        }
         if self.plan.gradient_dtype is not self.plan.dtype:
             for leaves in self.leaves.values():
-                for name in self.flat.shapes:
-                    leaves[name].register_post_accumulate_grad_hook(partial(self._add, name))
+                for name, leaf in leaves.items():
+                    if leaf.requires_grad:
+                        leaf.register_post_accumulate_grad_hook(partial(self._add, name))
         self.read(next(iter(weights)))
 
     def settle(self) -> None:
-        """Keep frozen weights in the one buffer that they are read from, if no gather fills it."""
+        """Keep weights in the one buffer that they are read from, if no gather fills it."""
         for buffer in self.buffers.values():
             for part, state in self.parts(buffer):
-                if state is self.frozen and state.weights.dtype is part.dtype:
+                if state.weights.dtype is part.dtype:
                     state.weights.data = part
 
     def train(self, mode: bool) -> None:
@@ -238,6 +288,14 @@ class Unit:
             return saved
         buffer = self.buffers[self.reads].view(saved.dtype)
         return torch.as_strided(buffer, saved.size, saved.stride, saved.first)
+
+
+def _divided(buffer: Tensor, states: Sequence[UnitState]) -> Iterator[tuple[Tensor, UnitState]]:
+    """A buffer in parts, one behind the other; it may be larger, for a unit that takes turns."""
+    first = 0
+    for state in states:
+        yield buffer[first : first + state.flat.size], state
+        first += state.flat.size
 
 
 def _places_of(value: Tree) -> list[GradientEdge]:

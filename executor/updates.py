@@ -8,7 +8,7 @@ step is made and undone. Unless something is loaded, the first step begins from 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -34,9 +34,12 @@ class Part:
 class Updates:
     """Updates the shares of some units."""
 
-    def __init__(self, options: Optimization, states: Mapping[int, UnitState]) -> None:
+    def __init__(self, options: Optimization, states: Mapping[int, Sequence[UnitState]]) -> None:
         self.options = options
-        self.parts = {number: _parts(state, options) for number, state in states.items()}
+        self.parts = {
+            number: [part for state in own for part in _parts(state, options)]
+            for number, own in states.items()
+        }
         parts = [part for each in self.parts.values() for part in each]
         decays = dict.fromkeys(part.decay for part in parts)
         self.optimizer = make_optimizer(

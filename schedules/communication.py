@@ -91,6 +91,9 @@ class Communication:
     With `hybrid` sharding (HSDP), replicas shard their state within groups: gradients are reduced
     within a group, and once a step each device's share is all-reduced across the groups.
 
+    With `tied_embeddings`, the first and the last unit share parameters (the word embedding). Each
+    has a copy, whose reduced gradients are added up once a step.
+
     >>> import bfpp
     >>> graph = bfpp.build_graph(
     ...     "breadth-first", bfpp.Layout(2, 4, 2), bfpp.Communication(bfpp.Sharding.FULL)
@@ -113,6 +116,7 @@ class Communication:
     hybrid: bool = False
     offload: int = 0
     offload_ahead: int = 1
+    tied_embeddings: bool = False
 
     @property
     def has_queues(self) -> bool:

@@ -18,6 +18,7 @@ SETTINGS: dict[str, Callable[[TaskGraph], object]] = {
     "overlap of transfers": lambda graph: graph.communication.pp_overlap,
     "overlap of data-parallel communication": lambda graph: graph.communication.dp_overlap,
     "clipping": lambda graph: graph.communication.clipping,
+    "tied embeddings": lambda graph: graph.communication.tied_embeddings,
     "tasks": len,
 }
 """What a graph is made from, and how much of it there is."""

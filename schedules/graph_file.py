@@ -137,7 +137,7 @@ def _layout(record: dict[str, Any]) -> Layout:
 
 
 def _communication(record: dict[str, Any]) -> Communication:
-    for name in ("pp_overlap", "dp_overlap", "clipping", "eager", "hybrid"):
+    for name in ("pp_overlap", "dp_overlap", "clipping", "eager", "hybrid", "tied_embeddings"):
         if not isinstance(record.get(name, False), bool):
             raise MalformedGraph(f"communication: {name} must be true or false")
     named = {

@@ -204,6 +204,13 @@ class Layout:
             holds[np.array(placement)[self.stage_of_unit], np.arange(self.units)] = True
         return holds
 
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """The ranks that hold the first or the last unit, that of the first one first."""
+        first = int(self.rank_of_unit[0])
+        holders: list[int] = np.flatnonzero(self.holds[:, [0, -1]].any(axis=1)).tolist()
+        return (first, *(rank for rank in holders if rank != first))
+
     @property
     def ends_are_apart(self) -> bool:
         """Whether some rank holds the first unit and not the last one."""

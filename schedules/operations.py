@@ -33,10 +33,11 @@ MOST = 127
 
 
 class Scope(StrEnum):
-    """What a task is of: its unit and micro-batch, its unit, or its rank alone."""
+    """What a task is of: a micro-batch at a unit, a unit, the first and the last one, or a rank."""
 
     CELL = "cell"
     UNIT = "unit"
+    ENDS = "ends"
     RANK = "rank"
 
 
@@ -45,6 +46,7 @@ class Group(StrEnum):
 
     ALONE = "alone"
     P2P = "p2p"
+    ENDS = "ends"
     PP = "pp"
     DP = "dp"
     DP_SHARD = "dp shard"
@@ -76,6 +78,8 @@ COMPUTE = Stream("COMPUTE", "compute")
 DATA = Stream("DATA", "data", overlap="dp_overlap")
 REPLICAS = Stream("REPLICAS", "replicas", overlap="dp_overlap")
 """Communication across groups of replicas (HSDP), over other links than within a group."""
+TIED = Stream("TIED", "tied weights", overlap="dp_overlap")
+"""Communication between the ranks of the first and of the last unit, for what these share."""
 P2P = "pp_overlap"
 SEND_ACTIVATIONS = Stream("SEND_ACTIVATIONS", "send activations", "to", P2P)
 RECEIVE_ACTIVATIONS = Stream("RECEIVE_ACTIVATIONS", "receive activations", "from", P2P)
@@ -90,7 +94,7 @@ FROM_HOST = Stream("FROM_HOST", "copies from host")
 """Copies of activations over the link between a device and its host, which has two directions."""
 
 STREAMS = [
-    COMPUTE, DATA, REPLICAS, SEND_ACTIVATIONS, RECEIVE_ACTIVATIONS, SEND_GRADIENTS,
+    COMPUTE, DATA, REPLICAS, TIED, SEND_ACTIVATIONS, RECEIVE_ACTIVATIONS, SEND_GRADIENTS,
     RECEIVE_GRADIENTS, QUEUE, EXPERTS, TO_HOST, FROM_HOST,
 ]  # fmt: skip
 """All streams, in the order in which a rank's lanes are listed."""
@@ -119,6 +123,7 @@ WEIGHTS = Datum("weights", buffer="weight_buffer")
 GRADIENTS = Datum("gradients", buffer="gradient_buffer")
 REDUCED = Datum("reduced gradients")
 REPLICATED = Datum("gradients reduced across replicas")
+TIED_GRADIENTS = Datum("gradients of tied parameters")
 NORM_OF_RANK = Datum("norm of a rank's gradients", of_all_ranks=True)
 
 
@@ -178,6 +183,7 @@ class Operation(int):
     OPTIMIZER: ClassVar[Operation]
     NORM: ClassVar[Operation]
     ALL_REDUCE: ClassVar[Operation]
+    TIED_ALL_REDUCE: ClassVar[Operation]
     EXPERT_DISPATCH: ClassVar[Operation]
     EXPERT_COMBINE: ClassVar[Operation]
     OFFLOAD: ClassVar[Operation]
@@ -383,7 +389,7 @@ Operation.OPTIMIZER = declare(
     Row(
         "optimizer",
         Scope.RANK,
-        reads=(REDUCED, REPLICATED, NORM_OF_RANK),
+        reads=(REDUCED, REPLICATED, TIED_GRADIENTS, NORM_OF_RANK),
         ends=(WEIGHTS,),  # no pass may still compute with those before the update
         group=lambda communication: Group.PP if communication.clipping else Group.ALONE,
         algorithm=lambda communication: (
@@ -397,7 +403,7 @@ Operation.NORM = declare(
         "norm",
         Scope.RANK,
         DATA,
-        reads=(REDUCED, REPLICATED),
+        reads=(REDUCED, REPLICATED, TIED_GRADIENTS),
         writes=(NORM_OF_RANK,),
         # Unsharded, each replica has all gradients, and their norm.
         group=lambda communication: (
@@ -421,6 +427,18 @@ Operation.ALL_REDUCE = declare(
         writes=(REPLICATED,),
         group=Group.DP_REPLICATE,
         happens=lambda communication: communication.hybrid,
+    ),
+)
+Operation.TIED_ALL_REDUCE = declare(
+    "TIED_ALL_REDUCE",
+    Row(
+        "tied all-reduce",
+        Scope.ENDS,
+        TIED,
+        reads=(REDUCED, REPLICATED),
+        writes=(TIED_GRADIENTS,),
+        group=Group.ENDS,
+        happens=lambda communication: communication.tied_embeddings,
     ),
 )
 Operation.EXPERT_DISPATCH = declare(

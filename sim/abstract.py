@@ -46,6 +46,7 @@ class AbstractCosts:
     norm: float = 0.0
     forward_backward: float | None = None
     all_reduce: float = 0.0
+    tied_all_reduce: float = 0.0
     further: Mapping[str, float] = field(default_factory=dict)
     host_copy: float = 0.0
 

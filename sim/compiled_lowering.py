@@ -17,6 +17,7 @@ from bfpp.schedules.columns import NONE, Flags, Groups, Integers
 from bfpp.schedules.graph import Lane, kinds_of
 from bfpp.schedules.lowering import lower_steps as lower_by_columns
 from bfpp.schedules.lowering.offloading import require_backward
+from bfpp.schedules.lowering.passes import PAIR, ends_of_tied
 from bfpp.schedules.lowering.posting import posted
 from bfpp.schedules.lowering.step_table import Steps, step_table
 from bfpp.schedules.operations import OPERATIONS, STREAMS
@@ -70,7 +71,10 @@ def _join(orders: Sequence[Order], layout: Layout) -> Steps | None:
 
 
 def _lower(steps: Steps, layout: Layout, communication: Communication, name: str) -> TaskGraph:
-    stages = layout.rank_of_unit, layout.unit_on_rank, layout.peer_of_rank, len(layout.copies)
+    stages = (
+        layout.rank_of_unit, layout.unit_on_rank, layout.peer_of_rank, len(layout.copies),
+        (*ends_of_tied(layout, communication), NONE, NONE)[:PAIR],
+    )  # fmt: skip
     tasks, start, member, codes, lane, peer_lane = compiled(lowering_kernels).lower(
         (*steps[:6], steps.round),
         steps.first_of_rank,

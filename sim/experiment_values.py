@@ -106,6 +106,12 @@ class Values:
         "flag",
         "gradients are clipped by their norm, which all ranks wait for",
     )
+    tied_embeddings: bool = _option(
+        False,
+        COMMUNICATION,
+        "flag",
+        "the first and the last unit share parameters, whose gradients are added up once a step",
+    )
     p2p: P2P = _option(
         P2P.CHANNELS,
         COMMUNICATION,
@@ -217,6 +223,13 @@ class Values:
         ABSTRACT,
         "seconds",
         "copy of one stage's activations to the host or back, with --offload",
+        "S",
+    )
+    tied_all_reduce: float | None = _option(
+        None,
+        ABSTRACT,
+        "seconds",
+        "sum of the first and the last unit's gradients, with --tied-embeddings",
         "S",
     )
     model: Transformer | str | None = _option(

@@ -12,7 +12,7 @@ Rules:
   rank's ports of the level that limits it: where g members share a node, it crosses to the next
   node once for all of them, with g shares of the network. That of
   a stage with two copies spans both; it leaves by the ports of the first one's rank and
-  enters by the second's.
+  enters by the second's. So does the all-reduce between the first and the last unit's ranks.
 - A step that receives from another rank also collects what each tensor-parallel
   device received its share of.
 - A transfer is between groups of tensor-parallel devices: what one that blocks takes
@@ -136,6 +136,20 @@ class Links:
         ports = self._ports(rank, peer, level)
         moved = np.where(level == NONE, 0.0, narrowest(self.port_bandwidth, ports)) * seconds
         return Load(latency, moved, ports)
+
+    def between_ends(self, graph: TaskGraph, tasks: Integers, size: float) -> Load:
+        """The load of all-reduces of so many bytes between devices of two ranks."""
+        rank, peer = graph.rank[tasks], graph.peer[tasks]
+        if size == 0:
+            return Load(np.zeros(len(tasks)))
+        places = [
+            self.placement.pair(*ends) for ends in zip(rank.tolist(), peer.tolist(), strict=True)
+        ]
+        sizes = np.array([size])
+        each = [moving(Way.ALL_REDUCE, sizes, place, self.cluster) for place in places]
+        latency, seconds, level = map(np.concatenate, zip(*each, strict=True))
+        ports = self._ports(rank, peer, level)
+        return Load(latency, narrowest(self.port_bandwidth, ports) * seconds, ports)
 
     def beside_compute(
         self, kinds: SomeKinds, alone: Costs, gathered: float, *, overlap: bool

@@ -12,25 +12,29 @@ import numpy as np
 
 from bfpp.sim.order_kernels import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 
-TRANSFER_ACTIVATIONS, TRANSFER_GRADIENTS, GATHER, REDUCE, OPTIMIZER, NORM, ALL_REDUCE = range(4, 11)
-OFFLOAD, RELOAD = range(13, 15)
+(
+    TRANSFER_ACTIVATIONS, TRANSFER_GRADIENTS, GATHER, REDUCE, OPTIMIZER, NORM, ALL_REDUCE,
+    TIED_ALL_REDUCE,
+) = range(4, 12)  # fmt: skip
+OFFLOAD, RELOAD = range(14, 16)
 """Codes of operations, in the order of `bfpp.schedules.operations`."""
 
-PHASES = 9
+PHASES = 10
 (
     COMPUTE_PHASE, TRANSFER_PHASE, OFFLOAD_PHASE, RELOAD_PHASE, GATHER_PHASE, REDUCE_PHASE,
-    ALL_REDUCE_PHASE, NORM_PHASE, UPDATE_PHASE,
+    ALL_REDUCE_PHASE, TIED_PHASE, NORM_PHASE, UPDATE_PHASE,
 ) = range(PHASES)  # fmt: skip
 GRADIENT_BUFFERS = 2
 
 
 def lower(steps, bounds, stages, rules, streams):
     """The columns of the task graph, what each task waits for as groups, and lanes."""
-    rank_of_unit, unit_on_rank, peer_of_rank, copies = stages
+    rank_of_unit, unit_on_rank, peer_of_rank, copies, tied = stages
     here, there, by_peer = streams
     ranks = len(bounds) - 1
     runs = find_runs(steps, len(rank_of_unit), ranks, unit_on_rank, rules)
-    tasks, key, edges = find_tasks(steps, bounds, (rank_of_unit, peer_of_rank, copies), rules, runs)
+    layout = rank_of_unit, peer_of_rank, copies, tied
+    tasks, key, edges = find_tasks(steps, bounds, layout, rules, runs)
     old, new = number(key)
     tasks, start, member = finish(tasks, edges, old, new)
     for first in steps[5]:
@@ -117,7 +121,7 @@ def find_runs(steps, units, ranks, unit_on_rank, rules):
 def find_tasks(steps, bounds, layout, rules, runs):
     """Tasks by provisional number, their keys, and what each waits for, pass by pass."""
     operation, rank, unit, microbatch, before, block, round_of = steps
-    rank_of_unit, peer_of_rank, copies = layout
+    rank_of_unit, peer_of_rank, copies, tied = layout
     _, gathers_runs, _, _, _, prefetch, reduces_last, hybrid, clipping, least, copies_ahead = rules
     (
         of_step, first, last, does_gather, does_reduce, weight_buffer, gradient_buffer,
@@ -125,11 +129,11 @@ def find_tasks(steps, bounds, layout, rules, runs):
     ) = runs  # fmt: skip
     count, ranks, units = len(rank), len(bounds) - 1, len(rank_of_unit)
     copied = count if least else 0
-    most = 2 * count + copied + 2 * len(first) + units + 2 * ranks
+    most = 2 * count + copied + 2 * len(first) + units + 2 * ranks + 1
     # operation, rank, peer, unit, micro-batch, weight buffer, gradient buffer, block
     columns = np.full((8, most), -1, dtype=np.int32)
     key = np.empty(most, dtype=np.int64)
-    most_waits = 2 * count + 3 * copied + 4 * len(first) + units + ranks * (1 + ranks)
+    most_waits = 2 * count + 3 * copied + 4 * len(first) + units + ranks * (1 + ranks) + 4
     edges = np.empty((2, most_waits), dtype=np.int32)
     waits = 0
     consumer = np.full(count, -1, dtype=np.int32)
@@ -250,16 +254,40 @@ def find_tasks(steps, bounds, layout, rules, runs):
                 so_far = last_reduction[here]
                 if so_far < 0 or key[so_far] <= key[task]:
                     last_reduction[here] = task
+    shared = -1
+    if tied[0] >= 0:
+        shared = lead
+        columns[0, shared], columns[1, shared], columns[2, shared] = (
+            TIED_ALL_REDUCE,
+            tied[0],
+            tied[1],
+        )
+        columns[3, shared], key[shared] = 0, -1
+        for own in (0, units - 1):
+            so_far = -1
+            for task in range(complete, shared):
+                if columns[3, task] == own and (so_far < 0 or key[so_far] <= key[task]):
+                    so_far = task
+            key[shared] = max(key[shared], key[so_far])
+            edges[0, waits], edges[1, waits] = shared, so_far
+            waits += 1
+        lead += 1
 
     size = lead
     latest = np.int64(-1)
     for here in range(ranks):
         when = max(round_of[bounds[here + 1] - 1], key[last_reduction[here]])
+        is_tied = shared >= 0 and (here == tied[0] or here == tied[1])
+        if is_tied:
+            when = max(when, key[shared])
         latest = max(latest, when)
         columns[0, lead], columns[1, lead] = NORM if clipping else OPTIMIZER, here
         key[lead] = when * PHASES + (NORM_PHASE if clipping else UPDATE_PHASE)
         edges[0, waits], edges[1, waits] = lead, last_reduction[here]
         waits += 1
+        if is_tied:
+            edges[0, waits], edges[1, waits] = lead, shared
+            waits += 1
         lead += 1
     if clipping:
         for here in range(ranks):
@@ -270,7 +298,9 @@ def find_tasks(steps, bounds, layout, rules, runs):
                 waits += 1
             lead += 1
     for task in range(reductions, size):
-        phase = REDUCE_PHASE if columns[0, task] == REDUCE else ALL_REDUCE_PHASE
+        phase = TIED_PHASE if task == shared else ALL_REDUCE_PHASE
+        if columns[0, task] == REDUCE:
+            phase = REDUCE_PHASE
         key[task] = key[task] * PHASES + phase
     return columns[:, :lead], key[:lead], edges[:, :waits]
 

@@ -373,6 +373,10 @@ class PhysicalStep:
         if self.graph.communication.hybrid != self.physical.degrees.is_hybrid:
             groups = self.physical.degrees.dp_replicate
             raise InvalidConfiguration("dp_replicate", f"the task graph is not for {groups} groups")
+        model = self.physical.model
+        if self.graph.communication.tied_embeddings and not model.tied_embeddings:
+            reason = f"{model.name}'s output layer has weights of its own"
+            raise InvalidConfiguration("tied_embeddings", reason)
 
     @property
     def links(self) -> Links:
@@ -460,6 +464,21 @@ class PhysicalStep:
         """What all-reduces across groups of replicas exchange."""
         sizes = np.full(len(tasks), self.parameter_bytes.gradients)
         return Exchanged(self.links.replicated, sizes, Way.ALL_REDUCE)
+
+    @property
+    def tied_bytes(self) -> float:
+        """What two devices exchange of the tied embedding's gradients: their share, if sharded.
+
+        Nothing where the ends are on the same ranks.
+        """
+        layout, physical = self.graph.layout, self.physical
+        if not layout.ends_are_apart:
+            return 0.0
+        share = physical.state_share(layout, self.graph.communication.sharding)
+        if not physical.implementation.shards_tied_embedding:
+            share = 1.0
+        parameters = physical.model.word_parameters(physical.tp)
+        return parameters * share * self.parameter_bytes.gradients
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
         """Passes of micro-batches through units, by their parts; of slices, an equal share.

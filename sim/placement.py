@@ -107,6 +107,12 @@ class DevicePlacement:
             for rank in range(self.degrees.pp)
         )
 
+    def pair(self, rank: int, peer: int) -> GroupPlace:
+        """A device of one pipeline rank, and its like of another, as far apart as any are."""
+        level = int(self.levels_between()[rank, peer])
+        units = tuple(2 if number < level else 1 for number in range(len(self.sizes)))
+        return GroupPlace.on(2, units, tuple(2 // count for count in units))
+
     def _replicas(self, stride: int) -> list[Integers]:
         """For each level, the units by pipeline rank, group of replicas, and member of it."""
         shape = self.degrees.pp, self.degrees.dp_replicate, -1

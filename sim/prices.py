@@ -73,6 +73,10 @@ def _host_copy(step: PhysicalStep, tasks: Integers) -> Load:
     return step.host_copies(tasks)
 
 
+def _tied_all_reduce(step: PhysicalStep, tasks: Integers) -> Load:
+    return step.links.between_ends(step.graph, tasks, step.tied_bytes)
+
+
 def _optimizer(step: PhysicalStep, tasks: Integers) -> Load:
     implementation = step.physical.implementation
     load = step.state_traffic(tasks, implementation.optimizer_traffic)
@@ -152,6 +156,11 @@ PRICES: Table[Price] = Table(
             "all_reduce",
             lambda costs: costs.all_reduce,
             _all_reduce,
+        ),
+        Operation.TIED_ALL_REDUCE: Price(
+            "tied_all_reduce",
+            lambda costs: costs.tied_all_reduce,
+            _tied_all_reduce,
         ),
         Operation.EXPERT_DISPATCH: Price(
             "expert_dispatch",

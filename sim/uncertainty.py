@@ -278,7 +278,7 @@ def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float
         and communication.pp_overlap
         and not physical.implementation.blocking_transfers
     )
-    tied = physical.model.tied_embeddings and layout.pp > 1
+    untold = physical.model.tied_embeddings and not communication.tied_embeddings
     routing = physical.routing
     evenly = bool(physical.model.experts and routing.capacity is None and routing.imbalance == 1)
     cases = {
@@ -287,7 +287,7 @@ def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float
         "others' traffic on the network": degrees.devices > physical.cluster.domain,
         "multiprocessors that overlapped communication takes from compute": beside,
         "experts that are chosen more often than others": evenly,
-        "the all-reduce of the tied embedding's gradients": tied,
+        "the all-reduce of the tied embedding's gradients": untold and layout.pp > 1,
         "lower clocks at the power limit": device.sustained_efficiency == 1,
         "an allocator that runs short of memory": (
             reserved_gb > NEARLY_FULL * device.memory / GIGABYTE

@@ -28,7 +28,7 @@ from bfpp.executor.training import Report, Trainer
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Operation, Task
 from bfpp.schedules.columns import Seconds
-from tests.small_models import chain
+from tests.small_models import chain, tied_chain
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,11 @@ class Chain:
 
     layers: int
     width: int = 4
+    tied: bool = False
 
     def load(self, seed: int) -> Model:
         del seed
-        return chain(self.layers, self.width)
+        return (tied_chain if self.tied else chain)(self.layers, self.width)
 
 
 Counts = list[list[int]]

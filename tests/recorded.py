@@ -52,6 +52,7 @@ NAMES = {
     Operation.OPTIMIZER: "optimizer",
     Operation.NORM: "norm",
     Operation.ALL_REDUCE: "all-reduce",
+    Operation.TIED_ALL_REDUCE: "tied all-reduce",
 }
 
 

@@ -1,4 +1,4 @@
-"""Small models: a chain of any length."""
+"""Small models: a chain of any length, whose ends may share a matrix."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from benchmarks.faulty_models import mean_square
 from bfpp.executor.model import Model
@@ -37,3 +38,25 @@ def numbers(width: int, step: int, samples: range) -> tuple[Tensor, Tensor]:
 def chain(layers: int, width: int = 4, make: Callable[[int], nn.Module] = Tanh) -> Model:
     """The same small layer again and again."""
     return Model([partial(make, width)] * layers, mean_square, partial(numbers, width))
+
+
+class Scores(nn.Module):
+    """A last layer: a bias of its own, and a matrix that may be another layer's."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(width, width))
+        self.bias = nn.Parameter(torch.randn(3))
+
+    def forward(self, value: Tensor) -> Tensor:
+        return functional.linear(value, self.matrix) + self.bias.sum()
+
+
+def tied_chain(layers: int, width: int = 4) -> Model:
+    """A chain whose last layer has the first one's matrix."""
+    return Model(
+        [*[partial(Tanh, width)] * (layers - 1), partial(Scores, width)],
+        mean_square,
+        partial(numbers, width),
+        tied={f"{layers - 1}.matrix": "0.linear.weight"},
+    )

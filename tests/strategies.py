@@ -36,6 +36,7 @@ from bfpp.schedules import (
     registered_schedules,
 )
 from bfpp.schedules.columns import NONE
+from bfpp.schedules.lowering.passes import PAIR
 from bfpp.schedules.order_validity import order_violations
 from bfpp.schedules.steps import STEP, Step, backward, backward_input, backward_weight, forward
 
@@ -65,6 +66,7 @@ def communications() -> st.SearchStrategy[Communication]:
             hybrid=st.just(False) if sharding is Sharding.NONE else flag,
             offload=st.sampled_from([0, 0, 0, 1, 1, 2, 4]),
             offload_ahead=st.integers(1, 3),
+            tied_embeddings=flag,
             **policies(sharding),
         )
     )
@@ -75,10 +77,11 @@ def that_fits(
 ) -> Communication:
     """The same, but once a step where copies are used too far apart to meet for each run.
 
-    And in one group of replicas where there are copies.
+    And in one group of replicas where there are copies, with nothing tied between four ranks.
     """
     if layout.copies:
-        communication = replace(communication, hybrid=False)
+        tied = communication.tied_embeddings and len(layout.ends) == PAIR
+        communication = replace(communication, hybrid=False, tied_embeddings=tied)
     if not layout.copies or communication.sharding is not Sharding.FULL:
         return communication
     try:

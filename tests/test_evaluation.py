@@ -67,7 +67,9 @@ def searches(draw: st.DrawFn) -> tuple[Problem, list[Configuration]]:
     """Some stages on ranks for several groups, batches and communications, in any order."""
     model = draw(st.sampled_from(list(DEGREES)))
     drawn = draw(configurations(ranks=3))
-    layout, communication = drawn.layout, replace(drawn.communication, hybrid=False)
+    tied = drawn.communication.tied_embeddings and model.tied_embeddings
+    layout = drawn.layout
+    communication = replace(drawn.communication, hybrid=False, tied_embeddings=tied)
     schedules = [drawn.schedule]
     if "slices" in drawn.schedule.parameters:
         schedules = [replace(drawn.schedule, slices=slices) for slices in (1, 2, 3)]

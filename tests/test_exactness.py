@@ -353,11 +353,11 @@ def skipped(operation: Operation) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def not_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(self: Worker, task: Task, total: Tensor) -> None:
-        state = self.state_of(task)
-        state.gradients.add_(state.part(total))
+    def take(self: UnitState, total: Tensor, buffer: Tensor) -> None:
+        del buffer
+        self.gradients.add_(self.part(total))
 
-    monkeypatch.setattr(Worker, "take_gradients", take)
+    monkeypatch.setattr(UnitState, "take", take)
 
 
 def not_zeroed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,8 @@ def own_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def reduce(self: LocalBackend, task: Task, workers: list[Worker]) -> None:
         del self
         for worker in workers:
-            worker.take_gradients(task, worker.gradients_of(task))
+            for buffer, state in worker.gradients_of(task):
+                state.take(buffer, buffer)
 
     monkeypatch.setattr(LocalBackend, "reduce", reduce)
 

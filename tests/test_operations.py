@@ -43,7 +43,6 @@ from bfpp.schedules.operations import (
     BUILT_IN,
     COMPUTE,
     DATA,
-    DATA_PARALLEL,
     OPERATIONS,
     STREAMS,
     Group,
@@ -70,6 +69,7 @@ from bfpp.traces.causes import Causes
 from bfpp.traces.html import write_html
 from bfpp.traces.metrics import (
     MODEL_PARALLEL,
+    REDUCTIONS,
     TRANSFERS,
     communicating,
     gradient_buffers_over_time,
@@ -288,9 +288,11 @@ def drawn_graphs() -> list[TaskGraph]:
         communication = Communication(sharding, clipping=True)
         found.append(lower(SPLIT, Layout(2, 2), communication, "split"))
         found.append(build_graph("breadth-first", Layout(2, 2), communication))
-    hybrid = Communication(Sharding.FULL, clipping=True, run_length=1, hybrid=True)
+    hybrid = Communication(
+        Sharding.FULL, clipping=True, run_length=1, hybrid=True, tied_embeddings=True
+    )
     found.append(build_graph("breadth-first", Layout(2, 2), hybrid))
-    found.append(build_graph("1f1b", Layout(2, 2)))
+    found.append(build_graph("1f1b", Layout(2, 2), Communication(tied_embeddings=True)))
     offloading = Communication(offload=1)
     found.append(lower([HALVES], Layout(1, 3), offloading, "halves"))
     found.append(build_graph("gpipe", Layout(1, 3), offloading))
@@ -333,6 +335,8 @@ HALVES = np.array(
 LATE = [np.array([backward_weight(0, 0), backward_input(0, 0), forward(0, 0)], dtype=STEP)]
 
 
+SOMETIMES = (Operation.GATHER, Operation.NORM, Operation.ALL_REDUCE, Operation.TIED_ALL_REDUCE)
+
 EXCHANGING = (
     Piece(Operation.FORWARD, 0.5),
     Piece(Operation.EXPERT_DISPATCH),
@@ -347,8 +351,10 @@ def all_that_follows(graphs: Sequence[TaskGraph]) -> Iterator[object]:
     yield [each.message for each in order_violations(LATE)]
     for sharding, overlap in product(Sharding, (True, False)):
         hybrid = sharding is Sharding.FULL and overlap
-        communication = Communication(sharding, overlap, overlap, clipping=True, hybrid=hybrid)
-        for groups in (TRANSFERS, DATA_PARALLEL, MODEL_PARALLEL):
+        communication = Communication(
+            sharding, overlap, overlap, clipping=True, hybrid=hybrid, tied_embeddings=overlap
+        )
+        for groups in (TRANSFERS, REDUCTIONS, MODEL_PARALLEL):
             yield [each.name for each in communicating(groups, communication)]
         yield [each.name for each in collectives(communication)]
         yield [each.group(communication) for each in BUILT_IN]
@@ -405,7 +411,7 @@ def wrong_rows() -> list[object]:
         scopes = [scope for scope in Scope if scope is not row.scope]
         cases += [(operation, f"of a {scope}", {"scope": scope}) for scope in scopes]
         cases.append((operation, "another group", {"group": Group.TP}))
-        if operation in (Operation.GATHER, Operation.NORM, Operation.ALL_REDUCE):
+        if operation in SOMETIMES:
             cases.append((operation, "always", {"happens": lambda _: True}))
             cases.append((operation, "never", {"happens": lambda _: False}))
     return [pytest.param(*case, id=f"{case[0].name} {case[1]}") for case in cases]

@@ -8,6 +8,7 @@ search of the waits' graph says without any clock.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -25,11 +26,13 @@ from bfpp.executor.worker import Cell, Worker
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
+    Operation,
     Sharding,
     find_schedule,
     registered_schedules,
 )
-from tests.small_models import chain
+from tests.mutations import find, waiting_less
+from tests.small_models import chain, tied_chain
 from tests.strategies import some_configuration
 from tests.stream_order import Order, Ordered
 from tests.test_exactness import plan_of
@@ -40,15 +43,28 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 1 + QUEUED
 """As many as are under way at once."""
 
+TIED_WAITS = [
+    (Operation.TIED_ALL_REDUCE, Operation.REDUCE),
+    (Operation.NORM, Operation.TIED_ALL_REDUCE),
+]
+
 FULLY = ("breadth-first", Sharding.FULL, Activations.RECOMPUTE, True)
 
 
 def plan(
-    schedule: str, sharding: Sharding, activations: Activations, overlaps: bool, replicas: int = 2
+    schedule: str,
+    sharding: Sharding,
+    activations: Activations,
+    overlaps: bool,
+    replicas: int = 2,
+    tied: bool = False,
 ) -> Plan:
-    communication = Communication(sharding, overlaps, overlaps, clipping=overlaps)
+    communication = Communication(
+        sharding, overlaps, overlaps, clipping=overlaps, tied_embeddings=tied
+    )
     graph = some_configuration(find_schedule(schedule), 2, communication).graph()
-    return plan_of(graph, chain(graph.layout.units + 1), replicas, activations=activations)
+    model = (tied_chain if tied else chain)(graph.layout.units + 1)
+    return plan_of(graph, model, replicas, activations=activations)
 
 
 def ran(plan: Plan, dropped: int | None = None) -> Ordered:
@@ -78,6 +94,26 @@ def test_no_wait_is_missing(
     schedule: str, sharding: Sharding, activations: Activations, overlaps: bool
 ) -> None:
     require_order(schedule, sharding, activations, overlaps)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sharding"), [("1f1b", Sharding.FULL), ("zb-v", Sharding.PARTIAL)]
+)
+def test_no_wait_is_missing_where_ends_are_tied(schedule: str, sharding: Sharding) -> None:
+    require_order(schedule, sharding, Activations.KEEP, True, 2, True)
+
+
+@pytest.mark.parametrize(("second", "first"), TIED_WAITS)
+def test_each_wait_of_what_is_tied_is_needed(second: Operation, first: Operation) -> None:
+    whole = plan("1f1b", Sharding.FULL, Activations.KEEP, True, 1, True)
+    waits = [
+        (task.number, each)
+        for task in find(whole.graph, second)
+        for each in task.dependencies
+        if whole.graph.operation[each] == first
+    ]
+    needed, _ = waits  # the norm of the last rank does not count its copy
+    assert ran(replace(whole, graph=waiting_less(whole.graph, *needed))).races
 
 
 @pytest.mark.slow

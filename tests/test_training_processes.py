@@ -84,6 +84,20 @@ for sharding in (Sharding.PARTIAL, Sharding.FULL):
     hybrid = replace(job.communication, hybrid=True)
     JOBS[f"{sharding} in groups of replicas"] = replace(job, communication=hybrid, dp_replicate=2)
 
+for name, sharding in (
+    ("1f1b", Sharding.NONE),
+    ("depth-first", Sharding.PARTIAL),
+    ("breadth-first", Sharding.FULL),
+    ("zb-v", Sharding.FULL),
+    ("chimera", Sharding.PARTIAL),
+):
+    job = job_of(name, sharding, 2, 2)
+    JOBS[f"{name} {sharding}, ends tied"] = replace(
+        job,
+        communication=replace(job.communication, tied_embeddings=True),
+        model=replace(job.model, tied=True),
+    )
+
 DIVIDED = TransformerSource(TransformerSizes(4, 8, 2, 4, 257, 8, 2))
 for name, sharding, ranks, replicas in (
     ("zb-h1", Sharding.NONE, 2, 1),

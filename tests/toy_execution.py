@@ -20,16 +20,26 @@ from itertools import pairwise
 
 import numpy as np
 
-from bfpp.schedules import Lane, Layout, Operation, Sharding, Task, TaskGraph, operations
+from bfpp.schedules import (
+    Communication,
+    Lane,
+    Layout,
+    Operation,
+    Sharding,
+    Task,
+    TaskGraph,
+    operations,
+)
 from bfpp.schedules.columns import NONE
 
 NOTHING = math.nan
+PLAIN = Communication()
 
 
 def flaw(graph: TaskGraph) -> str | None:
     """What goes wrong in some order of execution; None if nothing was found."""
     events, tasks = Events(graph), list(graph.tasks())
-    expected = reference(graph.layout, clipping=graph.communication.clipping)
+    expected = reference(graph.layout, graph.communication)
     for priority in events.priorities():
         order = events.order(priority)
         if len(order) < len(events):
@@ -39,9 +49,16 @@ def flaw(graph: TaskGraph) -> str | None:
     return None
 
 
-def reference(layout: Layout, *, clipping: bool = False) -> list[float]:
-    """Each stage's weight after a step, computed without any schedule."""
+def first_weights(layout: Layout, *, tied: bool) -> list[float]:
+    """Each stage's weight before the step; if tied, the last one's is the first one's."""
     weights: list[float] = [stage + 2 for stage in range(layout.units)]
+    return [*weights[:-1], weights[0]] if tied else weights
+
+
+def reference(layout: Layout, communication: Communication = PLAIN) -> list[float]:
+    """Each stage's weight after a step, computed without any schedule."""
+    tied = communication.tied_embeddings and layout.units > 1
+    weights = first_weights(layout, tied=tied)
     gradients: list[float] = [0] * layout.units
     for microbatch in range(layout.microbatches):
         inputs = [sample(microbatch)]
@@ -51,7 +68,9 @@ def reference(layout: Layout, *, clipping: bool = False) -> list[float]:
         for stage in reversed(range(layout.units)):
             gradients[stage] += gradient * inputs[stage] + weights[stage]
             gradient *= weights[stage]
-    clipped = sum(gradients) if clipping else 0
+    clipped = sum(gradients) if communication.clipping else 0
+    if tied:
+        gradients[0] = gradients[-1] = gradients[0] + gradients[-1]
     updated = zip(weights, gradients, strict=True)
     return [weight + gradient + clipped for weight, gradient in updated]
 
@@ -158,8 +177,10 @@ class Machine:
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
         self.layout = graph.layout
+        self.tied = graph.communication.tied_embeddings and graph.layout.units > 1
+        weights = first_weights(graph.layout, tied=self.tied)
         self.weights: dict[tuple[int, int], float] = {
-            (rank, stage): stage + 2 for rank, stage in np.argwhere(self.layout.holds).tolist()
+            (rank, stage): weights[stage] for rank, stage in np.argwhere(self.layout.holds).tolist()
         }
         self.gathered: dict[tuple[int, int], float] = {}
         self.activations: dict[tuple[int, int, int], float] = {}
@@ -170,6 +191,7 @@ class Machine:
         self.added: defaultdict[tuple[int, int], float] = defaultdict(int)
         self.reduced: defaultdict[tuple[int, int], float] = defaultdict(int)
         self.across: defaultdict[tuple[int, int], float] = defaultdict(int)
+        self.sums: defaultdict[tuple[int, int], float] = defaultdict(int)
         self.norms: dict[int, float] = {}
         self.told: Counter[int] = Counter()
 
@@ -281,17 +303,35 @@ class Machine:
         for rank, before in zip(ends, reduced, strict=True):
             self.across[rank, task.unit] += unchanged(before, self.reduced[rank, task.unit])
 
+    def tied_all_reduce(self, task: Task) -> Iterator[None]:
+        """The first and the last stage's gradients, added up at both."""
+        last = self.layout.units - 1
+        held = [(rank, stage) for rank in task.ranks for stage in (0, last)]
+        held = [key for key in held if self.layout.holds[key]]
+        before = {key: self.complete[key] for key in held}
+        total = sum({stage: value for (_, stage), value in before.items()}.values())
+        yield
+        for key, value in before.items():
+            self.sums[key] += total + unchanged(value, self.complete[key]) - value
+
     @property
     def complete(self) -> defaultdict[tuple[int, int], float]:
         """The gradients of each rank's stages, summed up over whoever has a part of them."""
         return self.across if self.graph.communication.hybrid else self.reduced
+
+    def gradient(self, key: tuple[int, int]) -> float:
+        """The gradient of a rank's stage; with that of the one that it is tied to, if there is."""
+        is_end = key[1] in (0, self.layout.units - 1)
+        return self.sums[key] if self.tied and is_end else self.complete[key]
 
     def norm(self, task: Task) -> Iterator[None]:
         """Of two copies of a stage, the first one tells; each tells once, or the sum is wrong."""
         yield
         own = np.flatnonzero(self.layout.rank_of_unit == task.rank).tolist()
         self.told[task.rank] += 1
-        self.norms[task.rank] = sum(self.complete[task.rank, stage] for stage in own)
+        if self.tied:  # the first one's copy counts
+            own = [stage for stage in own if stage != self.layout.units - 1]
+        self.norms[task.rank] = sum(self.gradient((task.rank, stage)) for stage in own)
 
     def clipped(self) -> float:
         """What every rank adds to its weights: the same, as it depends on all gradients."""
@@ -303,7 +343,7 @@ class Machine:
     def optimizer(self, task: Task) -> Iterator[None]:
         own = [(task.rank, stage) for stage in self.layout.units_of(task.rank)]
         clipped = self.clipped()
-        updated = {key: self.weights[key] + self.complete[key] + clipped for key in own}
+        updated = {key: self.weights[key] + self.gradient(key) + clipped for key in own}
         self.weights.update(dict.fromkeys(own, NOTHING))
         yield
         self.weights.update(updated)
@@ -323,6 +363,7 @@ DOES: dict[Operation, Callable[[Machine, Task], Iterator[None]]] = {
     Operation.ALL_REDUCE: Machine.all_reduce,
     Operation.OFFLOAD: Machine.offload,
     Operation.RELOAD: Machine.reload,
+    Operation.TIED_ALL_REDUCE: Machine.tied_all_reduce,
 }
 
 

@@ -25,6 +25,7 @@ from bfpp.schedules.operations import (
     OPERATIONS,
     REPLICAS,
     STREAMS,
+    TIED,
     TO_HOST,
     Stream,
 )
@@ -75,7 +76,7 @@ class Row(NamedTuple):
     tasks: Integers
 
 
-COMPUTE_AND_DATA = (COMPUTE, DATA, REPLICAS, EXPERTS, TO_HOST, FROM_HOST)
+COMPUTE_AND_DATA = (COMPUTE, DATA, REPLICAS, TIED, EXPERTS, TO_HOST, FROM_HOST)
 """Compute, collectives and host copies: all but the transfers between stages."""
 
 

@@ -27,6 +27,7 @@ from bfpp.schedules.operations import (
 from bfpp.traces.timeline import Timeline
 
 TRANSFERS = {Group.P2P}
+REDUCTIONS = {*DATA_PARALLEL, Group.ENDS}
 MODEL_PARALLEL = {Group.TP, Group.CP, Group.EP}
 
 
@@ -68,7 +69,7 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
     peaks = peak_microbatches(graph)
     chosen = [
         among(graph.operation, communicating(groups, graph.communication))
-        for groups in (TRANSFERS, DATA_PARALLEL, MODEL_PARALLEL)
+        for groups in (TRANSFERS, REDUCTIONS, MODEL_PARALLEL)
     ]
     table = []
     for rank, seconds in enumerate(computes):

@@ -26,6 +26,7 @@ class Cause(StrEnum):
     CONTEXT = "exposed context-parallel communication"
     EXPERT = "exposed expert-parallel communication"
     HOST = "exposed host copies"
+    TIED = "exposed all-reduce of tied weights"
     BUFFER = "buffer not yet free"
     OPTIMIZER = "optimizer"
     REPLICAS = "data-parallel peers"
@@ -45,7 +46,7 @@ SHARES = {
     Share.BUBBLE: {Cause.WARM_UP, Cause.DRAIN, Cause.OTHER_RANK, Cause.IMBALANCE},
     Share.COMMUNICATION: {
         Cause.TRANSFER, Cause.GATHER, Cause.REDUCTION, Cause.TENSOR, Cause.CONTEXT, Cause.EXPERT,
-        Cause.HOST,
+        Cause.HOST, Cause.TIED,
     },
     Share.OTHER: {Cause.BUFFER, Cause.OPTIMIZER, Cause.REPLICAS, Cause.DISPATCH},
 }  # fmt: skip
@@ -112,6 +113,9 @@ TRACED = Table(
         ),
         Operation.ALL_REDUCE: Traced(
             Tone(312, 0.42, 0.46, 0.46), Mark("&", " ", "&", "&"), Cause.REDUCTION
+        ),
+        Operation.TIED_ALL_REDUCE: Traced(
+            Tone(12, 0.48, 0.40, 0.40), Mark("=", " ", "=", "%"), Cause.TIED
         ),
         Operation.EXPERT_DISPATCH: Traced(
             Tone(52, 0.60, 0.42, 0.72), Mark("/", " ", "/", "/"), Cause.EXPERT

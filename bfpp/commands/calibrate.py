@@ -20,6 +20,7 @@ from bfpp.run_options import add_device_arguments, add_model_arguments, add_proc
 from bfpp.schedules import InvalidConfiguration, Layout, find_schedule
 from bfpp.sim.profile import PASSES
 from bfpp.traces.time_axis import in_words
+from bfpp.trained_model import ties
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +50,12 @@ def run(options: argparse.Namespace) -> int:
     if (options.tp or 1) > 1:
         raise InvalidConfiguration("tp", "what is measured are whole layers")
     job = device_job_of(options, find_schedule("breadth-first"), Layout(options.pp, 1))
+    if ties(job.model):
+        raise InvalidConfiguration(
+            "model",
+            f"{options.model} has tied embeddings, which a profile has no price of: a model file "
+            "with tied_embeddings = false can be measured (bfpp models NAME writes one)",
+        )
     from bfpp.executor.calibration import QUICK, Effort, calibrate
     from bfpp.executor.processes import RunFailed, launch, prepare
 

@@ -113,8 +113,7 @@ def run(options: argparse.Namespace) -> int:
     with weights_file.written() as path:
         export.write(path)
     with config_file.written() as path:
-        own = {"tie_word_embeddings": False, "dtype": str(precision)}
-        content = {"exported_by": "bfpp", **config, **own}
+        content = {"exported_by": "bfpp", **config, "dtype": str(precision)}
         path.write_text(json.dumps(content, indent=2) + "\n")
     return 0
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bfpp.executor.backends.groups import Groups
+from bfpp.executor.backends.local import add_up
 from bfpp.executor.backends.protocol import MakeWorker
 from bfpp.executor.lanes import Device
 from bfpp.executor.plan import Plan
@@ -62,6 +63,13 @@ class DistributedBackend:
         self.pipeline = self.groups.make(
             "pipeline", [plan.process(each, pipeline) for each in ranks]
         )
+        ends = plan.graph.layout.ends
+        exchanges = plan.tied and plan.graph.layout.ends_are_apart and rank in ends
+        self.tied = (
+            self.groups.make("tied", [plan.process(each, pipeline) for each in ends])
+            if exchanges
+            else self.data
+        )
         self.channels = {
             channel: self._channel(*channel) for channel in _channels(plan) if rank in channel[1:]
         }
@@ -94,7 +102,9 @@ class DistributedBackend:
                 dist.send(value, self.plan.process(receiver, self.worker.pipeline), group)
             else:
                 dist.recv(value, self.plan.process(sender, self.worker.pipeline), group)
-        for group in (self.data, self.replicas, self.norms, self.copies, self.pipeline):
+        for group in (
+            self.data, self.replicas, self.norms, self.copies, self.pipeline, self.tied,
+        ):  # fmt: skip
             dist.all_reduce(value, group=group)
         self.shards.all_reduce(value)()
         dist.barrier()
@@ -150,21 +160,34 @@ class DistributedBackend:
         Where less precision is sent than added up in, it is in place in a copy.
         """
         (worker,) = workers
-        buffer, state = worker.gradients_of(task), worker.state_of(task)
-        if len(self.members) > 1:
-            buffer = buffer.to(self.plan.reduce_dtype)
-            if self.plan.is_sharded:
-                dist.reduce_scatter_single(state.part(buffer), buffer, group=self.copies)
-            else:
-                dist.all_reduce(buffer, group=self.copies)
-        worker.take_gradients(task, buffer)
+        for buffer, state in worker.gradients_of(task):
+            total = buffer
+            if len(self.members) > 1:
+                total = buffer.to(self.plan.reduce_dtype)
+                if self.plan.is_sharded:
+                    dist.reduce_scatter_single(state.part(total), total, group=self.copies)
+                else:
+                    dist.all_reduce(total, group=self.copies)
+            state.take(total, buffer)
 
     def all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """An all-reduce in place, or in a copy of less precision."""
         (worker,) = workers
-        share = worker.state_of(task).gradients
+        for state in worker.states_of(task):
+            self._all_reduce(state.gradients, self.replicas)
+
+    def tied_all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
+        """The same of two processes; or a sum, in one that has both ends."""
+        del task
+        (worker,) = workers
+        if len(shares := worker.tied_gradients) > 1:
+            add_up(shares, self.plan.reduce_dtype)
+        for share in shares if len(shares) == 1 else ():
+            self._all_reduce(share, self.tied)
+
+    def _all_reduce(self, share: Tensor, group: dist.ProcessGroup) -> None:
         sent = share.to(self.plan.reduce_dtype)
-        dist.all_reduce(sent, group=self.replicas)
+        dist.all_reduce(sent, group=group)
         share.copy_(sent)
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:

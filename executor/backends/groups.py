@@ -3,8 +3,8 @@
 Theory of operation. A group of torch is made by its members alone, and each of
 them waits until the others make it too. All processes make theirs in one order
 of all the groups of a run: those that layers are divided over, those of replicas,
-of norms and of copies of stages, those of pipelines, then those of the channels,
-sorted. No deadlock can come of it, also where channels form cycles over the ranks:
+of norms and of copies of stages, those of pipelines and of their ends, then those of the
+channels, sorted. No deadlock can come of it, also where channels form cycles over the ranks:
 of all groups that somebody still waits for, take the first in that order. Its
 members have made all that come before it, so each of them is at it, or is on the
 way to it and waits for nobody; so it is made. The first message on each channel is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -67,22 +68,27 @@ class LocalBackend:
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """A sum in the first one's buffer, in the order of all; or in a copy of it."""
-        total, *others = (worker.gradients_of(task) for worker in workers)
-        if others:
-            total = total.to(self.plan.reduce_dtype)
-        for other in others:
-            total.add_(other.to(total.dtype))
-        for worker in reversed(workers):  # the first one's buffer is emptied last
-            worker.take_gradients(task, total)
+        for parts in zip(*(worker.gradients_of(task) for worker in workers), strict=True):
+            total, *others = (buffer for buffer, _ in parts)
+            if others:
+                total = total.to(self.plan.reduce_dtype)
+            for other in others:
+                total.add_(other.to(total.dtype))
+            for buffer, state in reversed(parts):  # the first one's buffer is emptied last
+                state.take(total, buffer)
 
     def all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """A sum in the order of all, copied to all."""
-        shares = [worker.state_of(task).gradients for worker in workers]
-        total = torch.zeros_like(shares[0], dtype=self.plan.reduce_dtype)
-        for share in shares:
-            total.add_(share.to(total.dtype))
-        for share in shares:
-            share.copy_(total)
+        for states in zip(*(worker.states_of(task) for worker in workers), strict=True):
+            add_up([state.gradients for state in states], self.plan.reduce_dtype)
+
+    def tied_all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
+        """A sum of two, copied to both: of one worker's, or of two workers' one each."""
+        del task
+        shares = [worker.tied_gradients for worker in workers]
+        for ends in shares if len(shares[0]) > 1 else [[*chain(*shares)]]:
+            if ends:
+                add_up(ends, self.plan.reduce_dtype)
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:
         """The sum over the shares."""
@@ -94,3 +100,12 @@ class LocalBackend:
     def total_square_norm(self, worker: Worker) -> Tensor:
         """The sum over the pipeline's ranks."""
         return torch.stack([each.square_norm for each in self.pipelines[worker.pipeline]]).sum()
+
+
+def add_up(shares: Sequence[Tensor], dtype: torch.dtype) -> None:
+    """The sum of all in their order, in some precision, to all."""
+    total = torch.zeros_like(shares[0], dtype=dtype)
+    for share in shares:
+        total.add_(share.to(dtype))
+    for share in shares:
+        share.copy_(total)

@@ -62,6 +62,10 @@ class Backend(Protocol):
         """The sum over those that keep the same share of a unit, of what each has reduced."""
         ...
 
+    def tied_all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
+        """The sum of the first and the last unit's gradients of what they share, to both."""
+        ...
+
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:
         """The square norm of a pipeline rank's gradients, to each of its replicas.
 

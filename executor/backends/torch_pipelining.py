@@ -42,6 +42,7 @@ def require_runnable(plan: Plan) -> None:
     reasons = {
         "activations": ("keeps activations", plan.activations is not Activations.KEEP),
         "evaluation": ("trains alone here", plan.forward_graph is not None),
+        "tied_embeddings": ("adds up no gradients of two stages", bool(plan.tied)),
         "sharding": ("shards with FSDP's modules alone", sharding is not Sharding.NONE),
         "tp": ("runs whole layers", plan.tp > 1),
         "copies": ("has one copy of a stage", bool(layout.copies)),

@@ -4,7 +4,8 @@ Each pass adds one kind of task or dependency to a `Draft`, whose tasks carry a
 key instead of a number. The key is (round, phase). A round is one turn in which
 every rank that can runs one compute step; within it come first the compute
 steps, then what they set free: transfers, copies to the host and back, gathers,
-reductions (within groups of replicas, and across them), the optimizer.
+reductions (within groups of replicas, and across them; of tied parameters), the
+optimizer.
 Sorting by the key numbers the tasks in an order in which they could run, and so
 also fixes the order of each lane, blocking transfers on compute lanes included:
 that is why no graph made here can deadlock.
@@ -25,6 +26,7 @@ from bfpp.schedules.lowering.passes import (
     add_gathers,
     add_optimizer,
     add_reductions,
+    add_tied_all_reduce,
     add_transfers,
 )
 from bfpp.schedules.lowering.posting import Post, posted
@@ -102,5 +104,6 @@ def lower_steps(
         reduced = add_reductions(draft, steps, runs)
         if communication.hybrid:
             reduced = add_all_reduces(draft, reduced)
-        add_optimizer(draft, steps, reduced)
+        tied = add_tied_all_reduce(draft, reduced)
+        add_optimizer(draft, steps, reduced, tied)
     return posted(draft.finish(name), posts)

@@ -14,8 +14,10 @@ from bfpp.schedules.graph import Lane, TaskGraph
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.operations import OPERATIONS, STREAMS
 
-COMPUTE, TRANSFER, OFFLOAD, RELOAD, GATHER, REDUCE, ALL_REDUCE, NORM, OPTIMIZER = range(9)
-PHASES = 9
+(
+    COMPUTE, TRANSFER, OFFLOAD, RELOAD, GATHER, REDUCE, ALL_REDUCE, TIED, NORM, OPTIMIZER,
+) = range(10)  # fmt: skip
+PHASES = 10
 """The phases of a round, in their order."""
 
 

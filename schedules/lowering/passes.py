@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.columns import NONE, Flags, Integers
+from bfpp.schedules.communication import Communication
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.lowering.draft import (
@@ -17,6 +18,7 @@ from bfpp.schedules.lowering.draft import (
     NORM,
     OPTIMIZER,
     REDUCE,
+    TIED,
     TRANSFER,
     Draft,
     Tasks,
@@ -24,6 +26,9 @@ from bfpp.schedules.lowering.draft import (
 from bfpp.schedules.lowering.runs import Runs, Turns
 from bfpp.schedules.lowering.step_table import BEFORE, Steps
 from bfpp.schedules.operations import Operation
+
+PAIR = 2
+"""Ranks of a task at most."""
 
 
 def add_compute(draft: Draft, steps: Steps, runs: Runs) -> None:
@@ -178,10 +183,8 @@ def add_reductions(draft: Draft, steps: Steps, runs: Runs) -> Reductions:
 
 def add_all_reduces(draft: Draft, reduced: Reductions) -> Reductions:
     """All-reduces across groups of replicas, of a unit's shards once its gradients are complete."""
-    last = np.empty(draft.layout.units, dtype=np.int32)
-    in_order = np.lexsort((reduced.task, reduced.round))
-    last[reduced.unit[in_order]] = in_order
-    _, unit, when, rank = found = Reductions(*(column[np.sort(last)] for column in reduced))
+    last = np.sort(_last_of_units(draft.layout, reduced))
+    _, unit, when, rank = found = Reductions(*(column[last] for column in reduced))
     task = draft.add(
         len(unit),
         Tasks(
@@ -194,6 +197,51 @@ def add_all_reduces(draft: Draft, reduced: Reductions) -> Reductions:
     )
     draft.depend(task, found.task)
     return found._replace(task=task)
+
+
+def _last_of_units(layout: Layout, reduced: Reductions) -> Integers:
+    """For each unit, which reduction is its last."""
+    last = np.empty(layout.units, dtype=np.int32)
+    in_order = np.lexsort((reduced.task, reduced.round))
+    last[reduced.unit[in_order]] = in_order
+    return last
+
+
+def ends_of_tied(layout: Layout, communication: Communication) -> tuple[int, ...]:
+    """The ranks that add up the gradients of tied parameters: none where there are none.
+
+    Raises `InvalidConfiguration` for more than two. A single unit has nothing to add.
+    """
+    if not communication.tied_embeddings or layout.units == 1:
+        return ()
+    if len(layout.ends) > PAIR:
+        raise InvalidConfiguration(
+            "tied_embeddings",
+            f"the copies of the first and the last stage are on {len(layout.ends)} ranks, "
+            "not on the same two",
+        )
+    return layout.ends
+
+
+class Tied(NamedTuple):
+    """What adds up the gradients of tied parameters, if anything does: its round and its ranks."""
+
+    task: Integers
+    round: int
+    ranks: tuple[int, ...]
+
+
+def add_tied_all_reduce(draft: Draft, reduced: Reductions) -> Tied:
+    """The sum of the first and the last unit's gradients, once both are complete."""
+    ends = ends_of_tied(draft.layout, draft.communication)
+    if not ends:
+        return Tied(np.empty(0, np.int32), BEFORE, ends)
+    complete = _last_of_units(draft.layout, reduced)[[0, -1]]
+    when = int(reduced.round[complete].max())
+    rank, peer = (*ends, NONE)[:PAIR]
+    task = draft.add(1, Tasks(Operation.TIED_ALL_REDUCE, rank, 0, when, TIED, peer=peer))
+    draft.depend(np.repeat(task, len(complete)), reduced.task[complete])
+    return Tied(task, when, ends)
 
 
 class Last(NamedTuple):
@@ -216,21 +264,25 @@ def _last_on_ranks(layout: Layout, reduced: Reductions) -> Last:
     return Last(last, rounds)
 
 
-def add_optimizer(draft: Draft, steps: Steps, reduced: Reductions) -> None:
+def add_optimizer(draft: Draft, steps: Steps, reduced: Reductions, tied: Tied) -> None:
     """The update of each rank's weights, after its compute and its last reduction.
 
-    With clipping, after every rank has taken the norm of its gradients.
+    And after the sum of `tied` parameters' gradients, if it has any. With clipping, after every
+    rank has taken the norm of its gradients.
     """
     ranks = draft.layout.pp
     complete, rounds = _last_on_ranks(draft.layout, reduced)
     last_round = np.maximum(steps.round[steps.first_of_rank[1:] - 1], rounds)
-    if not draft.communication.clipping:
-        draft.depend(_one_a_rank(draft, Operation.OPTIMIZER, last_round, OPTIMIZER), complete)
-        return
-    norm = _one_a_rank(draft, Operation.NORM, last_round, NORM)
-    draft.depend(norm, complete)
-    update = _one_a_rank(draft, Operation.OPTIMIZER, last_round.max(), OPTIMIZER)
-    draft.depend(np.repeat(update, ranks), np.tile(norm, ranks))
+    own = [*tied.ranks]
+    last_round[own] = np.maximum(last_round[own], tied.round)
+    clipping = draft.communication.clipping
+    first, phase = (Operation.NORM, NORM) if clipping else (Operation.OPTIMIZER, OPTIMIZER)
+    user = _one_a_rank(draft, first, last_round, phase)
+    draft.depend(user, complete)
+    draft.depend(user[own], np.repeat(tied.task, len(own)))
+    if clipping:
+        update = _one_a_rank(draft, Operation.OPTIMIZER, last_round.max(), OPTIMIZER)
+        draft.depend(np.repeat(update, ranks), np.tile(user, ranks))
 
 
 def _one_a_rank(draft: Draft, operation: Operation, when: npt.ArrayLike, phase: int) -> Integers:

@@ -30,6 +30,7 @@ from bfpp.schedules.validity.happens_before import HappensBefore, replay
 from bfpp.schedules.validity.offloads import offloads
 from bfpp.schedules.validity.replicas import replicas
 from bfpp.schedules.validity.slices import slices
+from bfpp.schedules.validity.tied import tied
 
 __all__ = ["BUFFERS", "ORDER", "PRESCRIBED", "STRUCTURE", "Kind", "Violation", "violations"]
 
@@ -79,6 +80,7 @@ ORDER: dict[str, Callable[[TaskGraph, HappensBefore], Iterator[Finding]]] = {
     "slices": slices,
     "delivery": transfers.delivery,
     "replicas": replicas,
+    "tied": tied,
     "optimizer": compute.optimizer,
 }
 

@@ -106,10 +106,14 @@ class HappensBefore:
         return key[in_order], np.append(-1, np.maximum.accumulate(latest[in_order]))
 
     def _by_a_dependency(self, first: Integers, second: Integers) -> Flags:
-        """The first is, or is proven to be before, a dependency of the second, or of its block."""
+        """The first is, or is proven to be before, a dependency of the second, or of its block.
+
+        What the first task of a block waits for, those behind it on its lane wait for, too.
+        """
         start, member = self.graph.dependencies
-        block = self.graph.block[second]
-        waiting = np.where(block == NONE, second, block)
+        block, lane = self.graph.block[second], self.graph.lane
+        is_behind = (block != NONE) & (block < second) & (lane[block] == lane[second])
+        waiting = np.where(is_behind, block, second)
         count = np.diff(start)[waiting]
         pair = np.repeat(np.arange(len(first)), count)
         begins = start[waiting] - (np.cumsum(count) - count)

@@ -98,7 +98,12 @@ def _off_lane(graph: TaskGraph) -> Flags:
 
 
 def _has_peer(graph: TaskGraph, operation: Operation) -> bool:
-    """Whether its tasks have two ends: transfers, and what is done for both copies of a unit."""
+    """Whether its tasks have two ends: transfers, and what is done for both copies of a unit.
+
+    And what is done for the first and the last unit, where these are on two ranks.
+    """
+    if operation.row.scope is Scope.ENDS:
+        return len(graph.layout.ends) > 1
     return operation.row.carries is not None or _is_of_copies(graph, operation)
 
 
@@ -119,10 +124,16 @@ def _misplaced(
 
 
 def placement(graph: TaskGraph) -> Iterator[Finding]:
-    """Whatever is done for a unit, a rank that holds the unit does; for its copies, both do."""
+    """Whatever is done for a unit, a rank that holds the unit does; for its copies, both do.
+
+    What is done for the first and the last unit is of the first, on all ranks that hold either.
+    """
     layout = graph.layout
     for task in map(graph.task, np.flatnonzero(_misfiled(graph)).tolist()):
-        if task.unit == NONE:
+        if task.operation.row.scope is Scope.ENDS:
+            holders = " and ".join(map(str, layout.ends))
+            yield f"{task} is not of the first unit and the last, on rank {holders}", (task.number,)
+        elif task.unit == NONE:
             yield f"{task} is of no unit", (task.number,)
         elif not layout.holds[task.rank, task.unit]:
             holders = " and ".join(map(str, np.flatnonzero(layout.holds[:, task.unit])))
@@ -145,7 +156,16 @@ def _misfiled(graph: TaskGraph) -> Flags:
         both = among(graph.operation, of_scope(Scope.UNIT, OPERATIONS))
         wrong |= both & (graph.peer != layout.peer_of_rank[graph.rank])
     wrong |= (microbatch != NONE) & (graph.rank_of_cell[unit, microbatch] != graph.rank)
+    of_ends = among(graph.operation, of_scope(Scope.ENDS, OPERATIONS))
+    wrong = np.where(of_ends, _is_elsewhere(graph), wrong)
     return wrong & ~among(graph.operation, of_scope(Scope.RANK, OPERATIONS))
+
+
+def _is_elsewhere(graph: TaskGraph) -> Flags:
+    """The tasks that are not of the first unit, on all ranks that hold it or the last one."""
+    rank, peer, *more = *graph.layout.ends, NONE
+    elsewhere: Flags = (graph.unit != 0) | (graph.rank != rank) | (graph.peer != peer)
+    return elsewhere | (len(more) > 1)
 
 
 def deadlock(graph: TaskGraph, turn: Integers) -> Iterator[Finding]:
