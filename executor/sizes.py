@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from bfpp.executor.flat import flatten, frozen_of, parameters_of, values_of
+from bfpp.executor.model import tie
 from bfpp.executor.optimizers import moment_bytes
 from bfpp.executor.plan import Plan
 from bfpp.executor.shards import Meeting, ThreadShards
@@ -35,20 +36,25 @@ def unit_sizes(plan: Plan) -> list[UnitSize]:
         layers = {each: divide(plan.outline(each), region) for each in cut}
         for layer in layers.values():
             plan.compute_in(layer)
-        places = parameters_of(layers)
+        tie(layers, plan.traced.shared)
+        places = {plan.tied.get(name, name): uses for name, uses in parameters_of(layers).items()}
         values, frozen = values_of(places), frozen_of(places)
         wide = {name for name, value in values.items() if value.dtype != plan.dtype}
-        trained, fixed = (
+        tied = {*plan.tied.values()} & places.keys() - frozen
+        states = (
             flatten(
                 {name: torch.empty_like(values[name], device="meta") for name in names},
                 plan.shares,
                 torch.device("meta"),
                 wide & names,
             )[0]
-            for names in (values.keys() - frozen, frozen)
+            if names
+            else None
+            for names in (values.keys() - frozen - tied, tied, frozen)
         )
-        own = (fixed.size, fixed.share) if frozen else (0, 0)
-        found.append(UnitSize(trained.size, trained.share, *own))
+        sizes = [(flat.size, flat.share) if flat else (0, 0) for flat in states]
+        trained, shared, fixed = sizes
+        found.append(UnitSize(trained[0] + shared[0], trained[1] + shared[1], *fixed))
     return found
 
 
@@ -60,13 +66,11 @@ def resident_bytes(plan: Plan, rank: int) -> dict[str, float]:
     gathers = (plan.graph.operation == Operation.GATHER) & plan.graph.takes_part(rank)
     in_place = number == full and not gathers.any()
     kept = 2 * full + moment_bytes(plan.optimization, plan.state_dtype)
-    state = sum(kept * size[unit].trained_share for unit in units)
-    if not in_place:
-        state += sum(full * size[unit].frozen_share for unit in units)
+    state = sum(kept * size[unit].trained_share + full * size[unit].frozen_share for unit in units)
     weights = [
         max(size[unit].trained + size[unit].frozen for unit in users)
         for users in _users(plan, "weight_buffer", units)
-        if not in_place or size[users[0]].frozen
+        if not in_place
     ]
     gradients = [
         max(size[unit].trained for unit in users)

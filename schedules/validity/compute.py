@@ -47,8 +47,8 @@ def passes(graph: TaskGraph) -> Iterator[Finding]:
     In an evaluation, none runs backward.
     """
     layout = graph.layout
-    done = {operation: having(graph, (operation,)) for operation in compute_steps()}
-    found = cells(graph, having(graph, done))
+    done = [having(graph, (operation,)) for operation in STEPS]
+    found = cells(graph, having(graph, compute_steps()))
     within = graph.layout.units * (layout.microbatches + 1)
     is_cell = np.arange(within) % (layout.microbatches + 1) != 0
     strange = found[(found < 0) | ~is_cell[found.clip(0)]]
@@ -59,7 +59,7 @@ def passes(graph: TaskGraph) -> Iterator[Finding]:
     wrong = np.append(np.unique(strange), np.flatnonzero(is_cell & ~right))
     for cell in np.sort(wrong).tolist():
         where, which = of_cell(layout, cell)
-        ran = [done[step][cells(graph, done[step]) == cell].tolist() for step in STEPS]
+        ran = [tasks[cells(graph, tasks) == cell].tolist() for tasks in done]
         forwards, wholes, inputs, weights = ran
         backward = "once backward (whole, or input and weight halves)"
         message = (
