@@ -103,7 +103,7 @@ def changed(model: CostModel, change: Change) -> CostModel:
     value = change.value
     if change.is_factor:
         value *= number_at(model, paths[0])
-    result: CostModel = _with(model, paths[0], value)
+    result: CostModel = with_number(model, paths[0], value)
     return result
 
 
@@ -143,15 +143,16 @@ def number_at(model: object, path: tuple[str, ...]) -> float:
     return value
 
 
-def _with(model: Any, path: tuple[str, ...], value: float) -> Any:
+def with_number(model: Any, path: tuple[str, ...], value: float) -> Any:
+    """The model with another value of the number that these names lead to."""
     name, *rest = path
     if rest:
         for field in fields(model):
             parts = _named_parts(getattr(model, field.name))
             if name in parts:
-                parts[name] = _with(parts[name], tuple(rest), value)
+                parts[name] = with_number(parts[name], tuple(rest), value)
                 return replace(model, **{field.name: tuple(parts.values())})
-        return replace(model, **{name: _with(getattr(model, name), tuple(rest), value)})
+        return replace(model, **{name: with_number(getattr(model, name), tuple(rest), value)})
     if _is_whole(model, name):
         if value != int(value) or not is_count(int(value)):
             raise InvalidConfiguration(
@@ -174,8 +175,8 @@ def relative_slope(model: CostModel, graph: TaskGraph, path: tuple[str, ...]) ->
     """
     step = 2.0**-15
     value = number_at(model, path)
-    above: Costs = _with(model, path, value * (1 + step)).costs(graph)
-    below: Costs = _with(model, path, value * (1 - step)).costs(graph)
+    above: Costs = with_number(model, path, value * (1 + step)).costs(graph)
+    below: Costs = with_number(model, path, value * (1 - step)).costs(graph)
 
     def slope(column: str) -> Seconds:
         difference: Seconds = getattr(above, column) - getattr(below, column)

@@ -9,7 +9,7 @@ fast enough has no slope; slower, it lengthens the step, and faster, it shortens
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, hypot, log, sqrt
@@ -27,7 +27,7 @@ from bfpp.sim.memory import GIGABYTE
 from bfpp.sim.network import INTER_NODE, INTRA_NODE, NETWORK, NVLINK, PCIE
 from bfpp.sim.parameters import Change, changed, numbers
 from bfpp.sim.physical import PhysicalCosts
-from bfpp.sim.preset_files import PRESETS, Table, fitted_uncertainty, read_toml
+from bfpp.sim.preset_files import PRESETS, fitted_uncertainty, leaves, read_toml
 from bfpp.traces.timeline import Timeline
 
 Matrix = npt.NDArray[np.float64]
@@ -166,22 +166,24 @@ def constants_changes(
 ) -> Seconds:
     """What the constants, so many deviations worse, add to the logarithm of the step time.
 
+    As much as is known of them where they were measured on the cluster, or else as usual.
     One after the other where they are independent; those that were fitted together, in combinations
     that are. Changes of two runs on a cluster, with the same software, are of the same constants.
     """
     tables, together = _deviations(), _fitted_together(physical) if fitted else {}
     known = tables[USUAL] | (tables.get(physical.cluster.name, {}) if fitted else {}) | together
-    paths = [
-        (path, usual)
+    measured = {("cluster", *path): value for path, value in physical.cluster.deviations}
+    spreads = {
+        path: spread
         for path, value in numbers(physical)
-        if (usual := _usual_path(physical, path)) in known and value
-    ]
+        if value and (spread := measured.get(path) or known.get(_usual_path(physical, path)))
+    }
     changes = [
-        log(simulate(timeline.graph, _worse(physical, path, deviations * known[usual])).step_time)
-        for path, usual in paths
+        log(simulate(timeline.graph, _worse(physical, path, deviations * spread)).step_time)
+        for path, spread in spreads.items()
     ]
     combined: Seconds = (np.array(changes) - log(timeline.step_time)) @ _combinations(
-        physical, [path if path in together else () for path, _ in paths]
+        physical, [path if path in together else () for path in spreads]
     )
     return combined
 
@@ -253,15 +255,7 @@ def _grows(path: Path) -> bool:
 def _deviations() -> dict[str, dict[tuple[str, ...], float]]:
     """Deviations by the path of the constant, the usual ones and those of clusters."""
     table = read_toml("constants", PRESETS / "deviations.toml")
-    return {name: dict(_leaves(part)) for name, part in table.items()}
-
-
-def _leaves(table: Table) -> Iterator[tuple[tuple[str, ...], float]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from (((key, *path), leaf) for path, leaf in _leaves(value))
-        else:
-            yield (key,), value
+    return {name: dict(leaves(part)) for name, part in table.items()}
 
 
 @cache
