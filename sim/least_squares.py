@@ -12,8 +12,8 @@ Numbers = npt.NDArray[np.float64]
 STEPS = 50
 """More than are needed."""
 
-SMALL = 1e-6
-"""Change of a logarithm at which the search ends."""
+SMALL, LARGE = 1e-6, 2.0
+"""Changes of a logarithm: that at which the search ends, and the most that is tried at once."""
 
 
 def least_squares(
@@ -30,6 +30,7 @@ def least_squares(
         slopes = _slopes(residuals, at, found)
         square = slopes.T @ slopes
         step = -np.linalg.pinv(square + damping * np.diag(square.diagonal())) @ slopes.T @ found
+        step = step.clip(-LARGE, LARGE)
         tried = residuals(at + step)
         if tried @ tried > found @ found:
             damping *= 10
