@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from statistics import fmean
@@ -17,26 +17,11 @@ from bfpp import options as shared
 from bfpp.cluster_files import cluster_text
 from bfpp.errors import blaming
 from bfpp.formats import CLUSTER
+from bfpp.measuring import About, Measured, of_device, of_system
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
-from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.calibration import Calibration, calibrate
-from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.measured_kernels import Row
-
-LIKE = {
-    "GB300": "gb300-nvl72",
-    "GB200": "gb200-nvl72",
-    "B300": "dgx-b300",
-    "B200": "dgx-b200",
-    "H200": "dgx-h200",
-    "H100": "dgx-h100",
-    "H800": "h800-3200g",
-    "A100-SXM4-40GB": "dgx-a100-40gb",
-    "A100": "dgx-a100",
-    "V100": "dgx1-v100",
-}
-"""The preset that says what is not measured of a device, by what its name holds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,68 +60,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, fit, report, and write."""
     if options.simumax is not None:
-        cluster, rows, about = _of_simumax(options)
+        with blaming("--simumax"):
+            measured = of_system(options.simumax, options.like)
     else:
-        cluster, rows, about = _of_device(options)
-    found = calibrate(cluster, rows)
+        with _progress(options) as tell:
+            measured = of_device(options.device, options.like, options.quick, options.members, tell)
+    found = calibrate(measured.cluster, measured.rows)
     if options.json:
-        print_json(_record(found, rows, about))
+        print_json(_record(found, measured))
     else:
-        _print(found, rows)
+        _print(found, measured.rows)
     with options.out.written() as path:
-        path.write_text(cluster_text(found.cluster, _lines(about)), encoding="utf-8")
+        path.write_text(cluster_text(found.cluster, _lines(measured.about)), encoding="utf-8")
     return 0
-
-
-About = dict[str, str | int]
-
-
-def _of_simumax(options: argparse.Namespace) -> tuple[Cluster, list[Row], About]:
-    """A cluster, and the measurements of it that a system file holds."""
-    from bfpp.sim.simumax import read_system
-
-    with blaming("--simumax"):
-        system = read_system(options.simumax)
-        like = _like(options, system.title)
-        cluster, rows = system.cluster(like), list(system.rows())
-    return cluster, rows, {"SimuMax": system.title, "like": like.name}
-
-
-def _of_device(options: argparse.Namespace) -> tuple[Cluster, list[Row], About]:
-    """A cluster, and what is measured of it here."""
-    from bfpp.executor import microbenchmarks
-
-    device = microbenchmarks.device_of(options.device)
-    about = microbenchmarks.about_device(device)
-    like = _like(options, str(about["device"]))
-    design = microbenchmarks.design_of(device, options.quick)
-    members = options.members or microbenchmarks.members_of(device)
-    with _progress(options) as tell:
-        rows: list[Row] = []
-        for row in microbenchmarks.measure(device, design):
-            tell(row["kind"])
-            rows.append(row)
-        if members > 1:
-            tell("collectives")
-            rows += microbenchmarks.measure_links(device, design, members)
-    own = like.device
-    own = replace(
-        own,
-        memory=int(about.get("memory", own.memory)),
-        multiprocessors=int(about.get("multiprocessors", own.multiprocessors)),
-    )
-    about |= {"members": members, "like": like.name}
-    return replace(like, device=own), rows, about
-
-
-def _like(options: argparse.Namespace, device: str) -> Cluster:
-    """The cluster that says what is not measured."""
-    fitting = (name for part, name in LIKE.items() if part.lower() in device.lower())
-    name = options.like or next(fitting, None)
-    if name is None:
-        raise InvalidConfiguration("like", f"must be given: no preset has GPUs like {device!r}")
-    with blaming("--like"):
-        return load_cluster(name)
 
 
 @contextmanager
@@ -194,16 +130,16 @@ def _errors(found: Calibration, rows: Sequence[Row]) -> dict[Group, Errors]:
     }
 
 
-def _record(found: Calibration, rows: Sequence[Row], about: About) -> dict[str, Any]:
+def _record(found: Calibration, measured: Measured) -> dict[str, Any]:
     return {
-        "about": about,
+        "about": measured.about,
         "constants": [
             {"name": ".".join(each.path), "value": each.value, "deviation": each.deviation}
             for each in found.constants
         ],
         "measurements": [
             {**row, "predicted_over_measured": ratio}
-            for row, ratio in zip(rows, found.ratios, strict=True)
+            for row, ratio in zip(measured.rows, found.ratios, strict=True)
         ],
     }
 
