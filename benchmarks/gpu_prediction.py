@@ -6,20 +6,24 @@ All layers are on the one GPU, in one stage or in several.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from statistics import median
-from typing import Any
+from multiprocessing import get_context
+from statistics import fmean
+from time import perf_counter
+from typing import Any, TypeVar
 
 import torch
 
+from benchmarks.measure import Results
 from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.job import Job
 from bfpp.executor.lanes import Device, Streams, Threads
 from bfpp.executor.settings import Activations, BackendName, Precision
 from bfpp.executor.training import Trainer
+from bfpp.measuring import LIKE, of_device
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, parse_recomputation
+from bfpp.sim.calibration import calibrate
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
@@ -28,7 +32,9 @@ from bfpp.sim.model import Transformer
 from bfpp.sim.prediction import predict
 from bfpp.trained_model import transformer_source
 
-STEPS, WARM_UP = 3, 2
+STEPS, WARM_UP = 5, 2
+
+Found = TypeVar("Found")
 
 LLAMA = Transformer(
     "llama", 16, 2048, 32, 4096, 32768, mlp=8192, kv_heads=8,
@@ -124,43 +130,94 @@ def trainer_of(job: Job) -> Trainer:
 def measured(job: Job) -> dict[str, float]:
     """Seconds of a step, and its peak memory."""
     trainer = trainer_of(job)
-    torch.cuda.reset_peak_memory_stats()
-    reports = list(trainer.run(range(job.steps)))[WARM_UP:]
+    for _ in trainer.run(range(WARM_UP)):
+        pass
+    begin = perf_counter()
+    for _ in trainer.run(range(WARM_UP, WARM_UP + STEPS)):
+        pass
+    seconds = (perf_counter() - begin) / STEPS
     trainer.close()
     trainer.backend.close()
     return {
-        "seconds": median(report.elapsed for report in reports),
-        "tasks": median(report.seconds for report in reports),
+        "seconds": seconds,
         "allocated": torch.cuda.max_memory_allocated() / GIGABYTE,
         "reserved": torch.cuda.max_memory_reserved() / GIGABYTE,
     }
 
 
-def predicted(case: Case, cluster: Cluster | str) -> Mapping[str, Any]:
+def predicted(case: Case, cluster: Cluster | str) -> dict[str, Any]:
     """What the simulator says of the same step."""
     experiment = case.experiment.changed(cluster=cluster)
     timeline = simulate(experiment.graph(), experiment.costs)
-    predicted = predict(timeline, experiment.require_physical())
-    return {"seconds": timeline.step_time, **predicted}
+    return {"seconds": timeline.step_time, **predict(timeline, experiment.require_physical())}
 
 
-def rows(clusters: Mapping[str, Cluster | str]) -> Iterator[dict[str, Any]]:
+def calibrated() -> Cluster:
+    """The cluster of this machine's GPU, with constants that are measured now."""
+    found = of_device("cuda", quick=True, members=1)
+    return calibrate(found.cluster, found.rows).cluster
+
+
+def apart(action: Callable[..., Found], *arguments: object) -> Found:
+    """What an action returns, in a process of its own: so nobody else has memory of the GPU.
+
+    This process never touches it, or others could not be forked.
+    """
+    with get_context("fork").Pool(1) as pool:
+        return pool.apply(action, arguments)
+
+
+def row_of(case: Case, clusters: Mapping[str, Cluster | str]) -> dict[str, Any]:
+    """What was measured of a step; and seconds and memory by each cluster, with their errors."""
+    found = measured(case.job)
+    row: dict[str, Any] = {
+        "model": case.model,
+        "schedule": case.schedule,
+        "stages": case.loops,
+        "micro-batches": f"{case.microbatches} x {case.microbatch_size}",
+        "recompute": case.recompute,
+        "measured (ms)": f"{1e3 * found['seconds']:.1f}",
+    }
+    for name, cluster in clusters.items():
+        known = predicted(case, cluster)
+        share = known["mfu"] * known["seconds"] / found["seconds"]
+        row["MFU (%)"] = f"{100 * share:.1f}"
+        row[f"{name} (ms)"] = f"{1e3 * known['seconds']:.1f}"
+        row[f"{name}, error (%)"] = _error(known["seconds"], found["seconds"])
+        row["allocated (GiB)"] = f"{found['allocated']:.2f}"
+        row["predicted (GiB)"] = f"{known['memory_gb']:.2f}"
+        row["memory, error (%)"] = _error(known["memory_gb"], found["allocated"])
+    return row
+
+
+def _error(predicted: float, measured: float) -> str:
+    return f"{100 * (predicted / measured - 1):+.1f}"
+
+
+def run() -> Results:
+    name = LIKE["H100"]
+    clusters: dict[str, Cluster | str] = {"preset": name, "calibrated": apart(calibrated)}
+    rows: list[dict[str, Any]] = []
+    remarks: list[str] = []
     for case in CASES:
-        row: dict[str, Any] = {
-            "model": case.model,
-            "schedule": case.schedule,
-            "stages": case.loops,
-            "batch": f"{case.microbatches} x {case.microbatch_size}",
-            "recompute": case.recompute,
-        }
         try:
-            found = measured(case.job)
-        except torch.OutOfMemoryError:
-            found = {}
-        finally:
-            gc.collect()
-            torch.cuda.empty_cache()
-        row["measured"] = found
-        for name, cluster in clusters.items():
-            row[name] = predicted(case, cluster)
-        yield row
+            rows.append(apart(row_of, case, clusters))
+        except torch.OutOfMemoryError as error:
+            remarks.append(f"{case} runs out of memory: {str(error).partition('.')[0]}.")
+            continue
+        print(*rows[-1].values(), flush=True)
+    errors = {
+        each: fmean(abs(float(row[f"{each}, error (%)"])) for row in rows) for each in clusters
+    }
+    memory = fmean(abs(float(row["memory, error (%)"])) for row in rows)
+    return Results(
+        "Steps on one GPU, predicted and measured",
+        "steps within 10 % with measured constants, memory within 5 %",
+        rows,
+        [
+            f"Mean error of the step time: {errors['preset']:.1f} % with the preset {name}.",
+            f"With constants that were measured before: {errors['calibrated']:.1f} %.",
+            f"Of the peak of allocated memory: {memory:.1f} %.",
+            *remarks,
+        ],
+    )

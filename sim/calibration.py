@@ -90,7 +90,7 @@ class Calibration:
 
 def calibrate(cluster: Cluster, rows: Sequence[Row]) -> Calibration:
     """Fit the constants of a cluster; raises `InvalidInput` if it is faster than its peaks."""
-    timed = [row for row in rows if row["kind"] != SUSTAINED]
+    timed = [row for row in rows if _is_fitted(row)]
     if not timed:
         raise InvalidInput("there are no measurements to fit a cluster to")
     paths = constants_of(cluster, timed)
@@ -104,7 +104,6 @@ def calibrate(cluster: Cluster, rows: Sequence[Row]) -> Calibration:
 
     start = np.log([_start(cluster, path) for path in paths])
     at, deviations = least_squares(distances, start)
-    ratios = iter(np.exp(distances(at)).tolist())
     constants = [
         Constant(*each)
         for each in zip(paths, np.exp(at).tolist(), deviations.tolist(), strict=True)
@@ -114,11 +113,19 @@ def calibrate(cluster: Cluster, rows: Sequence[Row]) -> Calibration:
     constants = [_share(each) for each in constants]
     found = with_constants(cluster, {each.path: each.value for each in constants})
     found = replace(found, deviations=_deviations(constants))
-    return Calibration(
-        found,
-        tuple(constants),
-        tuple(None if row["kind"] == SUSTAINED else next(ratios) for row in rows),
-    )
+    ratios = [
+        None if row["kind"] == SUSTAINED else prediction_of(row)(found) / row["seconds"]
+        for row in rows
+    ]
+    return Calibration(found, tuple(constants), tuple(ratios))
+
+
+def _is_fitted(row: Row) -> bool:
+    """Of attention, kernels that a library has are fitted where it takes them by itself."""
+    return row["kind"] != SUSTAINED and row.get("library", DEFAULT) == DEFAULT
+
+
+DEFAULT = "default"
 
 
 def _deviations(constants: Sequence[Constant]) -> tuple[tuple[Path, float], ...]:
