@@ -54,7 +54,8 @@ class Implementation:
 
     `precision`, `attention`, `sequence_parallel` and `recompute` are what
     trains if nothing else is said. `fused_kernels` says that a gated
-    activation and the loss are one kernel each, `cuda_graphs` that kernels
+    activation and the loss are one kernel each, `eager` that nothing else is (`Execution`),
+    `cuda_graphs` that kernels
     are launched as a graph. `tensor_overlap` is the share of a tensor-parallel
     collective that is hidden where compute may go on beside it. While a layer
     runs backward, `hidden_gradients` gradients of the width of the hidden
@@ -94,6 +95,7 @@ class Implementation:
     experts_workspace_bytes: float = 0
     dropping_seconds: float = 0.0
     narrower_state: float = 0
+    eager: bool = False
 
     def communication(self, sharding: Sharding) -> Communication:
         """Which operations have lanes of their own, with this sharding."""
@@ -253,6 +255,7 @@ FSDP = Implementation(
 BFPP = Implementation(
     name="bfpp",
     # What `bfpp run` executes: eager PyTorch, counted in its code (bfpp.executor).
+    eager=True,
     **{
         **TODAY,
         "fused_kernels": False,
