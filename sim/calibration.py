@@ -122,7 +122,8 @@ def calibrate(cluster: Cluster, rows: Sequence[Row]) -> Calibration:
 
 def _is_fitted(row: Row) -> bool:
     """Of attention, kernels that a library has are fitted where it takes them by itself."""
-    return row["kind"] != SUSTAINED and row.get("library", DEFAULT) == DEFAULT
+    library: str = row.get("library", DEFAULT)
+    return row["kind"] != SUSTAINED and library == DEFAULT
 
 
 DEFAULT = "default"

@@ -75,7 +75,7 @@ FULL = Design(
         Heads(4, 16, 16, 2048, 128, causal=False),
     ),
     numbers=tuple(2**power for power in range(12, 30, 2)),
-    copied=(2**20, 2**24, 2**28),
+    copied=(2**24, 2**26, 2**28),
     sent=tuple(2**power for power in range(12, 31, 2)),
     launches=300,
     sustained=5.0,
