@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+from rich.console import Console
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.cluster import Cluster, load_cluster
@@ -27,6 +31,17 @@ LIKE = {
 
 
 About = dict[str, str | int]
+
+
+@contextmanager
+def told(options: argparse.Namespace) -> Iterator[Callable[[str], None]]:
+    """Shows what is measured next on a terminal, unless JSON is asked for."""
+    console = Console(stderr=True)
+    if options.json or not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("starting") as status:
+        yield lambda what: status.update(f"measuring {what}")
 
 
 class Measured(NamedTuple):

@@ -10,7 +10,9 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from benchmarks.gpu_prediction import CASES  # noqa: E402
 from bfpp.executor.transformer import Block  # noqa: E402
+from bfpp.schedules import build_graph  # noqa: E402
 from bfpp.sim.layer import layer_operators  # noqa: E402
 from bfpp.sim.model import Transformer  # noqa: E402
 from bfpp.sim.operators import Execution  # noqa: E402
@@ -64,3 +66,10 @@ def test_kernels_are_those_that_are_dispatched(model):
         for each in operators
     )
     assert predicted == len(backward.names), backward.names
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_is_measured_is_what_is_predicted(case):
+    job = case.job
+    graph = build_graph(job.schedule, job.layout, job.communication)
+    assert graph.digest == case.experiment.graph().digest

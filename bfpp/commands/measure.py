@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.console import Console
-
 from bfpp import options as shared
 from bfpp.cluster_files import cluster_text
 from bfpp.errors import blaming
 from bfpp.formats import CLUSTER
-from bfpp.measuring import About, Measured, of_device, of_system
+from bfpp.measuring import About, Measured, of_device, of_system, told
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.sim.calibration import Calibration, calibrate
@@ -63,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         with blaming("--simumax"):
             measured = of_system(options.simumax, options.like)
     else:
-        with _progress(options) as tell:
+        with told(options) as tell:
             measured = of_device(options.device, options.like, options.quick, options.members, tell)
     found = calibrate(measured.cluster, measured.rows)
     if options.json:
@@ -73,16 +70,6 @@ def run(options: argparse.Namespace) -> int:
     with options.out.written() as path:
         path.write_text(cluster_text(found.cluster, _lines(measured.about)), encoding="utf-8")
     return 0
-
-
-@contextmanager
-def _progress(options: argparse.Namespace) -> Iterator[Callable[[str], None]]:
-    console = Console(stderr=True)
-    if options.json or not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("starting") as status:
-        yield lambda kind: status.update(f"measuring: {kind}")
 
 
 def _lines(about: About) -> list[str]:
