@@ -21,7 +21,7 @@ from bfpp.executor.job import Job
 from bfpp.executor.lanes import Device, Streams, Threads
 from bfpp.executor.settings import Activations, BackendName, Precision
 from bfpp.executor.training import Trainer
-from bfpp.measuring import LIKE, of_device
+from bfpp.measuring import of_device
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, parse_recomputation
 from bfpp.sim.calibration import calibrate
 from bfpp.sim.cluster import Cluster
@@ -195,8 +195,8 @@ def _error(predicted: float, measured: float) -> str:
 
 
 def run() -> Results:
-    name = LIKE["H100"]
-    clusters: dict[str, Cluster | str] = {"preset": name, "calibrated": apart(calibrated)}
+    own = apart(calibrated)
+    clusters: dict[str, Cluster | str] = {"preset": own.name, "calibrated": own}
     rows: list[dict[str, Any]] = []
     remarks: list[str] = []
     for case in CASES:
@@ -215,7 +215,7 @@ def run() -> Results:
         "steps within 10 % with measured constants, memory within 5 %",
         rows,
         [
-            f"Mean error of the step time: {errors['preset']:.1f} % with the preset {name}.",
+            f"Mean error of the step time: {errors['preset']:.1f} % with the preset {own.name}.",
             f"With constants that were measured before: {errors['calibrated']:.1f} %.",
             f"Of the peak of allocated memory: {memory:.1f} %.",
             *remarks,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
-from bfpp.profiles import inline
+from bfpp.profiles import inline, key
 from bfpp.sim.cluster import AttentionSpeed, Cluster, Device
 from bfpp.sim.kinds import CLUSTER
 from bfpp.sim.nccl import USUAL
@@ -21,16 +21,16 @@ def cluster_text(cluster: Cluster, about: Sequence[str]) -> str:
         lines.append(f"algorithms = {inline([*cluster.algorithms])}")
     lines += ["", "[device]", *_lines(dict(_settings(cluster.device)))]
     for level in cluster.levels:
-        lines += ["", f"[levels.{level.name}]", *_lines(dict(_settings(level)))]
+        lines += ["", f"[levels.{key(level.name)}]", *_lines(dict(_settings(level)))]
     if cluster.deviations:
         lines += ["", "# Standard errors of the logarithms of what was measured."]
     for name, deviations in _nested(cluster.deviations).items():
-        lines += [f"[deviations.{name}]", *_lines(deviations)]
+        lines += [f"[deviations.{key(name)}]", *_lines(deviations)]
     return "\n".join(lines) + "\n"
 
 
 def _lines(table: dict[str, Any]) -> list[str]:
-    return [f"{key} = {inline(value)}" for key, value in table.items()]
+    return [f"{key(name)} = {inline(value)}" for name, value in table.items()]
 
 
 def _settings(part: Device | Level | AttentionSpeed) -> Iterator[tuple[str, Any]]:
@@ -42,7 +42,7 @@ def _settings(part: Device | Level | AttentionSpeed) -> Iterator[tuple[str, Any]
         if isinstance(value, AttentionSpeed):
             value = dict(_settings(value))
         elif isinstance(value, tuple):
-            value = {str(key): each for key, each in value}
+            value = {str(name): each for name, each in value}
         yield field.name, value
 
 

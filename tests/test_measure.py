@@ -162,7 +162,8 @@ def test_a_cluster_reads_back_as_it_is(tmp_path, name):
         (("device", "matmul_efficiency"), 0.01),
         ((cluster.levels[0].name, "bandwidth"), 0.03),
     )
-    cluster = replace(cluster, deviations=deviations)
+    odd = replace(cluster.levels[-1], name="all racks")
+    cluster = replace(cluster, deviations=deviations, levels=(*cluster.levels[:-1], odd))
     path = tmp_path / f"{name}.toml"
     path.write_text(cluster_text(cluster, ["of a test"]))
     assert load_cluster(str(path)) == cluster
