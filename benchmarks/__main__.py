@@ -36,7 +36,7 @@ SPEEDS = (
     "redraw",
     "explorer",
 )
-NAMES = (*SPEEDS, "faults", "accuracy", "recipes", "acceptance")
+NAMES = (*SPEEDS, "faults", "accuracy", "recipes", "acceptance", "gpu_prediction")
 
 
 def show(console: Console, results: Results) -> None:

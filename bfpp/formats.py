@@ -82,6 +82,7 @@ SAFETENSORS = _marked("file of weights", (".safetensors",), b'"generator":"bfpp"
 CONFIG = _marked("config.json", (".json",), b'"exported_by": "bfpp"')
 GRAPH = _with_format("task graph", (".json",), "task graph")
 PROFILE = _marked("profile of a machine", (".toml",), b'format = "bfpp machine profile ')
+CLUSTER = _marked("cluster", (".toml",), b'format = "bfpp cluster ')
 CONSTANTS = _marked("file of constants", (".toml",), b'format = "bfpp constants ')
 EXPERIMENT = _marked("experiment", (".toml",), b'format = "bfpp experiment ')
 ORDERS = _marked("file of orders", (".csv",), b"# made by bfpp schedule")

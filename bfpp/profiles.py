@@ -41,11 +41,11 @@ def inline(value: object) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(inline, value))}]"
     if isinstance(value, dict):
-        pairs = ", ".join(f"{_key(name)} = {inline(each)}" for name, each in value.items())
+        pairs = ", ".join(f"{key(name)} = {inline(each)}" for name, each in value.items())
         return f"{{ {pairs} }}"
     return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
 
 
-def _key(name: str) -> str:
+def key(name: str) -> str:
     """A key of TOML, in quotes where it needs them."""
     return name if BARE.fullmatch(name) else json.dumps(name)

@@ -26,6 +26,7 @@ from bfpp.sim.efficiency import Attended, Product
 from bfpp.sim.elementwise import MASK, OTHER, elementwise, norm, residual
 from bfpp.sim.linear import Division, Linear
 from bfpp.sim.matrices import LatentAttention
+from bfpp.sim.model import Transformer
 from bfpp.sim.operators import Collective, Execution, Kernel, Operator, Tensor, Way, Work
 
 Heads = tuple[Tensor, Tensor, Tensor]
@@ -67,9 +68,12 @@ def _projected(execution: Execution, normed: Tensor, heads: Heads) -> tuple[Oper
     model = execution.model
     width = model.query_width + model.key_width + model.value_width
     projected = execution.divided("qkv product", width)
-    qkv = Linear("qkv", OTHER, normed, projected, model.hidden, width, Division.COLUMNS)
-    queries, keys, _ = (each.bytes for each in heads)
-    if model.positions == "rotary":
+    ends = (normed, projected, model.hidden, width)
+    qkv = Linear("qkv", OTHER, *ends, Division.COLUMNS, parts=2)
+    queries, keys, values = (each.bytes for each in heads)
+    if execution.eager:
+        moved, kernels = _eager_heads(model, queries, keys, values)
+    elif model.positions == "rotary":
         moved = (4 * queries + 4 * keys, 4 * queries + 6 * keys)
         kernels = (4, 5)
     else:
@@ -77,6 +81,24 @@ def _projected(execution: Execution, normed: Tensor, heads: Heads) -> tuple[Oper
         kernels = (3, 3)
     copies = elementwise("heads", OTHER, moved, kernels, [projected], heads)
     return *qkv.operators(execution), copies
+
+
+def _eager_heads(
+    model: Transformer, queries: float, keys: float, values: float
+) -> tuple[tuple[float, float], tuple[int, int]]:
+    """Bytes and kernels of what bfpp.executor.transformer does with heads, forward and backward.
+
+    Heads are views; gradients of keys and values are joined. Angles are computed in each layer (15
+    small kernels), their cosines and sines for queries and for keys (4 each). Halves of heads are
+    multiplied by both (4 kernels: a half is read, and one written), added (2) and joined (1);
+    backward as many are multiplied, 2 turned around, 5 added or joined, and copied in another
+    order, as the output of attention is forward.
+    """
+    joined = 2 * (keys + values)
+    if model.positions != "rotary":
+        return (0.0, joined), (0, 1)
+    both = queries + keys
+    return (9 * both + 2 * queries, 12 * both + joined), (15 + 2 * (4 + 7) + 1, 2 * (8 + 1) + 1)
 
 
 def _latent(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, lcm
 
 from bfpp.schedules import InvalidConfiguration
@@ -11,7 +11,13 @@ from bfpp.schedules.precision import Format, Precision
 from bfpp.sim.kinds import CLUSTER, require_kind
 from bfpp.sim.nccl import ALGORITHMS, USUAL
 from bfpp.sim.network import INTER_NODE, INTRA_NODE, Level, read_levels
-from bfpp.sim.preset_files import Table, fitted_settings, read_settings, require_keys
+from bfpp.sim.preset_files import (
+    Table,
+    fitted_settings,
+    leaves,
+    read_settings,
+    require_keys,
+)
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,8 @@ class Cluster:
     """Nodes of equal devices, and the levels of the network that joins them, innermost first.
 
     A job takes whole nodes. `algorithms` are those that its library has for collectives.
+    `deviations` has the standard errors of the logarithms of constants that were measured on it, by
+    where they are.
 
     >>> import bfpp
     >>> cluster = bfpp.load_cluster("dgx-h100")
@@ -102,6 +110,7 @@ class Cluster:
     levels: tuple[Level, ...]
     gpus_per_node: int
     algorithms: tuple[str, ...] = USUAL
+    deviations: tuple[tuple[tuple[str, ...], float], ...] = ()
 
     def __post_init__(self) -> None:
         innermost = self.levels[0]
@@ -146,9 +155,10 @@ class Cluster:
 
 
 _KEYS: dict[str, type] = {
-    **dict.fromkeys(("device", INTRA_NODE, INTER_NODE, "levels"), dict),
+    **dict.fromkeys(("device", INTRA_NODE, INTER_NODE, "levels", "deviations"), dict),
     "gpus_per_node": int,
     "algorithms": list,
+    "format": str,
 }
 _TWO_LEVELS = ("gpus_per_node", INTRA_NODE, INTER_NODE)
 _EFFICIENCIES = ("matmul_efficiency", "sustained_efficiency", "memory_efficiency")
@@ -195,7 +205,7 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
         settings = _replaced(settings, known.get(name, {}))
     require_kind("cluster", name, settings, CLUSTER)
     deep = "levels" in settings
-    left_out = (*_TWO_LEVELS, "algorithms") if deep else ("levels", "algorithms")
+    left_out = ("algorithms", "deviations", "format", *(_TWO_LEVELS if deep else ("levels",)))
     kinds = {key: kind for key, kind in _KEYS.items() if not (deep and key in _TWO_LEVELS[1:])}
     table = require_keys("cluster", name, settings, kinds, left_out)
     device = require_keys(
@@ -211,7 +221,28 @@ def load_cluster(name_or_path: str, fitted: Mapping[str, Table] | None = None) -
     )
     levels = read_levels(name, table)
     gpus = table.get("gpus_per_node") or levels[0].size or 1
-    return Cluster(name, Device(**device), levels, gpus, _algorithms(name, table))
+    cluster = Cluster(name, Device(**device), levels, gpus, _algorithms(name, table))
+    return replace(cluster, deviations=_deviations(cluster, table.get("deviations", {})))
+
+
+def _deviations(cluster: Cluster, table: Table) -> tuple[tuple[tuple[str, ...], float], ...]:
+    """Those of numbers that the cluster has, sorted."""
+    found = []
+    for path, value in leaves(table):
+        where = f"{cluster.name}: deviations: {'.'.join(path)}"
+        if not _has_number(cluster, path):
+            raise InvalidConfiguration("cluster", f"{where} is no constant of the cluster")
+        require_keys("cluster", where, {path[-1]: value}, {path[-1]: float})
+        found.append((path, float(value)))
+    return tuple(sorted(found))
+
+
+def _has_number(cluster: Cluster, path: tuple[str, ...]) -> bool:
+    value: object = {"device": cluster.device, **{each.name: each for each in cluster.levels}}
+    for name in path:
+        value = dict(value) if isinstance(value, tuple) else value
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    return isinstance(value, int | float)
 
 
 def _algorithms(name: str, table: Table) -> tuple[str, ...]:

@@ -20,9 +20,10 @@ import numpy as np
 
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.operations import Group
+from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import NO_RECOMPUTATION, Recomputation
 from bfpp.sim.checkpointing import Checkpointed
-from bfpp.sim.cluster import Cluster
+from bfpp.sim.cluster import AttentionSpeed, Cluster, Device
 from bfpp.sim.collectives import collective_seconds
 from bfpp.sim.efficiency import (
     attention_seconds,
@@ -235,7 +236,9 @@ def _interleaved(shape: Shape, works: Iterable[Work], computing: float) -> float
 
 def device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     """Seconds of some work: of its kernels, and of collectives while nothing hides them."""
-    kernels = _kernel_seconds(shape, work, backward=backward)
+    device, precision = shape.cluster.device, shape.execution.precision
+    speed = shape.implementation.attention_speed or device.attention
+    kernels = kernel_seconds(device, speed, precision, work, backward=backward)
     alone = sum(
         blocked_seconds(shape, each)
         for each in work.collectives
@@ -248,20 +251,18 @@ def device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     return kernels + alone
 
 
-def _kernel_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
-    """Seconds of the kernels of some work."""
-    device, precision = shape.cluster.device, shape.execution.precision
+def kernel_seconds(
+    device: Device, speed: AttentionSpeed, precision: Precision, work: Work, *, backward: bool
+) -> float:
+    """Seconds of the kernels of some work, whose fused attention has that `speed`."""
     operands = work.format or precision
     moving = traffic_seconds if work.kind is Kernel.ELEMENTWISE else streaming_seconds
     seconds = work.seconds + moving(device, work.bytes) + work.kernels * device.launch_seconds
     seconds += sum(product_seconds(device, each, operands) for each in work.products)
-    if work.attention:
-        speed = shape.implementation.attention_speed or device.attention
-        seconds += sum(
-            attention_seconds(device, speed, each, precision, operands, backward=backward)
-            for each in work.attention
-        )
-    return seconds
+    return seconds + sum(
+        attention_seconds(device, speed, each, precision, operands, backward=backward)
+        for each in work.attention
+    )
 
 
 def exchange_seconds(shape: Shape, part: Checkpointed) -> tuple[float, ...]:

@@ -45,11 +45,15 @@ def norm(
     writes: Tensor,
     module: str = NORM,
 ) -> Operator:
-    """LayerNorm or RMSNorm, whose backward pass adds the gradient of the residual."""
+    """LayerNorm or RMSNorm, whose backward pass adds the gradient of the residual.
+
+    It has as many parameters as statistics, whose gradients eager execution adds up.
+    """
     statistics = 2 if execution.model.norm == "layer" else 1
+    kernels = (1, 2 + statistics * execution.eager)
     kept = Tensor(f"{name} statistics", execution.statistic * execution.own_tokens * statistics)
     size = writes.bytes
-    return elementwise(name, module, (2 * size, 4 * size), (1, 2), [reads], writes, [reads, kept])
+    return elementwise(name, module, (2 * size, 4 * size), kernels, [reads], writes, [reads, kept])
 
 
 def residual(execution: Execution, name: str, parts: list[Tensor], writes: Tensor) -> Operator:

@@ -77,6 +77,7 @@ def head_operators(execution: Execution) -> tuple[Operator, ...]:
         width,
         Division.COLUMNS,
         execution.quantised_head,
+        biased=False,
     )
     return (
         *_head_layers(execution, last),

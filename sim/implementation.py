@@ -54,7 +54,8 @@ class Implementation:
 
     `precision`, `attention`, `sequence_parallel` and `recompute` are what
     trains if nothing else is said. `fused_kernels` says that a gated
-    activation and the loss are one kernel each, `cuda_graphs` that kernels
+    activation and the loss are one kernel each, `eager` that nothing else is (`Execution`),
+    `cuda_graphs` that kernels
     are launched as a graph. `tensor_overlap` is the share of a tensor-parallel
     collective that is hidden where compute may go on beside it. While a layer
     runs backward, `hidden_gradients` gradients of the width of the hidden
@@ -94,6 +95,7 @@ class Implementation:
     experts_workspace_bytes: float = 0
     dropping_seconds: float = 0.0
     narrower_state: float = 0
+    eager: bool = False
 
     def communication(self, sharding: Sharding) -> Communication:
         """Which operations have lanes of their own, with this sharding."""
@@ -250,12 +252,38 @@ FSDP = Implementation(
     attention_speed=AttentionSpeed(forward_efficiency=0.4, backward_efficiency=0.3),
 )
 
+BFPP = Implementation(
+    name="bfpp",
+    # What `bfpp run` executes: eager PyTorch, counted in its code (bfpp.executor).
+    eager=True,
+    **{
+        **TODAY,
+        "fused_kernels": False,
+        # Weights, two moments, and what gradients of a step are reduced into, in full precision.
+        "state_bytes": 16,
+        # AdamW's denominators.
+        "update_bytes": 4,
+    },
+    sequence_parallel=False,
+    # Those of micro-batches are added up in full precision.
+    gradient_bytes=4,
+    # PyTorch's for cuBLAS, on Hopper.
+    workspace_bytes=2**25,
+    dummy_gradients=False,
+    # AdamW by PyTorch's multi-tensor kernels 80 (eight of them); gradients are added to the
+    # state's (12), looked at (4) and cleared in both places (8), weights copied (6).
+    optimizer_traffic=110,
+    # A product writes it in half precision (2); a sum reads that and the one before, and writes.
+    accumulation_traffic=12,
+    step_seconds=0.0,
+)
+
 FITTED = ("overlap_slowdown", "dropping_seconds")
 
 
 def with_fitted(fitted: Mapping[str, Table]) -> dict[str, Implementation]:
     """The implementations by name, with the constants that `bfpp fit` wrote for them."""
-    known = {each.name: each for each in (PAPER, MEGATRON, CURRENT, FSDP)}
+    known = {each.name: each for each in (PAPER, MEGATRON, CURRENT, FSDP, BFPP)}
     return {
         name: replace(each, **{key: fitted[name][key] for key in FITTED if key in fitted[name]})
         if name in fitted
@@ -265,7 +293,7 @@ def with_fitted(fitted: Mapping[str, Table]) -> dict[str, Implementation]:
 
 
 IMPLEMENTATIONS = with_fitted(fitted_settings("implementations"))
-PAPER, MEGATRON, CURRENT, FSDP = IMPLEMENTATIONS.values()
+PAPER, MEGATRON, CURRENT, FSDP, BFPP = IMPLEMENTATIONS.values()
 
 
 def find_implementation(name: str, fitted: Mapping[str, Table] | None = None) -> Implementation:

@@ -36,7 +36,7 @@ CONSTANTS = Kind(
 CLUSTER = Kind(
     "a cluster",
     "--cluster takes it",
-    "",
+    "bfpp cluster 1",
     frozenset({"gpus_per_node", "intra_node", "inter_node", "levels"}),
 )
 MODEL = Kind("a model", "--model takes it", "", frozenset({"hidden", "heads", "vocabulary"}))

@@ -41,7 +41,9 @@ def _mlp(execution: Execution, normed: Tensor) -> tuple[tuple[Operator, ...], Te
     wide, width = model.expanded_width, model.mlp_width
     expanded, active = divided("mlp expanded", wide), divided("mlp active", width)
     out = execution.own("mlp out", model.hidden)
-    up = Linear("mlp up", MLP, normed, expanded, model.hidden, wide, Division.COLUMNS)
+    parts = 2 if model.gated else 1
+    ends = (normed, expanded, model.hidden, wide)
+    up = Linear("mlp up", MLP, *ends, Division.COLUMNS, parts=parts)
     down = Linear("mlp down", MLP, active, out, width, model.hidden, Division.ROWS)
     operators = (
         *up.operators(execution),

@@ -34,7 +34,10 @@ class Division(Enum):
 
 
 class Linear(NamedTuple):
-    """A product with weights."""
+    """A product with weights, which eager execution makes in so many `parts`.
+
+    It is `biased` if the layers of its model have biases, that is, with LayerNorm.
+    """
 
     name: str
     module: str
@@ -44,6 +47,8 @@ class Linear(NamedTuple):
     width_out: int
     division: Division
     quantised: bool = True
+    parts: int = 1
+    biased: bool = True
 
     def operators(self, execution: Execution) -> tuple[Operator, ...]:
         """Its operators, with the group's communication.
@@ -65,7 +70,7 @@ class Linear(NamedTuple):
         else:
             rows = ceil(execution.own_tokens)
         quantisation = execution.quantisation if self.quantised else None
-        return weighted(
+        operators = weighted(
             execution,
             self.name,
             self.module,
@@ -73,6 +78,26 @@ class Linear(NamedTuple):
             (self.inputs, self.outputs),
             quantisation,
             collectives=self._collectives(execution, quantisation),
+            kernels=self.parts if execution.eager else 1,
+        )
+        return (*operators, self._sums(execution)) if execution.eager else operators
+
+    def _sums(self, execution: Execution) -> Operator:
+        """What eager execution adds up besides: gradients of the input that several products have.
+
+        And those of weights to those of micro-batches before (whose traffic is with the product),
+        those of biases after they were summed over the tokens.
+        """
+        biased = self.biased and execution.model.norm == "layer"
+        return Operator(
+            f"{self.name} sums",
+            self.module,
+            NO_WORK,
+            Work(bytes=3 * (self.parts - 1) * self.inputs.bytes, kernels=self.parts - 1),
+            Work(
+                bytes=self.outputs.bytes if biased else 0.0,
+                kernels=self.parts * (3 if biased else 1),
+            ),
         )
 
     def _collectives(

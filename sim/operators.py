@@ -156,6 +156,8 @@ class Execution:
     traffic for each weight, when it is added to those of micro-batches before. `quantisation` is
     what becomes of the operands of a layer's products with weights, but for the router's; where
     they are quantised too, also of those of attention, in 8 bits, and of the output layer.
+    `eager`: every operation is a kernel of PyTorch's own, so that heads are turned step by step,
+    products of one input are apart, and gradients of weights are added up after they are made.
     """
 
     model: Transformer
@@ -173,6 +175,7 @@ class Execution:
     quantisation: Quantisation | None = None
     quantised_attention: bool = False
     quantised_head: bool = False
+    eager: bool = False
 
     @cached_property
     def number(self) -> int:

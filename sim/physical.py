@@ -167,6 +167,7 @@ class PhysicalCosts:
             quantisation_of(precision, self.cluster.device),
             self.quantised_attention,
             self.quantised_head,
+            usual.eager,
         )
 
     def parameter_bytes(self, sharding: Sharding) -> ParameterBytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
@@ -75,6 +75,15 @@ def fitted_uncertainty() -> Table:
 def _fitted() -> Table:
     path = PRESETS / "fitted.toml"
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def leaves(table: Table) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """What is in a table and in those inside it, by the names that lead there."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from (((key, *path), leaf) for path, leaf in leaves(value))
+        else:
+            yield (key,), value
 
 
 def require_keys(

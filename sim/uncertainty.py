@@ -9,7 +9,7 @@ fast enough has no slope; slower, it lengthens the step, and faster, it shortens
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, hypot, log, sqrt
@@ -24,7 +24,7 @@ from bfpp.schedules.recomputation import NO_RECOMPUTATION
 from bfpp.sim.network import INTER_NODE, INTRA_NODE, NETWORK, NVLINK, PCIE
 from bfpp.sim.parameters import numbers, with_number
 from bfpp.sim.physical import PhysicalCosts
-from bfpp.sim.preset_files import PRESETS, Table, fitted_uncertainty, read_toml
+from bfpp.sim.preset_files import PRESETS, fitted_uncertainty, leaves, read_toml
 from bfpp.traces.memory import GIGABYTE
 from bfpp.traces.timeline import Timeline
 
@@ -164,19 +164,21 @@ def constants_changes(
 ) -> Seconds:
     """What the constants, so many deviations worse, add to the logarithm of the step time.
 
+    As much as is known of them where they were measured on the cluster, or else as usual.
     One after the other where they are independent; those that were fitted together, in combinations
     that are. Changes of two runs on a cluster, with the same software, are of the same constants.
     """
     tables, together = _deviations(), _fitted_together(physical) if fitted else {}
     known = tables[USUAL] | (tables.get(physical.cluster.name, {}) if fitted else {}) | together
+    measured = {("cluster", *path): value for path, value in physical.cluster.deviations}
     constants = [
-        (path, value, usual)
+        (path, value, spread)
         for path, value in numbers(physical)
-        if (usual := _usual_path(physical, path)) in known and value
+        if value and (spread := measured.get(path) or known.get(_usual_path(physical, path)))
     ]
     changes = [
-        log(_worse(physical, path, value, deviations * known[usual]).step_time(timeline.graph))
-        for path, value, usual in constants
+        log(_worse(physical, path, value, deviations * spread).step_time(timeline.graph))
+        for path, value, spread in constants
     ]
     combined: Seconds = (np.array(changes) - log(timeline.step_time)) @ _combinations(
         physical, [path if path in together else () for path, _, _ in constants]
@@ -252,15 +254,7 @@ def _grows(path: Path) -> bool:
 def _deviations() -> dict[str, dict[tuple[str, ...], float]]:
     """Deviations by the path of the constant, the usual ones and those of clusters."""
     table = read_toml("constants", PRESETS / "deviations.toml")
-    return {name: dict(_leaves(part)) for name, part in table.items()}
-
-
-def _leaves(table: Table) -> Iterator[tuple[tuple[str, ...], float]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from (((key, *path), leaf) for path, leaf in _leaves(value))
-        else:
-            yield (key,), value
+    return {name: dict(leaves(part)) for name, part in table.items()}
 
 
 @cache

@@ -23,6 +23,7 @@ from bfpp.parser import Parser
 from bfpp.profiles import as_toml
 from bfpp.sim.executors import EXECUTORS
 from tests.damage import ODD_WORDS, changed_json, damaged
+from tests.simumax_files import system
 from tests.test_hugging_face import GPT2, LLAMA
 from tests.test_misread import CONSTANTS
 from tests.test_outputs import FEW_STEPS
@@ -67,6 +68,7 @@ READERS = {
         f"compare orders.csv 1f1b {STEP}",
     ],
     "journal": [f"search {SMALL_SEARCH} --journal journal"],
+    "system.json": ["measure --simumax system.json --out measured.toml --json"],
 }
 """Each kind of file that is read, and commands that read it."""
 
@@ -115,6 +117,7 @@ def files(no_processes, tmp_path_factory):  # noqa: ARG001
         alone = [row for row in ROWS if ",bert-6.6b,dgx1-v100,paper,no-pipeline" in row]
         Path("table.csv").write_text("".join([ROWS[0], *alone]))
         Path("cluster.toml").write_text(run("clusters", "dgx1-v100").out)
+        Path("system.json").write_text(json.dumps(system()))
         Path("orders.csv").write_text(run("orders", "1f1b", *STEP.split()).out)
         step = ["simulate", "gpipe", *STEP.split(), "--transfer", "0.5"]
         assert not run(*step, "--timeline", "timeline.json", "--graph", "graph.json").code
@@ -227,6 +230,7 @@ BASE = {
     "explore": "--out pages",
     "check": "orders.csv", "paper": "figure-3", "models": "", "clusters": "",
     "completion": "bash", "export": "saved --out exported",
+    "measure": "--simumax system.json --out measured.toml",
 }  # fmt: skip
 """What each command is given besides: little to do."""
 

@@ -221,6 +221,7 @@ def test_every_number_is_in_plain_digits_and_of_a_plain_size(bfpp, command):
 def required(command):
     needs = {
         "search": SEARCH, "tradeoff": f"{SEARCH} --critical-batch 1", "calibrate": "--out p.toml",
+        "measure": "--out m.toml",
         "simulate": "gpipe", "explain": "gpipe", "run": "gpipe", "orders": "gpipe",
     }  # fmt: skip
     return needs.get(command, "").split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from bfpp import outputs
 from bfpp.command_line import COMMANDS, module_of
 from bfpp.exports import FOLDERS
 from bfpp.parser import Parser
+from tests.simumax_files import system
 from tests.test_physical import MEASUREMENTS
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +28,7 @@ STEP = "--pp 2 --microbatches 2"
 MODEL = "--model small.toml --cluster dgx1-v100"
 
 WRITING = {
+    ("measure", "--out"): "measure --simumax system.json --out PLACE.toml",
     ("experiment", "--out"): f"experiment gpipe {STEP} --out PLACE.toml",
     ("search", "--html"): f"search {SEARCH} --html PLACE.html",
     ("explore", "--out"): "explore --out PLACE",
@@ -69,7 +72,7 @@ FEW_STEPS = {
 
 READ = {
     "--model", "--cluster", "--constants", "--profile", "--config", "--text", "--evaluate-text",
-    "--mock-compute", "--orders",
+    "--mock-compute", "--orders", "--simumax", "--like",
 }  # fmt: skip
 """Options of files that are read."""
 
@@ -84,6 +87,7 @@ def folder(tmp_path, monkeypatch, bfpp):
     monkeypatch.setattr("bfpp.sim.fit.TOLERANCE", 0.5)  # as good as its first guess, and soon
     monkeypatch.setattr("bfpp.explorer.static.LISTED", FEW_STEPS)
     Path("small.toml").write_text(SMALL)
+    Path("system.json").write_text(json.dumps(system()))
     lines = MEASUREMENTS.read_text().splitlines(keepends=True)
     small = [line for line in lines if ",bert-6.6b,dgx1-v100,paper,no-pipeline" in line]
     Path("measured.csv").write_text("".join([lines[0], *small]))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
-
-from rich.console import Console
 
 from bfpp import options as shared
 from bfpp.executor.settings import BackendName
 from bfpp.formats import PROFILE
 from bfpp.jobs import about, device_job_of, fail, limits_of
+from bfpp.measuring import told
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.profiles import as_toml
 from bfpp.results import print_json, print_table
@@ -62,11 +60,18 @@ def run(options: argparse.Namespace) -> int:
     prepare(options.interface)
     job.require_devices()
     job.plan().check()
-    with _progress(options) as advance:
+    with told(options) as tell:
         try:
             work = (job, QUICK if options.quick else Effort())
             limits = limits_of(options)
-            measured = launch(calibrate, work, job.processes, limits, advance, options.interface)
+            measured = launch(
+                calibrate,
+                work,
+                job.processes,
+                limits,
+                lambda message: tell(message.get("what", "")),
+                options.interface,
+            )
         except RunFailed as error:
             return fail("calibrate", error)
     if measured is None:  # a process of torchrun's that is not the first
@@ -79,16 +84,6 @@ def run(options: argparse.Namespace) -> int:
     with options.out.written() as path:
         path.write_text(as_toml(record), encoding="utf-8")
     return 0
-
-
-@contextmanager
-def _progress(options: argparse.Namespace) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    console = Console(stderr=True)
-    if options.json or not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("starting") as status:
-        yield lambda message: status.update(f"measuring {message.get('what', '')}")
 
 
 def _print(record: Mapping[str, Any]) -> None:

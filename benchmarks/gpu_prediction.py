@@ -1,0 +1,223 @@
+"""Our runtime on one GPU beside the prediction of the same step: seconds, MFU and peak memory.
+
+Twice: with the preset of that GPU as it is shipped, and with constants that are measured first.
+All layers are on the one GPU, in one stage or in several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from statistics import fmean
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+
+from benchmarks.measure import Results
+from bfpp.executor.backends.local import LocalBackend
+from bfpp.executor.job import Job
+from bfpp.executor.lanes import Device, Streams, Threads
+from bfpp.executor.settings import Activations, BackendName, Precision
+from bfpp.executor.training import Trainer
+from bfpp.measuring import of_device
+from bfpp.schedules.recomputation import FULL_RECOMPUTATION, parse_recomputation
+from bfpp.sim.calibration import calibrate
+from bfpp.sim.cluster import Cluster
+from bfpp.sim.engines import simulate
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.memory import GIGABYTE
+from bfpp.sim.model import Transformer
+from bfpp.sim.prediction import predict
+from bfpp.trained_model import transformer_source
+
+STEPS, WARM_UP = 5, 2
+
+Found = TypeVar("Found")
+
+LLAMA = Transformer(
+    "llama", 16, 2048, 32, 4096, 32768, mlp=8192, kv_heads=8,
+    gated=True, norm="rms", positions="rotary", tied_embeddings=False,
+)  # fmt: skip
+GPT = Transformer("gpt", 24, 1024, 16, 1024, 50304, tied_embeddings=False, dropout=False)
+
+MODELS = {
+    "Llama 0.3B": replace(LLAMA, hidden=1024, heads=16, kv_heads=16, mlp=2816, sequence=2048),
+    "Llama 1.1B": LLAMA,
+    "Llama 2.0B": replace(
+        LLAMA, layers=20, hidden=2560, heads=20, kv_heads=4, mlp=7680, sequence=8192
+    ),
+    "GPT 0.4B": GPT,
+    "GPT 1.4B": replace(GPT, hidden=2048, sequence=2048),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and how it is trained."""
+
+    model: str
+    schedule: str
+    loops: int
+    microbatches: int
+    microbatch_size: int = 1
+    recompute: str = "none"
+
+    @property
+    def experiment(self) -> Experiment:
+        return Experiment(
+            self.schedule,
+            pp=1,
+            loops=self.loops if self.schedule == "breadth-first" else None,
+            units_per_stage=None if self.schedule == "breadth-first" else self.loops,
+            microbatches=self.microbatches,
+            microbatch_size=self.microbatch_size,
+            model=MODELS[self.model],
+            implementation="bfpp",
+            recompute=self.recompute,
+            precision="bf16",
+        )
+
+    @property
+    def job(self) -> Job:
+        configuration = self.experiment.configuration
+        policy = parse_recomputation(self.recompute)
+        is_full = policy == FULL_RECOMPUTATION
+        return Job(
+            schedule=configuration.schedule,
+            layout=configuration.layout,
+            communication=configuration.communication,
+            model=transformer_source(MODELS[self.model], None, is_causal=True),
+            steps=WARM_UP + STEPS,
+            backend=BackendName.LOCAL,
+            device="cuda",
+            microbatch_size=self.microbatch_size,
+            precision=Precision.BFLOAT16,
+            activations=Activations.RECOMPUTE if is_full else Activations.KEEP,
+            **({} if is_full else {"recomputation": policy}),
+        )
+
+
+CASES = (
+    Case("Llama 1.1B", "1f1b", 1, 4),
+    Case("GPT 0.4B", "1f1b", 1, 4, 8),
+    Case("Llama 0.3B", "breadth-first", 4, 4, 4),
+    Case("Llama 1.1B", "breadth-first", 16, 4, recompute="full"),
+    Case("GPT 1.4B", "gpipe", 4, 4, 2),
+    Case("Llama 0.3B", "1f1b", 1, 8),
+    Case("Llama 2.0B", "1f1b", 1, 2),
+    Case("Llama 1.1B", "gpipe", 1, 4),
+    Case("Llama 1.1B", "breadth-first", 4, 4, recompute="selective"),
+    Case("GPT 0.4B", "1f1b", 1, 16),
+    Case("GPT 1.4B", "1f1b", 1, 4, 4, recompute="selective"),
+    Case("GPT 0.4B", "breadth-first", 24, 8, 4, recompute="full"),
+    Case("Llama 2.0B", "breadth-first", 20, 4, recompute="full"),
+    Case("GPT 1.4B", "breadth-first", 8, 4, 2),
+    Case("Llama 0.3B", "gpipe", 2, 4, 8),
+)
+
+
+def trainer_of(job: Job) -> Trainer:
+    """Who runs a job's steps, all in this process."""
+    device, plan = job.local_device(), job.plan()
+    lanes: Device = Streams(device) if job.uses_gpu else Threads(1)
+    with device:  # weights are drawn there
+        backend = LocalBackend(plan, lanes)
+    return Trainer(plan, backend)
+
+
+def measured(job: Job) -> dict[str, float]:
+    """Seconds of a step, and its peak memory."""
+    trainer = trainer_of(job)
+    for _ in trainer.run(range(WARM_UP)):
+        pass
+    begin = perf_counter()
+    for _ in trainer.run(range(WARM_UP, WARM_UP + STEPS)):
+        pass
+    seconds = (perf_counter() - begin) / STEPS
+    trainer.close()
+    trainer.backend.close()
+    return {
+        "seconds": seconds,
+        "allocated": torch.cuda.max_memory_allocated() / GIGABYTE,
+        "reserved": torch.cuda.max_memory_reserved() / GIGABYTE,
+    }
+
+
+def predicted(case: Case, cluster: Cluster | str) -> dict[str, Any]:
+    """What the simulator says of the same step."""
+    experiment = case.experiment.changed(cluster=cluster)
+    timeline = simulate(experiment.graph(), experiment.costs)
+    return {"seconds": timeline.step_time, **predict(timeline, experiment.require_physical())}
+
+
+def calibrated() -> Cluster:
+    """The cluster of this machine's GPU, with constants that are measured now."""
+    found = of_device("cuda", quick=True, members=1)
+    return calibrate(found.cluster, found.rows).cluster
+
+
+def apart(action: Callable[..., Found], *arguments: object) -> Found:
+    """What an action returns, in a process of its own: so nobody else has memory of the GPU.
+
+    This process never touches it, or others could not be forked.
+    """
+    with get_context("fork").Pool(1) as pool:
+        return pool.apply(action, arguments)
+
+
+def row_of(case: Case, clusters: Mapping[str, Cluster | str]) -> dict[str, Any]:
+    """What was measured of a step; and seconds and memory by each cluster, with their errors."""
+    found = measured(case.job)
+    row: dict[str, Any] = {
+        "model": case.model,
+        "schedule": case.schedule,
+        "stages": case.loops,
+        "micro-batches": f"{case.microbatches} x {case.microbatch_size}",
+        "recompute": case.recompute,
+        "measured (ms)": f"{1e3 * found['seconds']:.1f}",
+    }
+    for name, cluster in clusters.items():
+        known = predicted(case, cluster)
+        share = known["mfu"] * known["seconds"] / found["seconds"]
+        row["MFU (%)"] = f"{100 * share:.1f}"
+        row[f"{name} (ms)"] = f"{1e3 * known['seconds']:.1f}"
+        row[f"{name}, error (%)"] = _error(known["seconds"], found["seconds"])
+        row["allocated (GiB)"] = f"{found['allocated']:.2f}"
+        row["predicted (GiB)"] = f"{known['memory_gb']:.2f}"
+        row["memory, error (%)"] = _error(known["memory_gb"], found["allocated"])
+    return row
+
+
+def _error(predicted: float, measured: float) -> str:
+    return f"{100 * (predicted / measured - 1):+.1f}"
+
+
+def run() -> Results:
+    own = apart(calibrated)
+    clusters: dict[str, Cluster | str] = {"preset": own.name, "calibrated": own}
+    rows: list[dict[str, Any]] = []
+    remarks: list[str] = []
+    for case in CASES:
+        try:
+            rows.append(apart(row_of, case, clusters))
+        except torch.OutOfMemoryError as error:
+            remarks.append(f"{case} runs out of memory: {str(error).partition('.')[0]}.")
+            continue
+        print(*rows[-1].values(), flush=True)
+    errors = {
+        each: fmean(abs(float(row[f"{each}, error (%)"])) for row in rows) for each in clusters
+    }
+    memory = fmean(abs(float(row["memory, error (%)"])) for row in rows)
+    return Results(
+        "Steps on one GPU, predicted and measured",
+        "steps within 10 % with measured constants, memory within 5 %",
+        rows,
+        [
+            f"Mean error of the step time: {errors['preset']:.1f} % with the preset {own.name}.",
+            f"With constants that were measured before: {errors['calibrated']:.1f} %.",
+            f"Of the peak of allocated memory: {memory:.1f} %.",
+            *remarks,
+        ],
+    )

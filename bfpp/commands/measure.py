@@ -1,0 +1,156 @@
+"""`bfpp measure`: what this machine's kernels, host and links take, as a cluster file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bfpp import options as shared
+from bfpp.cluster_files import cluster_text
+from bfpp.errors import blaming
+from bfpp.formats import CLUSTER
+from bfpp.measuring import About, Measured, of_device, of_system, told
+from bfpp.outputs import add_force_argument, add_output
+from bfpp.results import print_json, print_table
+from bfpp.sim.calibration import Calibration, calibrate
+from bfpp.sim.measured_kernels import Row
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `bfpp measure`."""
+    parser.add_argument(
+        "--device",
+        default="cuda",
+        metavar="NAME",
+        help="torch's name of the device that is measured: cuda, cuda:1, cpu (default: cuda)",
+    )
+    parser.add_argument(
+        "--like",
+        metavar="NAME|FILE",
+        help="the cluster that has what is not measured: peaks, memory bandwidth, networks "
+        "(default: a preset with such GPUs)",
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer shapes and sizes, less exact")
+    parser.add_argument(
+        "--members",
+        type=shared.whole_number,
+        metavar="N",
+        help="measure collectives among N devices (default: all GPUs of this machine; with one, "
+        "links are those of --like)",
+    )
+    parser.add_argument(
+        "--simumax",
+        type=Path,
+        metavar="FILE",
+        help="take the measurements of a system file of SimuMax, in place of measuring",
+    )
+    add_output(parser, "--out", [CLUSTER], "write the cluster, in TOML", required=True)
+    add_force_argument(parser)
+    shared.add_json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, fit, report, and write."""
+    if options.simumax is not None:
+        with blaming("--simumax"):
+            measured = of_system(options.simumax, options.like)
+    else:
+        with told(options) as tell:
+            measured = of_device(options.device, options.like, options.quick, options.members, tell)
+    found = calibrate(measured.cluster, measured.rows)
+    if options.json:
+        print_json(_record(found, measured))
+    else:
+        _print(found, measured.rows)
+    with options.out.written() as path:
+        path.write_text(cluster_text(found.cluster, _lines(measured.about)), encoding="utf-8")
+    return 0
+
+
+def _lines(about: About) -> list[str]:
+    """What the file says of where it is from."""
+    facts = ", ".join(f"{name} {value}" for name, value in about.items() if name != "like")
+    return [
+        f"Fitted by bfpp measure on {date.today()} to measurements of {facts}.",
+        f"What is not among the deviations below is as in {about['like']}.",
+    ]
+
+
+# What is told
+
+Group = tuple[str, ...]
+
+
+def _group(row: Row) -> Group:
+    """What measurements have in common whose errors are told together."""
+    detail = ("name", "pass", "way", "library", "precision")
+    words = [str(row[key]) for key in detail if key in row]
+    if row["kind"] == "attention":
+        words.append("backward" if row["backward"] else "forward")
+    return (row["kind"], *words)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of measurements of a group, by how much predictions are too long or too short."""
+
+    measurements: int
+    mean: float
+    bias: float
+    worst: float
+
+
+def _errors(found: Calibration, rows: Sequence[Row]) -> dict[Group, Errors]:
+    """By group, of all that is fitted."""
+    groups: dict[Group, list[float]] = {}
+    for row, ratio in zip(rows, found.ratios, strict=True):
+        if ratio is not None:
+            groups.setdefault(_group(row), []).append(ratio - 1)
+    return {
+        group: Errors(len(each), fmean(map(abs, each)), fmean(each), max(each, key=abs))
+        for group, each in groups.items()
+    }
+
+
+def _record(found: Calibration, measured: Measured) -> dict[str, Any]:
+    return {
+        "about": measured.about,
+        "constants": [
+            {"name": ".".join(each.path), "value": each.value, "deviation": each.deviation}
+            for each in found.constants
+        ],
+        "measurements": [
+            {**row, "predicted_over_measured": ratio}
+            for row, ratio in zip(measured.rows, found.ratios, strict=True)
+        ],
+    }
+
+
+def _print(found: Calibration, rows: Sequence[Row]) -> None:
+    print_table(
+        "Constants",
+        ("constant", "value", "standard error"),
+        [
+            (".".join(each.path), f"{each.value:.4g}", f"{100 * each.deviation:.1f} %")
+            for each in found.constants
+        ],
+    )
+    print_table(
+        "Predicted against measured",
+        ("", "measurements", "mean error", "bias", "worst"),
+        [
+            (
+                ", ".join(group),
+                str(each.measurements),
+                f"{100 * each.mean:.1f} %",
+                f"{100 * each.bias:+.1f} %",
+                f"{100 * each.worst:+.1f} %",
+            )
+            for group, each in _errors(found, rows).items()
+        ],
+    )

@@ -1,0 +1,113 @@
+"""What was measured of a machine's kernels, as work that predictions know.
+
+A measurement (`Row`) says what ran, and its seconds. What ran is work as operators have it, so that
+what is predicted of it is what would be predicted of it in a step (`bfpp.sim.compute`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from bfpp.schedules.precision import Format, Precision
+from bfpp.sim.attention import attention_operators
+from bfpp.sim.cluster import Cluster
+from bfpp.sim.collectives import collective_seconds
+from bfpp.sim.compute import kernel_seconds
+from bfpp.sim.efficiency import Product
+from bfpp.sim.model import Transformer
+from bfpp.sim.operators import Collective, Execution, Kernel, Way, Work
+from bfpp.sim.place import GroupPlace
+
+Row = Mapping[str, Any]
+"""A measurement: its `kind`, what was run, and `seconds`."""
+
+HALF = 2
+"""Bytes of a number, unless a measurement says another."""
+
+
+def _product(row: Row) -> Work:
+    product = Product(row["rows"], row["columns"], row["depth"], row["batch"])
+    narrow = row["precision"] != "bf16"
+    written = product.batch * product.rows * product.columns
+    operand = 1 if narrow else HALF
+    moved = operand * (product.numbers - written) + row.get("written", HALF) * written
+    return Work(
+        Kernel.PRODUCT, moved, 1, (product,), format=Format(row["precision"]) if narrow else None
+    )
+
+
+def _attention(row: Row) -> Work:
+    model = Transformer(
+        "measured",
+        1,
+        row["heads"] * row["width"],
+        row["heads"],
+        row["sequence"],
+        1,
+        kv_heads=row["kv_heads"],
+        causal=row["causal"],
+        value_head_dim=row.get("value_width"),
+        head_dim=row["width"],
+    )
+    operators = attention_operators(Execution(model, row["batch"]))
+    core = next(each for each in operators if each.name == "attention")
+    return core.backward_input if row["backward"] else core.forward
+
+
+def _streaming(row: Row) -> Work:
+    return Work(bytes=row["bytes"], kernels=1)
+
+
+WORKS: Mapping[str, Callable[[Row], Work]] = {
+    "product": _product,
+    "attention": _attention,
+    "streaming": _streaming,
+}
+
+
+# What is predicted of it
+
+Predicted = Callable[[Cluster], float]
+"""Seconds on a cluster."""
+
+
+def prediction_of(row: Row) -> Predicted:
+    """What predictions say of a measurement, by the constants of a cluster."""
+    kind = row["kind"]
+    if kind in WORKS:
+        return partial(_kernel_seconds, WORKS[kind](row), row.get("backward", False))
+    return partial(OTHERS[kind], row)
+
+
+def _kernel_seconds(work: Work, backward: bool, cluster: Cluster) -> float:
+    device = cluster.device
+    return kernel_seconds(device, device.attention, Precision.BF16, work, backward=backward)
+
+
+def _host_seconds(row: Row, cluster: Cluster) -> float:
+    return float(cluster.device.host_seconds * row["kernels"])
+
+
+def _copy_seconds(row: Row, cluster: Cluster) -> float:
+    assert cluster.device.host_bandwidth is not None  # noqa: S101
+    return float(row["bytes"] / cluster.device.host_bandwidth)
+
+
+def _transfer_seconds(row: Row, cluster: Cluster) -> float:
+    level = cluster.levels[0]
+    return float(level.transfer_latency + row["bytes"] / level.transfer_bandwidth)
+
+
+def _collective_seconds(row: Row, cluster: Cluster) -> float:
+    place = GroupPlace.of(row["members"], 1, cluster.levels)
+    return collective_seconds(Collective(Way(row["name"]), row["bytes"]), place, cluster)
+
+
+OTHERS: Mapping[str, Callable[[Row, Cluster], float]] = {
+    "host": _host_seconds,
+    "copy": _copy_seconds,
+    "transfer": _transfer_seconds,
+    "collective": _collective_seconds,
+}
