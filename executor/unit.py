@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
+from bfpp.executor.compiled import compile_layers
 from bfpp.executor.finite import Piece
 from bfpp.executor.flat import (
     UnitState,
@@ -63,6 +64,8 @@ class Unit:
         fixed = {name: value for name, value in given.items() if name in frozen}
         self.flat, values = flatten(trained, plan.shares, device, wide - frozen, decay)
         recompute(self.layers, counted_layers(plan.model), plan.recomputation)
+        if plan.compile:
+            compile_layers(self.layers.values(), plan.model.varies)
         self.training = [
             module
             for layer in self.layers.values()
