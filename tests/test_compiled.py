@@ -114,6 +114,7 @@ def test_policies_of_recomputation(policy: str, kinds: list[torch.fx.GraphModule
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # of torch's own modules
 @pytest.mark.parametrize("make", [Layer, Noisy])
 @pytest.mark.parametrize("activations", Activations)
 def test_generated_code(make: type[nn.Module], activations: Activations) -> None:

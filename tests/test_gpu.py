@@ -205,6 +205,7 @@ TINY = TransformerSizes(
 )  # fmt: skip
 
 
+@pytest.mark.filterwarnings("default")  # of torch's own modules
 @pytest.mark.parametrize("cuda_graphs", [False, True])
 @pytest.mark.parametrize("recomputation", ["none", "selective", "full"])
 @pytest.mark.parametrize("sharding", [Sharding.NONE, Sharding.FULL])
