@@ -36,7 +36,7 @@ SPEEDS = (
     "redraw",
     "explorer",
 )
-NAMES = (*SPEEDS, "faults", "accuracy", "recipes", "acceptance")
+NAMES = (*SPEEDS, "gpu", "faults", "accuracy", "recipes", "acceptance")
 
 
 def show(console: Console, results: Results) -> None:

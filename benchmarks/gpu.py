@@ -13,7 +13,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from time import perf_counter, process_time
@@ -41,6 +41,7 @@ DEVICE = torch.device("cuda", 0)
 WARM_UP, LEAST, MOST = 5, 5, 20
 """Steps that do not count, and at least and at most how many do."""
 
+MFU = "six operations a token and weight but the embedding's, and attention to earlier tokens"
 H100 = 989.4e12
 """Dense BF16 operations a second of an H100 SXM, by NVIDIA's data sheet."""
 
@@ -309,8 +310,6 @@ def run() -> Results:
         [
             f"{torch.cuda.get_device_name()}, torch {torch.__version__}.",
             f"Medians of {LEAST} to {MOST} steps after {WARM_UP}; the host may be {QUEUED} ahead.",
-            "MFU: six operations for each token and weight but the embedding's, and as many for "
-            "each layer, half of the tokens and twice the width in attention, of "
-            f"{H100 / 1e12:.0f} T a second.",
+            f"MFU: {MFU}, of {H100 / 1e12:.0f} T a second.",
         ],
     )

@@ -23,12 +23,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from bfpp.executor.backends.protocol import Backend
 from bfpp.executor.dispatch import Dispatcher, Meeting, Observe, Step, Times, ignore
 from bfpp.executor.lanes import StreamLane, Streams
-from bfpp.executor.payload import Parcel, Tree
+from bfpp.executor.payload import Parcel, Tree, tensors_of
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
 from bfpp.executor.worker import Cell, Worker
@@ -50,14 +49,13 @@ class Fixed:
 
     def fill(self, worker: Worker) -> None:
         """Copy the batch that a worker has just loaded."""
-        for cell, fixed in self.inputs.items():
-            for place, loaded in zip(fixed.tensors, worker.inputs.pop(cell).tensors, strict=True):
-                place.copy_(loaded)
-        for microbatch, fixed in self.targets.items():
-            loaded = pytree.tree_leaves(worker.targets[microbatch])
-            for place, value in zip(pytree.tree_leaves(fixed), loaded, strict=True):
-                if isinstance(place, Tensor):
-                    place.copy_(value)
+        for cell, parcel in self.inputs.items():
+            for place, value in zip(parcel.tensors, worker.inputs.pop(cell).tensors, strict=True):
+                place.copy_(value)
+        for microbatch, targets in self.targets.items():
+            loaded = tensors_of(worker.targets[microbatch])
+            for place, value in zip(tensors_of(targets), loaded, strict=True):
+                place.copy_(value)
 
 
 class GraphDispatcher(Dispatcher):

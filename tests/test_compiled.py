@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bfpp.executor import compiled
-from bfpp.executor.compiled import require_compiler
+from bfpp.executor.compiled import require_compilable, require_compiler
 from bfpp.executor.lanes import Threads
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
@@ -120,6 +120,12 @@ def test_policies_of_recomputation(policy: str, kinds: list[torch.fx.GraphModule
 def test_generated_code(make: type[nn.Module], activations: Activations) -> None:
     torch._dynamo.reset()
     assert worst(plan_of(make, activations=activations)) < EXACT
+
+
+def test_halves_of_backward_passes_are_refused() -> None:
+    halves = build_graph("zb-h1", Layout(2, 4), Communication())
+    with pytest.raises(InvalidConfiguration, match="and the schedule has them apart"):
+        require_compilable(halves, tp=1)
 
 
 def test_no_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
