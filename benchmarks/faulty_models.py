@@ -44,7 +44,12 @@ def of_width(width: int, seed: int) -> Model:
     def outer() -> nn.Module:
         return nn.Linear(width, 1)
 
-    return Model([*[inner] * 7, outer], nn.functional.mse_loss, batch)
+    return Model([*[inner] * 7, outer], mean_square, batch)
+
+
+def mean_square(output: Tensor, targets: Tensor) -> Tensor:
+    """The mean, in the precision of the output."""
+    return nn.functional.mse_loss(output, targets.to(output.dtype))
 
 
 class Ill(nn.Sequential):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bfpp.predictions import Prediction, predict
 from bfpp.saved import Saved
 from bfpp.schedules.given_orders import GivenOrders
+from bfpp.schedules.notebook import table
 from bfpp.schedules.operations import OPERATIONS
 from bfpp.sim.as_it_ran import Pace, paces
 from bfpp.sim.engines import DEFAULT
@@ -16,6 +17,7 @@ from bfpp.sim.experiment import Experiment
 from bfpp.sim.sensitivity import Sensitivity, sensitivities
 from bfpp.traces.causes import Causes
 from bfpp.traces.operations import Cause
+from bfpp.traces.time_axis import in_words
 
 if TYPE_CHECKING:
     # Loaded where a model is explained, so that abstract costs are there soon.
@@ -81,6 +83,28 @@ class Explanation:
 
         fastest = fastest_rule(experiment)
         return Explanation(predict(fastest)) if fastest else None
+
+    def __repr__(self) -> str:
+        return f"<Explanation of {self.result!r}>"
+
+    def _repr_html_(self) -> str:
+        """What the mean rank's step consists of, and what it depends on, for a notebook."""
+        seconds = self.causes.mean_rank
+        rows = [
+            (str(name), in_words(each), f"{each / self.step_time:.1%}")
+            for name, each in seconds.items()
+            if each
+        ]
+        depends = [
+            (each.parameter, in_words(each.seconds_per_percent))
+            for each in self.sensitivities
+            if each.seconds_per_percent
+        ]
+        return (
+            table(f"{self.result.title}: step time {in_words(self.step_time)}", rows)
+            + table("One per cent more of each changes the step by", depends)
+            + self.result.timeline._repr_html_()
+        )
 
     def path_by_operation(self) -> list[tuple[str, int, float]]:
         """For each operation on the critical path: its name, tasks and seconds."""

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from rich.text import Text
 
 from bfpp.errors import one_line
 from bfpp.schedules import Sharding
+from bfpp.schedules.notebook import table
 from bfpp.traces.memory import MemoryCurve, in_flight_over_time
 from bfpp.traces.metrics import RankMetrics, bubble, bubble_fraction, rank_metrics, span
 from bfpp.traces.period import period
@@ -103,13 +103,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The numbers that a person reads first, and the figure, for a notebook."""
-        rows = "".join(
-            f"<tr><td>{escape(label)}</td><td>{escape(value)}</td></tr>"
-            for label, value in self.highlights()
-        )
-        return (
-            f"<p><b>{escape(self.title)}</b></p><table>{rows}</table>{self.timeline._repr_html_()}"
-        )
+        return table(self.title, self.highlights()) + self.timeline._repr_html_()
 
     @cached_property
     def ranks(self) -> list[RankMetrics]:

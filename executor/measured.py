@@ -64,6 +64,11 @@ class Span:
     end: float
     is_shared: bool
 
+    @property
+    def seconds(self) -> float:
+        """How long that is."""
+        return self.end - self.start
+
 
 def span_of(columns: Columns, graph: TaskGraph) -> Span:
     """By the times of the tasks of a process of several, of which no transfer is first."""

@@ -47,7 +47,7 @@ class Report:
     """A step that is done, and its mean loss.
 
     `seconds` are those of its tasks, from the first start to the last end;
-    `elapsed` are those since the step before it was done, so that they hold
+    `elapsed` are those since the last end of the step before it, so that they hold
     what is no task: loading the batch. `skipped` says why the step was left
     out, if it was: it has changed nothing.
     """
@@ -90,7 +90,7 @@ class Trainer:
             self.evaluator = Dispatcher(plan.evaluating, backend, observe, False, lanes)
         self.asked: Callable[[], bool] = lambda: False
         self.stops = False
-        self.told = 0.0
+        self.ended = 0.0
         self.under_way: deque[Step] = deque()
         self.columns: deque[tuple[float, Columns]] = deque(maxlen=REMEMBERED)
         self.skipped_in_a_row = 0
@@ -108,7 +108,7 @@ class Trainer:
         After the last one nothing is under way, so that the state can be saved.
         Raises `NotFinite`, in all processes, after a step that has not gone well.
         """
-        self.told = time.perf_counter()
+        self.ended = time.perf_counter() - self.ahead
         ahead = QUEUED if self.backend.device.is_asynchronous else 0
         for number in steps:
             if self.stops:
@@ -140,12 +140,12 @@ class Trainer:
         columns, span = self._times(step)
         self.backend.device.reuse(step.marks)
         own = sum(step.losses[each] for each in sorted(step.losses))
-        loss, seconds, bad = self._agree(float(own), span, first_finding(step.seen))
+        loss, span, bad = self._agree(float(own), span, first_finding(step.seen))
         skipped = self._require_few(bad)
         if columns is not None:
-            self.columns.append((seconds, columns))
-        before, self.told = self.told, time.perf_counter()
-        return Report(step.number, loss, seconds, self.told - before, skipped)
+            self.columns.append((span.seconds, columns))
+        before, self.ended = self.ended, span.end
+        return Report(step.number, loss, span.seconds, span.end - before, skipped)
 
     def _require_few(self, bad: Finding | None) -> str:
         """Why a step was left out, if it was; raises `NotFinite` unless as many may be in a row."""
@@ -186,15 +186,15 @@ class Trainer:
 
     def _agree(
         self, loss: float, span: Span, bad: Finding | None
-    ) -> tuple[float, float, Finding | None]:
-        """The sum of all processes' losses, and the time from the first start to the last end.
+    ) -> tuple[float, Span, Finding | None]:
+        """The sum of all processes' losses, and from their first start to their last end.
 
         A gather starts once all replicas of its rank, and of copies, are ready. And what is to be
         named, if something in some process is not finite.
         """
         if not dist.is_initialized():
             self.stops |= self.asked()
-            return loss, span.end - span.start, bad
+            return loss, span, bad
         own = torch.tensor(
             [loss, span.start, span.end, span.is_shared, self.asked(), bad is not None],
             dtype=torch.float64,
@@ -207,7 +207,8 @@ class Trainer:
         starts = starts[self.groups]
         begun = torch.where(together, starts.amax(dim=1), starts.amin(dim=1))
         worst = agreed(bad) if are_bad.any() else None
-        return float(losses.sum()), float(ends.max() - begun.min()), worst
+        whole = Span(float(begun.min()), float(ends.max()), False)
+        return float(losses.sum()), whole, worst
 
     def agree_to_stop(self) -> None:
         """Stop if any process was asked to; between steps, once all ask."""

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +29,7 @@ from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, among
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.composite import Templates, expanded, require_templates
 from bfpp.schedules.layout import Layout, unit_name
+from bfpp.schedules.notebook import table
 from bfpp.schedules.operations import (
     MOST,
     OPERATIONS,
@@ -191,11 +191,11 @@ class TaskGraph:
 
     def _repr_html_(self) -> str:
         """What there is of each operation, for a notebook."""
-        rows = "".join(
-            f"<tr><td>{operation.called(self.communication)}</td><td>{len(tasks):,}</td></tr>"
+        rows = (
+            (operation.called(self.communication), f"{len(tasks):,}")
             for operation, tasks in self.by_operation()
         )
-        return f"<p><b>{escape(repr(self))}</b></p><table>{rows}</table>"
+        return table(repr(self), rows)
 
     def task(self, number: int) -> Task:
         """The task of that number."""

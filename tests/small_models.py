@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from benchmarks.faulty_models import mean_square
 from bfpp.executor.model import Model
 
 
@@ -32,10 +32,6 @@ def numbers(width: int, step: int, samples: range) -> tuple[Tensor, Tensor]:
         rows.append(torch.randn(2, width, generator=chance, dtype=torch.float64))
     inputs, targets = torch.stack(rows).unbind(dim=1)
     return inputs, targets
-
-
-def mean_square(output: Tensor, targets: Tensor) -> Tensor:
-    return functional.mse_loss(output, targets.to(output.dtype))
 
 
 def chain(layers: int, width: int = 4, make: Callable[[int], nn.Module] = Tanh) -> Model:

@@ -131,6 +131,12 @@ def test_without_times_of_tasks_those_of_steps_are_there(plan: Plan) -> None:
     assert all(0 < report.seconds < 60 for report in reports)
 
 
+@pytest.mark.parametrize("times", [True, False])
+def test_steps_that_were_queued_take_as_long_as_others(plan: Plan, times: bool) -> None:
+    _, reports, _ = trained(plan, times)
+    assert all(report.elapsed >= report.seconds for report in reports)
+
+
 @pytest.mark.parametrize("sharding", list(Sharding))
 @pytest.mark.parametrize("schedule", ["breadth-first", "1f1b"])
 def test_a_step_begins_and_ends_with_its_tasks(schedule: str, sharding: Sharding) -> None:

@@ -31,12 +31,18 @@ def test_the_examples_are_true(module):
 
 def test_notebooks_show_what_is_predicted():
     prediction = bfpp.predict(bfpp.Experiment("1f1b", pp=2, microbatches=2))
-    for shown in (prediction, prediction.timeline, prediction.timeline.graph):
+    explained = bfpp.explain(prediction.experiment)
+    slower = bfpp.simulate(prediction.timeline.graph, bfpp.AbstractCosts(2))
+    compared = bfpp.difference(slower, prediction.timeline)
+    of_graph = (prediction, prediction.timeline, prediction.timeline.graph)
+    for shown in (*of_graph, explained, compared):
         page = shown._repr_html_()
         assert page.count("<") == page.count(">") > 4
         assert len(repr(shown)) < 200
     assert "step time" in prediction._repr_html_()
     assert "<svg" in prediction.timeline._repr_html_()
+    assert "bubble" in explained._repr_html_()
+    assert "+33.3%" in compared._repr_html_()
 
 
 def test_a_sweep_has_a_record_for_each_combination():

@@ -15,9 +15,11 @@ import numpy as np
 from bfpp.schedules import InvalidInput, Lane, Operation, Task
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.comparison import what_differs
+from bfpp.schedules.notebook import table
 from bfpp.schedules.operations import OPERATIONS
 from bfpp.traces.causes import Causes
 from bfpp.traces.metrics import lane_busy_time, rank_metrics
+from bfpp.traces.time_axis import in_words
 from bfpp.traces.timeline import Timeline
 
 WORST = 10
@@ -100,6 +102,23 @@ class Difference:
 
     simulated: Timeline
     measured: Timeline
+
+    def __repr__(self) -> str:
+        return f"<Difference of {self.simulated!r} and {self.measured!r}>"
+
+    def _repr_html_(self) -> str:
+        """The step and what the mean rank's consists of, of both, for a notebook."""
+        rows = [
+            (
+                name,
+                in_words(pair.simulated),
+                in_words(pair.measured),
+                "" if pair.error is None else f"{pair.error:+.1%}",
+            )
+            for name, pair in {"step time": self.step_time, **self.mean_rank}.items()
+            if pair.simulated or pair.measured
+        ]
+        return table(self.simulated.graph.schedule, [("", *self.names, "error"), *rows])
 
     @property
     def names(self) -> tuple[str, str]:
