@@ -67,12 +67,12 @@ class GraphDispatcher(Dispatcher):
         self.main = StreamLane(backend.device)
         self.warm_up = WARM_UP
         self.cuda_graph: torch.cuda.CUDAGraph | None = None
-        self.fixed: dict[int, Fixed] = {}
+        self.fixed: dict[Worker, Fixed] = {}
 
     def _load(self, worker: Worker, number: int) -> None:
         super()._load(worker, number)
         if self.cuda_graph is not None:
-            self.fixed[id(worker)].fill(worker)
+            self.fixed[worker].fill(worker)
 
     def _put(self, step: Step) -> None:
         if self.warm_up:
@@ -105,7 +105,7 @@ class GraphDispatcher(Dispatcher):
             for lane in self.lanes.values():
                 self.main.wait(lane.mark())
         for worker, own, pool in zip(workers, inputs, pools, strict=True):
-            self.fixed[id(worker)] = Fixed(own, dict(worker.targets), dict(worker.losses))
+            self.fixed[worker] = Fixed(own, dict(worker.targets), dict(worker.losses))
             worker.pool = pool
         return graph
 
@@ -120,7 +120,7 @@ class GraphDispatcher(Dispatcher):
         for lane in self.lanes.values():
             lane.wait(over)
         for worker in self.backend.workers:
-            worker.losses = dict(self.fixed[id(worker)].losses)
+            worker.losses = dict(self.fixed[worker].losses)
         for task, ends, _ in self.program:
             step.ends.append(over)
             step.times.extend(Times(task.number, end.worker, posted, begun, over) for end in ends)

@@ -35,7 +35,7 @@ def connected(place: Place, plan: Plan, job: Job, ahead: float) -> Iterator[Trai
     """Who trains a plan in this process, as a job runs it, once all processes are connected."""
     with place.watch.during(slow(place, "connecting", place.others)):
         backend = make_backend(plan, job, place)
-    _introduce(place, plan, backend)
+    _introduce(place, plan, job, backend)
     observe = partial(_observed, place)
     trainer = Trainer(plan, backend, observe, ahead, job.times_tasks, job.cuda_graphs)
     if backend.device.is_asynchronous:
@@ -45,11 +45,11 @@ def connected(place: Place, plan: Plan, job: Job, ahead: float) -> Iterator[Trai
     backend.close()
 
 
-def _introduce(place: Place, plan: Plan, backend: Backend) -> None:
+def _introduce(place: Place, plan: Plan, job: Job, backend: Backend) -> None:
     """Tell the watch who is here, and what the numbers of tasks stand for."""
     worker = backend.workers[0]
     has_all = len(backend.workers) > 1
-    limit = slow(place, "").limit if plan.compile else None
+    limit = slow(place, "").limit if job.compile or job.cuda_graphs else None
     replica = f", replica {worker.replica}" if plan.dp > 1 else ""
     tp = f", tp {worker.tp_rank}" if plan.tp > 1 else ""
     title = "the process of all ranks" if has_all else f"rank {worker.rank}{replica}{tp}"
