@@ -31,6 +31,7 @@ from bfpp.executor.compiled import compile_layers, compiled_loss
 from bfpp.executor.job import Job
 from bfpp.executor.lanes import Mark, Streams
 from bfpp.executor.plan import Plan
+from bfpp.executor.processes.environment import STREAMS
 from bfpp.executor.settings import Activations, BackendName, Optimization, Precision
 from bfpp.executor.sources import TransformerSource
 from bfpp.executor.training import QUEUED, Trainer
@@ -203,10 +204,16 @@ def plain(size: Size, compiled: bool = False) -> Iterator[Steps]:
 
 @contextmanager
 def fsdp(size: Size, compiled: bool = False) -> Iterator[Steps]:
-    """Gradients are reduced with those of the last micro-batch."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531"}
     dist.init_process_group("nccl", rank=0, world_size=1)
-    plan = job_of(size).plan()
+    try:
+        yield sharded(job_of(size).plan(), compiled)
+    finally:
+        dist.destroy_process_group()
+
+
+def sharded(plan: Plan, compiled: bool) -> Steps:
+    """Gradients are reduced with those of the last micro-batch."""
     model = built(plan)
     mesh = init_device_mesh("cuda", (1,))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -219,10 +226,7 @@ def fsdp(size: Size, compiled: bool = False) -> Iterator[Steps]:
         optimizer.step()
         optimizer.zero_grad()
 
-    try:
-        yield looped(plan, model, compiled, begin=whole.set_requires_gradient_sync, update=update)
-    finally:
-        dist.destroy_process_group()
+    return looped(plan, model, compiled, begin=whole.set_requires_gradient_sync, update=update)
 
 
 def built(plan: Plan) -> nn.Sequential:
@@ -300,10 +304,11 @@ WAYS: dict[str, Callable[[Size], AbstractContextManager[Steps]]] = {
 
 def row(name: str, size: Size, seconds: float) -> dict[str, object]:
     """What steps take, one by one, for about so many seconds."""
+    torch._dynamo.reset()
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    begun = perf_counter()
+    begun, before = perf_counter(), torch.cuda.memory_allocated()
     taken: list[float] = []
     cpu: list[float] = []
     with WAYS[name](size) as steps:
@@ -322,14 +327,14 @@ def row(name: str, size: Size, seconds: float) -> dict[str, object]:
         "tokens/s": f"{size.tokens / step:,.0f}",
         "MFU (%)": f"{100 * size.operations / step / H100:.1f}",
         "host's CPU (ms)": f"{1e3 * median(cpu):.1f}",
-        "allocated (GiB)": f"{torch.cuda.max_memory_allocated() / 2**30:.2f}",
-        "reserved (GiB)": f"{torch.cuda.max_memory_reserved() / 2**30:.2f}",
+        "peak memory (GiB)": f"{(torch.cuda.max_memory_allocated() - before) / 2**30:.2f}",
         "until warm (s)": f"{ready:.1f}",
         "loss": f"{losses[WARM_UP + LEAST - 1]:.4f}",
     }
 
 
 def run() -> Results:
+    os.environ |= STREAMS
     begun, rows = perf_counter(), []
     row("plain loop", SIZES[0], 0)  # the first one finds nothing loaded
     for name, size in product(WAYS, SIZES):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
+from weakref import proxy
 
 import torch
 from torch import Tensor, nn
@@ -146,9 +147,11 @@ class Unit:
         }
         self.gradients = {number: self.flat.views(buffer) for number, buffer in gradients.items()}
         if self.plan.gradient_dtype is not self.plan.dtype:
+            unit = proxy(self)  # what a tensor's hook refers to is never collected
             for leaves in self.leaves.values():
                 for name in self.flat.shapes:
-                    leaves[name].register_post_accumulate_grad_hook(partial(self._add, name))
+                    add = partial(Unit._add, unit, name)
+                    leaves[name].register_post_accumulate_grad_hook(add)
         self.read(next(iter(weights)))
 
     def settle(self) -> None:

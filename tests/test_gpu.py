@@ -201,7 +201,7 @@ def test_the_host_does_not_wait_for_the_device(cuda_graphs: bool) -> None:
 
 TINY = TransformerSizes(
     layers=4, hidden=32, heads=2, kv_heads=1, context=16, vocabulary=257, mlp=64, gated=True,
-    norm="rms", positions="rotary", biases=False, query_biases=False,
+    norm="rms", biases=False, query_biases=False,
 )  # fmt: skip
 
 
