@@ -180,6 +180,7 @@ def test_a_cuda_graph_with_evaluations_and_rates_that_change() -> None:
         assert same(values, expected[1])
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("cuda_graphs", [False, True])
 def test_the_host_does_not_wait_for_the_device(cuda_graphs: bool) -> None:
     plan = plan_of("breadth-first", Sharding.FULL, Activations.KEEP, True)
