@@ -36,7 +36,7 @@ SPEEDS = (
     "redraw",
     "explorer",
 )
-NAMES = (*SPEEDS, "faults", "accuracy", "recipes", "acceptance", "gpu_prediction")
+NAMES = (*SPEEDS, "gpu", "gpu_prediction", "faults", "accuracy", "recipes", "acceptance")
 
 
 def show(console: Console, results: Results) -> None:

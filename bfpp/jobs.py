@@ -125,8 +125,10 @@ def job_of(options: argparse.Namespace) -> Job:
     if (options.keep or options.keep_every or options.async_save) and not options.checkpoint:
         reason = "is needed by --keep, --keep-every and --async-save"
         raise InvalidConfiguration("checkpoint", reason)
-    if options.no_task_times and options.trace:
-        raise InvalidConfiguration("trace", "needs the times of tasks: not with --no-task-times")
+    untimed = options.no_task_times or options.cuda_graphs
+    if untimed and options.trace:
+        option = "--no-task-times" if options.no_task_times else "--cuda-graphs"
+        raise InvalidConfiguration("trace", f"needs the times of tasks: not with {option}")
     if options.backend == BackendName.TORCH_PIPELINING:
         for name in ("trace", "sleep", "check_messages"):
             if getattr(options, name):
@@ -163,7 +165,9 @@ def job_of(options: argparse.Namespace) -> Job:
         evaluation=_evaluation(options),
         saving=_saving(options),
         checks_messages=options.check_messages,
-        times_tasks=not options.no_task_times,
+        times_tasks=not untimed,
+        compile=options.compile,
+        cuda_graphs=options.cuda_graphs,
     )
 
 

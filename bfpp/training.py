@@ -36,8 +36,8 @@ def train(
     `bfpp.executor.model.Model`, or its name, `FILE.py:FUNCTION`: every process imports it. Or the
     sizes of a transformer, which learns the text that `bfpp run` does. `precision` is that of
     `bfpp run`; `settings` are those of `bfpp.executor.job.Job` (`optimization`, `saving`,
-    `evaluation`, `recomputation`, ...). `on_step` is called after each step, with what
-    `bfpp.executor.events` says of it; `on_message` with every event.
+    `evaluation`, `recomputation`, `compile`, `cuda_graphs`, ...). `on_step` is called after each
+    step, with what `bfpp.executor.events` says of it; `on_message` with every event.
 
     >>> import bfpp
     >>> tiny = bfpp.Transformer(
@@ -92,6 +92,7 @@ def train(
         if on_message:
             on_message(message)
 
+    job.require_devices()
     outcome = launch(in_each_process, job, job.processes, on_message=listen)
     if outcome is None:
         raise InvalidConfiguration("backend", "under torchrun, use bfpp run")

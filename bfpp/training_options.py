@@ -52,6 +52,18 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure how long steps take, and of tasks nothing: less for a GPU and its host to do",
     )
+    group.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile layers and the loss (torch.compile), each kind once: the first step takes "
+        "long",
+    )
+    group.add_argument(
+        "--cuda-graphs",
+        action="store_true",
+        help="on GPUs, capture what a process does in a step as one CUDA graph, and replay it; "
+        "implies --no-task-times",
+    )
 
 
 def _add_learning_rate(group: argparse._ArgumentGroup) -> None:

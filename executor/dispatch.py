@@ -226,8 +226,7 @@ class Dispatcher:
             step.marks.append(outside)
         for worker in self.backend.workers:
             self._begin(worker, step, outside)
-        for meeting in self.program:
-            self._dispatch(meeting, step)
+        self._put(step)
         for worker in self.backend.workers:
             compute = self._lane_of(worker, self.graph.lanes_of(worker.rank)[0])
             compute.run(partial(worker.finish, step.losses, step.seen))
@@ -252,6 +251,11 @@ class Dispatcher:
     def _load(self, worker: Worker, number: int) -> None:
         with self.observe(LOADING, worker):
             worker.begin(number, self.plan)
+
+    def _put(self, step: Step) -> None:
+        """Put all tasks on their lanes."""
+        for meeting in self.program:
+            self._dispatch(meeting, step)
 
     def _dispatch(self, meeting: Meeting, step: Step) -> None:
         """Put a task on the lanes of those who act as one; the last one acts."""

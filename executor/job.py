@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 
 import torch
 
+from bfpp.executor.compiled import require_compilable, require_compiler
+from bfpp.executor.cuda_graphs import require_capturable
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import BackendName, Saving, Sleeps, Training
 from bfpp.executor.sources import ModelSource
@@ -29,11 +31,13 @@ class Job(Training):
     sleeps: Sleeps | None = None
     checks_messages: bool = False
     times_tasks: bool = True
+    cuda_graphs: bool = False
 
     @property
     def measures_memory(self) -> bool:
-        """Whether its passes are ours, and compute."""
-        return self.backend is not BackendName.TORCH_PIPELINING and self.sleeps is None
+        """Whether its passes are ours, and compute what is not compiled: that allocates unseen."""
+        is_ours = self.backend is not BackendName.TORCH_PIPELINING
+        return is_ours and self.sleeps is None and not self.compile
 
     @property
     def workers(self) -> int:
@@ -48,7 +52,8 @@ class Job(Training):
     def plan(self) -> Plan:
         """What all processes agree on; the same wherever it is made.
 
-        Raises `InvalidConfiguration` for what PyTorch's runtime cannot run, if that is asked for.
+        Raises `InvalidConfiguration` for what PyTorch's runtime, its compiler or a CUDA graph
+        cannot run, if that is asked for.
         """
         given = self.schedule, self.layout, self.communication
         forward = build_graph(*given, evaluates=True) if self.evaluation else None
@@ -58,10 +63,17 @@ class Job(Training):
             from bfpp.executor.backends.torch_pipelining import require_runnable
 
             require_runnable(plan)
+        if self.compile:
+            require_compilable(plan.graph, plan.tp)
+        if self.cuda_graphs:
+            require_capturable(plan, self.uses_gpu, self.checks_messages)
         return plan
 
     def require_devices(self) -> None:
-        """Raise `InvalidConfiguration` unless this machine has the devices that it asks for."""
+        """Raise `InvalidConfiguration` unless this machine has the devices that it asks for.
+
+        And what it takes to compile for them.
+        """
         gpus = torch.cuda.device_count()
         if self.backend is BackendName.CUDA and gpus < (here := _processes_here(self.processes)):
             raise InvalidConfiguration(
@@ -76,6 +88,8 @@ class Job(Training):
             raise InvalidConfiguration(
                 "device", f"{self.device} is not here: this machine has {gpus} GPUs"
             )
+        if self.compile:
+            require_compiler(self.uses_gpu)
 
     @property
     def uses_gpu(self) -> bool:

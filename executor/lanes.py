@@ -174,6 +174,7 @@ class Streams:
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
         clock = torch.cuda.Stream(self.device, priority=-1)  # no lane shares it
+        self.loading = torch.cuda.Stream(self.device)
         torch.cuda.synchronize(self.device)
         self.events = Events(clock)
 
@@ -183,10 +184,18 @@ class Streams:
         return StreamLane(self)
 
     def load(self, value: Tensor) -> Tensor:
-        """A copy, which the host does not wait for: that takes memory that cannot be moved."""
+        """A copy, which the host does not wait for: that takes memory that cannot be moved.
+
+        It is on a stream of its own, so that it need not wait for the step before.
+        """
         if value.device.type == "cpu":
             value = value.pin_memory()
-        return value.to(self.device, non_blocking=True)
+        with torch.cuda.stream(self.loading):
+            loaded = value.to(self.device, non_blocking=True)
+            copied = self.here()
+        self.after(copied)
+        loaded.record_stream(torch.cuda.current_stream(self.device))
+        return loaded
 
     def begin(self) -> StreamMark:
         """Look at the clock, and mark the stream in use outside the lanes."""

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from bfpp.executor.batches import bits, require_function, samples_of
+from bfpp.executor.compiled import load_compiler
 from bfpp.executor.model import GENERATOR, Model, build, compute_in, cut, drawing, named
 from bfpp.executor.optimizers import require_elementwise, require_rates
 from bfpp.executor.payload import Form, Tree, tensors_of
@@ -44,6 +45,10 @@ class Plan(Training):
     graph: TaskGraph
     model: Model
     forward_graph: TaskGraph | None = None
+
+    def __post_init__(self) -> None:
+        if self.compile:
+            load_compiler()
 
     @cached_property
     def evaluating(self) -> Plan | None:

@@ -164,6 +164,8 @@ def _beginning(job: Job, begun: Begun, warnings: Sequence[str]) -> events.Messag
         notes.append(f"going on from {begun.path}")
     elif job.saving and job.saving.resumes:
         notes.append(f"no checkpoint in {job.saving.directory} yet: beginning at step 0")
+    if job.compile:
+        notes.append("compiling each kind of layer: the first step may take minutes")
     if later:
         them = f"of step {later[0]}" if len(later) == 1 else f"of steps {', '.join(later)}"
         warnings = [

@@ -158,7 +158,7 @@ class Training:
     what is sent of them to other replicas, by default as much. Modules whose name or
     class is one of the patterns `keeps_float32` compute in single precision at least.
     Of each rank, `loader_threads` load the next step's batch during a step. The `evaluation`
-    says when the model is evaluated, if it is.
+    says when the model is evaluated, if it is. With `compile`, layers and the loss are compiled.
     """
 
     dp: int = 1
@@ -176,6 +176,7 @@ class Training:
     seed: int = 0
     loader_threads: int = 0
     evaluation: Evaluation | None = None
+    compile: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from bfpp.executor.backends.protocol import Backend
+from bfpp.executor.cuda_graphs import GraphDispatcher
 from bfpp.executor.dispatch import Dispatcher, Observe, Step, ignore
 from bfpp.executor.finite import (
     Finding,
@@ -73,8 +74,9 @@ class Trainer:
     `ahead` is by how many seconds this process's clock is ahead of process 0's.
     `asked` says whether this process was asked to stop, and `stops`, once one of
     them was, that all have agreed to: no step is begun after that. Unless it
-    `times` tasks, it knows how long steps take, and no more. `memory` tells what this
-    process's workers held, where somebody measures it.
+    `times` tasks, it knows how long steps take, and no more; with `cuda_graphs`
+    it knows no more either. `memory` tells what this process's workers held, where
+    somebody measures it.
     """
 
     memory: Callable[[], Sequence[Measured]] = tuple
@@ -86,9 +88,14 @@ class Trainer:
         observe: Observe = ignore,
         ahead: float = 0.0,
         times: bool = True,
+        cuda_graphs: bool = False,
     ) -> None:
         self.plan, self.backend, self.ahead = plan, backend, ahead
-        self.dispatcher = Dispatcher(plan, backend, observe, times)
+        self.dispatcher = (
+            GraphDispatcher(plan, backend, observe)
+            if cuda_graphs
+            else Dispatcher(plan, backend, observe, times)
+        )
         self.evaluator: Dispatcher | None = None
         if plan.evaluating:
             lanes = self.dispatcher.lanes

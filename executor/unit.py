@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
+from weakref import proxy
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
+from bfpp.executor.compiled import compile_layers
 from bfpp.executor.finite import Piece
 from bfpp.executor.flat import (
     UnitState,
@@ -81,6 +83,8 @@ class Unit:
         self.flat = self.state.flat
         stage = int(plan.graph.layout.stage_of_unit[number])
         recompute(self.layers, counted_layers(plan.model), plan.recomputation.of_stage(stage))
+        if plan.compile:
+            compile_layers(self.layers.values(), plan.model.varies)
         self.training = [
             module
             for layer in self.layers.values()
@@ -193,10 +197,12 @@ class Unit:
             for number, buffer in gradients.items()
         }
         if self.plan.gradient_dtype is not self.plan.dtype:
+            unit = proxy(self)  # what a tensor's hook refers to is never collected
             for leaves in self.leaves.values():
                 for name, leaf in leaves.items():
                     if leaf.requires_grad:
-                        leaf.register_post_accumulate_grad_hook(partial(self._add, name))
+                        add = partial(Unit._add, unit, name)
+                        leaf.register_post_accumulate_grad_hook(add)
         self.read(next(iter(weights)))
 
     def settle(self) -> None:

@@ -36,9 +36,9 @@ def connected(place: Place, plan: Plan, job: Job, ahead: float) -> Iterator[Trai
     """Who trains a plan in this process, as a job runs it, once all processes are connected."""
     with place.watch.during(slow(place, "connecting", place.others)):
         backend = make_backend(plan, job, place)
-    _introduce(place, plan, backend)
+    _introduce(place, plan, job, backend)
     observe = MemoryReport(partial(_observed, place), job.measures_memory)
-    trainer = Trainer(plan, backend, observe, ahead, job.times_tasks)
+    trainer = Trainer(plan, backend, observe, ahead, job.times_tasks, job.cuda_graphs)
     trainer.memory = observe.measured
     if backend.device.is_asynchronous:
         place.watch.look = Queued(trainer, place.watch).look
@@ -47,23 +47,27 @@ def connected(place: Place, plan: Plan, job: Job, ahead: float) -> Iterator[Trai
     backend.close()
 
 
-def _introduce(place: Place, plan: Plan, backend: Backend) -> None:
+def _introduce(place: Place, plan: Plan, job: Job, backend: Backend) -> None:
     """Tell the watch who is here, and what the numbers of tasks stand for."""
     worker = backend.workers[0]
     has_all = len(backend.workers) > 1
+    limit = slow(place, "").limit if job.compile or job.cuda_graphs else None
     replica = f", replica {worker.replica}" if plan.dp > 1 else ""
     tp = f", tp {worker.tp_rank}" if plan.tp > 1 else ""
     title = "the process of all ranks" if has_all else f"rank {worker.rank}{replica}{tp}"
-    place.watch.introduce(title, partial(_describe, plan, None if has_all else worker))
+    own = None if has_all else worker
+    place.watch.introduce(title, partial(_describe, plan, own, limit=limit))
     if isinstance(shards := worker.region.shards, ProcessShards):
         shards.observe = partial(place.watch.waiting_for, _sharing(plan, worker))
 
 
-def _describe(plan: Plan, worker: Worker | None, number: int) -> Activity:
+def _describe(
+    plan: Plan, worker: Worker | None, number: int, limit: float | None = None
+) -> Activity:
     """A task in words, with the processes that it waits for."""
     task = plan.graph.task(number)
     peers = () if worker is None else _peers(plan, worker, task)
-    return Activity(str(task), peers, number)
+    return Activity(str(task), peers, number, limit)
 
 
 def _peers(plan: Plan, worker: Worker, task: Task) -> tuple[int, ...]:

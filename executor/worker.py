@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 from torch.utils import _pytree as pytree
 
+from bfpp.executor.compiled import compiled_loss
 from bfpp.executor.finite import Seen, Where
 from bfpp.executor.halves import (
     Branch,
@@ -80,7 +81,8 @@ class Worker(Memory):
         super().__init__(plan, rank, pipeline, device.device, shards)
         self.pool = Pool(device)
         self.loader = Loader(plan.loader_threads, self.replica)
-        self.loss = divided_loss(plan.model.loss, self.region)
+        loss = divided_loss(plan.model.loss, self.region)
+        self.loss = compiled_loss(loss, plan.model.varies) if plan.compile else loss
         self.traced = plan.traced
         self.number = 0
         self.inputs: dict[Cell, Parcel] = {}
@@ -240,8 +242,8 @@ class Worker(Memory):
         """A loss may be no number and its gradients zero: all ranks learn of it by the norm."""
         if self.plan.optimization.skips and self._is_last(cell):
             first = self.gradients[self.units[cell.unit].adds_to][:1]
-            is_number = self.losses[cell.microbatch].isfinite()
-            first.copy_(torch.where(is_number, first, torch.nan))
+            is_bad = self.losses[cell.microbatch].isfinite().logical_not()
+            first.masked_fill_(is_bad, torch.nan)
 
     def _is_trained(self, cell: Cell, made: Pass) -> bool:
         """Nothing is up to the first unit with parameters that are trained."""

@@ -5,29 +5,46 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from random import Random
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.faulty_models import regression
 from benchmarks.measure import ROOT
 from benchmarks.programs import run
+from bfpp.executor.cuda_graphs import WARM_UP
+from bfpp.executor.dispatch import Step
 from bfpp.executor.lanes import Action, StreamLane, Streams
 from bfpp.executor.measured import END, START
 from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
-from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.settings import (
+    Activations,
+    Evaluation,
+    LearningRates,
+    LossScaling,
+    Optimization,
+    Precision,
+)
+from bfpp.executor.sources import TransformerSource
+from bfpp.executor.transformer import TransformerSizes
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
+    Layout,
     Sharding,
+    build_graph,
     find_schedule,
     registered_schedules,
 )
+from bfpp.schedules.recomputation import NO_RECOMPUTATION, parse_recomputation
 from tests.strategies import some_configuration
-from tests.training_runs import training
+from tests.training_runs import same, training
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,7 +59,9 @@ MOST_CYCLES = 1_000_000
 """Half a millisecond, about."""
 
 
-def plan_of(schedule: str, sharding: Sharding, activations: Activations, clip: bool) -> Plan:
+def plan_of(
+    schedule: str, sharding: Sharding, activations: Activations, clip: bool, **how: Any
+) -> Plan:
     communication = Communication(sharding, True, True, clip)
     try:
         graph = some_configuration(find_schedule(schedule), 2, communication).graph()
@@ -56,6 +75,7 @@ def plan_of(schedule: str, sharding: Sharding, activations: Activations, clip: b
         precision=Precision.FLOAT64,
         activations=activations,
         optimization=Optimization(clip=0.1 if clip else None),
+        **how,
     )
 
 
@@ -64,6 +84,11 @@ class Delayed(Streams):
 
     def lane(self, name: str) -> StreamLane:
         return DelayedLane(self, name)
+
+    def load(self, value: Tensor) -> Tensor:
+        with torch.cuda.stream(self.loading):
+            torch.cuda._sleep(MOST_CYCLES)
+        return super().load(value)
 
 
 class DelayedLane(StreamLane):
@@ -98,6 +123,105 @@ def test_streams_compute_what_a_plain_loop_does(
         columns = found.trainer.columns_of_median()
         assert columns is not None
         assert bool((columns[:, END] >= columns[:, START]).all())
+
+
+def trained(plan: Plan, steps: int = STEPS, **how: Any) -> tuple[list[float], dict[str, Tensor]]:
+    """Losses and values; with an evaluation after half of the steps, if the plan has any."""
+    with training(plan, Streams(torch.device("cuda", 0)), **how) as found:
+        losses = found.run(range(steps // 2))
+        if plan.evaluation:
+            losses.append(found.trainer.evaluate(1))
+        losses += found.run(range(steps // 2, steps))
+        return losses, found.values()
+
+
+def errors(plan: Plan, found: tuple[list[float], dict[str, Tensor]]) -> float:
+    """The largest of losses and weights, next to a plain loop."""
+    losses, values = found
+    reference = train_plainly(plan, range(len(losses)))
+    apart = [abs(one - other) for one, other in zip(losses, reference.losses, strict=True)]
+    for name, value in reference.parameters.items():
+        apart.append(float((values[name] - value.flatten().double()).abs().max()))
+    return max(apart)
+
+
+REPLAYED = WARM_UP + 4
+
+
+@pytest.mark.parametrize(("schedule", "sharding", "activations", "clip"), CASES)
+def test_a_cuda_graph_computes_the_same_to_the_last_bit(
+    schedule: str, sharding: Sharding, activations: Activations, clip: bool
+) -> None:
+    plan = plan_of(schedule, sharding, activations, clip)
+    losses, values = trained(plan, REPLAYED, cuda_graphs=True)
+    expected = trained(plan, REPLAYED)
+    assert losses == expected[0]
+    assert same(values, expected[1])
+
+
+def test_a_cuda_graph_with_evaluations_and_rates_that_change() -> None:
+    graph = some_configuration(find_schedule("1f1b"), 2, Communication(clipping=True))
+    model = regression(0)
+    plan = Plan(
+        graph.graph(),
+        replace(model, held_out=model.batch),
+        build_graph(*graph, evaluates=True),
+        microbatch_size=2,
+        precision=Precision.FLOAT64,
+        evaluation=Evaluation(every=1, steps=1),
+        optimization=Optimization(
+            loss_scaling=LossScaling(), rates=LearningRates("cosine", warmup=2, steps=REPLAYED)
+        ),
+    )
+    for steps in (2 * REPLAYED, REPLAYED):  # it is captured before the evaluation, or after
+        losses, values = trained(plan, steps, cuda_graphs=True)
+        expected = trained(plan, steps)
+        assert losses == expected[0]
+        assert same(values, expected[1])
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_the_host_does_not_wait_for_the_device(cuda_graphs: bool) -> None:
+    plan = plan_of("breadth-first", Sharding.FULL, Activations.KEEP, True)
+    with training(plan, Streams(torch.device("cuda", 0)), cuda_graphs=cuda_graphs) as found:
+        found.run(range(WARM_UP + 2))
+        dispatch = found.trainer.dispatcher.dispatch
+
+        def strictly(step: Step) -> None:
+            torch.cuda.set_sync_debug_mode("error")
+            dispatch(step)
+            torch.cuda.set_sync_debug_mode("default")
+
+        found.trainer.dispatcher.dispatch = strictly  # type: ignore[method-assign]
+        try:
+            assert len(found.run(range(STEPS))) == STEPS
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+TINY = TransformerSizes(
+    layers=4, hidden=32, heads=2, kv_heads=1, context=16, vocabulary=257, mlp=64, gated=True,
+    norm="rms", biases=False, query_biases=False,
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("default")  # of torch's own modules
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+@pytest.mark.parametrize("recomputation", ["none", "selective", "full"])
+@pytest.mark.parametrize("sharding", [Sharding.NONE, Sharding.FULL])
+def test_compiled_layers(sharding: Sharding, recomputation: str, cuda_graphs: bool) -> None:
+    full = recomputation == "full"
+    plan = Plan(
+        build_graph(find_schedule("breadth-first"), Layout(2, 4, 2), Communication(sharding)),
+        TransformerSource(TINY, None).load(0),
+        microbatch_size=2,
+        precision=Precision.FLOAT64,
+        activations=Activations.RECOMPUTE if full else Activations.KEEP,
+        recomputation=NO_RECOMPUTATION if full else parse_recomputation(recomputation),
+        compile=True,
+    )
+    assert errors(plan, trained(plan, WARM_UP + 3, cuda_graphs=cuda_graphs)) < CLOSE
 
 
 WATCHED = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from gc import collect
+from weakref import ref
 
 import pytest
 import torch
@@ -26,7 +28,7 @@ from bfpp.schedules import (
 )
 from tests.small_models import Tanh, chain, mean_square, numbers
 from tests.strategies import order_graphs
-from tests.training_runs import run_locally
+from tests.training_runs import run_locally, training
 
 WIDTH = 8
 
@@ -169,3 +171,13 @@ def test_processes_agree_on_what_is_sent() -> None:
     plan = plan_of(gpipe(2))
     assert plan.digest == replace(plan, reduce_precision=Precision.FLOAT32).digest
     assert plan.digest != replace(plan, reduce_precision=Precision.BFLOAT16).digest
+
+
+def test_memory_of_a_unit_goes_with_it() -> None:
+    plan = Plan(build_graph("1f1b", Layout(2, 2)), chain(2), precision=Precision.BFLOAT16)
+    with training(plan) as found:
+        found.run(range(1))
+        units = [ref(unit) for worker in found.backend.workers for unit in worker.units.values()]
+    del found
+    collect()
+    assert [unit() for unit in units] == [None, None]

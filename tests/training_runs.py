@@ -34,10 +34,15 @@ class Training:
     """A plan that is trained in this process, one device for all ranks."""
 
     def __init__(
-        self, plan: Plan, device: Device | None, make: MakeWorker, observe: Observe
+        self,
+        plan: Plan,
+        device: Device | None,
+        make: MakeWorker,
+        observe: Observe,
+        cuda_graphs: bool,
     ) -> None:
         self.backend = LocalBackend(plan, device or Threads(), make)
-        self.trainer = Trainer(plan, self.backend, observe)
+        self.trainer = Trainer(plan, self.backend, observe, cuda_graphs=cuda_graphs)
 
     def run(self, steps: range) -> list[float]:
         """The losses of these steps."""
@@ -75,8 +80,9 @@ def training(
     device: Device | None = None,
     make: MakeWorker = Worker,
     observe: Observe = ignore,
+    cuda_graphs: bool = False,
 ) -> Iterator[Training]:
-    found = Training(plan, device, make, observe)
+    found = Training(plan, device, make, observe, cuda_graphs)
     try:
         yield found
     finally:

@@ -1,0 +1,73 @@
+"""Layers compiled by torch: one by one, each kind once for all stages.
+
+Torch keeps what it has compiled by the code of a layer's forward pass, and takes weights as
+arguments. So layers of the same shapes share it, whichever stage they are in and whichever buffer
+their weights are read from. The first pass of each kind waits for the compiler.
+
+Random numbers are those of uncompiled layers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+from bfpp.executor.uncompiled import COMPILER
+from bfpp.schedules import InvalidConfiguration, Operation, TaskGraph
+
+FIELD = "compile"
+
+OPTIONS: Mapping[str, Any] = {"backend": "inductor", "options": {"fallback_random": True}}
+"""Of `torch.compile`."""
+
+
+def load_compiler() -> None:
+    """Before torch is told that nothing is compiled, which it remembers.
+
+    It silences a warning of its own, but not if several threads do so at a time.
+    """
+    import_module(COMPILER)
+    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+
+
+def compile_layers(layers: Iterable[nn.Module], varies: bool) -> None:
+    """Compile layers, in place, as they are called; `varies`: for sequences of any length."""
+    for layer in layers:
+        layer.compile(dynamic=varies, **OPTIONS)
+
+
+def compiled_loss(loss: Callable[..., Any], varies: bool) -> Callable[..., Any]:
+    """A loss that is compiled as it is called."""
+    compiled: Callable[..., Any] = torch.compile(loss, dynamic=varies, **OPTIONS)
+    return compiled
+
+
+def require_compilable(graph: TaskGraph, tp: int) -> None:
+    """Raise `InvalidConfiguration` for passes that cannot be compiled."""
+    if (graph.operation == Operation.BACKWARD_INPUT).any():
+        raise InvalidConfiguration(
+            FIELD,
+            "compiled layers compute the gradients of inputs and weights at once, and the "
+            "schedule has them apart",
+        )
+    if tp > 1:
+        raise InvalidConfiguration(FIELD, "is not for layers that are divided (--tp) yet")
+
+
+def require_compiler(for_gpu: bool) -> None:
+    """Raise `InvalidConfiguration` where this machine cannot compile."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+    from torch.utils._triton import has_triton
+
+    if for_gpu and not has_triton():
+        raise InvalidConfiguration(FIELD, "needs Triton for this GPU, which is not installed")
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise InvalidConfiguration(FIELD, "needs a C++ compiler: g++, or CXX names one") from error

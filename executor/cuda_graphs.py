@@ -1,0 +1,149 @@
+"""Steps as a CUDA graph: what a process does in a step is captured once, and replayed from then on.
+
+Theory of operation. All steps have the same tasks, on the same memory. After a few that are
+dispatched as ever, the tasks are dispatched once more while CUDA records what comes: all lanes fork
+from one stream and join it again, so the graph has the streams of all of this process's ranks, and
+the waits between them. To replay it takes the host one call.
+
+What is not the same in each step stays outside:
+
+- Batches are copied to where the captured step had its own.
+- Updates are dispatched as ever: a few kernels of any optimizer, at rates that change. No other
+  task of a step waits for them.
+- Evaluations are dispatched as ever.
+
+The memory of the graph is its own, and stays. It is a pool's that is lent in the graph alone: what
+lanes outside wait for, none inside can.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bfpp.executor.backends.protocol import Backend
+from bfpp.executor.dispatch import Dispatcher, Meeting, Observe, Step, Times, ignore
+from bfpp.executor.lanes import StreamLane, Streams
+from bfpp.executor.payload import Parcel, Tree, tensors_of
+from bfpp.executor.plan import Plan
+from bfpp.executor.pool import Pool
+from bfpp.executor.worker import Cell, Worker
+from bfpp.schedules import InvalidConfiguration, Operation
+
+FIELD = "cuda_graphs"
+
+WARM_UP = 3
+"""Steps before the captured one, in which libraries choose kernels and take their memory."""
+
+
+@dataclass
+class Fixed:
+    """What a worker's captured tasks read and leave, in the same memory in each step."""
+
+    inputs: dict[Cell, Parcel]
+    targets: dict[int, Tree]
+    losses: dict[int, Tensor]
+
+    def fill(self, worker: Worker) -> None:
+        """Copy the batch that a worker has just loaded."""
+        for cell, parcel in self.inputs.items():
+            for place, value in zip(parcel.tensors, worker.inputs.pop(cell).tensors, strict=True):
+                place.copy_(value)
+        for microbatch, targets in self.targets.items():
+            loaded = tensors_of(worker.targets[microbatch])
+            for place, value in zip(tensors_of(targets), loaded, strict=True):
+                place.copy_(value)
+
+
+class GraphDispatcher(Dispatcher):
+    """Replays all tasks of a step but for updates, once some steps were dispatched."""
+
+    def __init__(self, plan: Plan, backend: Backend, observe: Observe = ignore) -> None:
+        super().__init__(plan, backend, observe, times=False)
+        assert isinstance(backend.device, Streams)  # noqa: S101
+        self.main = StreamLane(backend.device)
+        self.warm_up = WARM_UP
+        self.cuda_graph: torch.cuda.CUDAGraph | None = None
+        self.fixed: dict[Worker, Fixed] = {}
+
+    def _load(self, worker: Worker, number: int) -> None:
+        super()._load(worker, number)
+        if self.cuda_graph is not None:
+            self.fixed[worker].fill(worker)
+
+    def _put(self, step: Step) -> None:
+        if self.warm_up:
+            self.warm_up -= 1
+            super()._put(step)
+            return
+        self.cuda_graph = self.cuda_graph or self._captured(step.number)
+        self._replay(self.cuda_graph, step)
+        for meeting in filter(_is_update, self.program):
+            self._dispatch(meeting, step)
+
+    def _captured(self, number: int) -> torch.cuda.CUDAGraph:
+        """Dispatch all but updates, with the batch that was loaded, while nothing of it is run."""
+        workers, step = self.backend.workers, Step(number)
+        inputs = [dict(worker.inputs) for worker in workers]
+        pools = [worker.pool for worker in workers]
+        for worker in workers:
+            worker.pool = Pool(self.backend.device)
+        graph, stream = torch.cuda.CUDAGraph(), self.main.stream
+        # Other threads load batches meanwhile.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            forked = self.main.mark()
+            for lane in self.lanes.values():
+                lane.wait(forked)
+            for meeting in self.program:
+                if _is_update(meeting):
+                    step.ends.append(forked)  # in its place; nobody waits for it
+                else:
+                    self._dispatch(meeting, step)
+            for lane in self.lanes.values():
+                self.main.wait(lane.mark())
+        for worker, own, pool in zip(workers, inputs, pools, strict=True):
+            self.fixed[worker] = Fixed(own, dict(worker.targets), dict(worker.losses))
+            worker.pool = pool
+        return graph
+
+    def _replay(self, graph: torch.cuda.CUDAGraph, step: Step) -> None:
+        """All lanes wait for the graph, and it for them; to whoever asks, all tasks are one."""
+        posted = time.perf_counter()
+        for lane in self.lanes.values():
+            self.main.wait(step.mark(lane))
+        begun = step.mark(self.main, timed=True)
+        self.main.run(graph.replay)
+        over = step.mark(self.main)
+        for lane in self.lanes.values():
+            lane.wait(over)
+        for worker in self.backend.workers:
+            worker.losses = dict(self.fixed[worker].losses)
+        for task, ends, _ in self.program:
+            step.ends.append(over)
+            step.times.extend(Times(task.number, end.worker, posted, begun, over) for end in ends)
+
+    def close(self) -> None:
+        """Let go of the graph, too."""
+        super().close()
+        self.main.close()
+        self.cuda_graph = None
+
+
+def _is_update(meeting: Meeting) -> bool:
+    return meeting.task.operation is Operation.OPTIMIZER
+
+
+def require_capturable(plan: Plan, uses_gpu: bool, checks_messages: bool) -> None:
+    """Raise `InvalidConfiguration` for a run whose steps are not the same on a GPU."""
+    reasons = {
+        "are for --backend cuda, or --backend local --device cuda": not uses_gpu,
+        "cannot read what is announced: not with --check-messages": checks_messages,
+        "have sequences of one length, and those of the model vary": plan.model.varies,
+        "cannot draw random numbers anew, as layers of the model do": bool(plan.traced.random),
+    }
+    for reason, is_refused in reasons.items():
+        if is_refused:
+            raise InvalidConfiguration(FIELD, reason)
