@@ -288,7 +288,7 @@ def evaluated(
 
 def decided(problem: Problem, best_first: Sequence[Outcome]) -> Decision | None:
     """Why the best wins: found by a worker of this machine, as those have the compiled loops."""
-    if not WORK.pays:
+    if not (best_first and WORK.pays):
         return _decided(problem, best_first)
     with executor("local", 1) as pool:
         found: Decision | None = pool.submit(_decided, problem, contenders(best_first)).result()

@@ -53,8 +53,8 @@ class Configuration(NamedTuple):
         return build_graph(*self)
 
 
-def communications() -> st.SearchStrategy[Communication]:
-    """Of any kind."""
+def communications(offloads: bool = True) -> st.SearchStrategy[Communication]:
+    """Of any kind; the executor does not offload."""
     flag = st.booleans()
     return st.sampled_from(Sharding).flatmap(
         lambda sharding: st.builds(
@@ -64,7 +64,7 @@ def communications() -> st.SearchStrategy[Communication]:
             flag,
             flag,
             hybrid=st.just(False) if sharding is Sharding.NONE else flag,
-            offload=st.sampled_from([0, 0, 0, 1, 1, 2, 4]),
+            offload=st.sampled_from([0, 0, 0, 1, 1, 2, 4] if offloads else [0]),
             offload_ahead=st.integers(1, 3),
             tied_embeddings=flag,
             **policies(sharding),
@@ -167,11 +167,15 @@ def can_be_placed(schedule: Schedule, pp: int) -> bool:
 
 @st.composite
 def configurations(
-    draw: st.DrawFn, ranks: int = 5, parts: int = 4, cells: int = CELLS
+    draw: st.DrawFn,
+    ranks: int = 5,
+    parts: int = 4,
+    cells: int = CELLS,
+    offloads: bool = True,
 ) -> Configuration:
     name = draw(st.sampled_from(list(registered_schedules())))
     schedule, layout = draw(layouts(find_schedule(name), ranks, parts, cells))
-    communication = draw(communications())
+    communication = draw(communications(offloads))
     return Configuration(
         schedule, layout, that_fits(layout, communication, schedule.orders(layout))
     )
@@ -257,9 +261,11 @@ def _released(step: Step, layout: Layout, *, split: bool) -> list[Step]:
 
 
 @st.composite
-def order_graphs(draw: st.DrawFn, ranks: int = 4, parts: int = 3) -> TaskGraph:
+def order_graphs(
+    draw: st.DrawFn, ranks: int = 4, parts: int = 3, offloads: bool = True
+) -> TaskGraph:
     layout, steps = draw(orders(ranks, parts))
-    return lower(steps, layout, that_fits(layout, draw(communications()), steps))
+    return lower(steps, layout, that_fits(layout, draw(communications(offloads)), steps))
 
 
 def drawn_ports(random, tasks, ports, width):

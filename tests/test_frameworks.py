@@ -35,6 +35,7 @@ OTHER = {
     "capacity_factor": 1.25,
     "dispatch": "deduplicated", "cut": "3,2,2,1", "p2p": "fifo", "eager": True,
     "gather_per": "step", "reduce_per": "step", "run_length": 2, "weight_buffers": 4, "prefetch": 2,
+    "offload": "all", "offload_share": 0.5, "offload_ahead": 2,
 }  # fmt: skip
 """Another value of options that are no flags."""
 

@@ -153,6 +153,9 @@ def test_a_lane_that_has_to_be_woken_begins_later(tmp_path):
         assert lag[task.number] == pytest.approx(2.0 if others else 0.125)
 
 
+UNPRICED = (Operation.ALL_REDUCE, Operation.TIED_ALL_REDUCE, Operation.OFFLOAD)
+
+
 @given(configurations(cells=24))
 def test_every_graph_has_a_price(configuration):
     graph = configuration.graph()
@@ -161,9 +164,8 @@ def test_every_graph_has_a_price(configuration):
         with pytest.raises(InvalidConfiguration, match="measured no collectives of copies"):
             file_costs.costs(graph)
         return
-    across = np.isin(graph.operation, (Operation.ALL_REDUCE, Operation.TIED_ALL_REDUCE))
-    if across.any():
-        with pytest.raises(InvalidConfiguration, match=r"no price of .*all_reduce"):
+    if np.isin(graph.operation, UNPRICED).any():
+        with pytest.raises(InvalidConfiguration, match=r"no price of (.*all_reduce|host_copy)"):
             file_costs.costs(graph)
         return
     seconds = file_costs.costs(graph).seconds

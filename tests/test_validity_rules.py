@@ -44,6 +44,13 @@ def offloads_and_never_reloads() -> TaskGraph:
     return without(graph, first(graph, Operation.RELOAD), bridged=True)
 
 
+def adds_tied_gradients_too_early() -> TaskGraph:
+    graph = build_graph("gpipe", Layout(2, 1), Communication(tied_embeddings=True))
+    (tied,) = find(graph, Operation.TIED_ALL_REDUCE)
+    (late,) = find(graph, Operation.REDUCE, unit=1)
+    return waiting_less(graph, tied.number, late.number)
+
+
 def first(graph: TaskGraph, operation: Operation, **fields: int) -> int:
     return find(graph, operation, **fields)[0].number
 
@@ -231,6 +238,13 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
                 "#4 all-gather of stage 2 on rank 0 may overwrite weight buffer 0 under "
                 "#1 forward of stage 0 micro-batch 0 on rank 0"
             )
+        ],
+    ),
+    "tied": (
+        adds_tied_gradients_too_early,
+        [
+            "#8 tied all-reduce of stage 0 on ranks 0 and 1 may start before "
+            + "#5 all-reduce of stage 1 on rank 1 has ended"
         ],
     ),
     "offloads": (
