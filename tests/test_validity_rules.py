@@ -244,7 +244,7 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
         adds_tied_gradients_too_early,
         [
             "#8 tied all-reduce of stage 0 on ranks 0 and 1 may start before "
-            + "#5 all-reduce of stage 1 on rank 1 has ended"
+            "#5 all-reduce of stage 1 on rank 1 has ended"
         ],
     ),
     "offloads": (

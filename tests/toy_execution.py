@@ -49,16 +49,15 @@ def flaw(graph: TaskGraph) -> str | None:
     return None
 
 
-def first_weights(layout: Layout, *, tied: bool) -> list[float]:
-    """Each stage's weight before the step; if tied, the last one's is the first one's."""
-    weights: list[float] = [stage + 2 for stage in range(layout.units)]
-    return [*weights[:-1], weights[0]] if tied else weights
+def first_weights(layout: Layout) -> list[float]:
+    """Each stage's weight before the step; ends that share a part of theirs have others, too."""
+    return [stage + 2 for stage in range(layout.units)]
 
 
 def reference(layout: Layout, communication: Communication = PLAIN) -> list[float]:
     """Each stage's weight after a step, computed without any schedule."""
     tied = communication.tied_embeddings and layout.units > 1
-    weights = first_weights(layout, tied=tied)
+    weights = first_weights(layout)
     gradients: list[float] = [0] * layout.units
     for microbatch in range(layout.microbatches):
         inputs = [sample(microbatch)]
@@ -178,7 +177,7 @@ class Machine:
         self.graph = graph
         self.layout = graph.layout
         self.tied = graph.communication.tied_embeddings and graph.layout.units > 1
-        weights = first_weights(graph.layout, tied=self.tied)
+        weights = first_weights(graph.layout)
         self.weights: dict[tuple[int, int], float] = {
             (rank, stage): weights[stage] for rank, stage in np.argwhere(self.layout.holds).tolist()
         }
