@@ -115,7 +115,7 @@ def _report(name: str, reason: str) -> int:
 
 
 def _request(error: Exception, words: list[str]) -> str:
-    """What to do about a fault, and what a report of it needs besides the traceback."""
+    """What to do about a fault, and what a report of it needs in addition to the traceback."""
     versions = f"bfpp {__version__}, Python {platform.python_version()}, {platform.platform()}"
     return (
         f"bfpp: {type(error).__name__} is a fault of the program, unless it is in code of your "

@@ -72,7 +72,7 @@ def of_device(
     """What a device of this machine takes, and the links to others like it, measured now.
 
     `tell` is called with what is measured next. Raises `InvalidConfiguration` for a device that is
-    not here, or that no preset is like, unless it is said which cluster is.
+    not on this machine, or that no preset matches, unless `like` names a cluster.
     """
     from bfpp.executor import microbenchmarks
 

@@ -46,7 +46,7 @@ SAID = frozenset(
         "dispatch", "shared_overlap", "fused_router", "cuda_graphs", "tied_embeddings",
     }
 )  # fmt: skip
-"""Values that flags set, besides those that every framework sets."""
+"""Values that flags set, in addition to those that every framework sets."""
 
 
 def command(experiment: Experiment) -> FrameworkConfig:

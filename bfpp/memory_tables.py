@@ -79,5 +79,5 @@ def print_memory(record: Sequence[dict[str, Any]]) -> None:
 
 
 def unit_of(most: float) -> tuple[str, int]:
-    """The unit that fits so many bytes, and its size."""
+    """The unit that fits this number of bytes, and its size."""
     return next((unit for unit in UNITS.items() if most >= unit[1]), ("bytes", 1))

@@ -43,7 +43,7 @@ def model_of(options: argparse.Namespace) -> Transformer:
 
 
 def assumptions(options: argparse.Namespace) -> list[str]:
-    """What no option says and no file either, and so is assumed; told on standard error too."""
+    """Values assumed since neither an option nor a file gives them; also printed to stderr."""
     given = options.seq_length if "seq_length" in options else options.context
     if not is_config(options.model or "") or given:
         return []

@@ -99,7 +99,7 @@ def posting(options: argparse.Namespace) -> Communication:
 
 
 def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
-    """All that can be said of an experiment besides its schedule."""
+    """All options of an experiment other than its schedule."""
     add_layout_arguments(parser)
     add_communication_arguments(parser)
     _add_cost_arguments(parser)
@@ -186,7 +186,7 @@ def schedule_parameters() -> dict[str, tuple[Option, Any]]:
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
-    """What the options say of an experiment besides its schedule."""
+    """What the options say of an experiment, other than its schedule."""
     names = (*OPTIONS, *schedule_parameters())
     values = {name: getattr(options, name, None) for name in names}
     return {name: value for name, value in values.items() if value is not None}

@@ -1,14 +1,15 @@
 """Files that a command writes: declared by their options, checked before any work.
 
 Theory of operation: an option that is declared by `add_output` has an `Output` for its
-value, so that the command line finds all outputs of a command, whatever it is. Before the
-command runs, `prepared` checks all of them, makes their folders, and tries to write there.
-When it has printed its results, the command writes each file in `Output.written`: aside,
-and in its place once all of it is on disk. So a file is there whole, or as it was.
+value, so that the command line finds all outputs of any command. Before the command
+runs, `prepared` checks all of them, makes their folders, and tries to write there. When
+it has printed its results, the command writes each file in `Output.written`: to a
+temporary file, moved into place once all of it is on disk. So the file is either
+complete or unchanged.
 
 - The name's ending fits the format, and decides it where an option has several.
 - No two outputs are one file, and none is an input of the same command.
-- What is there already is overwritten only if it is one of ours, or with `--force`.
+- An existing file is overwritten only if it is one of ours, or with `--force`.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class Output:
 
     @contextmanager
     def written(self) -> Iterator[Path]:
-        """A path to write to; what it holds in the end is there under its name, whole.
+        """A path to write to; its content in the end is moved, complete, to the file's name.
 
-        Raises `InvalidInput` if it cannot be written; then all is as it was.
+        Raises `InvalidInput` if it cannot be written; then nothing has changed.
         """
         place = self.place
         ending = next((each for each in self.format.suffixes if place.name.endswith(each)), "")
@@ -86,7 +87,7 @@ class Output:
         return Output(self.option, self.path / name, (format_,))
 
     def require_ours(self, force: bool) -> None:
-        """Raises unless nothing is there, or a regular file that may be overwritten."""
+        """Raises unless the path is free, or is a regular file that may be overwritten."""
         place = self.place
         if not place.exists():
             return
@@ -211,7 +212,7 @@ def require_installed(option: str, format_: Format) -> None:
     package, extra = format_.needs
     try:
         import_module(package)
-    except (ImportError, OSError) as error:  # one that is there may lack a library of the system
+    except (ImportError, OSError) as error:  # an installed one may lack a library of the system
         ending = format_.suffixes[0]
         raise InvalidInput(
             f"{option}: {ending} needs bfpp[{extra}]: {one_line(str(error))}"

@@ -27,10 +27,10 @@ def say(line: str) -> None:
 
 @contextmanager
 def listening(options: argparse.Namespace, job: Job, tokens: int) -> Iterator[Listener]:
-    """Who hears of a run that the options ask for, with so many tokens in a step.
+    """The listeners to a run that the options ask for, with `tokens` tokens in a step.
 
-    A terminal has a bar, and all else has log lines; with --json, both are only
-    there where they are asked for.
+    A terminal gets a bar, and any other output log lines; with --json, each only
+    if it is asked for.
     """
     console = Console(stderr=True)
     has_bar = console.is_terminal and not options.json

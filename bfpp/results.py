@@ -245,6 +245,6 @@ def output() -> Console:
 
 
 def announce(path: Path) -> None:
-    """Say on standard error that a file is there."""
+    """Report on standard error that a file was written."""
     text = Text(one_line(f"wrote {path}"))
     Console(stderr=True, highlight=False).print(text, soft_wrap=True)

@@ -23,7 +23,7 @@ from bfpp.sim.experiment import Experiment
 Settings = dict[str, Any]
 
 SAID = frozenset({"gather_per", "cp_comm", "dispatch", "quantised_weights"})
-"""Values that settings set, besides those that every framework sets."""
+"""Values that settings set, in addition to those that every framework sets."""
 
 SCHEDULES = {
     "gpipe": "GPipe",

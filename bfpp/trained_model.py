@@ -111,7 +111,7 @@ def transformer_source(
 
 
 def _details(name: str | None, model: Transformer) -> dict[str, Any]:
-    """What differs between transformers besides their sizes: a `config.json` says it."""
+    """What differs between transformers other than their sizes; by a `config.json` if given."""
     if name is not None and is_config(name):
         from bfpp.executor.hugging_face_config import details_of
 

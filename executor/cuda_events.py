@@ -1,9 +1,9 @@
 """CUDA events as marks, and their reuse.
 
-Making an event costs more than recording it, so they are made once and recorded
-again when the step that they were made for is over. That is safe for whoever
-was told to wait for one: a stream waits for what an event stood for when it was
-told to. Only an event that tells the time costs the device a time stamp.
+Making an event costs more than recording it, so events are made once and recorded
+again when the step that they were made for is over. That is safe for a stream that
+waits for one: it waits for what the event stood for when the wait was queued. Only
+a timed event costs the device a time stamp.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class StreamMark:
-    """A CUDA event; and, if it tells the time, an earlier one by which it does.
+    """A CUDA event; if it is timed, with an earlier one to measure its time from.
 
-    CUDA tells the time between events in single precision, and by a clock of
+    CUDA measures the time between events in single precision, and by a clock of
     its own, so the origin must not be long ago.
     """
 
@@ -46,7 +46,7 @@ class StreamMark:
 
 
 class Events:
-    """Events that nobody asks any more, to be recorded again."""
+    """Events that are no longer queried, to be recorded again."""
 
     def __init__(self, clock: torch.cuda.Stream) -> None:
         self.clock = clock

@@ -1,4 +1,4 @@
-"""The dispatch loop: a task graph's tasks, each put on its lanes and told what to wait for.
+"""The dispatch loop: puts each task of a graph on its lanes, with the waits that it needs.
 
 There is one loop for all devices and backends, and it does not know what tasks
 do. Tasks are dispatched in the order of their numbers, which is an order in
@@ -35,7 +35,7 @@ Place = tuple[int, Queue]
 LOADING = "loading the batch"
 
 Observe = Callable[[Task | str, Worker], AbstractContextManager[None]]
-"""Told of each task, and of what else is done, for as long as a worker is busy with it."""
+"""Called with each task, or other work; its context lasts as long as a worker is busy with it."""
 
 
 def ignore(task: Task | str, worker: Worker) -> AbstractContextManager[None]:
@@ -150,9 +150,9 @@ class Step:
 class Dispatcher:
     """The tasks of a plan's graph on the lanes of this process's workers, step after step.
 
-    If it `times` tasks, the marks around each tell the time. If not, only those
-    that tell how long a step takes do: where the first task of a lane may
-    begin, and where a lane ends. An evaluation uses the `lanes` of training.
+    If it `times` tasks, the marks around each are timed. If not, only those that
+    give the length of a step are: where the first task of a lane may begin, and
+    where a lane ends. An evaluation uses the `lanes` of training.
     """
 
     def __init__(
@@ -208,8 +208,8 @@ class Dispatcher:
     ) -> tuple[int, ...]:
         """The meetings that a worker's part in a task waits for, by who was `last` in a task.
 
-        It waits for what its own rank takes part in. What happens on other
-        ranks is told by messages, or is waited for if that is in this process.
+        It waits for what its own rank takes part in. What happens on other ranks
+        is known from messages, or is waited for if they are in this process.
         """
         crosses = task.peer != NONE
         near = {worker.rank} if crosses else {each.rank for each in self.backend.workers}

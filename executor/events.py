@@ -1,4 +1,4 @@
-"""What a run tells as it goes, and who hears of it: one seam for bars, logs, files and yourself.
+"""The events of a run and their listeners: one seam for bars, logs, files and your own code.
 
 A listener is any callable that takes an event. It is given to `launch` as
 `on_message`, and called in the process that called `launch` (under torchrun, in
@@ -14,9 +14,9 @@ process 0). An event is a dict that JSON can hold; `event` says which it is:
 - `save`, after each: `step` (how many steps are in it) and `path`.
 - `end`, once: `how` (done, stopped, failed or interrupted) and `reason`.
 
-A run that goes on says no step twice; one that is resumed begins anew. Whoever
-listens to other entries than `bfpp.executor.session.train` hears of `end` alone. What
-a listener raises ends the run, and comes out of `launch`; under torchrun, it is a
+A run that goes on reports no step twice; one that is resumed begins anew. Listeners
+to other entries than `bfpp.executor.session.train` receive only `end`. An exception
+of a listener ends the run and is raised by `launch`; under torchrun, it is a
 failure of process 0. A listener that must not end a run catches its own errors,
 as `bfpp.executor.listeners.MetricsFile` does.
 """
@@ -62,7 +62,7 @@ def evaluated(step: int, loss: float, steps: int) -> Message:
 
 
 def saved(step: int, path: Path) -> Message:
-    """A checkpoint of so many steps is complete."""
+    """A checkpoint after `step` steps is complete."""
     return {"event": "save", "step": step, "path": str(path)}
 
 
@@ -72,7 +72,7 @@ def ended(how: str, reason: str = "") -> Message:
 
 
 def to_all(*listeners: Listener) -> Listener:
-    """Tells each of several listeners in turn."""
+    """Passes each event to several listeners in turn."""
 
     def tell(message: Message) -> None:
         for listener in listeners:

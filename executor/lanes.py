@@ -1,7 +1,7 @@
 """Lanes, and all that differs between devices.
 
 A lane is an in-order queue. What is put on it (waits, marks, actions) runs in
-that order, some time after it was put there, beside the other lanes. On a CPU
+that order, some time after it was put there, in parallel with other lanes. On a CPU
 a lane is a worker thread; on a GPU it is a CUDA stream, and an action is run at
 once by the host, which queues its kernels on the stream.
 """
@@ -40,7 +40,7 @@ class Lane(Protocol):
         ...
 
     def mark(self, timed: bool = False) -> Mark:
-        """A mark at this point; only one that is `timed` need tell when it was passed."""
+        """A mark at this point; only one that is `timed` need know when it was passed."""
         ...
 
     def run(self, action: Action) -> None:

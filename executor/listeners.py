@@ -34,13 +34,13 @@ def say(line: str) -> None:
 class MetricsFile:
     """JSON lines: what run it is, each step, evaluation and checkpoint, and how it ended.
 
-    A line is in the file as soon as its event is told. A run that goes on from a
-    checkpoint (`appends`) writes behind what is there, after a line of its own:
-    of a step that is there twice, the later line is the one that counts. Each
-    line has the `run` that wrote it.
+    A line is in the file as soon as its event arrives. A run that goes on from a
+    checkpoint (`appends`) writes after the existing lines, beginning with one of its
+    own: where a step is in the file twice, the later line counts. Each line has the
+    `run` that wrote it.
 
-    A disk that cannot be written does not end the run: that is said once, and what
-    could not be written is tried again with the next line.
+    A failing disk does not end the run: that is reported once, and what could not be
+    written is tried again with the next line.
     """
 
     def __init__(
@@ -135,11 +135,11 @@ LINES: Mapping[str, Callable[[MetricsFile, Message], Mapping[str, Any]]] = {
     "save": MetricsFile._as_told,
     "end": MetricsFile._as_told,
 }
-"""What each event's line has beside the event, the run and the time."""
+"""What each event's line has in addition to the event, the run and the time."""
 
 
 class LogLines:
-    """A line for every step at first, then one every few seconds; or one for every so many steps.
+    """A line for every step at first, then one every few seconds; or one every `every` steps.
 
     Also the notes with which a run begins.
     """

@@ -1,6 +1,6 @@
 """From the marks that lanes passed to the timeline of a step.
 
-Each worker tells of its own part in each task. Of all parts of a task, the
+Each worker reports its own part in each task. Of all parts of a task, the
 first that was ready says when it was ready, the last one when it could start: a
 transfer starts when both ends are ready, a gather or a reduction when all
 replicas are, an update with clipping when all ranks' norms are known. A
@@ -104,7 +104,7 @@ def _is_shared(task: int, graph: TaskGraph) -> bool:
 def merged(parts: Sequence[Columns], graph: TaskGraph, groups: int = 1) -> Seconds:
     """What all processes know together, in (replica, POSTED to END, task).
 
-    Replicas are in so many groups: those of one, or those at one place in each, start together.
+    Replicas are in `groups` groups: those of one, or those at one place in each, start together.
     """
     replicas = sorted({replica for part in parts for replica in part})
     known = [[part[replica] for part in parts if replica in part] for replica in replicas]

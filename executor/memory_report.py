@@ -1,6 +1,6 @@
 """What each worker's memory holds in a step, measured: its own tensors are counted.
 
-Theory of operation. State and buffers are there all the time: their storages are counted. All
+Theory of operation. State and buffers stay allocated all the time: their storages are counted. All
 else is allocated by tasks, whose operations are seen in the first step of a run
 (`executor.allocations`). At both ends of a compute step or an update, a mark says where in that
 log it is, and how much of the pool's memory is the input of a pass under way. What is live at a
@@ -13,7 +13,7 @@ Parts are called as the cost model's (`bfpp.traces.memory.PARTS`):
 - `state`: what the optimizer updates and keeps: weights, sums of gradients, moments.
 - `weights`, `gradients`: the buffers that are computed with, where they are not the state's.
 - `saved`, `transient`, `update`: activations, and what the update allocates.
-- `workspace`: payloads between stages, the batch, and what modules keep besides parameters.
+- `workspace`: payloads between stages, the batch, and what modules keep other than parameters.
 """
 
 from __future__ import annotations

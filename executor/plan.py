@@ -218,7 +218,7 @@ class Plan(Training):
     def gradient_dtype(self) -> torch.dtype:
         """Of the buffers that micro-batches' gradients are added to.
 
-        A sum of many in 16 bits would lose what is small beside the sum.
+        A sum of many in 16 bits would lose terms that are small compared with the sum.
         """
         return self.state_dtype
 

@@ -1,11 +1,11 @@
-"""What a device is at, of all that was queued on it: told by the marks that it has passed.
+"""Which of the tasks queued on a device it is in, by the marks that it has passed.
 
-Lanes are in-order queues, so what a lane is at is the first part in a task
-whose end was not passed: all before it are over, and stay so. A cursor for each
-lane stays there from look to look, and asks no mark again that it has seen
-passed. A look happens while the host goes on to queue tasks and to end steps.
-A step's marks are made anew once it is over, so what they say counts only for
-steps that are under way when all were asked.
+Lanes are in-order queues, so a lane is in the first part of a task whose end it
+has not passed: all before it are over, and stay so. A cursor for each lane stays
+there from look to look, and queries no mark again that it has seen passed. A look
+happens while the host goes on to queue tasks and to end steps. A step's marks are
+reused once it is over, so their answers count only for steps that are still under
+way once all have been queried.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Part:
 
 
 class Cursor:
-    """The first part of a lane whose end was not passed when it was last asked."""
+    """The first part of a lane whose end was not passed at the last look."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -67,7 +67,7 @@ class Cursor:
 
 
 class Queued:
-    """Tells the watch what each lane of a device is in."""
+    """Reports to the watch which task each lane of a device is in."""
 
     def __init__(self, trainer: Trainer, watch: Watch) -> None:
         self.trainer, self.watch = trainer, watch
@@ -82,7 +82,7 @@ class Queued:
             place = meeting.stop
 
     def look(self) -> None:
-        """Tell the watch which task each lane is in."""
+        """Report to the watch which task each lane is in."""
         now = self._doing()
         for lane in self.doing.keys() - now.keys():
             self.watch.leave(lane)

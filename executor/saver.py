@@ -26,7 +26,7 @@ from bfpp.executor.watching import slow
 
 
 class Saved(NamedTuple):
-    """A checkpoint that is complete, of so many steps."""
+    """A checkpoint that is complete, and its number of steps."""
 
     step: int
     path: Path
@@ -49,7 +49,7 @@ class Saver:
         return self.saving is not None and self.saving.in_background
 
     def save(self, step: int, settings: Mapping[str, Any]) -> None:
-        """Write a checkpoint of so many steps, if one is wanted; or begin to."""
+        """Write a checkpoint after `step` steps, if one is wanted; or begin to."""
         if (saving := self.saving) is None:
             return
         self.finish()
@@ -69,7 +69,7 @@ class Saver:
                 self.complete.append(write())
 
     def news(self) -> list[Saved]:
-        """What is complete, and was not told yet; raises what went wrong."""
+        """The saves completed since the last call; raises what went wrong."""
         if self.under_way and not self.under_way.is_alive():
             self.finish()
         told, self.complete = self.complete, []
@@ -100,7 +100,7 @@ class _Background(threading.Thread):
             self.outcome = error
 
     def result(self) -> Saved:
-        """What came of it, once it is done."""
+        """The result of the work, once it is done."""
         self.join()
         if isinstance(self.outcome, Saved):
             return self.outcome

@@ -1,4 +1,4 @@
-"""A run in one of its processes: meet the others, train, save, and tell how it went.
+"""A run in one of its processes: meet the others, train, save, and report the outcome.
 
 Every process goes through the same steps, saves and exchanges. Where one of them is
 asked to stop, all agree to, at the end of a step or after a save, and no process
@@ -53,7 +53,7 @@ class Evaluated(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the first process tells at the end.
+    """What the first process reports at the end.
 
     `columns` say when the tasks of the median step ran (`bfpp.executor.measured`),
     if there was one; `first` is the step that the run began with; `weights` are
@@ -78,7 +78,7 @@ class Outcome:
 
 
 def train(place: Place, job: Job) -> Outcome | None:
-    """Run a job's part in this process; what it tells counts in the first one."""
+    """Run a job's part in this process; only the first process's outcome counts."""
     place.watch.foreseen, place.watch.advice = FORESEEN, to_save_memory(job)
     with place.watch.during(slow(place, "building the model")):
         plan = job.plan()
@@ -184,7 +184,7 @@ def _between_stops(first: int, job: Job) -> list[range]:
 
 
 def _require_agreement(plan: Plan, job: Job) -> None:
-    """Raise `Disagreement` unless all processes, if there are others, were told the same."""
+    """Raise `Disagreement` unless all processes, if there are others, were given the same job."""
     if not dist.is_initialized():
         return
     digests: list[str] = [""] * dist.get_world_size()

@@ -78,7 +78,7 @@ class LearningRates:
 
 
 MOST_BACKOFFS = 32
-"""Steps in a row that a scale may be too large for: nothing is left of 2^16 after so many."""
+"""Steps in a row that a scale may be too large for: nothing is left of 2^16 after that many."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Optimization:
     parameters whose names are among the patterns of `no_decay` do not decay ("vectors": norms
     and biases).
     A loss or a norm of gradients that is not finite ends the run; with
-    `skip_nonfinite`, up to so many such steps in a row are left out instead, and
+    `skip_nonfinite`, up to that many such steps in a row are left out instead, and
     with `loss_scaling` up to `MOST_BACKOFFS`.
     """
 

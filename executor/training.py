@@ -1,4 +1,4 @@
-"""Training: step after step of the graph, and what each of them told."""
+"""Training: step after step of the graph, with a report of each."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Trainer:
     `asked` says whether this process was asked to stop, and `stops`, once one of
     them was, that all have agreed to: no step is begun after that. Unless it
     `times` tasks, it knows how long steps take, and no more; with `cuda_graphs`
-    it knows no more either. `memory` tells what this process's workers held, where
-    somebody measures it.
+    it knows no more either. `memory` reports what this process's workers held, where
+    that is measured.
     """
 
     memory: Callable[[], Sequence[Measured]] = tuple
@@ -115,7 +115,7 @@ class Trainer:
         )
 
     def run(self, steps: range) -> Iterator[Report]:
-        """Train, and tell of each step once it is done everywhere.
+        """Train, and report each step once it is done everywhere.
 
         After the last one nothing is under way, so that the state can be saved.
         Raises `NotFinite`, in all processes, after a step that has not gone well.

@@ -62,7 +62,7 @@ class TransformerSizes:
     fewer for grouped-query attention, `head_dim` the width of a head, S_hidden / N_heads by
     default; `gated` is an MLP with a gate. `head_layers` come between the last block and the
     output layer. `norm` is `layer` or `rms`, with `epsilon`; `positions` are `learned` or `rotary`.
-    With a `window`, a token attends to no more than so many of the last ones. Without `biases`,
+    With a `window`, a token attends to no more than the last `window` ones. Without `biases`,
     no product has one, but for those of queries, keys and values with `query_biases` (Qwen2), and
     of the attention's output with `output_biases` (a Llama with `attention_bias`).
     `norms_queries` is a norm of each head of queries and keys (Qwen3). If `tied`, the embedding's

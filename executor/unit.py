@@ -258,7 +258,7 @@ class Unit:
     def run(self, value: Tree, step: int, microbatch: int) -> tuple[Tree, list[GradientEdge]]:
         """All layers, one after another; `microbatch` is numbered among those of all replicas.
 
-        Also told are the first places with a gradient: the inputs, or what a first layer returned.
+        Also returns the first places with a gradient: the inputs, or what a first layer returned.
         Raises `InvalidConfiguration` if a layer changed the unit's input.
         """
         given = tensors_of(value)

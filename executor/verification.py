@@ -40,7 +40,7 @@ TOLERANCES = {
 
 Adam divides a gradient by its own size, so a weight whose gradient is nothing
 but rounding errors moves by up to a learning rate a step, either way. Such
-weights are few, so the movement of all together tells more; above all where the
+weights are few, so the movement of all together says more; above all where the
 learning rate is so small that no weight could move as far as its tolerance.
 """
 

@@ -1,8 +1,8 @@
 """How others write which layers each stage has: Megatron-LM's layouts, torchtitan's module names.
 
 Both are read to a text for each stage, in Megatron-LM's letters, and written from the number of
-layers in each. The embedding is in the first stage, the head in the last, prediction modules
-beside it; a stage between may have no layer.
+layers in each. The embedding is in the first stage, the head and any prediction modules in the
+last; a stage between may have no layer.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def layers_of(stages: Sequence[str], predictions: int = 0) -> tuple[int, ...]:
 
 
 def layout_text(layers: Sequence[int], predictions: int = 0) -> str:
-    """Megatron-LM's `--pipeline-model-parallel-layout` of so many layers in each stage.
+    """Megatron-LM's `--pipeline-model-parallel-layout` for these numbers of layers in the stages.
 
     >>> layout_text([3, 2, 2, 2, 1], predictions=1)
     'Et*3|(tt|)*3tmL'
@@ -122,7 +122,7 @@ def _repeated(letter: str, count: int) -> str:
 
 
 def module_names(layers: Sequence[int]) -> list[list[str]]:
-    """The `module_fqns_per_model_part` of torchtitan for so many layers in each stage."""
+    """The `module_fqns_per_model_part` of torchtitan for these numbers of layers in the stages."""
     names = iter([f"layers.{layer}" for layer in range(sum(layers))])
     stages = [[next(names) for _ in range(count)] for count in layers]
     stages[0].insert(0, "tok_embeddings")

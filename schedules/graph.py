@@ -130,7 +130,7 @@ class _OperationFlags(NamedTuple):
 
 @cache
 def _flags(number: int) -> _OperationFlags:
-    """Those of the first so many operations."""
+    """The flags of the first `number` operations."""
     codes = np.arange(number)
     is_compute = among(codes, compute_steps())
     of_cell = np.array([each.is_of_cell for each in OPERATIONS[:number]])

@@ -30,7 +30,7 @@ LAYER = "layer"
 
 
 class Recomputation(NamedTuple):
-    """The `modules` that are recomputed, in so many `layers` of each stage (None: in all).
+    """The `modules` that are recomputed, in `layers` layers of each stage (None: in all).
 
     Stages may differ: then `layers` has a number for each of them.
     """
@@ -74,7 +74,7 @@ class StageRecomputation(NamedTuple):
         return self.modules
 
     def layers_of(self, stage_layers: int) -> int:
-        """In how many layers of a stage of so many something is recomputed."""
+        """In how many of a stage's `stage_layers` layers something is recomputed."""
         if not self.modules:
             return 0
         return stage_layers if self.layers is None else min(self.layers, stage_layers)

@@ -81,7 +81,7 @@ def in_sequences(
 
 
 def in_turn(times: int, *passes: Iterator[Step]) -> Iterator[Step]:
-    """One step of each, so many times; those that have run out are passed over."""
+    """One step of each, `times` times; passes that have run out are skipped."""
     for _ in range(times):
         for each in passes:
             for step in each:

@@ -6,7 +6,7 @@ forward pass of micro-batch 3 through stage 2, `2B3` its backward pass, `2I3` an
 
 - Writing gives compute steps alone; torch reads them as `compute_only`.
 - `(0F4;7B0)OVERLAP_F_B` is a block of two steps.
-- Reading also takes what torch's own dumps hold besides: empty cells (idle
+- Reading also accepts what else torch's own dumps hold: empty cells (idle
   slots), and communication actions, which follow from the orders (`read_posts` gives the
   sends and receives among them, where their order matters).
 - A blank line is a rank that runs nothing, except at the end of the file. Lines that begin with

@@ -1,9 +1,9 @@
 """Bytes of activations: what each unit saves for its backward pass, and what comes and goes.
 
 - A pass that is in flight keeps what its unit's parts save.
-- While a part runs backward, what it recomputes is there too, with the gradients of its
+- While a part runs backward, what it recomputes is allocated too, with the gradients of its
   activations. Parts run one after the other, so the largest counts.
-- The head has its logits besides what it saves, or a weight's gradient before it is added.
+- In addition to what it saves, the head has its logits, or a weight's gradient before it is added.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class UnitActivations:
 
     `saved` of each micro-batch in flight, `restored` what recomputation adds to it for the
     whole unit, of which `restored_layer` is one layer's; `transient` is what the unit's most
-    demanding part needs besides while it runs backward.
+    demanding part needs in addition while it runs backward.
     """
 
     saved: Numbers
@@ -104,7 +104,7 @@ def head_transient(shape: Shape) -> float:
     """Bytes that come and go with the head: its input's gradient, and what the loss writes.
 
     With sequence parallelism the input and its gradient are whole; a loss that is not fused
-    has logits in both precisions beside what it keeps.
+    has logits in both precisions in addition to what it keeps.
     """
     execution, implementation = shape.execution, shape.implementation
     words = execution.model.padded_vocabulary(execution.tp)

@@ -3,10 +3,10 @@
 What is counted as in today's kernels (Transformer Engine, FlashAttention; memory of published
 runs agrees):
 
-- Queries, keys and values are copied out of their product's output, which is gone then;
-  rotary positions are applied on the way.
-- Latent attention (MLA) makes them of narrow latents, which all tensor-parallel devices make of
-  their own tokens. Training expands keys and values to all heads, so that it keeps as much.
+- Queries, keys and values are copied out of their product's output, which is then freed;
+  the copy also applies rotary positions.
+- Latent attention (MLA) makes them from narrow latents, which each tensor-parallel device makes
+  from its own tokens. Training expands keys and values to all heads, so that it keeps as much.
 - Fused attention keeps queries, keys, values, its output and one number a row and head, the
   logarithm of the sum of exponentials. Its backward pass makes five products of the forward's
   two, and what a causal mask leaves out is not computed.

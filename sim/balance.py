@@ -157,7 +157,7 @@ class Pieces:
         return sum(shares, np.zeros(()))
 
     def memory(self, stage: int, sharding: Sharding, alive: int) -> Matrix:
-        """Bytes at the peak, where so many micro-batches keep their activations."""
+        """Bytes at the peak, where `alive` micro-batches keep their activations."""
         each = self.physical.parameter_bytes(sharding)
         whole = sum(self._parameters.values(), np.zeros(()))
         resident = end_parameters(self._kept, self._alone) if sharding is Sharding.FULL else whole

@@ -22,7 +22,7 @@ from bfpp.sim.preset_files import (
 
 @dataclass(frozen=True)
 class AttentionSpeed:
-    """Fused attention: the shares of the peak that its passes reach, and what each takes besides.
+    """Fused attention: the shares of the peak that its passes reach, and the latency of each.
 
     The shares are those of a causal pass's own operations. The defaults are those of
     FlashAttention-2 on A100 in training, assumed. Kernels whose heads of keys are wider than those
@@ -42,7 +42,7 @@ class Device:
 
     `peak` is in flop/s (half precision), `memory_bandwidth` in bytes/s,
     `memory` in bytes, `multiprocessors` a count, `launch_seconds` what each
-    kernel takes besides its work. The efficiencies are shares of the peak
+    kernel takes in addition to its work. The efficiencies are shares of the peak
     (`matmul_efficiency` of a large matrix product, `sustained_efficiency` that
     the power limit allows over a step) and of the memory's bandwidth.
     `host_seconds` is what the host takes to launch a kernel: no more kernels
@@ -51,8 +51,8 @@ class Device:
     tiles, and split sums, so that none is wasted. `peaks` has the peak of
     other precisions and formats, `format_efficiencies` the share of `matmul_efficiency` that
     large products of operands of a format reach of its peak. One that `reads_columns` of operands
-    in 8 bits needs no transposed copies of them. It takes so many `exponentials` a second,
-    or as many as there are. `host_bandwidth` is what copies to its host's memory, or back, reach in
+    in 8 bits needs no transposed copies of them. It computes `exponentials` a second; where that is
+    None they take no time. `host_bandwidth` is what copies to its host's memory, or back, reach in
     bytes/s while all devices of the node copy in that direction: those that share a link to the
     host have a share each.
     """
@@ -75,7 +75,7 @@ class Device:
     host_bandwidth: float | None = None
 
     def peak_of(self, precision: Precision | Format) -> float:
-        """The peak in flop/s; raises `InvalidConfiguration` if nobody says it."""
+        """The peak in flop/s; raises `InvalidConfiguration` if it is not given."""
         if isinstance(precision, Precision) and precision.is_mixed:
             return self.peak
         peaks = dict(self.peaks)
@@ -137,7 +137,7 @@ class Cluster:
         return self.device.peak * outermost.oversubscription / (2 * outermost.bandwidth)
 
     def sizes_used(self, devices: int, groups: Sequence[int] = ()) -> tuple[int, ...]:
-        """Devices that each level but the last joins, in a job of so many.
+        """Devices that each level but the last joins, in a job of this many `devices`.
 
         It is spread evenly over as few units of a level as hold it, in whole nodes and, where it
         can be, whole groups: on racks of 72, 256 devices are four times 64.

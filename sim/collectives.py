@@ -40,7 +40,7 @@ class Moving(NamedTuple):
 
 
 def moving(way: Way, sizes: Seconds, place: GroupPlace, cluster: Cluster) -> Moving:
-    """Collectives of so many bytes, each as the library chooses."""
+    """Collectives of these `sizes`, in bytes, each as the library chooses."""
     found = options(directions(way), place, cluster.levels, cluster.algorithms)
     latency, per_byte = (
         np.array([getattr(option, name) for option in found]) for name in ("latency", "per_byte")

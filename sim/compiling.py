@@ -25,15 +25,15 @@ class Work:
 
     @property
     def pays(self) -> bool:
-        """Whether so much has been asked of the loops that they are compiled."""
+        """Whether enough has been asked of the loops to compile them."""
         return self._asked >= COMPILE_FROM
 
     def expect(self, tasks: int) -> None:
-        """So much will be asked."""
+        """Record that the loops will be asked for this many more tasks."""
         self._asked += tasks
 
     def loop(self, module: ModuleType, name: str, tasks: int) -> Callable[..., Any]:
-        """A loop of a module, which will take as long as so many tasks of a sweep."""
+        """A loop of a module, compiled if that pays for this many more `tasks` of a sweep."""
         self.expect(tasks)
         loop: Callable[..., Any] = getattr(compiled(module) if self.pays else module, name)
         return loop

@@ -276,10 +276,10 @@ def exchange_seconds(shape: Shape, part: Checkpointed) -> tuple[float, ...]:
 
 
 def blocked_seconds(shape: Shape, collective: Collective) -> float:
-    """Seconds for which a collective would block the compute, if nothing ran beside it.
+    """Seconds for which a collective would block the compute, if it overlapped nothing.
 
-    It waits until the last device has come, and of more devices one comes
-    later: the latest of n falls behind about as the logarithm of n.
+    It waits for the last device to arrive, which is later the more devices there
+    are: the latest of n falls behind about as the logarithm of n.
     """
     cluster, place = shape.cluster, group_place(shape, collective.group)
     moving = collective_seconds(collective, place, cluster)

@@ -106,7 +106,7 @@ def inside_passes(graph: TaskGraph, alone: Callable[[Operation, Integers], Secon
 
 
 def fixed_costs(seconds: Seconds) -> Costs:
-    """Costs without bytes: each task takes its seconds, whatever runs beside it."""
+    """Costs without bytes: each task takes its seconds, whatever runs in parallel with it."""
     nothing = np.empty((len(seconds), 0), dtype=np.int32)
     return Costs(seconds, np.zeros(len(seconds)), nothing, np.empty(0))
 

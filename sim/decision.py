@@ -67,7 +67,7 @@ def parts_of_step(timeline: Timeline, physical: PhysicalCosts) -> dict[str, floa
     found = dict.fromkeys((PEAK, KERNELS, RECOMPUTATION, COMMUNICATION, BUBBLE, OPTIMIZER), 0.0)
     mean = Causes(timeline).mean_rank
     found[PEAK], found[RECOMPUTATION], found[COMMUNICATION] = peak, whole - once, once - alone
-    # With what power limits and communication beside compute add to passes.
+    # Including what power limits and communication in parallel with compute add to passes.
     found[KERNELS] = mean["compute"] - sum(found.values())
     for cause in Cause:
         found[WAITED_FOR.get(cause, BUBBLE)] += mean[cause]

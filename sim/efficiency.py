@@ -4,7 +4,7 @@
   kernels fill and drain, and one whose operations and bytes overlapped would be faster than
   what is measured.
 - Operations run at a share of the peak: one for matrix products, one for each pass of fused
-  attention. Where the device has a `tile`, a product is cut into tiles of so many rows and
+  attention. Where the device has a `tile`, a product is cut into tiles of that many rows and
   columns, and each wave of tiles takes the device's multiprocessors once: a last wave that is
   not full takes as long as a full one, and each tile also fills and drains its pipeline.
 - Fused attention computes an exponential for each score, on units of their own: narrow heads have

@@ -23,7 +23,7 @@ def elementwise(
     writes: Tensor | tuple[Tensor, ...],
     saves: Iterable[Tensor] = (),
 ) -> Operator:
-    """An operator that moves so many bytes forward and backward, in so many kernels."""
+    """An operator that moves `moved` bytes forward and backward, in `kernels` kernels."""
     forward, backward = (
         Work(bytes=size, kernels=count) for size, count in zip(moved, kernels, strict=True)
     )

@@ -104,7 +104,7 @@ class Evaluation:
 
 
 evaluation_of = lru_cache(1)(Evaluation)
-"""That of the problem at hand, which a worker gets in pieces."""
+"""The evaluation of the current problem, which a worker gets in pieces."""
 
 
 def _steps(schedule: Schedule, layout: Layout) -> Steps:

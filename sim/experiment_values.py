@@ -435,7 +435,7 @@ def _options() -> dict[str, Field[Any]]:
 
 
 OPTIONS: dict[str, Option] = {name: each.metadata["option"] for name, each in _options().items()}
-"""Every value besides the schedule, as it is given."""
+"""Every value other than the schedule, as it is given."""
 
 DEFAULTS: dict[str, Any] = {name: each.default for name, each in _options().items()}
 

@@ -2,11 +2,11 @@
 
 What is counted as in today's Megatron-LM:
 
-- Tokens of a device are those that are its own: with tensor parallelism, experts need sequence
+- Each device routes its own tokens only: with tensor parallelism, experts need sequence
   parallelism. Routed experts are not divided by their width; `ep` devices share them.
-- Dispatch copies a row for each of a token's experts, sends it, and sorts what comes by expert;
-  combine is the way back. Rows that come are kept, and so is what enters and leaves the
-  activation. Probabilities are applied inside it, so that combine keeps nothing.
+- Dispatch copies a row for each of a token's experts, sends it, and sorts received rows by expert;
+  combine is the way back. Received rows are kept, and so are the activation's input and output.
+  Probabilities are applied inside the activation, so that combine keeps nothing.
 - The products of experts are a kernel for each of them, which reads its own weights. Fused, they
   are one for all, which writes the activation's output too, or the gradient of its input, as the
   next product takes it.
@@ -249,7 +249,7 @@ def _sent(name: str, reads: Tensor, writes: Tensor, exchange: Exchange) -> Opera
 def _shared(
     execution: Execution, experts: Experts, normed: Tensor, beside: Exchange
 ) -> tuple[Operator, ...]:
-    """The shared experts, with dispatch beside their first product and combine beside the last."""
+    """The shared experts: dispatch overlaps their first product, and combine the last."""
     model, divided = execution.model, execution.divided
     if (width := experts.shared) is None:
         return ()
@@ -266,7 +266,7 @@ def _shared(
 
 
 def _with(operators: tuple[Operator, ...], beside: Exchange) -> tuple[Operator, ...]:
-    """The operators with what else is sent during the last, in both directions."""
+    """The operators, of which the last also sends `beside`, in both directions."""
     *before, last = operators
     forward, backward = (
         work._replace(collectives=(*work.collectives, *sent))

@@ -48,8 +48,8 @@ class Implementation:
     has at one moment are posted together, in both directions, and the step that
     needs one is longer by what it takes. `overlap_slowdown` is the share of the
     time of an overlapped transfer by which it slows the compute at its ends.
-    `step_seconds` is what a step takes of the host besides: norms, logging, the
-    next batch. `attention_speed` is that of its kernels of fused attention, where they are not
+    `step_seconds` is what each step takes on the host in addition: norms, logging, the
+    next batch. `attention_speed` is that of its fused attention kernels, where they are not
     the best that the machine has.
 
     `precision`, `attention`, `sequence_parallel` and `recompute` are what
@@ -57,12 +57,12 @@ class Implementation:
     activation and the loss are one kernel each, `eager` that nothing else is (`Execution`),
     `cuda_graphs` that kernels
     are launched as a graph. `tensor_overlap` is the share of a tensor-parallel
-    collective that is hidden where compute may go on beside it. While a layer
+    collective that is hidden where compute may overlap it. While a layer
     runs backward, `hidden_gradients` gradients of the width of the hidden
     state are alive, and one of the width of the MLP's first product.
-    `workspace_bytes` is what libraries allocate for good, `experts_workspace_bytes` what they do
-    besides for products of experts; with `dummy_gradients`, also a weight's gradient of each
-    shape. To drop the rows that are beyond an expert's capacity takes `dropping_seconds` for each
+    `workspace_bytes` is what libraries allocate for good, `experts_workspace_bytes` what they add
+    to it for products of experts; with `dummy_gradients`, also a weight's gradient of each
+    shape. Dropping the rows beyond an expert's capacity takes `dropping_seconds` for each
     token and expert. `narrower_state` is by how much `state_bytes`, or those of fully sharded
     training, are less where states are not in full precision.
     """

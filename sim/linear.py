@@ -34,7 +34,7 @@ class Division(Enum):
 
 
 class Linear(NamedTuple):
-    """A product with weights, which eager execution makes in so many `parts`.
+    """A product with weights, which eager execution splits into `parts` products.
 
     It is `biased` if the layers of its model have biases, that is, with LayerNorm.
     """
@@ -83,10 +83,10 @@ class Linear(NamedTuple):
         return (*operators, self._sums(execution)) if execution.eager else operators
 
     def _sums(self, execution: Execution) -> Operator:
-        """What eager execution adds up besides: gradients of the input that several products have.
+        """What eager execution also adds up: the gradients of an input that several products read.
 
-        And those of weights to those of micro-batches before (whose traffic is with the product),
-        those of biases after they were summed over the tokens.
+        It adds gradients of weights to those of earlier micro-batches too (that traffic is counted
+        with the product), and gradients of biases once they are summed over the tokens.
         """
         biased = self.biased and execution.model.norm == "layer"
         return Operator(

@@ -1,4 +1,4 @@
-"""Seconds, bytes and ports of communication, and what it costs the compute beside it.
+"""Seconds, bytes and ports of communication, and what it costs the compute that it overlaps.
 
 Rules:
 
@@ -15,8 +15,8 @@ Rules:
   enters by the second's. So does the all-reduce between the first and the last unit's ranks.
 - A step that receives from another rank also collects what each tensor-parallel
   device received its share of.
-- A transfer is between groups of tensor-parallel devices: what one that blocks takes
-  besides latency and bytes, until all of both have come, grows with each doubling.
+- A transfer is between groups of tensor-parallel devices. One that blocks also waits, in addition
+  to latency and bytes, until all devices of both groups have arrived: longer with each doubling.
 - A transfer that blocks lengthens the step that receives it and takes no time
   on its lane, so that what a rank sends and receives at one moment is under way
   together. One that is overlapped slows the compute at its two ends.
@@ -64,10 +64,10 @@ class Exchanged(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What kinds of tasks cost with others beside them.
+    """What kinds of tasks cost in parallel with others.
 
-    `received` and `sent` are the seconds by which one lengthens the step that receives it, and
-    the one that sends it.
+    `received` and `sent` are the seconds by which a transfer lengthens the step that receives it,
+    and the one that sends it.
     """
 
     costs: Costs
@@ -75,7 +75,7 @@ class Beside(NamedTuple):
     sent: Seconds
 
     def and_others(self, place: Offsets, others: Costs, other_place: Offsets) -> Beside:
-        """These kinds and others, which have nobody beside them, each at its place among all."""
+        """These kinds and others, which nothing overlaps, each at its place among all."""
         own, kinds = self.costs, len(place) + len(other_place)
         seconds, moved, received, sent = np.zeros((4, kinds))
         ports = np.empty((kinds, own.ports.shape[1]), dtype=np.int32)
@@ -104,7 +104,7 @@ class Links:
         return 2 * int(self._passed.shape[1])
 
     def transfers(self, graph: TaskGraph, tasks: Integers, size: float) -> Load:
-        """The load of transfers of hidden states of so many bytes, over all devices of a group."""
+        """The load of transfers of hidden states of `size` bytes, over all devices of a group."""
         rank, peer = graph.rank[tasks], graph.peer[tasks]
         level = self.placement.levels_between()[rank, peer]
         meeting = log2(PAIR * self.placement.degrees.tp) * self.cluster.levels[-1].rendezvous
@@ -138,7 +138,7 @@ class Links:
         return Load(latency, moved, ports)
 
     def between_ends(self, graph: TaskGraph, tasks: Integers, size: float) -> Load:
-        """The load of all-reduces of so many bytes between devices of two ranks."""
+        """The load of all-reduces of `size` bytes between devices of two ranks."""
         rank, peer = graph.rank[tasks], graph.peer[tasks]
         if size == 0:
             return Load(np.zeros(len(tasks)))
@@ -154,10 +154,10 @@ class Links:
     def beside_compute(
         self, kinds: SomeKinds, alone: Costs, gathered: float, *, overlap: bool
     ) -> Beside:
-        """What kinds of tasks cost that cost so much alone, and what transfers cost their steps.
+        """What kinds of tasks cost in parallel with compute, from what they cost `alone`.
 
-        A step that receives gathers so many bytes, the shares of its group. Transfers may
-        `overlap` with compute, or not.
+        A step that receives also gathers `gathered` bytes, the shares of its tensor-parallel
+        group. Transfers may `overlap` with compute, or not.
         """
         is_transfer = among(kinds.operation, transfers())
         received, sent = np.zeros((2, len(is_transfer)))
@@ -230,7 +230,7 @@ class Links:
         return ports
 
     def _collecting(self, size: float) -> float:
-        """Seconds in which a tensor-parallel group gathers so many bytes."""
+        """Seconds in which a tensor-parallel group gathers `size` bytes."""
         place = GroupPlace.of(self.placement.degrees.tp, 1, self.cluster.levels)
         return collective_seconds(Collective(Way.ALL_GATHER, size), place, self.cluster)
 

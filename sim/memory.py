@@ -46,17 +46,17 @@ RESERVED, RESERVED_RANGE = 1.05, (1.03, 1.08)
 """What the allocator reserves, over what is allocated, and the range of published runs on B200."""
 
 CONTEXT, CONTEXT_RANGE = 0.75 * GIGABYTE, (0.5 * GIGABYTE, 1.0 * GIGABYTE)
-"""Bytes of a CUDA context and its modules, beside the allocator, and what is assumed of them."""
+"""Bytes of a CUDA context and its modules, outside the allocator, and what is assumed of them."""
 
 
 class Memory(NamedTuple):
     """Bytes on one device of a rank, at its peak.
 
     `state` is what data-parallel sharding divides, `weights` and `gradients` the
-    buffers of training's precision, `saved` what passes whose backward is due
-    keep, `transient` what the part that is being run needs besides, `update`
-    what the optimizer's step allocates when activations are gone, `workspace`
-    what libraries and communication keep for good.
+    buffers of training's precision, `saved` what passes keep until their backward
+    pass, `transient` what the running part needs in addition, `update` what the
+    optimizer's step allocates once activations are freed, `workspace` what
+    libraries and communication keep for good.
     """
 
     state: float
@@ -80,7 +80,7 @@ class Memory(NamedTuple):
 
     @property
     def parts_gb(self) -> dict[str, float]:
-        """What the total is made of, in its units; zero for what is not there at the peak."""
+        """The parts of the total, in its units; zero for those not allocated at the peak."""
         updating = self.update > self.saved + self.transient
         gone = ("saved", "transient") if updating else ("update",)
         return {
@@ -218,7 +218,7 @@ class Passing(NamedTuple):
 def _parameters(
     physical: PhysicalCosts, layout: Layout, sharding: Sharding, buffers: Buffers | None
 ) -> Memories:
-    """What parameters need; where they are fully sharded, in so many buffers."""
+    """What parameters need; where they are fully sharded, in these buffers."""
     if buffers is None:
         buffers_stages = physical.implementation.buffers_stages
         buffers = Buffers(
@@ -251,7 +251,7 @@ def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
 
 
 def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
-    """How much has been written by a step and not ended before it, of data of so much each.
+    """How much data has been written by a step and not ended before it, each item of this `size`.
 
     The steps are those of a rank, or of several one after the other: each ends all it writes.
     """
@@ -344,7 +344,7 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
 @of_any_size
 @once_for_stages
 def _largest_parameters(physical: PhysicalCosts, layout: Layout) -> Matrix:
-    """For each rank and number of units, the parameters of the layers of so many, the largest."""
+    """For each rank and number n of units, the parameters of the layers of the n largest."""
     whole: Numbers = sum(physical.by_stride(layout).values(), np.zeros(()))
     return _largest(layout, whole - end_parameters(physical, layout))
 
@@ -381,7 +381,7 @@ def _in_buffers_of_all(
 ) -> tuple[Numbers, Numbers, Numbers]:
     """For each rank, how many parameters have weights, quantised ones, and gradients, at once.
 
-    The embedding's are always there.
+    The embedding's are always in buffers.
     """
     largest = _largest_parameters(physical, layout)
     weights, gradients = (_in_buffers(layout, largest, count) for count in buffers)
@@ -391,7 +391,7 @@ def _in_buffers_of_all(
 
 
 def _in_buffers(layout: Layout, largest: Matrix, buffers: tuple[int, ...]) -> Numbers:
-    """For each rank, the parameters in so many buffers.
+    """For each rank, the parameters in its number of buffers.
 
     The largest are in buffers; there may be more buffers than units. Weights that are gathered
     once a step stay for all of it.

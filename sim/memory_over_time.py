@@ -26,7 +26,7 @@ from bfpp.traces.held import Held, copies_of, steps_of
 from bfpp.traces.memory import PARTS
 
 STAYING = ("state", "weights", "gradients", "workspace")
-"""What is there all the time."""
+"""The parts that stay allocated for the whole step."""
 
 
 def memory_over_time(graph: TaskGraph, physical: PhysicalCosts) -> list[Held]:

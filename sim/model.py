@@ -43,7 +43,7 @@ class Transformer:
     (LayerNorm) or `rms` (RMSNorm, which has no bias); `positions` are `learned`,
     or `rotary`, which have no parameters. A head is `head_dim` wide, S_hidden /
     N_heads by default. `causal` attends to no later tokens, with a `window` to
-    no more than so many of the last ones, and every `global_every`-th layer to all. With
+    no more than the last `window` tokens, and every `global_every`-th layer to all. With
     `dropout` it is trained with dropout, by default where the MLP is not gated.
 
     With `experts` those take the place of the MLP, but for the first `dense_layers`. `latent`
@@ -250,7 +250,7 @@ class Transformer:
         return self.matrices.routed / ep
 
     def prediction_parameters(self) -> float:
-        """Parameters of a prediction module beside its layer, whole on a device.
+        """Parameters of a prediction module without its layer, whole on a device.
 
         Two norms of what it takes, a product of both, and the norm of what it predicts by.
         """

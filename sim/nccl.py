@@ -1,7 +1,7 @@
 """Algorithms and protocols of collectives, as NCCL's own model has them.
 
 For each algorithm and protocol that a library has, the model has a latency and a bandwidth, and the
-library takes the pair with the least time for the bytes at hand. Numbers are those of NCCL 2.30
+library takes the pair with the least time for the message size. Numbers are those of NCCL 2.30
 (src/graph/tuning.cc); a level's own `latency`, that of a ring's step with the protocol Simple,
 scales those of its other steps. Caps by channel, which bind on none of the clusters that are known
 here, and what its correction table takes from trees at middle sizes are left out.
@@ -114,7 +114,7 @@ class Option(NamedTuple):
     level: int
 
     def seconds(self, size: float) -> float:
-        """Seconds for so many bytes."""
+        """Seconds for `size` bytes."""
         return self.latency + self.per_byte * size
 
 

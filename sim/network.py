@@ -40,7 +40,7 @@ class Level:
     much again for each doubling of the groups at its ends;
     `synchronisation` what an all-reduce within a training step takes until both
     of two devices have come to it, and as much again for each doubling of them.
-    All-to-alls reach `exchange_efficiency` of the bandwidth, and take `exchange_latency` besides.
+    All-to-alls reach `exchange_efficiency` of the bandwidth, and take `exchange_latency` more.
 
     Switches that sum (NVLS) do `switch_bandwidth` bytes/s of an all-reduce's data. Flags instead of
     fences (the protocol LL) reach no more than `flag_bandwidth`.
@@ -64,7 +64,7 @@ class Level:
     group_bandwidths: tuple[tuple[int, float], ...] = ()
 
     def bandwidth_of(self, members: int) -> float:
-        """Bytes/s of each of so many devices, if all of them communicate."""
+        """Bytes/s of each of `members` devices, if all of them communicate."""
         larger = [bandwidth for devices, bandwidth in self.group_bandwidths if devices >= members]
         return min([*larger, self.bandwidth]) / self.oversubscription
 

@@ -58,9 +58,9 @@ class Copies(NamedTuple):
 class Collective(NamedTuple):
     """A collective over `bytes` of data in all; of an all-to-all, of what one device sends.
 
-    It is `hideable` where compute may go on beside it, if the software lets it. What runs beside
-    the kernels of its own operator runs beside a share of them (`beside`); what is `interleaved`,
-    beside those of another micro-batch. Of `copies` of a row for one device one is sent, and of
+    It is `hideable` where compute may overlap it, if the software lets it. One that overlaps the
+    kernels of its own operator overlaps a share of them (`beside`); one that is `interleaved`
+    overlaps those of another micro-batch. Of `copies` of a row for one device one is sent, and of
     those for one node one crosses the network.
     """
 
@@ -76,9 +76,9 @@ class Collective(NamedTuple):
 class Work(NamedTuple):
     """What an operator does in one pass.
 
-    `products` are its matrix products, `attention` the fused kernels of it, of operands that have a
-    `format` if they are quantised; `bytes` go through memory, in so many kernels. It takes
-    `seconds` besides.
+    `products` are its matrix products, `attention` its fused attention kernels; their operands have
+    a `format` if they are quantised. `bytes` go through memory, in `kernels` kernels. `seconds` is
+    time in addition to all of these.
     """
 
     kind: Kernel = Kernel.ELEMENTWISE
@@ -126,12 +126,12 @@ class Routing:
     Each expert takes as many rows as `capacity` says, of a mean load, and is padded to them; by
     default it takes all that come, on the busiest device `imbalance` times the mean load.
     `deduplicated`: a token is sent once for all its experts on a device, and crosses the network
-    once for all those on a node. `beside_shared`: rows are on their way while the shared experts
-    compute; `interleaved`: while another micro-batch does. To drop rows takes `dropping_seconds`
-    for each token and expert. `quantised`: rows on their way to experts, and the gradients of what
-    those make, are as products take them. `fused`: scores, top-k and the auxiliary loss are a
-    kernel each. `fused_experts`: a product is one kernel for all experts, which also does what is
-    done to its output before the next product.
+    once for all those on a node. `beside_shared`: rows are sent while the shared experts compute;
+    `interleaved`: while another micro-batch does. Dropping rows takes `dropping_seconds` for each
+    token and expert. `quantised`: rows are sent to experts, and the gradients of the experts'
+    outputs too, in the format that products take. `fused`: scores, top-k and the auxiliary loss
+    are a kernel each. `fused_experts`: a product is one kernel for all experts, which also does
+    what follows on its output before the next product.
     """
 
     capacity: float | None = None
@@ -203,13 +203,13 @@ class Execution:
         return self.whole_bytes(self.model.hidden)
 
     def whole_bytes(self, width: float) -> float:
-        """Bytes of so many numbers a token, not divided over the tensor-parallel group."""
+        """Bytes of `width` numbers a token, not divided over the tensor-parallel group."""
         return float(self.number * self.tokens * width)
 
     def own(self, name: str, width: float) -> Tensor:
-        """An activation of so many numbers a token, where norms and residuals are."""
+        """An activation of `width` numbers a token, where norms and residuals are."""
         return Tensor(name, self.number * self.own_tokens * width)
 
     def divided(self, name: str, width: float) -> Tensor:
-        """An activation of so many numbers a token, divided over the group by its width."""
+        """An activation of `width` numbers a token, divided over the group by its width."""
         return Tensor(name, self.number * self.tokens * width / self.tp)

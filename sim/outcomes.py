@@ -113,7 +113,7 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
 COMMUNICATED = tuple(
     each.name for each in fields(Communication) if each.name not in ("sharding", "hybrid")
 )
-"""What a row says of communication, besides its sharding."""
+"""What a row says of communication, other than its sharding."""
 
 
 def _named(value: object) -> str | None:

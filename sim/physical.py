@@ -3,7 +3,7 @@
 Rules:
 
 - A compute step takes the seconds of `bfpp.sim.compute`, on every device of a
-  tensor-parallel group alike, and longer for the communication beside it.
+  tensor-parallel group alike, and longer for the communication that it overlaps.
 - Transfers, gathers and reductions are those of `bfpp.sim.links`.
 - The optimizer's update moves the rank's share of the state through memory.
 - A step does not go beyond the device's power limit.

@@ -28,7 +28,7 @@ class GroupPlace(NamedTuple):
 
     @classmethod
     def on(cls, members: int, units: tuple[int, ...], fewest: tuple[int, ...]) -> GroupPlace:
-        """On so many units of each level but the last, which joins all."""
+        """A group on this many units of each level but the last, which joins all."""
         return cls(members, (*units, 1), (*fewest, members))
 
     def parts(self, level: int) -> int:

@@ -69,7 +69,7 @@ class DevicePlacement:
         return of_rank * degrees.tp + tensor
 
     def _units(self, stride: int, size: int) -> Integers:
-        """For each pipeline rank, the units of so many that every `stride`-th device is in."""
+        """For each pipeline rank, the units of `size` devices that every `stride`-th one is in."""
         firsts = np.arange(0, self.degrees.devices, stride, dtype=np.int32)
         return (firsts // size).reshape(self.degrees.pp, -1)
 

@@ -23,9 +23,9 @@ TOLERANCE = 0.002
 
 
 def least_seconds(device: Device, flops: float, narrow: Format | None = None) -> float:
-    """Seconds that the power limit asks for, at least, for so many operations (flop).
+    """The least seconds in which the power limit allows this many operations (flop).
 
-    Those of narrow operands take the less power: as much as their peak is higher.
+    Those of narrow operands take less power, in proportion to their higher peak.
     """
     peak = device.peak if narrow is None else device.peak_of(narrow)
     return flops / (peak * device.sustained_efficiency)

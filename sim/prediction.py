@@ -16,7 +16,7 @@ class Prediction(TypedDict):
     `tflops_per_gpu` is in 1e12 flop/s by the paper's C_GPU, with what is
     recomputed. `memory_gb` is the peak of global rank zero, `memory_largest_gb`
     that of the rank that needs most, by part in `memory_parts_gb`; with what
-    allocator, context and communicators take besides it is `memory_reserved_gb`, from
+    allocator, context and communicators add to it is `memory_reserved_gb`, from
     `memory_reserved_low_gb` to `memory_reserved_high_gb` by what is known of these, and
     `missing_gb` is by how much a device has less than that, if it has. `memory_min_gb`
     is the first over infinitely many data-parallel ranks. All in 2^30 bytes. `mfu` and

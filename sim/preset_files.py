@@ -111,7 +111,7 @@ def require_keys(
 
 
 def require_fields(field: str, where: str, table: object, kind: type) -> Table:
-    """The table, if it has what a dataclass has besides its name; defaults may be left out.
+    """The table, if it has the fields of a dataclass but its name; defaults may be left out.
 
     Fields that are dataclasses themselves are tables.
     """

@@ -1,11 +1,11 @@
 """Costs that were measured on a machine: `bfpp calibrate` writes the file, this prices tasks.
 
-A pass of a stage takes what a pass takes besides its layers, and what each of
+A pass of a stage takes an overhead of its own, and what each of
 its layers takes. A transfer takes its channel's latency, and its bytes at its
 channel's bandwidth (a channel that was not measured is like the mean one).
 Gathers, reductions, norms and updates take a fixed time, and a time for each
-parameter. On top of it comes what the executor takes to begin a task: more if
-that waits for a task of another lane (a cross-stream wait).
+parameter. What the executor takes to begin a task is added to each: more if
+the task waits for one of another lane (a cross-stream wait).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ProfiledCosts:
         )
 
     def line(self, algorithm: str, parameters: Seconds) -> Seconds:
-        """What a collective or an update of so many parameters takes."""
+        """Seconds of a collective or an update of this many `parameters`."""
         line = self.data[algorithm]
         return line["fixed"] + line["per_parameter"] * parameters
 
@@ -132,7 +132,7 @@ class ProfiledCosts:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredStep:
-    """A training step while its tasks are priced by a profile."""
+    """A training step whose tasks are priced by a profile."""
 
     profile: ProfiledCosts
     graph: TaskGraph

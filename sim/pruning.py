@@ -1,8 +1,8 @@
 """The best configurations, without a simulation of those that cannot be among them.
 
-Exact: what is left out cannot fit, or is slower than so many others and than one that needs no
-more memory, by bounds that no schedule passes. So the best, and those that none undercuts in
-memory, are the same as if all were simulated.
+Exact: a configuration that is left out cannot fit, or is slower than as many others as are wanted
+and than one that needs no more memory, by bounds that no schedule passes. So the best, and those
+that none undercuts in memory, are the same as if all were simulated.
 """
 
 from __future__ import annotations

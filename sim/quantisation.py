@@ -6,8 +6,8 @@
   there are two copies, made by one kernel. With one scale a tensor they differ only where the
   device cannot read a narrow operand by its columns.
 - Of an input the copy by columns is kept for the backward pass, instead of the input.
-- A scale that depends on the tensor as it is now, not as it was in steps before, takes a pass over
-  it first. Scales of blocks are written in the products' own order by a kernel besides (Blackwell).
+- A scale that depends on the current tensor, not on those of earlier steps, takes a pass over it
+  first. Another kernel writes scales of blocks in the products' own order (Blackwell).
 - Weights are quantised once a step.
 """
 
@@ -23,9 +23,9 @@ class Quantisation(NamedTuple):
     """What quantising one tensor takes, and leaves.
 
     `element` has the bytes of a number with its share of scales, `copies` how many there are, of
-    which a collective sends `gathered` where both are needed at its end. The tensor is read so
-    often, in so many kernels. `gathered_weight` has the bytes in which a weight that is kept so is
-    gathered.
+    which a collective sends `gathered` where both are needed at its end. The tensor is read
+    `reads` times, in `kernels` kernels. `gathered_weight` has the bytes of each number of a
+    quantised weight when it is gathered.
     """
 
     format: Format

@@ -144,7 +144,7 @@ class Recipe:
 
     @property
     def text(self) -> str:
-        """It as an experiment file, which tells what is published from what is assumed."""
+        """The recipe as an experiment file, with published and assumed values kept apart."""
         published, assumed = (
             "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
             for values in (self.published, {**self.assumed, "constants": BESIDE_EXAMPLES})

@@ -162,7 +162,7 @@ def constants_spread(timeline: Timeline, physical: PhysicalCosts, *, fitted: boo
 def constants_changes(
     timeline: Timeline, physical: PhysicalCosts, deviations: float, *, fitted: bool = True
 ) -> Seconds:
-    """What the constants, so many deviations worse, add to the logarithm of the step time.
+    """What each constant, worse by `deviations`, adds to the logarithm of the step time.
 
     As much as is known of them where they were measured on the cluster, or else as usual.
     One after the other where they are independent; those that were fitted together, in combinations
@@ -239,7 +239,7 @@ def _usual_path(physical: PhysicalCosts, path: tuple[str, ...]) -> tuple[str, ..
 
 
 def _worse(physical: PhysicalCosts, path: Path, value: float, deviation: float) -> PhysicalCosts:
-    """The costs where one constant is so much worse: a time longer, a share smaller."""
+    """The costs with one constant worse by `deviation`: a time longer, a share smaller."""
     factor = exp(deviation if _grows(path) else -deviation)
     worse: PhysicalCosts = with_number(physical, path, value * factor)
     return worse

@@ -63,7 +63,7 @@ class Layers:
 def layers_of_units(
     model: Transformer, recomputation: Recomputation, cut: tuple[int, ...] | None, layout: Layout
 ) -> Layers:
-    """The layers of each unit, with so many in each stage: by default as equal as can be.
+    """The layers of each unit, with those of `cut` in each stage: by default as equal as can be.
 
     Raises `InvalidConfiguration` if there are too few.
     """

@@ -1,4 +1,4 @@
-"""Curves in axes, as SVG for print: several charts beside each other, one legend."""
+"""Curves in axes, as SVG for print: several charts side by side, one legend."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _Scale(NamedTuple):
 
 
 def svg_charts(charts: Sequence[Chart], columns: int | None = None) -> str:
-    """The charts from left to right, in rows of so many, with a legend of all series below."""
+    """The charts from left to right, in rows of `columns`, with a legend of all series below."""
     names = list(dict.fromkeys(each.name for chart in charts for each in chart.series))
     colours = {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(names)}
     columns = columns or len(charts)

@@ -47,7 +47,7 @@ FILLS = {
     "transient": "#d9700f",
     "update": "#2f8f5b",
 }
-"""Colours of parts: greys for what is there all the time."""
+"""Colours of parts: greys for those that stay allocated for the whole step."""
 
 IN_FLIGHT = "micro-batches in flight"
 

@@ -38,7 +38,7 @@ Event = dict[str, object]
 NANOSECONDS_PER_SECOND = 1e9
 MICROSECONDS_PER_SECOND = 1e6
 GRAPH = "taskGraph"
-"""Where the whole graph is, besides the events: what a trace is read back with."""
+"""The key of the whole graph, next to the events: what a trace is read back with."""
 
 LONGEST = 2.0**63 / NANOSECONDS_PER_SECOND / 2
 """The longest step in seconds: 146 years, and room to shift its tasks."""

@@ -36,7 +36,7 @@ def read_perfetto(trace: Mapping[str, Any]) -> Timeline:
 
 
 def _argument(events: Sequence[Mapping[str, Any]], name: str) -> list[float] | None:
-    """What each slice says besides its times, if they do."""
+    """A value that each slice has in addition to its times; None unless all have it."""
     if any(name not in each["args"] for each in events):
         return None
     return [_seconds(each["args"][name]) for each in events]

@@ -1,8 +1,8 @@
 """Schedules below each other to one time scale, as SVG for print (the paper's Figure 4).
 
 For each rank a row of compute and, half as high, a row of gathers and
-reductions; channels too if they are asked for. The file needs nothing beside
-it: no script, no style sheet, and fonts that every machine has.
+reductions; channels too if they are asked for. The file is self-contained: no
+script, no style sheet, and fonts that every machine has.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def svg(panels: Sequence[Panel], points: float | None = None) -> str:
     """The panels below each other to one time scale, with a time axis and a legend.
 
     Given a width in points (1/72 inch), it is that of the print, and letters have 5 points at least
-    and 7.5 beside the tasks: time is drawn as narrow as that asks for, letters are not. Without, a
+    and 7.5 next to the tasks: time is drawn as narrow as that takes, letters are not. Without, a
     user unit is a pixel.
     """
     drawings = [_Drawing(panel, drawn_rows(panel.timeline, panel.streams)) for panel in panels]

@@ -62,7 +62,7 @@ def text(
     With `colour`, tasks have the colours of the figures, as Rich's markup around
     the same characters (`rich.text.Text.from_markup` reads it, and a console
     fits the colours to its terminal). The grid has at least 10 characters
-    beside the names of the rows, however narrow the width.
+    in addition to the names of the rows, however narrow the width.
 
     >>> import bfpp
     >>> timeline = bfpp.predict(bfpp.Experiment("gpipe", pp=2, microbatches=2)).timeline
@@ -157,7 +157,7 @@ def _spans(timeline: Timeline, row: Row, scale: Scale) -> Iterator[tuple[int, in
 
 
 def _cell(task: Task, characters: int) -> str:
-    """A task in so many characters: with its label if that fits."""
+    """A task in this many `characters`, with its label if that fits."""
     mark, name = TRACED[task.operation].mark, label(task)
     room = characters - len(mark.before) - len(mark.after)
     if name and len(name) <= room:

@@ -87,7 +87,7 @@ Group = tuple[str, ...]
 
 
 def _group(row: Row) -> Group:
-    """What measurements have in common whose errors are told together."""
+    """The key by which errors of measurements are reported together."""
     detail = ("name", "pass", "way", "library", "precision")
     words = [str(row[key]) for key in detail if key in row]
     if row["kind"] == "attention":

@@ -176,7 +176,7 @@ def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Out
 
 
 def _memory(job: Job, plan: Plan, outcome: Outcome) -> list[dict[str, Any]]:
-    """What each rank held in the first step, beside what is predicted."""
+    """What each rank held in the first step, next to the prediction."""
     from bfpp.executor.sources import TransformerSource
     from bfpp.run_memory import predicted_memory
 

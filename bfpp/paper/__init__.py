@@ -1,7 +1,7 @@
 """The paper's figures and tables, made from our own graphs and timelines.
 
 Every item writes its files into a folder and may have a table to print; the
-published numbers stand beside ours wherever the paper prints them.
+published numbers stand next to ours wherever the paper prints them.
 """
 
 from __future__ import annotations

@@ -171,6 +171,6 @@ def _best(outcomes: Iterable[Outcome]) -> dict[int, Outcome]:
 
 @cache
 def printed(table: str) -> tuple[Measurement, ...]:
-    """The rows of a table that are at hand (some of each were left out)."""
+    """The rows of a table that are available (some of each were left out)."""
     with as_file(files("bfpp.paper") / "measurements.csv") as path:
         return tuple(row for row in read_measurements(path) if row.table == table)

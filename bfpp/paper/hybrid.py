@@ -41,7 +41,7 @@ SHARDINGS = {"none": "", "full": ", fully sharded"}
 
 
 def hiding_sequence(ranks: int, transfer: float) -> int:
-    """The shortest sequence in which transfers of so many forward passes delay no loop.
+    """The shortest sequence in which transfers as long as `transfer` passes delay no loop.
 
     A micro-batch is back at its first rank after N_PP forward passes and as many
     transfers, and is not waited for if the sequence keeps that rank busy until then.

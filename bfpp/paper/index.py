@@ -27,7 +27,7 @@ th { color: var(--quiet); font-weight: 500; }
 
 
 def write_index(made: Mapping[str, Made], directory: Path) -> Path:
-    """Write `index.html` beside the files that it shows."""
+    """Write `index.html` next to the files that it shows."""
     sections = "".join(_section(name, item) for name, item in made.items())
     path = directory / "index.html"
     path.write_text(

@@ -9,7 +9,7 @@ from bfpp.paper.item import Made
 
 
 def make(directory: Path) -> Made:
-    """Copy the rows that are at hand."""
+    """Copy the rows that are available."""
     text = (files("bfpp.paper") / "measurements.csv").read_bytes()
     path = directory / "measurements.csv"
     path.write_bytes(text)

@@ -1,6 +1,6 @@
 """The table that compares the methods, with every countable column counted.
 
-The paper's formulas are evaluated beside counts from generated graphs: 16
+The paper's formulas are compared with counts from generated graphs: 16
 layers, one to a stage, on 4 devices, 8 micro-batches of one sample. Units are
 the paper's: bubble in (N_PP - 1) / N_mb, state memory in layers, activation
 memory in samples of the whole model, network in models, overlap as a share of

@@ -182,7 +182,7 @@ def lead(one: Fastest, other: Fastest) -> Lead:
 
 
 def rivals(found: dict[Key, Fastest], network: str, batch: float) -> Sequence[tuple[str, Fastest]]:
-    """The methods besides breadth-first, the fastest first."""
+    """The methods other than breadth-first, the fastest first."""
     others = [
         (method.name, found[key])
         for method in METHODS[1:]

@@ -1,4 +1,4 @@
-"""Tables E.1 to E.3: every measured configuration at hand, beside what is predicted for it."""
+"""Tables E.1 to E.3: every measured configuration available, next to its prediction."""
 
 from __future__ import annotations
 

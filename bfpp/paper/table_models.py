@@ -1,4 +1,4 @@
-"""The table of the models' details: as printed, beside our presets."""
+"""The table of the models' details: as printed, next to our presets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLUMNS = ("layers", "attention heads", "head size", "hidden size", "sequence le
 
 
 def make(directory: Path) -> Made:
-    """Lay the presets beside the printed numbers."""
+    """Put the presets next to the printed numbers."""
     rows, agree = [], []
     for name, printed in PRINTED.items():
         model = load_model(name)

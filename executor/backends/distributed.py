@@ -2,9 +2,9 @@
 
 Every directed channel has a process group of its own, since NCCL matches
 messages by their order in a group; a process makes those groups that it is in,
-in the order of all (`bfpp.executor.backends.groups`). Gloo's messages carry the
-task's number as their tag besides. What is announced has none, so that the next
-announcement is received, whatever it says.
+in the order of all (`bfpp.executor.backends.groups`). Gloo's messages also carry
+the task's number as their tag. Announcements have none, so that the next one is
+received, whatever it says.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ share, so a name must be the same for all members, and must not have been used
 before. The names that `new_group(use_local_synchronization=True)` makes are
 neither: they hold the number of groups that the process has at that moment,
 which along a pipeline is one at its ends and two between. So a group has a name
-that tells what it is for, below one that all processes agree on each time.
+that says what it is for, below one that all processes agree on each time.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Small runs of their own make known amounts of work: stages of one layer and of
 several, transfers of more and more bytes, gathers and reductions of more and
-more parameters. Their measured timelines tell seconds, and least squares turn
+more parameters. Their measured timelines give seconds, and least squares turn
 these into a cost for each layer, a latency and a bandwidth. All processes that
-the calibrated run will have are there and busy at the same time, as they will
-be then.
+the calibrated run will have take part and are busy at the same time, as in that
+run.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["QUICK", "Bench", "Effort", "Profile", "calibrate", "measure"]
 
 
 def calibrate(place: Place, work: tuple[Job, Effort]) -> Profile | None:
-    """Measure in all processes of a job; the first one tells."""
+    """Measure in all processes of a job; the first one returns the profile."""
     job, effort = work
     return measure(Bench(place, job, effort, meet(place, job)))
 
 
 def measure(bench: Bench) -> Profile | None:
-    """Measure in all processes, which have met; the first one tells."""
+    """Measure in all processes, which have met; the first one returns the profile."""
     plan = bench.job.plan()
     found: Profile = {"run": _run(plan)}
     for what, part in PARTS.items():

@@ -145,7 +145,7 @@ def measure_data(plan: Plan, bench: Bench) -> Profile:
 
 
 def _weighing(plan: Plan, communication: Communication, size: int) -> Plan:
-    """Two stages on a rank, each of so many parameters, and little else to do."""
+    """Two stages on a rank, each of `size` parameters, and little else to do."""
     ranks = plan.graph.layout.pp
     return replace(
         plan,

@@ -1,7 +1,7 @@
-"""Seconds of the passes of each layer, and of a stage besides.
+"""Seconds of the passes of each layer, and of a stage in addition to its layers.
 
 All ranks compute at the same time and transfer to one another, as in a run:
-where cores are shared, a pass beside transfers takes longer than one alone.
+where cores are shared, a pass takes longer during transfers than alone.
 Whole backward passes and those in halves are measured in turn.
 """
 
@@ -53,7 +53,7 @@ class AllPasses(BreadthFirst):
 
 
 def measure_compute(plan: Plan, bench: Bench) -> Profile:
-    """Seconds of the passes of each layer, and of a stage besides."""
+    """Seconds of the passes of each layer, and of a stage in addition to its layers."""
     ranks = plan.graph.layout.pp
     kinds = _kinds(plan)
     runs = [(number, count) for number, group in groupby(kinds) for count in [len(list(group))]]

@@ -1,4 +1,4 @@
-"""Small runs, and what their timelines tell."""
+"""Small runs, and durations from their timelines."""
 
 from __future__ import annotations
 

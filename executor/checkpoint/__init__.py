@@ -12,9 +12,9 @@ values lie, and every file's SHA-256. The rules:
 - Each value is written once, by one of the processes that hold it.
 - Loading opens no pickle: the manifest is JSON, `.metadata` is left alone, and
   values are read as plain tensors (`weights_only`). Before the first value is
-  written to a tensor, every file is found to be what was saved. The checksums tell
-  damage, not forgery: who can write to the directory can make a valid checkpoint,
-  but not one that runs code.
+  written to a tensor, every file is found to be what was saved. The checksums detect
+  damage, not forgery: anyone who can write to the directory can make a valid
+  checkpoint, but not one that runs code.
 - Several hosts need a file system that they share, and one training run at a time
   writes to a directory: a lock sees to it (`bfpp.executor.checkpoint.lock`).
 

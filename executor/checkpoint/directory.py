@@ -29,12 +29,12 @@ DISCARDED = ".discarded-"
 COMPLETE = re.compile(r"save-(?P<number>[0-9]+)-step-(?P<step>[0-9]+)")
 
 LONG_AGO = 24 * 3600.0
-"""Seconds after which an unfinished save is nobody's, where no lock can tell."""
+"""Seconds after which an unfinished save is taken to be dead, where no lock can show it."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """What stays: the last ones, those of every so many steps, and nothing that was abandoned."""
+    """What stays: the last ones, those of every `every`-th step, and nothing that was abandoned."""
 
     last: int = 2
     every: int | None = None

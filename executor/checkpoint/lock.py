@@ -34,7 +34,7 @@ _held: set[Path] = set()
 
 @contextmanager
 def locked(directory: Path, process: int) -> Iterator[str | None]:
-    """Holds a directory for a run, which `process` is told of as; a warning if it cannot.
+    """Holds a directory for a run, naming `process` as holder; gives a warning if it cannot.
 
     Raises `CheckpointError` where another run holds it.
     """

@@ -101,7 +101,7 @@ def part(matrix: torch.Tensor, row: int, column: int, rows: int, columns: int) -
 
 @dataclass(frozen=True)
 class Holding:
-    """What a process tells the others about its part of a tensor: all but the values."""
+    """What a process sends the others about its part of a tensor: all but the values."""
 
     size: int
     columns: int

@@ -56,7 +56,7 @@ def size_of(tensors: Mapping[str, Pieces], processes: Processes) -> int:
 
 
 def require_space(directory: Path, needed: int) -> None:
-    """Raises `CheckpointError` where a checkpoint of so many bytes has no room."""
+    """Raises `CheckpointError` where there is no room for a checkpoint of `needed` bytes."""
     try:
         usage = shutil.disk_usage(directory)
     except OSError:

@@ -32,7 +32,7 @@ from bfpp.executor.checkpoint.processes import CheckpointError, Processes, one_l
 
 
 class Writer(FileSystemWriter):
-    """Torch's writer, but that it tells why it failed, and not the files where they were."""
+    """Torch's writer, except that it reports why it failed, and records no path of the files."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

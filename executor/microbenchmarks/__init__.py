@@ -65,7 +65,7 @@ def measure(device: torch.device, design: Design) -> Iterator[Row]:
 
 
 def measure_links(device: torch.device, design: Design, members: int) -> list[Row]:
-    """Collectives among so many devices, and transfers."""
+    """Collectives among `members` devices, and transfers."""
     work = Exchanges(design.sent, device.type == "cuda", design.repetitions)
     return launch(collectives, work, members) or []
 

@@ -39,7 +39,7 @@ class Clock:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether kernels run beside the host."""
+        """Whether kernels run in parallel with the host."""
         return self.device.type == "cuda"
 
     def synchronize(self) -> None:
@@ -48,7 +48,7 @@ class Clock:
             torch.cuda.synchronize(self.device)
 
     def copies(self, size: int) -> int:
-        """How many inputs of so many bytes do not fit into the cache together."""
+        """How many inputs of `size` bytes do not fit into the cache together."""
         cache = torch.cuda.get_device_properties(self.device).L2_cache_size if self.on_gpu else 0
         return min(max(2, ceil(CACHES * cache / max(size, 1))), MOST_CALLS)
 
@@ -80,7 +80,7 @@ class Clock:
         return float(begin.elapsed_time(end)) / 1e3
 
     def in_turn(self, call: Callable[[], object], number: int) -> list[float]:
-        """Seconds of each of so many calls, one right after the other."""
+        """Seconds of each of `number` calls, one right after the other."""
         if not self.on_gpu:
             times = [time.perf_counter()]
             for _ in range(number):
@@ -96,7 +96,7 @@ class Clock:
         return [float(begin.elapsed_time(end)) / 1e3 for begin, end in pairwise(marks)]
 
     def _occupy(self, calls: int) -> None:
-        """Queue work for longer than the host takes to queue so many calls."""
+        """Queue work for longer than the host takes to queue this many calls."""
         one, other = self._filler
         for _ in range(2 + ceil(calls * QUEUEING / FILLING)):
             torch.mm(one, other)

@@ -49,7 +49,7 @@ def _layers(tokens: tuple[int, ...], widths: tuple[int, ...]) -> tuple[tuple[int
 
 
 def _heads(hidden: int, tokens: int, sequences: tuple[int, ...]) -> tuple[Heads, ...]:
-    """Heads of both usual widths, as many keys or a quarter, in so many tokens."""
+    """Heads of both usual widths, as many keys or a quarter, over this many tokens."""
     return tuple(
         Heads(
             max(tokens // sequence, 1), hidden // width, hidden // width // share, sequence, width

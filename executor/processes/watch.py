@@ -1,4 +1,4 @@
-"""What a process is doing: the lanes say it here, and its beat tells the others.
+"""What a process is doing: its lanes record it here, and its beat reports it to the others.
 
 The lanes say `enter` and `leave` around each task, which is one store into a
 dict, and one into the record of a process whose launcher reads it: no lock, and
@@ -21,7 +21,7 @@ from bfpp.executor.processes.beats import Activity, Beat, Failure, LaneState
 from bfpp.executor.processes.record import NO_STEP, Entry, Record
 from bfpp.executor.shortage import shortage
 
-Doing = int | Activity  # an int is a task's number, to be described when it is told
+Doing = int | Activity  # an int is a task's number, to be described when reported
 LaneRecord = tuple[Doing, float, bool, int]  # what, since when, whether still, which thread
 
 MAIN = "main"
@@ -50,7 +50,7 @@ class Watch:
         self.foreseen: tuple[type[BaseException], ...] = ()
         self.advice = ""
         self.alarm: Callable[[], None] = lambda: None  # sends the beat at once
-        self.look: Callable[[], None] = lambda: None  # before a beat: what cannot tell by itself
+        self.look: Callable[[], None] = lambda: None  # before a beat: for lanes that cannot report
         self._title = ""
         self._describe: Callable[[int], Activity] = task_number
         self._lanes: dict[str, LaneRecord] = {}
@@ -63,7 +63,7 @@ class Watch:
     def introduce(self, title: str, describe: Callable[[int], Activity]) -> None:
         """Names the process (`rank 1`) and says how to put a task's number in words.
 
-        The others hear of it at once: it may end before its next beat.
+        The others are informed at once: the process may end before its next beat.
         """
         self._title, self._describe = title, describe
         self._words = {}
@@ -74,7 +74,7 @@ class Watch:
         self._set(lane, (doing, time.monotonic(), True, threading.get_ident()))
 
     def see(self, lane: str, doing: Doing) -> None:
-        """A lane that cannot tell by itself, of a device, is seen in a task."""
+        """A lane of a device, which cannot report by itself, is seen in a task."""
         self._set(lane, (doing, time.monotonic(), True, NO_THREAD))
 
     def leave(self, lane: str) -> None:
@@ -109,7 +109,7 @@ class Watch:
     def waiting_for(self, peers: tuple[int, ...]) -> Iterator[None]:
         """What the calling thread computes waits for other processes, as long as this lasts."""
         lane = self._own_lane()
-        if lane is None:  # of a device, whose lanes cannot tell
+        if lane is None:  # of a device, whose lanes cannot report
             yield
             return
         doing, *_ = self._lanes[lane]

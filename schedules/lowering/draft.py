@@ -61,7 +61,7 @@ class Draft:
         return numbers
 
     def depend(self, task: Integers, on: Integers) -> None:
-        """Let each task start only after the one beside it has ended."""
+        """Let each task start only after the one at its place in `on` has ended."""
         self.edges.append((task, on))
 
     def finish(self, name: str) -> TaskGraph:

@@ -36,7 +36,7 @@ Edges = Iterator[tuple[int, int]]
 
 
 class Post(NamedTuple):
-    """One end of a transfer as a file says it, after so many steps of its rank."""
+    """One end of a transfer as a file gives it, after a number of steps of its rank."""
 
     is_send: bool
     operation: Operation
@@ -148,7 +148,7 @@ def _groups(ends: Ends, *, together: bool) -> list[_Group]:
 
 
 def _rendezvous(graph: TaskGraph, groups: list[_Group]) -> Edges:
-    """What waits besides data, where both ends of a transfer hold up what is behind them."""
+    """Waits other than those for data, where both ends of a transfer block what follows them."""
     batched = graph.communication.p2p is P2P.BATCHED
     next_step = _next_steps(graph)
     for group in groups:
@@ -167,9 +167,9 @@ def _rendezvous(graph: TaskGraph, groups: list[_Group]) -> Edges:
 
 
 def _eager(graph: TaskGraph, groups: list[_Group]) -> Edges:
-    """What waits besides data, where a transfer waits for nothing that its receiver posts.
+    """Waits other than those for data, where a transfer waits for nothing that its receiver posts.
 
-    All that a send waits for has ended when the send has; so what is behind a send waits for
+    All that a send waits for has ended when the send has; so what follows a send waits for
     that and for what was received since.
     """
     batched = graph.communication.p2p is P2P.BATCHED

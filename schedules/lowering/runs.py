@@ -1,7 +1,7 @@
 """Runs of compute steps, and the buffers that their weights and gradients use.
 
 A run is a maximal stretch of one unit among a rank's forward steps, or among
-its backward steps, or so many steps of it as a run may have. Where a rank runs
+its backward steps, or as many steps of it as a run may have. Where a rank runs
 forward and backward steps in turn, a run of each is under way at once.
 
 What is gathered, or reduced, once a step has buffers of its own for each unit.

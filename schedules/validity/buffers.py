@@ -4,7 +4,7 @@ A gather *serves* the steps that find its weights: it is the last one into their
 weight buffer that happens before them. A reduction *covers* the steps whose
 gradients it takes: it is the first one out of their gradient buffer that
 happens after them. A gather or reduction of the same buffer that happens
-neither before nor after a step may run beside it, and spoils it.
+neither before nor after a step may run at the same time, and spoils it.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _runs(graph: TaskGraph) -> Integers:
     """For each task that is a compute step, the first one of its run.
 
     A run is a stretch of one unit among a rank's forward steps, or among its backward steps, or
-    so many of these as a run may have.
+    as many of these as a run may have.
     """
     step = having(graph, compute_steps())
     backward = graph.operation[step] != Operation.FORWARD

@@ -1,4 +1,4 @@
-"""What fills or empties a buffer, lane by lane, beside the steps that use the buffer.
+"""What fills or empties a buffer, lane by lane, around the steps that use the buffer.
 
 The tasks of one buffer that are on one lane are a chain: those that happen before a step are
 the first few of it, and those that happen after it the last few. In a right graph there is

@@ -68,7 +68,7 @@ def out_of_order(
     units_on: int = 0,
     microbatches_on: int = 0,
 ) -> Iterator[tuple[int, int]]:
-    """The pairs in which the first may be late, the second so many units and micro-batches on."""
+    """Pairs whose first may be late, and whose second is that many units and micro-batches on."""
     wanted = cells(order.graph, firsts, units_on, microbatches_on)
     one, other = alike(wanted, cells(order.graph, seconds))
     first, second = firsts[one], seconds[other]
@@ -77,6 +77,6 @@ def out_of_order(
 
 
 def too_early(graph: TaskGraph, second: int, first: int) -> Finding:
-    """That nothing keeps the second task from running before or beside the first."""
+    """The finding that nothing keeps the second task from running before or during the first."""
     message = f"{graph.task(second)} may start before {graph.task(first)} has ended"
     return message, (second, first)

@@ -39,7 +39,7 @@ class HappensBefore:
 
     Most answers are short. A lane is a chain; and of two tasks on lanes A and B, the first
     has ended if some task on A from it on is a dependency of some task on B up to the second:
-    a sorted table of dependencies by pairs of lanes tells, for as many pairs as are asked at
+    a sorted table of dependencies by pairs of lanes answers that for all pairs asked at
     once. Else one step through the second's own dependencies is tried. What is left is searched
     for with vector clocks (after Fidge and Mattern) of the lanes that are asked for, over the
     tasks between: exact, and in a graph that the lowering made, never needed.

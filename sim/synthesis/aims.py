@@ -15,7 +15,7 @@ from bfpp.sim.synthesis.problem import Problem
 from bfpp.traces.period import period
 
 DRAWS = 3
-"""Costs with jitter that orders are searched with, besides the usual ones."""
+"""Costs with jitter that orders are searched with, in addition to the usual ones."""
 
 
 class Aim(StrEnum):

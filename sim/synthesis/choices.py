@@ -23,7 +23,7 @@ FIELD = "choose"
 
 
 class Choice(NamedTuple):
-    """Experiments to begin with besides the given one, and those one step away from one.
+    """Experiments to begin with in addition to the given one, and those one step away from one.
 
     Of these the most promising come first: by the `load` of each stage's rank, in seconds.
     """

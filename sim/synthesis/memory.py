@@ -100,9 +100,9 @@ class Counted:
 class Reserved:
     """In bytes: of what a device may reserve, what activations have that are kept.
 
-    Besides those there are the training state and buffers, and what the fullest unit needs while
-    it runs backward. What an order has besides (halves of backward passes that wait, buffers) is
-    known of a prediction alone.
+    Added to those are the training state and buffers, and what the fullest unit needs while it
+    runs backward. What an order needs beyond that (halves of backward passes that wait, buffers)
+    only a prediction knows.
     """
 
     experiment: Experiment

@@ -66,7 +66,7 @@ class Problem:
 
     @cached_property
     def held(self) -> Flags:
-        """By rank and stage: whether it is there."""
+        """By rank and stage: whether the rank holds the stage."""
         held: Flags = self.layout.rank_of_stage == np.arange(self.layout.pp)[:, None]
         return held
 

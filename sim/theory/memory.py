@@ -36,7 +36,7 @@ def unsharded_state(model: Transformer, setup: Setup) -> Range:
 def partially_sharded_state(model: Transformer, setup: Setup, schedule: str) -> float:
     """M_PS = (2 or 4) N_params / (N_PP N_TP), over many data-parallel devices.
 
-    Two where a gradient is reduced as soon as it is there: breadth-first, or N_mb = 1.
+    Two where a gradient is reduced as soon as it is computed: breadth-first, or N_mb = 1.
     """
     at_once = schedule == "breadth-first" or setup.microbatches == 1
     return (BUFFER_BYTES.low if at_once else BUFFER_BYTES.high) * _share(model, setup)

@@ -32,7 +32,7 @@ function fillIn(said) {
   }
 }
 
-// A control with its label; a number has a slider beside it where its range is known.
+// A control with its label; a number has a slider next to it where its range is known.
 function controlOf({ name, title, help, kind, choices, least, most, step }) {
   const id = `choice-${name}`, described = `${help}.`;
   const field = choices ? element("select", {}, ...choices.map((each) =>

@@ -144,7 +144,7 @@ function within(panel, tasks, from, to) {
   return [first, Math.max(first, firstAfter(panel, tasks, to))];
 }
 
-// What a task waits for beside its lane, the last to end first.
+// What a task waits for apart from its lane, the last to end first.
 function dependenciesOf(panel, task) {
   const [first, after] = panel.dependencyStart.subarray(task, task + 2);
   return Array.from(panel.dependency.subarray(first, after), (back) => task - back)

@@ -24,7 +24,7 @@ function onKey(event) {
   action(panel);
 }
 
-// Describes a task beside its place, as the pointer would.
+// Describes a task next to its place, as the pointer would.
 function choose(panel, row, task) {
   closeWait();
   panel.chosen = { row, task };

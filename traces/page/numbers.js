@@ -1,4 +1,4 @@
-// The numbers of each timeline, from the start and above all pictures: one beside the other.
+// The numbers of each timeline, from the start and above all pictures, side by side.
 
 function rowsOf(entries) {
   const labels = [...new Set(entries.flatMap((pairs) => pairs.map(([label]) => label)))];

@@ -55,7 +55,7 @@ function runEnd(line, from) {
 
 const fontOf = (size, bold) => `${bold ? "600 " : ""}${size}px ${FONT}`;
 
-// Draws on a canvas of so many pixels for each of the page's.
+// Draws on a canvas with `scale` pixels for each of the page's.
 function canvasPen(canvas, width, height, scale) {
   canvas.width = Math.round(width * scale);
   canvas.height = Math.round(height * scale);

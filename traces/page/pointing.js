@@ -146,7 +146,7 @@ function point(panel, event) {
   else if (!tellMemory(panel, event)) unpoint();
 }
 
-// Outlines a task with what it waited for, and describes it beside a place on the screen.
+// Outlines a task with what it waited for, and describes it next to a place on the screen.
 function tell(panel, found, place) {
   if (pointed.task !== found.task || pointed.row !== found.row) {
     unpoint();
