@@ -120,7 +120,7 @@ def test_the_checker_objects_to_graphs_that_compute_wrong(name: str) -> None:
             seen[judge(mutant)] += 1
 
     mutate()
-    assert seen[True, True] > 5
+    assert seen[True, True] > 2
 
 
 @settings(steady, max_examples=70)

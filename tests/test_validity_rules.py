@@ -44,6 +44,9 @@ def offloads_and_never_reloads() -> TaskGraph:
     return without(graph, first(graph, Operation.RELOAD), bridged=True)
 
 
+TIED_ON_BOTH = "#8 tied all-reduce of stage 0 on ranks 0 and 1"
+
+
 def adds_tied_gradients_too_early() -> TaskGraph:
     graph = build_graph("gpipe", Layout(2, 1), Communication(tied_embeddings=True))
     (tied,) = find(graph, Operation.TIED_ALL_REDUCE)
@@ -243,8 +246,7 @@ EXAMPLES: dict[str, tuple[Callable[[], TaskGraph], list[str]]] = {
     "tied": (
         adds_tied_gradients_too_early,
         [
-            "#8 tied all-reduce of stage 0 on ranks 0 and 1 may start before "
-            "#5 all-reduce of stage 1 on rank 1 has ended"
+            f"{TIED_ON_BOTH} may start before #5 all-reduce of stage 1 on rank 1 has ended",
         ],
     ),
     "offloads": (

@@ -49,6 +49,10 @@ def flaw(graph: TaskGraph) -> str | None:
     return None
 
 
+OWN = 7
+"""What a tied stage does not share with the other counts so much more than what it shares."""
+
+
 def first_weights(layout: Layout) -> list[float]:
     """Each stage's weight before the step; ends that share a part of theirs have others, too."""
     return [stage + 2 for stage in range(layout.units)]
@@ -67,9 +71,11 @@ def reference(layout: Layout, communication: Communication = PLAIN) -> list[floa
         for stage in reversed(range(layout.units)):
             gradients[stage] += gradient * inputs[stage] + weights[stage]
             gradient *= weights[stage]
-    clipped = sum(gradients) if communication.clipping else 0
     if tied:
-        gradients[0] = gradients[-1] = gradients[0] + gradients[-1]
+        shared = gradients[0] + gradients[-1]
+        gradients[0] = OWN * gradients[0] + shared
+        gradients[-1] = OWN * gradients[-1] + shared
+    clipped = sum(gradients) if communication.clipping else 0
     updated = zip(weights, gradients, strict=True)
     return [weight + gradient + clipped for weight, gradient in updated]
 
@@ -319,17 +325,15 @@ class Machine:
         return self.across if self.graph.communication.hybrid else self.reduced
 
     def gradient(self, key: tuple[int, int]) -> float:
-        """The gradient of a rank's stage; with that of the one that it is tied to, if there is."""
-        is_end = key[1] in (0, self.layout.units - 1)
-        return self.sums[key] if self.tied and is_end else self.complete[key]
+        """The gradient of a rank's stage: of a tied one, of its own part and of what it shares."""
+        own, is_end = self.complete[key], key[1] in (0, self.layout.units - 1)
+        return OWN * own + self.sums[key] if self.tied and is_end else own
 
     def norm(self, task: Task) -> Iterator[None]:
         """Of two copies of a stage, the first one tells; each tells once, or the sum is wrong."""
         yield
         own = np.flatnonzero(self.layout.rank_of_unit == task.rank).tolist()
         self.told[task.rank] += 1
-        if self.tied:  # the first one's copy counts
-            own = [stage for stage in own if stage != self.layout.units - 1]
         self.norms[task.rank] = sum(self.gradient((task.rank, stage)) for stage in own)
 
     def clipped(self) -> float:
