@@ -316,7 +316,7 @@ def drawn_graphs() -> list[TaskGraph]:
         for mutation in MUTATIONS.values():
             mutant = mutation(graph, lambda items: chance.choice(list(items)))
             found += [mutant] if mutant is not None else []
-    return found
+    return chance.sample(found, len(found))  # so that each kind comes soon
 
 
 def split(stage: int) -> Order:
