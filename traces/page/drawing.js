@@ -1,6 +1,7 @@
 // A panel drawn by a pen: rows from the top down in pixels, seconds across.
 
 const TICK = 110; // pixels between ticks, at least
+const LABEL = 56; // pixels that a tick's label takes, about: at the right end it is drawn within
 const SMALLEST = 7.5; // height of letters in pixels
 const TALL = 720; // a panel higher than this has a second time axis, on top
 const NARROW = 640; // a page narrower than this names ranks alone, and briefly
@@ -112,10 +113,12 @@ function drawMemory(panel, pen, row, { view: [from, to], width, top, most, look 
 function drawTime(panel, pen, view, width, look) {
   const top = topOf(panel), bottom = top + panel.height;
   const places = isTall(panel) ? [bottom + 14, top - 14] : [bottom + 14];
+  const end = panel.left + width;
   for (const [time, words] of timeTicks(view, width)) {
     const x = panel.left + ((time - view[0]) / (view[1] - view[0])) * width;
     pen.rect(Math.round(x), top, 1, panel.height + 4, look.line);
-    for (const y of places) pen.text(words, x, y, 11.5, "center", look.quiet);
+    const [at, align] = end - x < LABEL / 2 ? [end, "right"] : [x, "center"];
+    for (const y of places) pen.text(words, at, y, 11.5, align, look.quiet);
   }
 }
 
