@@ -18,6 +18,7 @@ SETTINGS: dict[str, Callable[[TaskGraph], object]] = {
     "overlap of transfers": lambda graph: graph.communication.pp_overlap,
     "overlap of data-parallel communication": lambda graph: graph.communication.dp_overlap,
     "clipping": lambda graph: graph.communication.clipping,
+    "offload": lambda graph: graph.communication.offload,
     "tied embeddings": lambda graph: graph.communication.tied_embeddings,
     "tasks": len,
 }

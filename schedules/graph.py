@@ -229,7 +229,7 @@ class TaskGraph:
         return f"<TaskGraph {self.schedule}: {self.layout}, {len(self):,} tasks>"
 
     def _repr_html_(self) -> str:
-        """What there is of each operation, for a notebook."""
+        """The number of tasks of each operation, for a notebook."""
         rows = (
             (operation.called(self.communication), f"{len(tasks):,}")
             for operation, tasks in self.by_operation()

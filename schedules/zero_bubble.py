@@ -80,11 +80,11 @@ class ZBH2(ZeroBubble):
     summary = "non-looped; as zb-h1 with twice the forward passes ahead, and no bubble on a rank"
 
     def ahead(self, layout: Layout, rank: int) -> int:
-        """So many that the first gradient arrives as the last of them ends."""
+        """As many as end just when the first gradient arrives."""
         return 2 * (layout.pp - rank) - 1
 
     def late(self, layout: Layout, rank: int) -> int:  # noqa: ARG002
-        """So many that the weight halves fill what remains to be idle at the end."""
+        """As many as fill, with their weight halves, the idle time left at the end."""
         return 2 * rank
 
 

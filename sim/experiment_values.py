@@ -159,9 +159,9 @@ class Values:
         OFF,
         COMMUNICATION,
         "offload",
-        "activations that wait on the host for their backward pass: off, all, those with at least "
-        "so many passes of their rank in between, or with as many as a copy there and back takes "
-        "(selective)",
+        "activations that wait on the host for their backward pass: off, all, a number (those with "
+        "at least that many passes of their rank in between), or selective (with as many as take "
+        "as long as a copy there and back)",
         "WHICH",
     )
     offload_ahead: int = _option(

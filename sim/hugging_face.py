@@ -59,7 +59,7 @@ class Dialect:
     kinds: tuple[str, str] = ("layer", "learned")
     """The model's norms and positions."""
     parts: Callable[[str, Table], Table] | None = None
-    """What there is of experts and latents, and what else differs between layers."""
+    """Reads experts, latents and what else differs between layers."""
 
     @property
     def names(self) -> dict[str, str]:

@@ -31,7 +31,7 @@ def qwen_parts(where: str, config: Table) -> Table:
 
 
 def gpt_oss_parts(where: str, config: Table) -> Table:
-    """GPT-OSS: experts with biases, clamped; in every so-manieth layer attention to all tokens."""
+    """GPT-OSS: experts with biases, clamped; every n-th layer attends to all tokens."""
     types = config.get("layer_types", [])
     if not isinstance(types, list):
         raise InvalidConfiguration("model", f"{where}: layer_types must be a list, not {types!r}")
@@ -39,7 +39,7 @@ def gpt_oss_parts(where: str, config: Table) -> Table:
     alike = [WHOLE if (layer + 1) % every == 0 else SLIDING for layer in range(len(types))]
     if types != alike:
         raise InvalidConfiguration(
-            "model", f"{where}: layer_types must have a {WHOLE} every so many layers"
+            "model", f"{where}: layer_types must have a {WHOLE} at regular intervals"
         )
     found = mixtral_parts(where, config)
     found["experts"] |= {"biased": True, "clamped": True}

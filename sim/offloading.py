@@ -13,6 +13,7 @@ from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.offload import ALL
 from bfpp.schedules.operations import OFFLOADED, RELOADED, readers, writers
 from bfpp.sim.activations import activations_of_units
+from bfpp.sim.cluster import Cluster
 
 if TYPE_CHECKING:
     from bfpp.sim.physical import PhysicalCosts
@@ -24,14 +25,18 @@ def offloaded_bytes(physical: PhysicalCosts, layout: Layout) -> Numbers:
     return saved
 
 
+def host_bandwidth(cluster: Cluster) -> float:
+    """Bytes a second of copies to the host or back; raises `InvalidConfiguration` if unknown."""
+    if (bandwidth := cluster.device.host_bandwidth) is None:
+        raise InvalidConfiguration(
+            "offload", f"{cluster.name}'s file does not say its device's host_bandwidth"
+        )
+    return bandwidth
+
+
 def host_copy_seconds(physical: PhysicalCosts, layout: Layout) -> Seconds:
     """For each unit, the seconds of such a copy in either direction."""
-    device = physical.cluster.device
-    if device.host_bandwidth is None:
-        raise InvalidConfiguration(
-            "offload", f"{physical.cluster.name}'s file does not say its device's host_bandwidth"
-        )
-    return offloaded_bytes(physical, layout) / device.host_bandwidth
+    return offloaded_bytes(physical, layout) / host_bandwidth(physical.cluster)
 
 
 def least_passes(physical: PhysicalCosts, layout: Layout) -> int:

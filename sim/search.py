@@ -35,7 +35,7 @@ from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import PAPER, Implementation
 from bfpp.sim.model import Transformer
 from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
-from bfpp.sim.offloading import least_passes
+from bfpp.sim.offloading import host_bandwidth, least_passes
 from bfpp.sim.physical import PhysicalCosts
 
 SHARDING_OF = {"megatron": (Sharding.NONE,)}
@@ -94,6 +94,8 @@ class Problem:
             given_cut(rule, self.model.prediction_modules)
         for precision, recompute in self.computed:
             self.physical(Degrees(), 1, precision, recompute)
+        if any(way != OFF for way in self.offload):
+            host_bandwidth(self.cluster)
 
     @property
     def computed(self) -> list[tuple[Precision | None, Recomputation | None]]:
@@ -151,10 +153,15 @@ class Problem:
     def offloading(self, configuration: Configuration) -> Iterator[Configuration]:
         """A configuration in every way to offload."""
         for way in self.offload:
-            least = way
-            if way == SELECTIVE:
-                least = least_passes(self.physical_of(configuration), configuration.layout)
-            communication = replace(configuration.communication, offload=int(least))
+            if way == OFF:
+                yield configuration
+                continue
+            least = (
+                least_passes(self.physical_of(configuration), configuration.layout)
+                if way == SELECTIVE
+                else int(way)
+            )
+            communication = replace(configuration.communication, offload=least)
             yield replace(configuration, communication=communication)
 
     def physical_of(self, configuration: Configuration) -> PhysicalCosts:

@@ -267,21 +267,21 @@ def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float
     """What may lengthen this step, and is not in its prediction."""
     layout, communication = timeline.graph.layout, timeline.graph.communication
     degrees, device = replace(physical.degrees, pp=layout.pp), physical.cluster.device
-    beside = (degrees.dp > 1 and communication.dp_overlap) or (
+    overlaps = (degrees.dp > 1 and communication.dp_overlap) or (
         layout.pp > 1
         and communication.pp_overlap
         and not physical.implementation.blocking_transfers
     )
-    untold = physical.model.tied_embeddings and not communication.tied_embeddings
+    left_out = physical.model.tied_embeddings and not communication.tied_embeddings
     routing = physical.routing
     evenly = bool(physical.model.experts and routing.capacity is None and routing.imbalance == 1)
     cases = {
         "loading data, checkpoints, logging": True,
         "stragglers: all devices are equally fast": degrees.devices > 1,
         "others' traffic on the network": degrees.devices > physical.cluster.domain,
-        "multiprocessors that overlapped communication takes from compute": beside,
+        "multiprocessors that overlapped communication takes from compute": overlaps,
         "experts that are chosen more often than others": evenly,
-        "the all-reduce of the tied embedding's gradients": untold and layout.pp > 1,
+        "the all-reduce of the tied embedding's gradients": left_out and layout.ends_are_apart,
         "lower clocks at the power limit": device.sustained_efficiency == 1,
         "an allocator that runs short of memory": (
             reserved_gb > NEARLY_FULL * device.memory / GIGABYTE

@@ -16,6 +16,7 @@ from bfpp.schedules.operations import COMPUTE
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.difference import DifferentGraphs, Pair, difference
+from bfpp.traces.held import Held, steps_of
 from bfpp.traces.timeline import MEASURED
 from tests.measured import executed, measured
 from tests.mutations import waiting_less
@@ -99,6 +100,17 @@ def test_an_example_by_hand():
     assert found.drifted[0].task.operation is Operation.BACKWARD
 
 
+def test_what_stays_all_the_time_peaks_during_the_first_step():
+    """The moment before a rank's first step is during no task."""
+    timeline = simulate(graph(), AbstractCosts())
+    ranks = range(timeline.graph.layout.pp)
+    stays = [{"weights": np.full(len(steps_of(timeline.graph, rank)), 5.0)} for rank in ranks]
+    memory = [Held(rank, stays[rank], stays[rank]) for rank in ranks]
+    found = difference(*[replace(timeline, memory=memory)] * 2)
+    first = [int(timeline.compute_tasks(rank)[0]) for rank in ranks]
+    assert [each.simulated_task.number for each in found.memory] == first
+
+
 CHANGES = {
     "ranks (2 and 4)": {"layout": Layout(4, 4, 2)},
     "micro-batches (4 and 8)": {"layout": Layout(2, 8, 2)},
@@ -107,6 +119,7 @@ CHANGES = {
     "schedule (depth-first and breadth-first)": {"schedule": "breadth-first"},
     "overlap of transfers (True and False)": {"communication": Communication(pp_overlap=False)},
     "clipping (False and True)": {"communication": Communication(clipping=True)},
+    "offload (0 and 1)": {"communication": Communication(offload=1)},
 }
 
 

@@ -36,10 +36,11 @@ from bfpp.sim.parameters import Change, changed
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.causes import Causes
-from bfpp.traces.held import away_over_time
+from bfpp.traces.held import away_over_time, curves
 from bfpp.traces.memory import MemoryCurve
 from bfpp.traces.operations import Cause
 from bfpp.traces.timeline import Timeline
+from bfpp.traces.timeline_file import read_timeline, write_timeline
 from tests.test_memory_over_time import curves_of
 
 SCHEDULES = (
@@ -231,6 +232,18 @@ def test_selective_needs_a_model():
         Experiment("1f1b", offload="selective").graph()
 
 
+def test_a_file_says_what_copies_move():
+    """And a file that leaves saved activations out can be drawn: there is nothing to leave out."""
+    timeline, physical = simulated(experiment("1f1b"))
+    timeline = replace(timeline, memory=memory_over_time(timeline.graph, physical))
+    found = read_timeline(write_timeline(timeline))
+    for own, read in zip(*(curves(each, each.memory) for each in (timeline, found)), strict=True):
+        np.testing.assert_array_equal(own.parts[SAVED], read.parts[SAVED])
+    others = [held.only(["weights"]) for held in found.memory]
+    flat = curves(found, others)
+    assert all(np.ptp(curve.total) == 0 for curve in flat)
+
+
 def test_an_evaluation_has_nothing_to_offload():
     with pytest.raises(InvalidConfiguration, match="an evaluation keeps no activations"):
         build_graph("1f1b", Layout(2, 4), Communication(offload=1), evaluates=True)
@@ -241,8 +254,11 @@ def test_a_cluster_without_a_host_link_is_refused():
     unsaid = replace(
         chosen, cluster=replace(H100, device=replace(H100.device, host_bandwidth=None))
     )
-    with pytest.raises(InvalidConfiguration, match="does not say its device's host_bandwidth"):
+    unknown = "does not say its device's host_bandwidth"
+    with pytest.raises(InvalidConfiguration, match=unknown):
         simulate(unsaid.graph(), unsaid.costs)
+    with pytest.raises(InvalidConfiguration, match=unknown):
+        Problem(load_model("llama3-8b"), unsaid.cluster, 8, (8,), ("1f1b",), offload=("selective",))
 
 
 def test_a_search_offloads_where_that_is_asked_for():

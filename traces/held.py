@@ -82,7 +82,8 @@ def curves(timeline: Timeline, memory: Sequence[Held]) -> list[MemoryCurve]:
 def curve_of(timeline: Timeline, held: Held) -> MemoryCurve:
     """What a rank holds over time."""
     curve = _needed(timeline, held)
-    return _on_device(curve, away_over_time(timeline, held)) if len(held.copied) else curve
+    has_copies = len(held.copied) > 0 and PARTS["saved"] in held.during
+    return _on_device(curve, away_over_time(timeline, held)) if has_copies else curve
 
 
 def _needed(timeline: Timeline, held: Held) -> MemoryCurve:

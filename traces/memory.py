@@ -78,8 +78,9 @@ class MemoryCurve:
 
     @cached_property
     def peak(self) -> int:
-        """The number of the first moment at which most is held."""
-        return int(self.total.argmax())
+        """The number of the first moment at which most is held; during a task, if there is one."""
+        highest = np.flatnonzero(self.total == self.total.max())
+        return int(highest[(self.task[highest] == NONE).argmin()])
 
     def thinned(self, moments: int) -> MemoryCurve:
         """The same with fewer moments: of each equal stretch of time, when most is held."""

@@ -110,8 +110,8 @@ def _followed(tasks: Turns) -> tuple[Integers, Integers]:
 def _gather_rounds(draft: Draft, steps: Steps, runs: Runs) -> Integers:
     """When to queue each gather.
 
-    Once the buffer is free, and not before the run so many ahead has begun, unless that begins
-    in one block with it; if it is the one of its step, before everything.
+    Once the buffer is free, and not before the run `prefetch` runs ahead has begun, unless that
+    begins in one block with it; if it is the one of its step, before everything.
     """
     rounds = np.full(len(runs.gathers.lead), BEFORE, dtype=np.int32)
     if draft.communication.gathers_runs:

@@ -175,22 +175,22 @@ def _eager(graph: TaskGraph, groups: list[_Group]) -> Edges:
     batched = graph.communication.p2p is P2P.BATCHED
     next_step = _next_steps(graph)
     ahead: list[int] = []
-    untold: list[int] = []
+    unawaited: list[int] = []
     rank = latest = NONE
     for group in groups:
         if group.rank != rank:
-            rank, ahead, untold, latest = group.rank, [], [], NONE
+            rank, ahead, unawaited, latest = group.rank, [], [], NONE
         yield from product(group.sends, ahead)
         if group.sends:
-            ahead, untold = [], []
+            ahead, unawaited = [], []
         both = [*group.sends, *group.receives]
-        ahead, untold = ahead + both, untold + both
+        ahead, unawaited = ahead + both, unawaited + both
         users = [next_step[rank, group.after]] if batched else []
         users += [user for task in group.receives for user in graph.dependents.of(task).tolist()]
         for user in sorted({*users} - {NONE}):
             # Steps behind one that waited for all this wait for it, too.
-            yield from product([user], untold if user > latest else ahead)
-            untold, latest = [], max(user, latest)
+            yield from product([user], unawaited if user > latest else ahead)
+            unawaited, latest = [], max(user, latest)
 
 
 def _next_steps(graph: TaskGraph) -> dict[tuple[int, int], int]:

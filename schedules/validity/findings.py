@@ -55,7 +55,7 @@ def alike(left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]) -> tupl
 
 
 def ranges(begin: Places, count: Places) -> Places:
-    """So many numbers from each beginning on, one range after the other."""
+    """`count` consecutive numbers from each `begin`, one range after the other."""
     first = np.repeat(begin - (np.cumsum(count) - count), count)
     found: Places = first + np.arange(len(first))
     return found

@@ -30,7 +30,7 @@ function choose(panel, row, task) {
   panel.chosen = { row, task };
   const box = panel.figure.getBoundingClientRect();
   const share = (Math.max(panel.start[task], view[0]) - view[0]) / (view[1] - view[0]);
-  tell(panel, { row, task, crowd: 1 }, {
+  showTask(panel, { row, task, crowd: 1 }, {
     clientX: box.left + panel.left + share * plotWidth(panel),
     clientY: box.top + topOf(panel) + row.top + row.height,
   });

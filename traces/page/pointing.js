@@ -142,12 +142,12 @@ function unpoint() {
 function point(panel, event) {
   const found = taskAt(panel, event);
   panel.figure.classList.toggle("idle", !found && Boolean(waitAt(panel, event)));
-  if (found) tell(panel, found, event);
-  else if (!tellMemory(panel, event)) unpoint();
+  if (found) showTask(panel, found, event);
+  else if (!showMemory(panel, event)) unpoint();
 }
 
 // Outlines a task with what it waited for, and describes it next to a place on the screen.
-function tell(panel, found, place) {
+function showTask(panel, found, place) {
   if (pointed.task !== found.task || pointed.row !== found.row) {
     unpoint();
     pointed = found;
@@ -175,7 +175,7 @@ function showTip(words, { clientX, clientY }) {
 }
 
 // What a rank holds at the pointer's time, part by part.
-function tellMemory(panel, event) {
+function showMemory(panel, event) {
   const row = rowAt(panel, event), time = timeAt(panel, event);
   if (row?.size !== "memory" || time < view[0] || time > view[1]) return false;
   const after = row.time.findIndex((moment) => moment > time);
