@@ -146,6 +146,17 @@ def test_of_other_models_activations_are_predicted_where_stages_keep_their_input
     assert PARTS["saved"] not in predicted_memory(keeping, None)[0].during
 
 
+def test_a_window_without_a_causal_objective_is_predicted_too() -> None:
+    windowed = replace(SIZES, window=4, causal=False)
+    plan = plan_of("1f1b", Sharding.NONE, "none", model=transformer(windowed, TEXT))
+    for held, causal in zip(
+        predicted_memory(plan, windowed),
+        predicted_memory(plan, replace(windowed, causal=True)),
+        strict=True,
+    ):
+        assert (held.total == causal.total).all()
+
+
 def test_frozen_parameters_are_counted_once() -> None:
     for sharding in (Sharding.NONE, Sharding.FULL):
         graph = build_graph("gpipe", Layout(2, 2), Communication(sharding))
