@@ -59,7 +59,7 @@ class Flat:
     def share(self) -> int:
         """Elements of a share, the padding included; there is some in a unit without parameters.
 
-        A unit's first gradient tells all replicas of a loss that is not finite.
+        A unit's first gradient marks a loss that is not finite, for all replicas.
         """
         total = sum(self.sizes.values())
         return max(1, -(-total // (self.shares * ROUND))) * ROUND
