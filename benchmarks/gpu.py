@@ -1,10 +1,11 @@
 """On one GPU: our runtime next to plain loops of PyTorch, with the same layers, loss and batches.
 
-Theirs is a loop over micro-batches: BF16 layers whose gradients are added up in float32, and AdamW
-on weights in float32. Uncompiled, with compiled layers, and in FSDP2 with one process. Ours is one
-rank with a stage or several, compiled, as a CUDA graph, and several ranks as streams of one GPU.
+A plain loop runs micro-batches one by one: BF16 layers whose gradients are added up in float32, and
+AdamW on weights in float32; uncompiled, with compiled layers, and in FSDP2 with one process. Ours
+runs one rank with one or more stages, compiled, as a CUDA graph, and several ranks as streams of
+one GPU.
 
-`BFPP_GPU_SECONDS` is about how long all of it may take.
+`BFPP_GPU_SECONDS` limits about how long all of it takes.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ Steps = Iterator[float]
 
 
 class Host:
-    """The CPU time of this process, without that of waiting for the GPU, which is all CPU time."""
+    """The CPU time of this process, without waiting for the GPU, which would count as busy."""
 
     def __init__(self) -> None:
         self.waited = 0.0
@@ -150,7 +151,7 @@ HOST = Host()
 
 
 class AwaitedStreams(Streams):
-    """Streams that are not counted while they are waited for."""
+    """Streams whose waits do not count as CPU time of the host."""
 
     def finish(self, marks: list[Mark]) -> None:
         with HOST.waiting():
@@ -159,7 +160,7 @@ class AwaitedStreams(Streams):
 
 @contextmanager
 def drawn_there(plan: Plan) -> Iterator[None]:
-    """First weights are drawn on the GPU: those of a large model would take the host long."""
+    """Initial weights are drawn on the GPU: for a large model the host would take long."""
     _ = plan.traced
     with DEVICE:
         yield
@@ -250,7 +251,7 @@ def looped(
     accumulate: Callable[[], object] = lambda: None,
     update: Callable[[], object],
 ) -> Steps:
-    """A plain loop; `begin` is told whether a micro-batch is the last one of its step."""
+    """A plain loop; `begin` is called with whether a micro-batch is the last one of its step."""
     loss_of = plan.model.loss
     if compiled:
         compile_layers(model, varies=False)
@@ -272,8 +273,8 @@ def looped(
         under_way.append(total)
         if len(under_way) > QUEUED:
             with HOST.waiting():
-                told = under_way.pop(0).item()
-            yield told
+                loss = under_way.pop(0).item()
+            yield loss
 
 
 WAYS: dict[str, Callable[[Size], AbstractContextManager[Steps]]] = {
@@ -299,11 +300,11 @@ WAYS: dict[str, Callable[[Size], AbstractContextManager[Steps]]] = {
     "FSDP2, compiled": partial(fsdp, compiled=True),
     "ours, 4 stages": partial(ours, schedule="breadth-first", loops=4),
 }
-"""What matters most first, in case that time runs out."""
+"""The most important first, in case time runs out."""
 
 
 def row(name: str, size: Size, seconds: float) -> dict[str, object]:
-    """What steps take, one by one, for about so many seconds."""
+    """What steps take, one by one, measured for about `seconds`."""
     torch._dynamo.reset()
     gc.collect()
     torch.cuda.empty_cache()
@@ -336,7 +337,7 @@ def row(name: str, size: Size, seconds: float) -> dict[str, object]:
 def run() -> Results:
     os.environ |= STREAMS
     begun, rows = perf_counter(), []
-    row("plain loop", SIZES[0], 0)  # the first one finds nothing loaded
+    row("plain loop", SIZES[0], 0)  # loads libraries and kernels, and does not count
     for name, size in product(WAYS, SIZES):
         if perf_counter() - begun > SECONDS:
             break

@@ -1,6 +1,6 @@
-"""Our runtime on one GPU beside the prediction of the same step: seconds, MFU and peak memory.
+"""Our runtime on one GPU, and the prediction of the same step: seconds, MFU and peak memory.
 
-Twice: with the preset of that GPU as it is shipped, and with constants that are measured first.
+Predicted twice: with the preset of that GPU, and with constants that are measured first.
 All layers are on the one GPU, in one stage or in several.
 """
 
@@ -119,7 +119,7 @@ CASES = (
 
 
 def trainer_of(job: Job) -> Trainer:
-    """Who runs a job's steps, all in this process."""
+    """The trainer of a job, with all ranks in this process."""
     device, plan = job.local_device(), job.plan()
     lanes: Device = Streams(device) if job.uses_gpu else Threads(1)
     with device:  # weights are drawn there
@@ -146,7 +146,7 @@ def measured(job: Job) -> dict[str, float]:
 
 
 def predicted(case: Case, cluster: Cluster | str) -> dict[str, Any]:
-    """What the simulator says of the same step."""
+    """The simulator's prediction of the same step."""
     experiment = case.experiment.changed(cluster=cluster)
     timeline = simulate(experiment.graph(), experiment.costs)
     return {"seconds": timeline.step_time, **predict(timeline, experiment.require_physical())}
@@ -159,16 +159,16 @@ def calibrated() -> Cluster:
 
 
 def apart(action: Callable[..., Found], *arguments: object) -> Found:
-    """What an action returns, in a process of its own: so nobody else has memory of the GPU.
+    """What an action returns, run in a process of its own, which has all of the GPU's memory.
 
-    This process never touches it, or others could not be forked.
+    This process never uses CUDA itself: it could not fork then.
     """
     with get_context("fork").Pool(1) as pool:
         return pool.apply(action, arguments)
 
 
 def row_of(case: Case, clusters: Mapping[str, Cluster | str]) -> dict[str, Any]:
-    """What was measured of a step; and seconds and memory by each cluster, with their errors."""
+    """A measured step, and the seconds and memory that each cluster predicts, with errors."""
     found = measured(case.job)
     row: dict[str, Any] = {
         "model": case.model,
@@ -216,7 +216,7 @@ def run() -> Results:
         rows,
         [
             f"Mean error of the step time: {errors['preset']:.1f} % with the preset {own.name}.",
-            f"With constants that were measured before: {errors['calibrated']:.1f} %.",
+            f"With constants that were measured first: {errors['calibrated']:.1f} %.",
             f"Of the peak of allocated memory: {memory:.1f} %.",
             *remarks,
         ],

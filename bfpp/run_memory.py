@@ -128,6 +128,6 @@ def _model(sizes: TransformerSizes) -> Transformer:
         positions=sizes.positions,
         head_dim=sizes.head_dim,
         window=sizes.window,
-        causal=sizes.causal,
+        causal=sizes.causal or sizes.window is not None,  # within a window, to earlier ones alone
         dropout=False,
     )

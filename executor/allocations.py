@@ -69,7 +69,7 @@ class Allocations:
 
 
 class _Seeing(TorchDispatchMode):
-    """Tells of storages that operations return and were not given."""
+    """Reports storages that operations return and were not given."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

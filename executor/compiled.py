@@ -27,9 +27,9 @@ OPTIONS: Mapping[str, Any] = {"backend": "inductor", "options": {"fallback_rando
 
 
 def load_compiler() -> None:
-    """Before torch is told that nothing is compiled, which it remembers.
+    """Load torch's compiler before its stand-in (`bfpp.executor.uncompiled`) is asked for it.
 
-    It silences a warning of its own, but not if several threads do so at a time.
+    Torch remembers the answer. It also silences a warning, but not from several threads at a time.
     """
     import_module(COMPILER)
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")

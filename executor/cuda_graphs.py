@@ -1,19 +1,19 @@
 """Steps as a CUDA graph: what a process does in a step is captured once, and replayed from then on.
 
 Theory of operation. All steps have the same tasks, on the same memory. After a few that are
-dispatched as ever, the tasks are dispatched once more while CUDA records what comes: all lanes fork
+dispatched as usual, the tasks are dispatched once more while CUDA records them: all lanes fork
 from one stream and join it again, so the graph has the streams of all of this process's ranks, and
-the waits between them. To replay it takes the host one call.
+the waits between them. The host replays it with one call.
 
 What is not the same in each step stays outside:
 
-- Batches are copied to where the captured step had its own.
-- Updates are dispatched as ever: a few kernels of any optimizer, at rates that change. No other
+- Batches are copied into the memory of the captured step's batch.
+- Updates are dispatched as usual: a few kernels of any optimizer, at rates that change. No other
   task of a step waits for them.
-- Evaluations are dispatched as ever.
+- Evaluations are dispatched as usual.
 
-The memory of the graph is its own, and stays. It is a pool's that is lent in the graph alone: what
-lanes outside wait for, none inside can.
+The graph keeps memory of its own, and lanes in it use a pool of their own: none of them can wait
+for a mark that was made outside the graph.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Fixed:
 
 
 class GraphDispatcher(Dispatcher):
-    """Replays all tasks of a step but for updates, once some steps were dispatched."""
+    """Dispatches some steps; then replays all tasks of a step except updates."""
 
     def __init__(self, plan: Plan, backend: Backend, observe: Observe = ignore) -> None:
         super().__init__(plan, backend, observe, times=False)
@@ -85,7 +85,7 @@ class GraphDispatcher(Dispatcher):
             self._dispatch(meeting, step)
 
     def _captured(self, number: int) -> torch.cuda.CUDAGraph:
-        """Dispatch all but updates, with the batch that was loaded, while nothing of it is run."""
+        """Dispatch all but updates, with the batch that was loaded; they are recorded, not run."""
         workers, step = self.backend.workers, Step(number)
         inputs = [dict(worker.inputs) for worker in workers]
         pools = [worker.pool for worker in workers]
@@ -110,7 +110,7 @@ class GraphDispatcher(Dispatcher):
         return graph
 
     def _replay(self, graph: torch.cuda.CUDAGraph, step: Step) -> None:
-        """All lanes wait for the graph, and it for them; to whoever asks, all tasks are one."""
+        """All lanes wait for the graph, and it for them; for the watch, all tasks are one."""
         posted = time.perf_counter()
         for lane in self.lanes.values():
             self.main.wait(step.mark(lane))

@@ -59,7 +59,7 @@ class Flat:
     def share(self) -> int:
         """Elements of a share, the padding included; there is some in a unit without parameters.
 
-        A unit's first gradient tells all replicas of a loss that is not finite.
+        A unit's first gradient marks a loss that is not finite, for all replicas.
         """
         total = sum(self.sizes.values())
         return max(1, -(-total // (self.shares * ROUND))) * ROUND
@@ -183,22 +183,25 @@ def frozen_of(places: Mapping[str, Sequence[tuple[nn.Module, str]]]) -> set[str]
     return {name for name, uses in places.items() if not getattr(*uses[0]).requires_grad}
 
 
-def flatten(
-    values: Mapping[str, Tensor],
+def flat_of(
+    shapes: Mapping[str, torch.Size],
     shares: int,
-    device: torch.device,
     wide: Collection[str] = (),
     decay: Callable[[str, torch.Size], float] = lambda *_: 0.0,
-) -> tuple[Flat, Tensor]:
-    """Where parameters lie in a flat buffer, and their values there.
+) -> Flat:
+    """Where parameters of these shapes lie in a flat buffer.
 
-    Which are `wide`, by name, come first; those that decay alike come together.
+    Which are `wide`, by name, are first; those that decay alike are together.
     """
-    names = sorted(values, key=lambda name: (name not in wide, decay(name, values[name].shape)))
-    flat = Flat({name: values[name].shape for name in names}, shares, len(wide))
-    dtypes = {value.dtype for value in values.values()}
+    names = sorted(shapes, key=lambda name: (name not in wide, decay(name, shapes[name])))
+    return Flat({name: shapes[name] for name in names}, shares, len(shapes.keys() & wide))
+
+
+def flatten(flat: Flat, values: Mapping[str, Tensor], device: torch.device) -> Tensor:
+    """Values of parameters in a flat buffer."""
+    dtypes = {values[name].dtype for name in flat.shapes}
     largest = max(dtypes, key=lambda each: each.itemsize, default=torch.float32)
     buffer = torch.zeros(flat.size, dtype=largest, device=device)
     for name, view in flat.views(buffer).items():
         view.copy_(values[name])
-    return flat, buffer
+    return buffer

@@ -3,7 +3,7 @@
 A model is a directory with `config.json` and safetensors files: one, or several with an index.
 Ours has the same numbers in the same order, with keys and values in one product; so each of our
 parameters is one of theirs, or two, one above the other. A head that is tied to the embedding is
-read from it; a model of ours that is not tied has one of its own from then on.
+read from it; in a model of ours that is not tied, it is a parameter of its own from then on.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ KINDS = {
     torch.bfloat16: "BF16",
     torch.float16: "F16",
 }
-"""What safetensors call precisions."""
+"""The names of precisions in safetensors files."""
 
 ALIGNED = 8
-"""Bytes that the values in a safetensors file begin at a multiple of."""
+"""The values in a safetensors file begin at a multiple of this many bytes."""
 
 EMBEDDING = {"tokens.weight": ("model.embed_tokens.weight",)}
 OUTPUT = {"norm.weight": ("model.norm.weight",), "scores.weight": ("lm_head.weight",)}
@@ -142,12 +142,11 @@ class Export:
         self._load({}, verify=True)
 
     def write(self, file: Path) -> None:
-        """Write the file: what is in it, and then the values of each tensor."""
+        """Write the file: a header with the place of each tensor, and then their values."""
         header: dict[str, Any] = {"__metadata__": {"format": "pt", "generator": "bfpp"}}
-        end = 0
+        kind, end = KINDS[self.dtype], 0
         for name, shape in self.shapes.items():
             begin, end = end, end + shape.numel() * self.dtype.itemsize
-            kind = KINDS[self.dtype]
             header[name] = {"dtype": kind, "shape": [*shape], "data_offsets": [begin, end]}
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % ALIGNED)

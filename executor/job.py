@@ -35,7 +35,7 @@ class Job(Training):
 
     @property
     def measures_memory(self) -> bool:
-        """Whether its passes are ours, and compute what is not compiled: that allocates unseen."""
+        """Whether all that its passes allocate is seen: they are our own, and not compiled."""
         is_ours = self.backend is not BackendName.TORCH_PIPELINING
         return is_ours and self.sleeps is None and not self.compile
 

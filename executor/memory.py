@@ -8,7 +8,7 @@ graph's gathers, reductions and buffers say it all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -43,10 +43,10 @@ class Memory:
         self.gradients = self._buffers("gradient_buffer")
         for number, unit in self.units.items():
             unit.attach(
-                {each: self.weights[each] for each in self._buffers_of(number, "weight_buffer")},
+                {each: self.weights[each] for each in buffers_of(plan, number, "weight_buffer")},
                 {
                     each: self.gradients[each]
-                    for each in self._buffers_of(number, "gradient_buffer")
+                    for each in buffers_of(plan, number, "gradient_buffer")
                 },
             )
             if number not in self.gathers:
@@ -72,30 +72,21 @@ class Memory:
         own = (graph.operation == Operation.GATHER) & graph.takes_part(self.rank)
         return Counter(graph.unit[own].tolist())
 
-    def _buffers_of(self, unit: int, column: str) -> list[int]:
-        """The buffers that tasks of a unit use, those of an evaluation among them."""
-        graphs = [self.plan.graph, *([self.plan.forward_graph] if self.plan.forward_graph else [])]
-        used = [getattr(graph, column)[graph.unit == unit] for graph in graphs]
-        return sorted(set(np.concatenate(used).tolist()) - {NONE})
-
     def _buffers(self, column: str) -> dict[int, Tensor]:
         """The buffers of a column, each large enough for all units that use it.
 
         Weights that are never gathered are all in the training state; they are
         computed with in place if the precision is the same.
         """
-        users: dict[int, list[Unit]] = {}
-        for number, unit in self.units.items():
-            for buffer in self._buffers_of(number, column):
-                users.setdefault(buffer, []).append(unit)
+        is_weights = column == "weight_buffer"
         found = {}
-        for buffer, units in users.items():
+        for buffer, numbers in users_of(self.plan, self.units, column).items():
+            units = [self.units[number] for number in numbers]
             state = units[0].state.weights.detach()
-            is_state = column == "weight_buffer" and not self.gathers
-            if is_state and state.dtype is self.plan.dtype and len(units[0].states) == 1:
+            is_state = is_weights and not self.gathers and len(units[0].states) == 1
+            if is_state and state.dtype is self.plan.dtype:
                 found[buffer] = state
             else:
-                is_weights = column == "weight_buffer"
                 size = max(unit.size if is_weights else unit.gradients_size for unit in units)
                 dtype = self.plan.dtype if is_weights else self.plan.gradient_dtype
                 found[buffer] = torch.zeros(size, dtype=dtype, device=state.device)
@@ -193,3 +184,19 @@ class Memory:
             yield state.pieces(state.weights.detach())
         for _, pieces in self.updates.moments(unit.number):
             yield pieces
+
+
+def buffers_of(plan: Plan, unit: int, column: str) -> list[int]:
+    """The buffers of a column that tasks of a unit use, those of an evaluation among them."""
+    graphs = filter(None, (plan.graph, plan.forward_graph))
+    used = [getattr(graph, column)[graph.unit == unit] for graph in graphs]
+    return sorted({*np.concatenate(used).tolist()} - {NONE})
+
+
+def users_of(plan: Plan, units: Iterable[int], column: str) -> dict[int, list[int]]:
+    """For each buffer of a column that some units use, those that take turns in it."""
+    found: dict[int, list[int]] = {}
+    for unit in units:
+        for buffer in buffers_of(plan, unit, column):
+            found.setdefault(buffer, []).append(unit)
+    return found

@@ -33,7 +33,6 @@ from bfpp.executor.flat import memory_of
 from bfpp.executor.payload import tensors_of
 from bfpp.executor.worker import Cell, Worker
 from bfpp.schedules import Operation, Task
-from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.traces.held import Held, steps_of
 from bfpp.traces.memory import FILLS, PARTS
 
@@ -69,7 +68,7 @@ class MemoryReport:
         if self.measures and isinstance(task, str):
             return self._loading(task, worker)
         recorder = self.recorders.get(worker)
-        if recorder is None or recorder.is_over or isinstance(task, str):
+        if recorder is None or recorder.held or isinstance(task, str):
             return self.observe(task, worker)
         return self._recorded(task, recorder)
 
@@ -91,7 +90,7 @@ class MemoryReport:
     def measured(self) -> list[Measured]:
         """The memory of this process's workers; of none before a first step."""
         return [
-            Measured(worker.replica, worker.tp_rank, recorder.held(), *self._peaks(worker))
+            Measured(worker.replica, worker.tp_rank, recorder.end(), *self._peaks(worker))
             for worker, recorder in self.recorders.items()
         ]
 
@@ -117,16 +116,10 @@ class Recorder:
         self.allocations = Allocations()
         self.begun: set[Cell] = set()
         self.marks: dict[int, tuple[Mark, Mark]] = {}
-        self.during_steps: dict[str, Numbers] = {}
-        self.after_steps: dict[str, Numbers] = {}
+        self.held: Held | None = None
         parcels, targets = worker.inputs.values(), worker.targets.values()
         tensors = (*(parcel.tensors for parcel in parcels), *map(tensors_of, targets))
         self.batch = size_of(chain(*tensors))
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the step is."""
-        return bool(self.during_steps)
 
     @contextmanager
     def during(self, task: Task) -> Iterator[None]:
@@ -146,10 +139,14 @@ class Recorder:
         ]
         return len(self.allocations.log), size_of(lent)
 
-    def end(self) -> None:
-        """The step is over: its log is summed up, once, and let go."""
-        if self.is_over:
-            return
+    def end(self) -> Held:
+        """What was held in the step, which is over: its log is summed up, once, and let go."""
+        if self.held is None:
+            self.held = self._summed_up()
+            self.allocations, self.marks = Allocations(), {}
+        return self.held
+
+    def _summed_up(self) -> Held:
         worker = self.worker
         live = self.allocations.sizes([*_pool(worker), *_state(worker)])
         marks = np.array([self.marks[step] for step in self.steps])
@@ -159,24 +156,23 @@ class Recorder:
         before, after = (live[marks[:, side, PLACE]] + marks[:, side, INPUTS] for side in (0, 1))
         updates = worker.plan.graph.operation[self.steps] == Operation.OPTIMIZER
         saved = np.where(updates, before, np.maximum(before, after))
-        besides, nothing = most + inputs - saved, np.zeros(len(marks))
-        self.during_steps = {
+        passing, nothing = most + inputs - saved, np.zeros(len(marks))
+        staying = self._staying()
+        during = {
             "saved": saved,
-            "transient": np.where(updates, 0.0, besides),
-            "update": np.where(updates, besides, 0.0),
+            "transient": np.where(updates, 0.0, passing),
+            "update": np.where(updates, passing, 0.0),
             "workspace": -inputs.astype(np.float64),
         }
-        self.after_steps = {
-            "saved": after,
-            "transient": nothing,
-            "update": nothing,
-            "workspace": -left.astype(np.float64),
-        }
-        self.allocations, self.marks = Allocations(), {}
+        left_behind = {"saved": after, "workspace": -left.astype(np.float64)}
+        in_steps, after_steps = (
+            {PARTS[name]: staying.get(name, 0) + each.get(name, nothing) for name in FILLS}
+            for each in (during, left_behind)
+        )
+        return Held(worker.rank, in_steps, after_steps)
 
-    def held(self) -> Held:
-        """What was held in the step."""
-        self.end()
+    def _staying(self) -> dict[str, int]:
+        """Bytes of what is allocated all the time."""
         worker = self.worker
         trained = {memory_of(unit.state.weights) for unit in worker.units.values()}
         buffers = {memory_of(buffer) for buffer in worker.weights.values()} - trained
@@ -186,20 +182,12 @@ class Recorder:
             for layer in unit.layers.values()
             for buffer in layer.buffers()
         ]
-        staying = {
+        return {
             "state": size_of(_state(worker), buffers),
             "weights": size_of(worker.weights.values(), trained),
             "gradients": size_of(worker.gradients.values()),
             "workspace": size_of(chain(_pool(worker), modules)) + self.batch,
         }
-        during, after = (
-            {
-                PARTS[name]: staying.get(name, 0) + passing.get(name, np.zeros(len(self.steps)))
-                for name in FILLS
-            }
-            for passing in (self.during_steps, self.after_steps)
-        )
-        return Held(worker.rank, during, after)
 
 
 def _state(worker: Worker) -> Iterator[Tensor]:

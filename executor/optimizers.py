@@ -26,7 +26,7 @@ VECTORS = "vectors"
 """Stands for all parameters with fewer than two dimensions: norms and biases."""
 
 TRIED = 64
-"""Elements of a parameter that is updated to see what an optimizer keeps of each."""
+"""Elements of a parameter that is updated to see what an optimizer keeps for each."""
 
 FUSED = ("adam", "adamw")
 """Optimizers of torch that leave a step out, and do not count it, without asking the host."""
@@ -125,7 +125,7 @@ def _updated(
 
 
 def moment_bytes(options: Optimization, dtype: torch.dtype) -> float:
-    """Bytes that the optimizer keeps for each element of this precision, told by a small one."""
+    """Bytes that the optimizer keeps for each element of this precision: it updates a small one."""
     parameter = nn.Parameter(torch.zeros(TRIED, dtype=dtype))
     parameter.grad = torch.zeros_like(parameter)
     groups = [{"params": [parameter], "weight_decay": options.weight_decay}]

@@ -72,8 +72,8 @@ class Saver:
         """The saves completed since the last call; raises what went wrong."""
         if self.under_way and not self.under_way.is_alive():
             self.finish()
-        told, self.complete = self.complete, []
-        return told
+        complete, self.complete = self.complete, []
+        return complete
 
     def finish(self) -> None:
         """Wait for what is being written."""

@@ -324,5 +324,5 @@ def _about_buffers(module: nn.Module, dtype: torch.dtype) -> str:
         for name, buffer in module.named_buffers()
         if buffer.is_floating_point() and buffer.itemsize > dtype.itemsize
     }
-    told = [f" (its buffer {name} is {kind}, and the run {dtype})" for name, kind in wider.items()]
-    return "".join(told[:1])
+    named = [f" (its buffer {name} is {kind}, and the run {dtype})" for name, kind in wider.items()]
+    return "".join(named[:1])

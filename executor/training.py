@@ -79,8 +79,6 @@ class Trainer:
     that is measured.
     """
 
-    memory: Callable[[], Sequence[Measured]] = tuple
-
     def __init__(
         self,
         plan: Plan,
@@ -101,6 +99,7 @@ class Trainer:
             lanes = self.dispatcher.lanes
             self.evaluator = Dispatcher(plan.evaluating, backend, observe, False, lanes)
         self.asked: Callable[[], bool] = lambda: False
+        self.memory: Callable[[], Sequence[Measured]] = tuple
         self.stops = False
         self.ended = 0.0
         self.under_way: deque[Step] = deque()
@@ -245,15 +244,15 @@ class Trainer:
             return None
         by_time = sorted(range(len(self.columns)), key=lambda each: self.columns[each][0])
         _, columns = self.columns[by_time[len(by_time) // 2]]
-        parts = collect(self._told(columns))
+        parts = collect(self._shown(columns))
         return merged(parts, self.plan.graph, self.plan.dp_replicate) if parts else None
 
     def columns_of_all(self) -> list[Seconds]:
         """When tasks ran in each of the last steps, for process 0, like that of the median."""
-        parts = [collect(self._told(columns)) for _, columns in self.columns]
+        parts = [collect(self._shown(columns)) for _, columns in self.columns]
         return [merged(each, self.plan.graph, self.plan.dp_replicate) for each in parts if each]
 
-    def _told(self, columns: Columns) -> Columns:
+    def _shown(self, columns: Columns) -> Columns:
         """What a timeline shows of this process: the first tensor-parallel rank's, of all."""
         return {} if self.backend.workers[0].tp_rank else columns
 

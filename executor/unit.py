@@ -14,16 +14,10 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 
 from bfpp.executor.compiled import compile_layers
 from bfpp.executor.finite import Piece
-from bfpp.executor.flat import (
-    UnitState,
-    flatten,
-    frozen_of,
-    memory_of,
-    parameters_of,
-    values_of,
-)
+from bfpp.executor.flat import UnitState, flat_of, flatten, memory_of, values_of
 from bfpp.executor.leaves import Result, require_own_leaves
-from bfpp.executor.model import named, tie
+from bfpp.executor.model import named
+from bfpp.executor.names import names_of, places_of
 from bfpp.executor.optimizers import decay_of
 from bfpp.executor.payload import Tree, tensors_of
 from bfpp.executor.plan import Plan
@@ -54,31 +48,25 @@ class Unit:
             each: divide(layer.to(device), region)
             for each, layer in plan.build(plan.cuts[number]).items()
         }
-        tie(self.layers, plan.traced.shared)  # what is divided is a parameter of its layer's own
-        self.places = {
-            plan.tied.get(name, name): uses for name, uses in parameters_of(self.layers).items()
-        }
+        self.places = places_of(plan, self.layers)
         self.slices = slices_of(self.places)
         given = values_of(self.places)
         for layer in self.layers.values():
             plan.compute_in(layer)
-        wide = {name for name, own in values_of(self.places).items() if own.dtype != plan.dtype}
-        frozen = frozen_of(self.places)
-        tied = sorted({*plan.tied.values()} & self.places.keys() - frozen)
+        own, tied, frozen, wide = names_of(plan, self.places)
         if number:
             given |= {name: self._of_the_first_unit(name, device, region) for name in tied}
         whole: list[Tensor] = []
         decay = partial(decay_of, plan.optimization)
 
         def keep(names: Iterable[str], is_trained: bool = True) -> UnitState:
-            chosen = {name: given[name] for name in names}
-            flat, values = flatten(chosen, plan.shares, device, wide & chosen.keys(), decay)
-            whole.append(values)
+            flat = flat_of({name: given[name].shape for name in names}, plan.shares, wide, decay)
+            whole.append(values := flatten(flat, given, device))
             return UnitState(flat, share, values, plan.state_dtype, is_trained)
 
-        self.state = keep(name for name in given if name not in frozen.union(tied))
+        self.state = keep(own)
         self.tied = keep(tied) if tied else None
-        self.frozen = keep(sorted(frozen), is_trained=False) if frozen else None
+        self.frozen = keep(frozen, is_trained=False) if frozen else None
         self.values: list[Tensor] | None = whole
         self.flat = self.state.flat
         stage = int(plan.graph.layout.stage_of_unit[number])

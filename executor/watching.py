@@ -1,4 +1,4 @@
-"""What the watch is told of a run: who is here, and what each task waits for."""
+"""What the watch knows of a run: who is here, and what each task waits for."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def connected(place: Place, plan: Plan, job: Job, ahead: float) -> Iterator[Trai
     """Who trains a plan in this process, as a job runs it, once all processes are connected."""
     with place.watch.during(slow(place, "connecting", place.others)):
         backend = make_backend(plan, job, place)
-    _introduce(place, plan, job, backend)
-    observe = MemoryReport(partial(_observed, place), job.measures_memory)
+    # The first pass of each kind waits for the compiler; a captured step is queued as one task.
+    limit = LONGER * place.limits.hang if job.compile or job.cuda_graphs else None
+    _introduce(place, plan, backend, limit)
+    observe = MemoryReport(partial(_observed, place, limit), job.measures_memory)
     trainer = Trainer(plan, backend, observe, ahead, job.times_tasks, job.cuda_graphs)
     trainer.memory = observe.measured
     if backend.device.is_asynchronous:
@@ -47,23 +49,20 @@ def connected(place: Place, plan: Plan, job: Job, ahead: float) -> Iterator[Trai
     backend.close()
 
 
-def _introduce(place: Place, plan: Plan, job: Job, backend: Backend) -> None:
-    """Tell the watch who is here, and what the numbers of tasks stand for."""
+def _introduce(place: Place, plan: Plan, backend: Backend, limit: float | None) -> None:
+    """Introduce the process to the watch, with the description of each task by its number."""
     worker = backend.workers[0]
     has_all = len(backend.workers) > 1
-    limit = slow(place, "").limit if job.compile or job.cuda_graphs else None
     replica = f", replica {worker.replica}" if plan.dp > 1 else ""
     tp = f", tp {worker.tp_rank}" if plan.tp > 1 else ""
     title = "the process of all ranks" if has_all else f"rank {worker.rank}{replica}{tp}"
     own = None if has_all else worker
-    place.watch.introduce(title, partial(_describe, plan, own, limit=limit))
+    place.watch.introduce(title, partial(_describe, plan, own, limit))
     if isinstance(shards := worker.region.shards, ProcessShards):
         shards.observe = partial(place.watch.waiting_for, _sharing(plan, worker))
 
 
-def _describe(
-    plan: Plan, worker: Worker | None, number: int, limit: float | None = None
-) -> Activity:
+def _describe(plan: Plan, worker: Worker | None, limit: float | None, number: int) -> Activity:
     """A task in words, with the processes that it waits for."""
     task = plan.graph.task(number)
     peers = () if worker is None else _peers(plan, worker, task)
@@ -93,13 +92,15 @@ def _sharing(plan: Plan, worker: Worker) -> tuple[int, ...]:
 
 
 @contextmanager
-def _observed(place: Place, task: Task | str, worker: Worker) -> Iterator[None]:
-    """Tell the watch of a task, or of what else a worker does, for as long as it does."""
+def _observed(
+    place: Place, limit: float | None, task: Task | str, worker: Worker
+) -> Iterator[None]:
+    """Let the watch know of a task, or of other work of a worker, for as long as it lasts."""
     doing: Doing
     if isinstance(task, str):
         doing, lane = slow(place, task), lane_name(worker)
     elif not worker.plan.graph.trains:  # the numbers that the watch knows are training's
-        own = _describe(worker.plan, worker if place.others else None, task.number)
+        own = _describe(worker.plan, worker if place.others else None, limit, task.number)
         doing, lane = replace(own, words=f"evaluation: {own.words}"), lane_name(worker, task)
     else:
         doing, lane = task.number, lane_name(worker, task)

@@ -114,9 +114,9 @@ class Worker(Memory):
                 self.targets[microbatch] = pytree.tree_map_only(Tensor, load, targets)
 
     def finish(self, losses: dict[Where, Tensor], seen: list[Seen]) -> None:
-        """Tell the part of the step's loss that is known here; and what to look at.
+        """Report the part of the step's loss that is known here, and values to be checked.
 
-        What that is, is looked at once the step is done: the host does not wait for it here.
+        They are checked once the step is done: the host does not wait for them here.
         """
         own = torch.stack(list(self.losses.values())) if self.losses else None
         if own is not None and self.tp_rank == 0:

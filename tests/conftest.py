@@ -66,7 +66,7 @@ def one_thread():
 
 @pytest.fixture
 def one_process():
-    """Runs that end well and would start one process are done in this one."""
+    """Successful runs that would start one process run in this one."""
     from tests.run_program import started_here
 
     with started_here():

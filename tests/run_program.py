@@ -40,9 +40,9 @@ def _code_of(*options: object) -> int:
 
 @contextmanager
 def started_here() -> Iterator[None]:
-    """What would be started in one process runs in this one, and spares the import of torch.
+    """Runs of one process run in this one, without another import of torch.
 
-    For runs that end well: nobody watches this process, and tells how it has failed.
+    For runs that succeed: nobody watches this process to report how it failed.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bfpp.executor.processes.launch", _launch_here)

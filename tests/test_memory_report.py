@@ -146,6 +146,33 @@ def test_of_other_models_activations_are_predicted_where_stages_keep_their_input
     assert PARTS["saved"] not in predicted_memory(keeping, None)[0].during
 
 
+def test_a_window_without_a_causal_objective_is_predicted_too() -> None:
+    windowed = replace(SIZES, window=4, causal=False)
+    plan = plan_of("1f1b", Sharding.NONE, "none", model=transformer(windowed, TEXT))
+    for held, causal in zip(
+        predicted_memory(plan, windowed),
+        predicted_memory(plan, replace(windowed, causal=True)),
+        strict=True,
+    ):
+        assert (held.total == causal.total).all()
+
+
+def test_longer_payloads_of_later_steps_do_not_count() -> None:
+    """The pool keeps what it has lent; how many it lends at a time depends on the lanes' timing."""
+    lengths = (4, 256)
+
+    def batch(step: int, samples: range) -> tuple[torch.Tensor, torch.Tensor]:
+        values = torch.ones(len(samples), lengths[step], 4)
+        return values, values
+
+    graph = build_graph("gpipe", Layout(2, 2), Communication())
+    plan = Plan(graph, replace(chain(4, 4), batch=batch, varies=True))
+    longer = plan.traced_at(1).forms[0].values.shape.bytes
+    first, both = (measured_of(plan, steps)[0] for steps in (1, 2))
+    for one, other in zip(first, both, strict=True):
+        assert (np.abs(one.held.total - other.held.total) < longer).all()
+
+
 def test_frozen_parameters_are_counted_once() -> None:
     for sharding in (Sharding.NONE, Sharding.FULL):
         graph = build_graph("gpipe", Layout(2, 2), Communication(sharding))

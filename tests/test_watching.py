@@ -12,6 +12,7 @@ from typing import cast
 
 import pytest
 from torch import Tensor, nn
+from torch.distributed import HashStore
 
 from benchmarks.programs import wait_for
 from bfpp.executor.backends.local import LocalBackend
@@ -19,9 +20,11 @@ from bfpp.executor.dispatch import Step, Times
 from bfpp.executor.lanes import Threads
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
+from bfpp.executor.processes import Limits, Place
 from bfpp.executor.processes.watch import Watch
 from bfpp.executor.queued import Queued, lane_name
 from bfpp.executor.training import Trainer
+from bfpp.executor.watching import _describe, _observed
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from tests.small_models import Tanh, chain, mean_square, numbers
 
@@ -157,6 +160,23 @@ def running() -> Iterator[Running]:
     trainer = Trainer(plan, LocalBackend(plan, Threads()))
     yield Running(trainer)
     trainer.close()
+
+
+@pytest.mark.parametrize("limit", [None, 600.0])
+def test_passes_of_an_evaluation_may_be_compiled_as_long_as_others(limit: float | None) -> None:
+    given = Layout(1, 1), Communication()
+    model = Model(
+        [partial(Tanh, 4)], mean_square, partial(numbers, 4), held_out=partial(numbers, 4)
+    )
+    plan = Plan(build_graph("1f1b", *given), model, build_graph("1f1b", *given, evaluates=True))
+    (worker,) = LocalBackend(plan, Threads()).workers
+    place = Place(0, 1, 0, HashStore(), Watch(), Limits(), lambda _: None)
+    assert plan.evaluating
+    place.watch.introduce("rank 0", partial(_describe, plan, None, limit))
+    for worker.plan in (plan, plan.evaluating):
+        with _observed(place, limit, worker.plan.graph.task(0), worker):
+            (doing,) = place.watch.beat().computing
+            assert doing.activity.limit == limit
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -180,10 +180,11 @@ class DistributedBackend:
         """The same of two processes; or a sum, in one that has both ends."""
         del task
         (worker,) = workers
-        if len(shares := worker.tied_gradients) > 1:
-            add_up(shares, self.plan.reduce_dtype)
-        for share in shares if len(shares) == 1 else ():
-            self._all_reduce(share, self.tied)
+        match worker.tied_gradients:
+            case [share]:
+                self._all_reduce(share, self.tied)
+            case [*shares] if shares:
+                add_up(shares, self.plan.reduce_dtype)
 
     def _all_reduce(self, share: Tensor, group: dist.ProcessGroup) -> None:
         sent = share.to(self.plan.reduce_dtype)

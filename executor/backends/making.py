@@ -42,8 +42,8 @@ def _maker(job: Job) -> MakeWorker:
 def _local(plan: Plan, job: Job, place: Place) -> Backend:
     del place
     use_cores(job.workers)
-    # Nothing blocks there but the cores, unless passes sleep, or wait for others of theirs. While
-    # torch compiles, it tells all threads that what they do is compiled.
+    # Nothing blocks there but the cores, unless passes sleep, or wait for others of theirs. And
+    # torch's flag that it compiles is one for all threads: others would take it for theirs.
     threads = None if job.sleeps or job.tp > 1 else 1 if job.compile else cores()
     device: Device = Streams(job.local_device()) if job.uses_gpu else Threads(threads)
     return LocalBackend(plan, device, _maker(job))
