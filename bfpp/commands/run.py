@@ -26,6 +26,7 @@ from bfpp.run_options import (
 )
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.profile import load_profile
+from bfpp.traces.held import Held
 from bfpp.traces.time_axis import in_words
 from bfpp.traces.timeline_file import save_timeline
 from bfpp.training_options import add_training_arguments
@@ -91,7 +92,9 @@ def run(options: argparse.Namespace) -> int:
     plan.check()
     if job.saving:
         _require_checkpoints(options, job, plan)
-    assumed = [] if os.environ.get("RANK", "0") != "0" else assumptions(options)
+    is_first = os.environ.get("RANK", "0") == "0"
+    assumed = assumptions(options) if is_first else []
+    predicted = _predicted_memory(job, plan) if is_first and job.measures_memory else []
     tokens = tokens_of_step(plan)
     sleeps = sleeps_of(load_profile(options.sleep), plan) if options.sleep else None
     job = replace(job, tells_weights=options.verify, sleeps=sleeps)
@@ -110,12 +113,13 @@ def run(options: argparse.Namespace) -> int:
         say(_stopped(outcome))
     use_cores(job.workers)
     found = verify(plan, outcome) if options.verify and not outcome.stopped else None
-    record = _record(job, outcome, tokens, found) | {"memory": _memory(job, plan, outcome)}
+    memory = memory_record(outcome.memory, predicted, plan.graph)
+    record = _record(job, outcome, tokens, found) | {"memory": memory}
     if options.json:
         print_json(with_assumptions(record, assumed))
     else:
         _print(job, record, outcome, found)
-        print_memory(record["memory"])
+        print_memory(memory)
     _write_trace(options, job, plan, outcome)
     if outcome.stopped:
         return STOPPED
@@ -175,15 +179,13 @@ def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Out
         save_timeline(replace(timeline, about=about(job), memory=memory), path)
 
 
-def _memory(job: Job, plan: Plan, outcome: Outcome) -> list[dict[str, Any]]:
-    """What each rank held in the first step, next to the prediction."""
+def _predicted_memory(job: Job, plan: Plan) -> list[Held]:
+    """What each rank will hold; known before training, so that a failure here costs no run."""
     from bfpp.executor.sources import TransformerSource
     from bfpp.run_memory import predicted_memory
 
-    if not outcome.memory:
-        return []
     sizes = job.model.sizes if isinstance(job.model, TransformerSource) else None
-    return memory_record(outcome.memory, predicted_memory(plan, sizes), plan.graph)
+    return predicted_memory(plan, sizes)
 
 
 def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None) -> dict[str, Any]:
