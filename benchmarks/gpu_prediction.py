@@ -16,11 +16,9 @@ from typing import Any, TypeVar
 import torch
 
 from benchmarks.measure import Results
-from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.job import Job
-from bfpp.executor.lanes import Device, Streams, Threads
+from bfpp.executor.microbenchmarks.dispatch import local_trainer
 from bfpp.executor.settings import Activations, BackendName, Precision
-from bfpp.executor.training import Trainer
 from bfpp.measuring import of_device
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, parse_recomputation
 from bfpp.sim.calibration import calibrate
@@ -118,18 +116,9 @@ CASES = (
 )
 
 
-def trainer_of(job: Job) -> Trainer:
-    """The trainer of a job, with all ranks in this process."""
-    device, plan = job.local_device(), job.plan()
-    lanes: Device = Streams(device) if job.uses_gpu else Threads(1)
-    with device:  # weights are drawn there
-        backend = LocalBackend(plan, lanes)
-    return Trainer(plan, backend)
-
-
 def measured(job: Job) -> dict[str, float]:
     """Seconds of a step, and its peak memory."""
-    trainer = trainer_of(job)
+    trainer = local_trainer(job)
     for _ in trainer.run(range(WARM_UP)):
         pass
     begin = perf_counter()

@@ -18,7 +18,12 @@ from bfpp.schedules import Degrees
 from bfpp.schedules.attention import Attention
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.precision import parse_precision
-from bfpp.sim.activations import TRANSFER_BUFFERS, UnitActivations, unit_activations
+from bfpp.sim.activations import (
+    TRANSFER_BUFFERS,
+    UnitActivations,
+    inputs_alone,
+    unit_activations,
+)
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.implementation import FSDP
 from bfpp.sim.memory_over_time import held_over_time
@@ -74,9 +79,7 @@ def _activations(
     found = _described(plan, sizes) if sizes else _nothing(plan)
     if plan.activations is Activations.RECOMPUTE:
         inputs = np.array([0, *(form.values.shape.bytes for form in plan.forms[:-1])], dtype=float)
-        restored = found.saved - inputs
-        found = UnitActivations(inputs, restored, restored + found.transient, restored)
-        return found, () if sizes else ("transient",)
+        return inputs_alone(found, inputs), () if sizes else ("transient",)
     return found, () if sizes else ("saved", "transient")
 
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from bfpp.schedules import Layout
 from bfpp.schedules.columns import Seconds as Numbers
+from bfpp.schedules.recomputation import NO_RECOMPUTATION
 from bfpp.sim.checkpointing import Checkpointed
-from bfpp.sim.compute import LayerParts, Shape, parts
+from bfpp.sim.compute import LayerParts, Shape, parts, recomputes_units
 from bfpp.sim.experts import expert_rows
 from bfpp.sim.operators import Execution
 from bfpp.sim.remembered import once, once_for_stages
@@ -47,7 +48,19 @@ class UnitActivations:
 @once_for_stages
 def activations_of_units(physical: PhysicalCosts, layout: Layout) -> UnitActivations:
     """The activations of each unit of a micro-batch."""
-    return unit_activations(physical, physical.layers(layout))
+    if not recomputes_units(physical):
+        return unit_activations(physical, physical.layers(layout))
+    kept = replace(physical, recompute=NO_RECOMPUTATION)
+    execution = physical.execution
+    inputs = np.full(layout.units, execution.own("hidden", execution.model.hidden).bytes)
+    inputs[0] = 0.0  # of tokens
+    return inputs_alone(unit_activations(kept, kept.layers(layout)), inputs)
+
+
+def inputs_alone(kept: UnitActivations, inputs: Numbers) -> UnitActivations:
+    """Those of units that keep their `inputs` alone, and restore all else at once."""
+    restored = kept.saved - inputs
+    return UnitActivations(inputs, restored, restored + kept.transient, restored)
 
 
 def unit_activations(shape: Shape, layers: Layers) -> UnitActivations:

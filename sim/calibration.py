@@ -53,6 +53,7 @@ def constants_of(cluster: Cluster, rows: Sequence[Row]) -> list[Path]:
         ((DEVICE, "attention", "backward_efficiency"), True in backward),
         ((DEVICE, "attention", "uneven_heads"), len(unevenness) > 1),
         ((DEVICE, "host_seconds"), "host" in kinds),
+        ((DEVICE, "dispatch_seconds"), "dispatch" in kinds),
         ((DEVICE, "host_bandwidth"), "copy" in kinds),
         ((level.name, "bandwidth"), "collective" in kinds),
         ((level.name, "latency"), "collective" in kinds),
@@ -136,7 +137,12 @@ def _deviations(constants: Sequence[Constant]) -> tuple[tuple[Path, float], ...]
 
 SUSTAINED = "sustained"
 
-_START = {"launch_seconds": 3e-6, "host_seconds": 1e-5, "host_bandwidth": 2e10}
+_START = {
+    "launch_seconds": 3e-6,
+    "host_seconds": 1e-5,
+    "host_bandwidth": 2e10,
+    "dispatch_seconds": 1e-3,
+}
 """Where the search starts if the cluster says nothing; latencies as launches."""
 
 

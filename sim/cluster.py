@@ -54,7 +54,8 @@ class Device:
     in 8 bits needs no transposed copies of them. It computes `exponentials` a second; where that is
     None they take no time. `host_bandwidth` is what copies to its host's memory, or back, reach in
     bytes/s while all devices of the node copy in that direction: those that share a link to the
-    host have a share each.
+    host have a share each. `dispatch_seconds` is what its host takes to dispatch a task of our
+    executor, in addition to launching kernels.
     """
 
     peak: float
@@ -73,6 +74,7 @@ class Device:
     reads_columns: bool = False
     exponentials: float | None = None
     host_bandwidth: float | None = None
+    dispatch_seconds: float | None = None
 
     def peak_of(self, precision: Precision | Format) -> float:
         """The peak in flop/s; raises `InvalidConfiguration` if it is not given."""
@@ -167,7 +169,7 @@ _DEVICE_KEYS: dict[str, type] = {
         ("peak", "memory_bandwidth", "memory", "exponentials", "host_bandwidth"), float
     ),
     **dict.fromkeys(("multiprocessors", "tile"), int),
-    **dict.fromkeys(("launch_seconds", "host_seconds"), float),
+    **dict.fromkeys(("launch_seconds", "host_seconds", "dispatch_seconds"), float),
     "reads_columns": bool,
     **dict.fromkeys(("attention", "peaks", "format_efficiencies"), dict),
     **dict.fromkeys(_EFFICIENCIES, float),
@@ -183,6 +185,7 @@ _DEVICE_DEFAULTS: Table = {
     "reads_columns": False,
     "exponentials": None,
     "host_bandwidth": None,
+    "dispatch_seconds": None,
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
 }

@@ -21,7 +21,7 @@ import numpy as np
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.operations import Group
 from bfpp.schedules.precision import Precision
-from bfpp.schedules.recomputation import NO_RECOMPUTATION, Recomputation
+from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION, Recomputation
 from bfpp.sim.checkpointing import Checkpointed
 from bfpp.sim.cluster import AttentionSpeed, Cluster, Device
 from bfpp.sim.collectives import collective_seconds
@@ -131,21 +131,33 @@ class Parts:
 @once
 def parts(shape: Shape) -> Parts:
     """The parts of a configuration's units, with what each recomputes."""
-    return _parts(shape.execution, shape.recomputation.modules)
+    return _parts_of(shape)
+
+
+def _parts_of(shape: Shape) -> Parts:
+    modules = shape.recomputation.modules
+    of_ends = modules if recomputes_units(shape) else NO_RECOMPUTATION.modules
+    return _parts(shape.execution, modules, of_ends)
+
+
+def recomputes_units(shape: Shape) -> bool:
+    """Whether a unit keeps its input alone, and runs again as a whole, its ends too."""
+    everything = shape.recomputation == FULL_RECOMPUTATION
+    return everything and shape.implementation.recomputes_units
 
 
 @cache
-def _parts(execution: Execution, modules: frozenset[str]) -> Parts:
+def _parts(execution: Execution, modules: frozenset[str], of_ends: frozenset[str]) -> Parts:
     nothing = NO_RECOMPUTATION.modules
     kinds = [layer_operators(replace(execution, model=kind)) for kind in execution.model.kinds]
     return Parts(
-        Checkpointed(embedding_operators(execution), nothing),
+        Checkpointed(embedding_operators(execution), of_ends),
         tuple(
             LayerParts(Checkpointed(layer, modules), Checkpointed(layer, nothing))
             for layer in kinds
         ),
-        Checkpointed(prediction_operators(execution), nothing),
-        Checkpointed(head_operators(execution), nothing),
+        Checkpointed(prediction_operators(execution), of_ends),
+        Checkpointed(head_operators(execution), of_ends),
     )
 
 
@@ -178,10 +190,24 @@ def _setting(shape: Shape, communicates: bool) -> Setting:
 @lru_cache(SETTINGS)
 def _part_seconds(setting: Setting) -> Matrix:
     """A row for each of the passes, what they take of each part, in the order of `part_counts`."""
-    every = _parts(setting.execution, setting.recomputation.modules).each
+    every = _parts_of(setting).each
     if not setting.communicates:
         every = tuple(map(_without_collectives, every))
     return np.array([astuple(pass_seconds(setting, part)) for part in every]).T
+
+
+def unit_launches(shape: Shape, layers: Layers) -> UnitSeconds:
+    """Seconds in which the host launches the kernels of each unit's passes."""
+    return UnitSeconds(*(_part_launches(_setting(shape, True)) @ layers.part_counts))
+
+
+@lru_cache(SETTINGS)
+def _part_launches(setting: Setting) -> Matrix:
+    of_parts = [
+        [sum(_launch_seconds(setting, works) for works, _ in each) for each in _passes(part)]
+        for part in _parts_of(setting).each
+    ]
+    return np.array(of_parts).T
 
 
 def _without_collectives(part: Checkpointed) -> Checkpointed:
@@ -199,24 +225,39 @@ def _without_collectives(part: Checkpointed) -> Checkpointed:
 
 def pass_seconds(shape: Shape, part: Checkpointed) -> PassSeconds:
     """Seconds of the passes of one micro-batch through a part."""
-    forward = [each.forward for each in part.operators]
-    again = [each.forward for each in part.recomputed]
-    of_inputs = [each.backward_input for each in part.operators]
-    of_weights = [each.backward_weight for each in part.operators]
     return PassSeconds(
-        _seconds(shape, forward),
-        _seconds(shape, again) + _seconds(shape, of_inputs, backward=True),
-        _seconds(shape, of_weights, backward=True),
+        *(
+            sum(_seconds(shape, works, backward=backward) for works, backward in each)
+            for each in _passes(part)
+        )
     )
 
 
-def _seconds(shape: Shape, works: Sequence[Work], *, backward: bool = False) -> float:
+Works = Sequence[Work]
+
+
+def _passes(part: Checkpointed) -> tuple[list[tuple[Works, bool]], ...]:
+    """For each of `PassSeconds`, its work, and whether it is the backward pass's own."""
+    again = [each.forward for each in part.recomputed]
+    of_inputs = [each.backward_input for each in part.operators]
+    return (
+        [([each.forward for each in part.operators], False)],
+        [(again, False), (of_inputs, True)],
+        [([each.backward_weight for each in part.operators], True)],
+    )
+
+
+def _seconds(shape: Shape, works: Works, *, backward: bool) -> float:
     """Seconds of some work: the device's, or the host's if it launches kernels more slowly."""
+    computing = sum(device_seconds(shape, work, backward=backward) for work in works)
+    return max(_interleaved(shape, works, computing), _launch_seconds(shape, works))
+
+
+def _launch_seconds(shape: Shape, works: Works) -> float:
+    """Seconds in which the host launches the kernels of some work."""
     device, graphs = shape.cluster.device, shape.implementation.cuda_graphs
     launch = GRAPH_LAUNCH if graphs else device.host_seconds
-    launched = launch * sum(work.kernels for work in works)
-    computing = sum(device_seconds(shape, work, backward=backward) for work in works)
-    return max(_interleaved(shape, works, computing), launched)
+    return launch * sum(work.kernels for work in works)
 
 
 def _interleaved(shape: Shape, works: Iterable[Work], computing: float) -> float:

@@ -37,6 +37,8 @@ class Implementation:
 
     Bytes are for each parameter. `state_bytes` is what sharding divides;
     `update_bytes` is allocated for the optimizer step alone, on top of it.
+    With `recomputes_units`, full recomputation keeps the input of a unit alone, and runs all of it
+    again, its ends too.
     `buffers_stages` says that half-precision weights and gradients are kept for
     two of a rank's stages (one on a rank of one stage) instead of for all of
     them, `shards_tied_embedding` that an embedding which two pipeline ranks
@@ -49,8 +51,9 @@ class Implementation:
     needs one is longer by what it takes. `overlap_slowdown` is the share of the
     time of an overlapped transfer by which it slows the compute at its ends.
     `step_seconds` is what each step takes on the host in addition: norms, logging, the
-    next batch. `attention_speed` is that of its fused attention kernels, where they are not
-    the best that the machine has.
+    next batch; `dispatch_seconds` what a rank's host takes to dispatch each of its tasks, unless
+    that was measured on the cluster. `attention_speed` is that of its fused attention kernels,
+    where they are not the best that the machine has.
 
     `precision`, `attention`, `sequence_parallel` and `recompute` are what
     trains if nothing else is said. `fused_kernels` says that a gated
@@ -96,6 +99,8 @@ class Implementation:
     dropping_seconds: float = 0.0
     narrower_state: float = 0
     eager: bool = False
+    dispatch_seconds: float = 0.0
+    recomputes_units: bool = False
 
     def communication(self, sharding: Sharding) -> Communication:
         """Which operations have lanes of their own, with this sharding."""
@@ -270,6 +275,9 @@ BFPP = Implementation(
     # PyTorch's for cuBLAS, on Hopper.
     workspace_bytes=2**25,
     dummy_gradients=False,
+    recomputes_units=True,
+    # Of a step of 409 tasks on an H100, which its host held up: what launching kernels leaves.
+    dispatch_seconds=1e-3,
     # AdamW by PyTorch's multi-tensor kernels 80 (eight of them); gradients are added to the
     # state's (12), looked at (4) and cleared in both places (8), weights copied (6).
     optimizer_traffic=110,

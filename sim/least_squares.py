@@ -16,13 +16,17 @@ SMALL, LARGE = 1e-6, 2.0
 """Changes of a logarithm: that at which the search ends, and the most that is tried at once."""
 
 
+INFLUENCE = 1e-3
+"""What an e-fold of a constant changes, at least, in a residual that depends on it."""
+
+
 def least_squares(
     residuals: Callable[[Numbers], Numbers], start: Numbers
 ) -> tuple[Numbers, Numbers]:
     """Where the residuals' squares have the least sum, and the standard error of each place.
 
     By Levenberg's and Marquardt's steps; errors by the sandwich estimator, which does not
-    take all residuals to scatter alike. Infinite is that of what no residual depends on.
+    take all residuals to scatter alike. Infinite is that of what they hardly depend on.
     """
     at, damping = start, 1e-3
     found = residuals(at)
@@ -43,7 +47,7 @@ def least_squares(
     weighed = slopes * found[:, None]
     freedom = len(found) / max(len(found) - len(at), 1)
     covariance = freedom * inverse @ weighed.T @ weighed @ inverse
-    depends = np.abs(slopes).max(axis=0) > 0
+    depends = np.abs(slopes).max(axis=0) > INFLUENCE
     return at, np.where(depends, np.sqrt(covariance.diagonal()), np.inf)
 
 

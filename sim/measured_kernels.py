@@ -90,6 +90,12 @@ def _host_seconds(row: Row, cluster: Cluster) -> float:
     return float(cluster.device.host_seconds * row["kernels"])
 
 
+def _dispatch_seconds(row: Row, cluster: Cluster) -> float:
+    """Of a training step that the host holds up."""
+    dispatching = float(row["tasks"] * (cluster.device.dispatch_seconds or 0.0))
+    return _host_seconds(row, cluster) + dispatching
+
+
 def _copy_seconds(row: Row, cluster: Cluster) -> float:
     assert cluster.device.host_bandwidth is not None  # noqa: S101
     return float(row["bytes"] / cluster.device.host_bandwidth)
@@ -107,6 +113,7 @@ def _collective_seconds(row: Row, cluster: Cluster) -> float:
 
 OTHERS: Mapping[str, Callable[[Row, Cluster], float]] = {
     "host": _host_seconds,
+    "dispatch": _dispatch_seconds,
     "copy": _copy_seconds,
     "transfer": _transfer_seconds,
     "collective": _collective_seconds,

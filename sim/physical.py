@@ -21,7 +21,7 @@ from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
 from bfpp.schedules.graph import SomeKinds
-from bfpp.schedules.operations import EXPERTS, Operation
+from bfpp.schedules.operations import EXPERTS, Operation, compute_steps
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
 from bfpp.sim import cost_kernels
@@ -34,6 +34,8 @@ from bfpp.sim.compute import (
     exchange_seconds,
     part_counts,
     parts,
+    recomputes_units,
+    unit_launches,
     unit_seconds,
 )
 from bfpp.sim.costs import Costs, Load, inside_passes, narrowest
@@ -216,12 +218,15 @@ class PhysicalCosts:
     @once_for_stages
     def _flops(self, layout: Layout) -> tuple[float, float]:
         """Operations (flop) of a sample, over all devices: the model's, and recomputation's."""
+        flops = model_flops(self.model, 1)
+        if recomputes_units(self):
+            return flops, flops / 3
         recomputed = self.layers(layout).recomputed_of_kind.sum(axis=1).tolist()
         again = sum(
             count * recomputed_flops(kind, self.recomputation)
             for kind, count in zip(self.model.kinds, recomputed, strict=True)
         )
-        return model_flops(self.model, 1), float(again)
+        return flops, float(again)
 
     @of_any_size
     @once_for_stages
@@ -328,6 +333,19 @@ class PhysicalCosts:
         """Seconds of the passes of each unit."""
         return unit_seconds(self, self.layers(layout))
 
+    @once_for_stages
+    def unit_launches(self, layout: Layout) -> UnitSeconds:
+        """Seconds in which the host launches the kernels of each unit's passes."""
+        return unit_launches(self, self.layers(layout))
+
+    @property
+    def dispatch_seconds(self) -> float:
+        """Seconds in which the host dispatches a task; of those in a CUDA graph, none."""
+        usual, measured = self.implementation, self.cluster.device.dispatch_seconds
+        if not usual.dispatch_seconds or usual.cuda_graphs:
+            return 0.0
+        return usual.dispatch_seconds if measured is None else measured
+
     def costs(self, graph: TaskGraph) -> Costs:
         """The costs of each task of the graph."""
         return self._within_power(graph).costs
@@ -343,7 +361,10 @@ class PhysicalCosts:
 
     def _within_power(self, graph: TaskGraph) -> WithinPower:
         costs = PhysicalStep(self, graph).costs()
-        return within_power(graph, costs, self._least_seconds(graph.layout, trains=graph.trains))
+        least = self._least_seconds(graph.layout, trains=graph.trains)
+        if self.dispatch_seconds:
+            least = max(least, HostStep(self, graph).seconds())
+        return within_power(graph, costs, least)
 
     def _least_seconds(self, layout: Layout, *, trains: bool = True) -> float:
         """Seconds that the power limit asks for, at least, for a step."""
@@ -547,6 +568,28 @@ class PhysicalStep:
     def _traffic_seconds(self, size: Seconds) -> Seconds:
         device = self.physical.cluster.device
         return size / (device.memory_bandwidth * device.memory_efficiency)
+
+
+class HostStep(PhysicalStep):
+    """The same step as its hosts see it: passes take what it takes to launch their kernels."""
+
+    def passes(self, tasks: Integers, *parts: str) -> Load:
+        """Passes of micro-batches through units, by their parts."""
+        layout = self.graph.layout
+        units = self.physical.unit_launches(layout)
+        by_unit = sum(getattr(units, part) for part in parts) / layout.slices
+        return Load(by_unit[self.graph.unit[tasks]])
+
+    def seconds(self) -> float:
+        """Seconds of the busiest rank's host, which also dispatches the tasks of all its lanes."""
+        graph = self.graph
+        launching = np.zeros(len(graph))
+        for operation, tasks in graph.by_operation():
+            if operation in compute_steps():
+                launching[tasks] = PRICES[operation].physical_load(self, tasks).seconds
+        launched = np.bincount(graph.rank, launching, graph.layout.pp)
+        dispatched = self.physical.dispatch_seconds * np.diff(graph.rank_tasks.start)
+        return float((launched + dispatched).max())
 
 
 @of_any_size

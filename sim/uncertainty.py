@@ -178,12 +178,23 @@ def constants_changes(
     ]
     changes = [
         log(_worse(physical, path, value, deviations * spread).step_time(timeline.graph))
+        if _matters(path, timeline, physical)
+        else log(timeline.step_time)
         for path, value, spread in constants
     ]
     combined: Seconds = (np.array(changes) - log(timeline.step_time)) @ _combinations(
         physical, [path if path in together else () for path, _, _ in constants]
     )
     return combined
+
+
+def _matters(path: Path, timeline: Timeline, physical: PhysicalCosts) -> bool:
+    """Whether a step may depend on a constant; of most that is known from a replay alone."""
+    needed = {
+        "host_bandwidth": timeline.graph.communication.offload,
+        "dispatch_seconds": physical.dispatch_seconds,
+    }
+    return bool(needed.get(path[-1], True))
 
 
 Path = tuple[str, ...]

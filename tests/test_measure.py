@@ -44,6 +44,7 @@ def what_is_measured() -> list[Row]:
         *attention,
         *({"kind": "streaming", "bytes": 4**power} for power in range(6, 15, 2)),
         *({"kind": "host", "kernels": kernels} for kernels in (100, 260)),
+        *({"kind": "dispatch", "tasks": 37, "kernels": kernels} for kernels in (300, 1200)),
         *({"kind": "copy", "bytes": size} for size in (2**20, 2**28)),
         *({"kind": "transfer", "bytes": size} for size in (2**12, 2**28)),
         *(
@@ -68,7 +69,7 @@ def known(name: str) -> Cluster:
     """A preset that also says what presets leave out."""
     cluster = load_cluster(name)
     first = replace(cluster.levels[0], transfer_efficiency=0.8, transfer_latency=7e-6)
-    device = replace(cluster.device, host_bandwidth=5e10)
+    device = replace(cluster.device, host_bandwidth=5e10, dispatch_seconds=1e-4)
     return replace(cluster, device=device, levels=(first, *cluster.levels[1:]))
 
 
@@ -77,9 +78,9 @@ seconds = st.floats(1e-6, 3e-5)
 
 
 @settings(max_examples=8)
-@given(st.sampled_from(GPU_NAMES), shares, shares, shares, seconds, seconds)
+@given(st.sampled_from(GPU_NAMES), shares, shares, shares, seconds, seconds, st.floats(1e-4, 1e-3))
 def test_the_constants_that_measurements_were_made_with_are_found(
-    name, products, memory, attention, launch, host
+    name, products, memory, attention, launch, host, dispatch
 ):
     cluster = known(name)
     paths = {
@@ -88,6 +89,7 @@ def test_the_constants_that_measurements_were_made_with_are_found(
         ("device", "attention", "forward_efficiency"): attention,
         ("device", "launch_seconds"): launch,
         ("device", "host_seconds"): host,
+        ("device", "dispatch_seconds"): dispatch,
     }
     changed = with_constants(cluster, paths)
     rows = measured(changed, what_is_measured())
@@ -215,12 +217,12 @@ def record(bfpp):
 
 def test_a_cpu_is_measured(tmp_path, monkeypatch, record):
     microbenchmarks = pytest.importorskip("bfpp.executor.microbenchmarks")
-    quick = replace(microbenchmarks.ON_CPU, repetitions=1, launches=2)
+    quick = replace(microbenchmarks.ON_CPU, repetitions=1, launches=2, steps=1)
     monkeypatch.setattr(microbenchmarks, "ON_CPU", quick)
     out = tmp_path / "mine.toml"
     found = record("measure", "--device", "cpu", "--like", "dgx-a100", "--out", out)
     kinds = {row["kind"] for row in found["measurements"]}
-    assert kinds == {"streaming", "product", "host", "attention", "sustained"}
+    assert kinds == {"streaming", "product", "host", "dispatch", "attention", "sustained"}
     assert all(row["seconds"] > 0 for row in found["measurements"] if "seconds" in row)
     cluster = load_cluster(str(out))
     values = {each["name"]: each["value"] for each in found["constants"]}

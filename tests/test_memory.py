@@ -29,7 +29,7 @@ from bfpp.sim.activations import layer_gradients, unit_activations
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.compute import parts
 from bfpp.sim.engines import simulate
-from bfpp.sim.implementation import CURRENT, MEGATRON, PAPER
+from bfpp.sim.implementation import BFPP, CURRENT, MEGATRON, PAPER
 from bfpp.sim.memory import (
     CONTEXT,
     RESERVED,
@@ -175,6 +175,23 @@ def test_accumulated_micro_batches_do_not_add_up_without_a_pipeline():
     costing = replace(COSTING, implementation=CURRENT)
     few, many = (rank_memory(timeline_of("1f1b", 1, count, 64), costing, 0) for count in (2, 16))
     assert few == many
+
+
+@pytest.mark.parametrize("model", ["gpt-3.6b", "llama3-8b"])
+def test_our_executor_recomputes_units_as_a_whole(model):
+    """Units keep their inputs alone; of one micro-batch, all is there again as it runs backward."""
+    usual = PhysicalCosts(load_model(model), load_cluster("dgx-h100"), implementation=BFPP)
+    none, full = (replace(usual, recompute=parse_recomputation(each)) for each in ("none", "full"))
+    alone = build_graph("gpipe", Layout(1, 1))
+    [one], [again] = (rank_memories(alone, each) for each in (none, full))
+    assert one.saved + one.transient == pytest.approx(again.saved + again.transient)
+    graph = build_graph("gpipe", Layout(2, 4))
+    first, last = rank_memories(graph, full)
+    assert (first.saved, last.saved) == (0, 4 * full.execution.hidden_bytes)
+    layout = graph.layout
+    ran, kept = (each.unit_seconds(layout) for each in (full, none))
+    np.testing.assert_allclose(ran.backward_input, kept.backward_input + kept.forward)
+    assert full.hardware_flops(layout) == pytest.approx(4 / 3 * full.model_flops(layout))
 
 
 def test_what_is_reserved_is_more_than_what_is_allocated():

@@ -25,10 +25,10 @@ from bfpp.schedules.recomputation import parse_recomputation
 from bfpp.schedules.steps import STEP, backward, backward_input, backward_weight, forward
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.collectives import collective_seconds
-from bfpp.sim.compute import blocked_seconds, parts, pass_seconds, unit_seconds
+from bfpp.sim.compute import blocked_seconds, part_counts, parts, pass_seconds, unit_seconds
 from bfpp.sim.efficiency import RAMP_DEPTH, Product, product_seconds
 from bfpp.sim.engines import simulate
-from bfpp.sim.implementation import MEGATRON, PAPER, find_implementation
+from bfpp.sim.implementation import BFPP, CURRENT, MEGATRON, PAPER, find_implementation
 from bfpp.sim.model import Transformer, hardware_flops, load_model, model_flops
 from bfpp.sim.operators import Collective, Way
 from bfpp.sim.physical import (
@@ -234,6 +234,32 @@ def test_the_host_is_the_floor_unless_kernels_are_launched_as_a_graph():
     assert passes(costing).forward == kernels
     graphs = replace(costing, implementation=replace(MEGATRON, cuda_graphs=True))
     assert passes(graphs).forward < 0.1 * kernels
+
+
+@pytest.mark.parametrize(("dispatch", "bound"), [(1e-6, False), (1e-1, True)])
+def test_a_step_takes_at_least_what_a_host_takes_to_dispatch_its_ranks_tasks(dispatch, bound):
+    usual = replace(BFPP, dispatch_seconds=dispatch)
+    costing = physical("llama3-8b", "dgx-h100", implementation=usual)
+    graph = build_graph("breadth-first", Layout(2, 4, 4))
+    free = replace(costing, implementation=replace(BFPP, dispatch_seconds=0.0))
+    launching = sum(
+        works.kernels
+        for unit in range(0, 8, 2)
+        for part, count in part_counts(costing, costing.layers(graph.layout))
+        for each in part.operators
+        for works in (each.forward, each.backward_input, each.backward_weight)
+        for _ in range(int(count[unit]))
+    )
+    host = dispatch * len(graph.rank_tasks.of(0)) + 20e-6 * 4 * launching
+    taken, without = costing.step_time(graph), free.step_time(graph)
+    least = max(host, without)
+    assert 0.998 * least <= taken <= 1.06 * least  # bubbles grow with what is between them
+    assert bound == (host > without)
+    # A cluster's own measurement counts; a graph has no tasks to dispatch.
+    own = replace(costing.cluster, device=replace(costing.cluster.device, dispatch_seconds=0.0))
+    captured = replace(costing, implementation=replace(usual, cuda_graphs=True))
+    assert replace(costing, cluster=own).dispatch_seconds == captured.dispatch_seconds == 0
+    assert physical("llama3-8b", "dgx-h100", implementation=CURRENT).dispatch_seconds == 0
 
 
 def test_a_precision_needs_a_peak():

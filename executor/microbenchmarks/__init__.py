@@ -15,6 +15,7 @@ import torch
 from bfpp.executor.microbenchmarks.clock import Clock
 from bfpp.executor.microbenchmarks.collectives import Exchanges, collectives
 from bfpp.executor.microbenchmarks.designs import FULL, ON_CPU, QUICK, Design
+from bfpp.executor.microbenchmarks.dispatch import dispatch
 from bfpp.executor.microbenchmarks.kernels import Row, attention, products, streaming
 from bfpp.executor.microbenchmarks.machine import copies, host, sustained
 from bfpp.executor.processes import launch
@@ -30,7 +31,7 @@ __all__ = [
     "members_of",
 ]
 
-PARTS = (streaming, products, host, copies, attention, sustained)
+PARTS = (streaming, products, host, dispatch, copies, attention, sustained)
 
 
 def device_of(name: str) -> torch.device:

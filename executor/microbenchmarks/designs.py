@@ -25,8 +25,8 @@ class Design:
     `squares` are sides of matrices; `layers` (tokens, inputs, outputs) of a product with
     weights, which is measured with both its gradients; `batched` (batch, rows, columns, depth);
     `numbers` are those of a tensor of element-wise kernels; `copied` and `sent` are bytes.
-    `launches` is how often a small block is run to know the host, `sustained` for how many
-    seconds products run to know the power limit.
+    `launches` is how often a small block is run to know the host, `steps` how many of training are
+    to know its dispatch, `sustained` for how many seconds products run to know the power limit.
     """
 
     squares: tuple[int, ...]
@@ -37,6 +37,7 @@ class Design:
     copied: tuple[int, ...]
     sent: tuple[int, ...]
     launches: int
+    steps: int
     sustained: float
     repetitions: int = 5
 
@@ -78,6 +79,7 @@ FULL = Design(
     copied=(2**24, 2**26, 2**28),
     sent=tuple(2**power for power in range(12, 31, 2)),
     launches=300,
+    steps=20,
     sustained=5.0,
 )
 
@@ -90,6 +92,7 @@ QUICK = Design(
     copied=(2**24, 2**27),
     sent=(2**12, 2**18, 2**22, 2**26, 2**28),
     launches=100,
+    steps=8,
     sustained=2.0,
 )
 
@@ -102,6 +105,7 @@ ON_CPU = Design(
     copied=(),
     sent=(2**10, 2**16, 2**20),
     launches=10,
+    steps=2,
     sustained=0.02,
     repetitions=3,
 )

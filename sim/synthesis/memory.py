@@ -13,7 +13,7 @@ import numpy as np
 from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.counts import peak_microbatches
-from bfpp.sim.activations import unit_activations
+from bfpp.sim.activations import activations_of_units
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.memory import CONTEXT, RESERVED, least_memories, rank_memories
 from bfpp.traces.memory import GIGABYTE
@@ -117,7 +117,7 @@ class Reserved:
     def sizes(self) -> Numbers:
         """Bytes, by stage."""
         physical = self.experiment.require_physical()
-        saved = unit_activations(physical, physical.layers(self._layout)).saved
+        saved = activations_of_units(physical, self._layout).saved
         return np.bincount(self._layout.stage_of_unit, saved, self._layout.stages).astype(float)
 
     @cached_property
