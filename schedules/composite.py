@@ -10,18 +10,22 @@ Rules:
   which add up to 1, and communication, each on a lane that nothing but pieces uses.
 - The pieces of a pass are a chain, and hold the pass's lane until the last has ended. So without
   contention an expanded graph takes as long as the composite one.
+- The two passes of a fused block take turns: one computes while the other communicates. The second
+  begins once the first piece of the first has ended, and the block ends when both have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import pairwise, zip_longest
 from math import isclose
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Groups, Integers, Seconds, group_by
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Seconds, group_by
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.operations import COMPUTE, OPERATIONS, Operation
 
@@ -52,9 +56,6 @@ def require_templates(graph: TaskGraph, templates: Templates) -> None:
         if not isclose(sum(shares), 1.0) or min(shares, default=0) <= 0:
             reason = f"{where}: the shares of its compute must add up to 1, not {sum(shares):g}"
             raise InvalidConfiguration("templates", reason)
-        of_unit = (graph.operation == operation) & (graph.unit == unit)
-        if (graph.block[of_unit] != NONE).any():
-            raise InvalidConfiguration("templates", f"{where}: it is in a block, as a whole")
         for piece in template:
             stream = piece.operation.streams(graph.communication)[0]
             if piece.operation != operation and stream is not COMPUTE and stream in taken:
@@ -98,20 +99,105 @@ def shares(graph: TaskGraph) -> Seconds:
     return share
 
 
+class Turns(NamedTuple):
+    """The pieces of a block in the order of their lanes: of which of its passes, and which one.
+
+    Each waits for those at some places before it.
+    """
+
+    of_pass: tuple[int, ...]
+    piece: tuple[int, ...]
+    waits: tuple[tuple[int, ...], ...]
+
+
+@cache
+def turns(one: Template, other: Template) -> Turns:
+    """A block of two passes: what each computes before it communicates, in turn."""
+    order = [
+        (of_pass, piece)
+        for both in zip_longest(_segments(one), _segments(other), fillvalue=range(0))
+        for of_pass, segment in enumerate(both)
+        for piece in segment
+    ]
+    place = {each: at for at, each in enumerate(order)}
+    last = (0, len(one) - 1), (1, len(other) - 1)
+    waits: list[tuple[int, ...]] = [
+        (place[of_pass, piece - 1],) if piece else (0,) if of_pass else ()
+        for of_pass, piece in order
+    ]
+    waits[-1] += tuple(place[each] for each in last if each != order[-1])
+    of_pass, pieces = zip(*order, strict=True)
+    return Turns(of_pass, pieces, tuple(waits))
+
+
+def _segments(template: Template) -> list[range]:
+    """The pieces up to the end of each stretch of communication."""
+    ends = [
+        number
+        for number, (piece, following) in enumerate(pairwise(template), 1)
+        if following.share and not piece.share
+    ]
+    return [range(*each) for each in pairwise([0, *ends, len(template)])]
+
+
+class Fused(NamedTuple):
+    """Blocks of one kind, and the tasks of their passes."""
+
+    templates: tuple[Template, Template]
+    one: Integers
+    other: Integers
+
+
+def fused_passes(graph: TaskGraph) -> list[Fused]:
+    """The blocks of which at least one pass is in pieces, which are tasks yet to be expanded."""
+    if not graph.templates:
+        return []
+    distinct, number = template_numbers(graph)
+    whole = (graph.block != NONE) & (graph.piece == NONE)
+    other = np.flatnonzero(whole & (graph.block != np.arange(len(graph))))
+    one = graph.block[other]
+    keys = np.stack([number[one], number[other], graph.operation[one], graph.operation[other]])
+    found = []
+    for key in np.unique(keys, axis=1).T:
+        chosen = (keys == key[:, None]).all(axis=0)
+        numbers, operations = key[:2].tolist(), key[2:].tolist()
+        if max(numbers) != NONE:
+            first, second = (
+                (Piece(OPERATIONS[operation], 1.0),) if each == NONE else distinct[each]
+                for each, operation in zip(numbers, operations, strict=True)
+            )
+            found.append(Fused((first, second), one[chosen], other[chosen]))
+    return found
+
+
+class Rows(NamedTuple):
+    """The tasks of an expanded graph: whose pieces they are, and which ones.
+
+    Of each task before, `first` and `last` are where it begins and ends; `is_cut` says whether it,
+    or another pass of its block, is in pieces.
+    """
+
+    whole: Integers
+    piece: Integers
+    first: Integers
+    last: Integers
+    is_cut: Flags
+
+
 def expanded(graph: TaskGraph) -> TaskGraph:
     """The graph with a task for each piece of its composite passes."""
     from bfpp.schedules.lowering.draft import lanes_of_tasks
 
-    count = np.ones(len(graph), dtype=np.int32)
-    for template, tasks in composites(graph):
-        count[tasks] = len(template)
-    first = np.append(0, np.cumsum(count)[:-1]).astype(np.int32)
-    whole = np.repeat(np.arange(len(graph), dtype=np.int32), count)
+    blocks = fused_passes(graph)
+    rows = _rows(graph, blocks)
+    whole = rows.whole
     columns = {name: getattr(graph, name)[whole] for name in COPIED}
-    for template, tasks in composites(graph):
-        for number, piece in enumerate(template):
-            columns["operation"][first[tasks] + number] = int(piece.operation)
-            columns["piece"][first[tasks] + number] = number
+    columns["piece"] = np.where(rows.piece == NONE, columns["piece"], rows.piece)
+    distinct, number = template_numbers(graph)
+    for each, template in enumerate(distinct):
+        own = (number[whole] == each) & (rows.piece != NONE)
+        operations = np.array([int(piece.operation) for piece in template], dtype=np.int8)
+        columns["operation"][own] = operations[rows.piece[own]]
     of_pass = columns["operation"] == graph.operation[whole]
     for buffer in ("weight_buffer", "gradient_buffer"):
         columns[buffer] = np.where(of_pass, columns[buffer], np.int32(NONE))
@@ -123,8 +209,8 @@ def expanded(graph: TaskGraph) -> TaskGraph:
         lanes=lanes,
         lane=lane,
         peer_lane=peer_lane,
-        block=np.where(graph.block == NONE, NONE, first[graph.block])[whole],
-        dependencies=_dependencies(graph, count, first),
+        block=np.where(graph.block == NONE, NONE, rows.first[graph.block])[whole],
+        dependencies=_dependencies(graph, rows, blocks),
         **columns,
     )
 
@@ -135,14 +221,48 @@ COPIED = (
 """The columns that pieces have from their pass, before it is said what each piece does."""
 
 
-def _dependencies(graph: TaskGraph, count: Integers, first: Integers) -> Groups:
+def _rows(graph: TaskGraph, blocks: Sequence[Fused]) -> Rows:
+    """Pieces are in the place of their pass, those of a block in that of its first pass."""
+    chains = list(composites(graph))
+    count = np.ones(len(graph), dtype=np.int32)
+    for template, tasks in chains:
+        count[tasks] = len(template)
+    is_cut = count > 1
+    for (one, other), first, second in blocks:
+        count[first], count[second] = len(one) + len(other), 0
+        is_cut[first] = is_cut[second] = True
+    begin = (np.cumsum(count) - count).astype(np.int32)
+    whole = np.repeat(np.arange(len(graph), dtype=np.int32), count)
+    piece = np.full(len(whole), NONE, dtype=np.int32)
+    last = begin + count - 1
+    for template, tasks in chains:
+        alone = tasks[graph.block[tasks] == NONE]
+        piece[begin[alone][:, None] + np.arange(len(template))] = np.arange(len(template))
+    for templates, first, second in blocks:
+        both = np.stack([first, second])
+        for at, (of_pass, number) in enumerate(zip(*turns(*templates)[:2], strict=True)):
+            whole[begin[first] + at], piece[begin[first] + at] = both[of_pass], number
+        last[second] = last[first]
+    return Rows(whole, piece, begin, last.astype(np.int32), is_cut)
+
+
+def _dependencies(graph: TaskGraph, rows: Rows, blocks: Sequence[Fused]) -> Groups:
     """A pass waits with its first piece, is waited for by its last, and holds its lane."""
-    last = first + count - 1
+    first, last = rows.first, rows.last
     before, after = graph.dependencies.member, graph.dependent
     ahead, behind = graph.lane_neighbours
-    held = (count[ahead] > 1) | (count[behind] > 1)
-    links = np.flatnonzero(np.append(np.diff(np.repeat(first, count)) == 0, False)).astype(np.int32)
-    waits = np.concatenate([first[after], first[behind[held]], links + 1])
-    on = np.concatenate([last[before], last[ahead[held]], links])
-    distinct = np.unique(np.stack([waits, on]), axis=1)
-    return group_by(distinct[0], distinct[1].astype(np.int32), int(count.sum()))
+    held = rows.is_cut[ahead] | rows.is_cut[behind]
+    held &= (graph.block[ahead] == NONE) | (graph.block[ahead] != graph.block[behind])
+    alone = graph.block[rows.whole] == NONE
+    links = np.flatnonzero((np.diff(rows.whole) == 0) & alone[1:]).astype(np.int32)
+    waits, on = (
+        [first[after], first[behind[held]], links + 1],
+        [last[before], last[ahead[held]], links],
+    )
+    for templates, one, _ in blocks:
+        for at, needed in enumerate(turns(*templates).waits):
+            for each in needed:
+                waits.append(first[one] + at)
+                on.append(first[one] + each)
+    distinct = np.unique(np.stack([np.concatenate(waits), np.concatenate(on)]), axis=1)
+    return group_by(distinct[0], distinct[1].astype(np.int32), len(rows.whole))

@@ -373,7 +373,8 @@ class TaskGraph:
         whole = np.ones(len(self), dtype=bool)
         pieces = np.flatnonzero(self.is_compute & (self.piece != NONE))
         whole[pieces] = False
-        first = np.unique(pieces - self.piece[pieces], return_index=True)[1]
+        passes = np.stack([self.operation, self.unit, self.microbatch])[:, pieces]
+        first = np.unique(passes, axis=1, return_index=True)[1]
         whole[pieces[first]] = True
         return whole
 

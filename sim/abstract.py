@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bfpp.schedules import InvalidConfiguration, TaskGraph
-from bfpp.schedules.columns import NONE
+from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
 from bfpp.schedules.operations import OPERATIONS, Operation
-from bfpp.sim.costs import Costs, fixed_costs, inside_passes
+from bfpp.sim.costs import Costs, fixed_costs, in_turns, inside_passes
 from bfpp.sim.prices import PRICES
 
 AGREEMENT = 1e-4
@@ -95,13 +95,15 @@ class AbstractCosts:
         table, slices = self.by_operation(graph.layout.slices), graph.layout.slices
         by_code = np.array([table[operation] for operation in OPERATIONS])
         seconds = by_code[graph.operation]
-        if (in_block := graph.block != NONE).any():
+        if (in_block := graph.is_compute & (graph.block != NONE)).any():
             is_forward = graph.operation == Operation.FORWARD
             of_block = np.where(is_forward, *self.block_seconds()) / slices
             seconds = np.where(in_block, of_block, seconds)
         if graph.templates:
-            inside = inside_passes(
-                graph, lambda operation, tasks: np.full(len(tasks), table[operation])
-            )
-            seconds = seconds * shares(graph) + inside[graph.kinds.of_task]
+
+            def alone(operation: Operation, tasks: Integers) -> Seconds:
+                return np.full(len(tasks), table[operation])
+
+            inside = inside_passes(graph, alone)[graph.kinds.of_task]
+            seconds = in_turns(graph, seconds * shares(graph) + inside, inside, alone)
         return fixed_costs(seconds)

@@ -271,8 +271,12 @@ def _interleaved(shape: Shape, works: Iterable[Work], computing: float) -> float
         for each in work.collectives
         if each.interleaved
     )
-    taken = min(EXCHANGE_MULTIPROCESSORS / shape.cluster.device.multiprocessors, 1.0)
-    return max(computing + taken * sent, sent)
+    return max(computing + taken_by_exchanges(shape) * sent, sent)
+
+
+def taken_by_exchanges(shape: Shape) -> float:
+    """The share of the multiprocessors that exchanges of experts take from what they overlap."""
+    return min(EXCHANGE_MULTIPROCESSORS / shape.cluster.device.multiprocessors, 1.0)
 
 
 def device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:

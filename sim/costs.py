@@ -18,7 +18,8 @@ import numpy as np
 
 from bfpp.schedules import Operation, TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
-from bfpp.schedules.composite import template_numbers
+from bfpp.schedules.composite import fused_passes, template_numbers, turns
+from bfpp.schedules.operations import Stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +103,35 @@ def inside_passes(graph: TaskGraph, alone: Callable[[Operation, Integers], Secon
         inside = Counter(piece.operation for piece in template if not piece.share)
         for operation, count in inside.items():
             seconds[number == each] += count * alone(operation, first[number == each])
+    return seconds
+
+
+def in_turns(
+    graph: TaskGraph,
+    seconds: Seconds,
+    inside: Seconds,
+    alone: Callable[[Operation, Integers], Seconds],
+) -> Seconds:
+    """The `seconds` of tasks, where the passes of each block compute and communicate in turn.
+
+    `inside` is what of them is communication, which `alone` prices as in `inside_passes`. A
+    block is as long as its pieces take on lanes of their own, and its second pass what is left.
+    """
+    seconds = seconds.copy()
+    for templates, one, other in fused_passes(graph):
+        tasks = one, other
+        computing = [seconds[each] - inside[each] for each in tasks]
+        free: dict[Stream, Seconds] = {}
+        ends: list[Seconds] = []
+        order = turns(*templates)
+        for of_pass, number, waits in zip(*order, strict=True):
+            operation, share = templates[of_pass][number]
+            stream = operation.streams(graph.communication)[0]
+            each = share * computing[of_pass] if share else alone(operation, tasks[of_pass])
+            ready = [free.get(stream, np.zeros(len(one))), *(ends[at] for at in waits)]
+            free[stream] = np.max(ready, axis=0) + each
+            ends.append(free[stream])
+        seconds[one], seconds[other] = computing[0], np.max(ends, axis=0) - computing[0]
     return seconds
 
 

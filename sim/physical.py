@@ -35,10 +35,11 @@ from bfpp.sim.compute import (
     part_counts,
     parts,
     recomputes_units,
+    taken_by_exchanges,
     unit_launches,
     unit_seconds,
 )
-from bfpp.sim.costs import Costs, Load, inside_passes, narrowest
+from bfpp.sim.costs import Costs, Load, in_turns, inside_passes, narrowest
 from bfpp.sim.divisible import NARROW, require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
 from bfpp.sim.links import Beside, Exchanged, Links
@@ -360,11 +361,21 @@ class PhysicalCosts:
         return float(self.times(graph).end.max())
 
     def _within_power(self, graph: TaskGraph) -> WithinPower:
-        costs = PhysicalStep(self, graph).costs()
+        costs = PhysicalStep(self, self._with_exchanges(graph)).costs()
         least = self._least_seconds(graph.layout, trains=graph.trains)
         if self.dispatch_seconds:
             least = max(least, HostStep(self, graph).seconds())
         return within_power(graph, costs, least)
+
+    def _with_exchanges(self, graph: TaskGraph) -> TaskGraph:
+        """The graph with the exchanges of experts inside passes, if some are in fused blocks."""
+        routing = self.execution.routing
+        blocked = self.degrees.ep > 1 and not (routing.beside_shared or routing.interleaved)
+        if graph.templates or not blocked or (graph.block == NONE).all():
+            return graph
+        from bfpp.sim.pieces import with_exchanges
+
+        return with_exchanges(graph, self)
 
     def _least_seconds(self, layout: Layout, *, trains: bool = True) -> float:
         """Seconds that the power limit asks for, at least, for a step."""
@@ -378,6 +389,8 @@ class PhysicalCosts:
         Of ranks that share stages, one has at least half of the micro-batches.
         """
         units = self.unit_seconds(layout)
+        if self.degrees.ep > 1:  # in fused blocks, exchanges may be hidden
+            units = unit_seconds(self, self.layers(layout), communicates=False)
         passes = units.forward + units.backward_input + units.backward_weight
         busiest = layout.sums(passes).max() * layout.whole_microbatches / (1 + len(layout.copies))
         within = (1 - TOLERANCE) * self._least_seconds(layout)
@@ -416,11 +429,24 @@ class PhysicalStep:
         of_kinds, received, sent = self.of_kinds()
         costs = of_kinds.of(graph.kinds.of_task)
         if graph.templates:
-            costs = replace(costs, seconds=costs.seconds * shares(graph))
+            costs = replace(costs, seconds=self._in_pieces(costs.seconds))
         WORK.loop(cost_kernels, "lengthen", len(graph))(
             graph.kinds.of_task, *graph.dependencies, received, sent, costs.seconds
         )
         return costs
+
+    def _in_pieces(self, seconds: Seconds) -> Seconds:
+        """The seconds of pieces; those of passes in blocks, which exchange while others compute.
+
+        Exchanging takes some of the multiprocessors from what computes in its block.
+        """
+        graph, inside = self.graph, np.zeros(len(self.graph))
+        in_block = np.flatnonzero(graph.is_compute & (graph.block != NONE)).astype(np.int32)
+        exchanged = self._exchanged_inside(in_block)
+        inside[in_block] = np.where(graph.piece[in_block] == NONE, exchanged, 0.0)
+        seconds = seconds.copy()
+        seconds[in_block] += taken_by_exchanges(self.physical) * exchanged
+        return in_turns(graph, seconds * shares(graph), inside, self._seconds_alone)
 
     @property
     def hidden_bytes(self) -> float:

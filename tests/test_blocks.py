@@ -19,7 +19,6 @@ from bfpp.schedules import (
     Degrees,
     InvalidConfiguration,
     Layout,
-    Operation,
     Sharding,
     TaskGraph,
     build_graph,
@@ -27,7 +26,6 @@ from bfpp.schedules import (
     lower,
 )
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.composite import Piece
 from bfpp.schedules.torch_format import read_orders
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
@@ -263,10 +261,3 @@ def test_dualpipe_v_may_be_sharded(sharding: Sharding) -> None:
     schedule = find_schedule("dualpipe-v")
     graph = build_graph(schedule, schedule.layout(2, 4, units_per_stage=2), Communication(sharding))
     assert (graph.block != NONE).any()
-
-
-def test_passes_in_blocks_have_no_pieces() -> None:
-    schedule = find_schedule("dualpipe-v")
-    graph = build_graph(schedule, schedule.layout(2, 4))
-    with pytest.raises(InvalidConfiguration, match="it is in a block, as a whole"):
-        graph.with_templates({(Operation.FORWARD, 1): (Piece(Operation.FORWARD, 1.0),)})

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bfpp.executor.dispatch import KERNELS
@@ -35,7 +35,6 @@ from bfpp.schedules import (
     lower,
     order_validity,
 )
-from bfpp.schedules.columns import NONE
 from bfpp.schedules.composite import Piece
 from bfpp.schedules.counts import peak_activations
 from bfpp.schedules.graph_file import read_graph, write_graph
@@ -140,8 +139,7 @@ def test_it_is_simulated_and_priced(experts: ModuleType, engine: str) -> None:
 @settings(deadline=None, max_examples=60)
 @given(graphs(), st.data())
 def test_pieces_and_passes_take_equally_long(experts: ModuleType, graph, data) -> None:
-    """Without contention, whatever is in pieces and however long it takes; blocks are whole."""
-    assume((graph.block == NONE).all())
+    """Without contention, whatever is in pieces and however long it takes, in blocks too."""
     chosen = {
         (operation, stage): data.draw(templates(experts, operation))
         for operation in (Operation.FORWARD, Operation.BACKWARD)
@@ -160,12 +158,16 @@ def test_pieces_and_passes_take_equally_long(experts: ModuleType, graph, data) -
     whole, pieces = simulate(composite, costs), simulate(composite.expanded(), costs)
     assert whole.step_time == pytest.approx(pieces.step_time, rel=1e-9)
     assert whole.graph.is_compute.sum() == pieces.graph.is_whole[pieces.graph.is_compute].sum()
-    # Every pass ends when its last piece does.
-    count = np.ones(len(graph), dtype=int)
-    for task in range(len(graph)):
-        key = OPERATIONS[graph.operation[task]], int(graph.unit[task])
-        count[task] = len(chosen.get(key, [0]))
-    np.testing.assert_allclose(whole.end, pieces.end[np.cumsum(count) - 1], rtol=1e-9, atol=1e-9)
+    # Every pass ends when its last piece does, and a block when both of its passes have.
+    for mine, theirs in ((whole.start, pieces.start), (whole.end, pieces.end)):
+        mine, theirs = mine[~whole.graph.is_pass], theirs[~pieces.graph.is_pass]
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9)
+    ranks = ((each.graph.rank[each.graph.is_pass], each) for each in (whole, pieces))
+    busy = [
+        [each.end[each.graph.is_pass & (each.graph.rank == rank)].max() for rank in {*of.tolist()}]
+        for of, each in ranks
+    ]
+    assert busy[0] == pytest.approx(busy[1])
 
 
 @st.composite
