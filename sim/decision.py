@@ -66,7 +66,9 @@ def parts_of_step(timeline: Timeline, physical: PhysicalCosts) -> dict[str, floa
     peak = physical.model_flops(layout) / device.peak_of(precision)
     found = dict.fromkeys((PEAK, KERNELS, RECOMPUTATION, COMMUNICATION, BUBBLE, OPTIMIZER), 0.0)
     mean = Causes(timeline).mean_rank
-    found[PEAK], found[RECOMPUTATION], found[COMMUNICATION] = peak, whole - once, once - alone
+    hidden = max(whole - mean["compute"], 0.0)  # of exchanges, in fused blocks
+    found[PEAK], found[RECOMPUTATION] = peak, whole - once
+    found[COMMUNICATION] = once - alone - hidden
     # Including what power limits and communication in parallel with compute add to passes.
     found[KERNELS] = mean["compute"] - sum(found.values())
     for cause in Cause:
