@@ -19,6 +19,7 @@ SETTINGS: dict[str, Callable[[TaskGraph], object]] = {
     "overlap of data-parallel communication": lambda graph: graph.communication.dp_overlap,
     "clipping": lambda graph: graph.communication.clipping,
     "offload": lambda graph: graph.communication.offload,
+    "offload ahead": lambda graph: graph.communication.offload_ahead,
     "tied embeddings": lambda graph: graph.communication.tied_embeddings,
     "tasks": len,
 }

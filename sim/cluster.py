@@ -245,7 +245,7 @@ def _has_number(cluster: Cluster, path: tuple[str, ...]) -> bool:
     for name in path:
         value = dict(value) if isinstance(value, tuple) else value
         value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
-    return isinstance(value, int | float)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _algorithms(name: str, table: Table) -> tuple[str, ...]:

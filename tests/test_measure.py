@@ -191,7 +191,12 @@ def test_what_was_measured_is_as_sure_as_it_was_measured():
 
 
 @pytest.mark.parametrize(
-    "line", ["[deviations.device]\nspeed = 0.1", "[deviations.leaf]\nsize = -1"]
+    "line",
+    [
+        "[deviations.device]\nspeed = 0.1",
+        "[deviations.device]\nreads_columns = 0.1",
+        "[deviations.leaf]\nsize = -1",
+    ],
 )
 def test_deviations_are_of_what_a_cluster_has(tmp_path, line):
     path = tmp_path / "odd.toml"
