@@ -37,6 +37,7 @@ ALLOWED_WITHIN = {
     "sim/executors": {"distributed", "submitit"},
     "sim/synthesis/window": {"ortools"},
     "sim/fit": {"scipy"},
+    "sim/least_squares": {"scipy"},
     "executor/calibration/fitting": {"scipy"},
     "bfpp/figures": {"cairosvg"},
     "bfpp/search_results": {"pyarrow"},
