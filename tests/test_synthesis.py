@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from random import Random
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.memory import rank_memories
 from bfpp.sim.objectives import USUAL_JITTER, robust_step_time
-from bfpp.sim.synthesis import PLACEMENTS, exact, synthesize
+from bfpp.sim.synthesis import PLACEMENTS, exact, kernels, synthesize
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.exact import improved, solve
 from bfpp.sim.synthesis.least_memory import peak_bound
@@ -35,7 +36,7 @@ from bfpp.sim.synthesis.memory import Counted
 from bfpp.sim.synthesis.placements import boards
 from bfpp.sim.synthesis.problem import HALVES, TRANSFERS, WHOLE, Problem, Words, priced
 from bfpp.sim.synthesis.rules import fastest_rule
-from bfpp.sim.synthesis.search import Found, replayed, search
+from bfpp.sim.synthesis.search import Found, replayed, run_of, search, table_of
 from bfpp.traces.period import period
 
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
@@ -102,6 +103,24 @@ def test_what_is_found_is_right(problem: Problem, seed: int) -> None:
         assert each.seconds == pytest.approx(expected, rel=1e-12)
         assert replayed(problem, each.words) == each.seconds
         assert lower_bound(problem).seconds <= each.seconds * (1 + 1e-9)
+
+
+@SOME
+@given(problems(), st.randoms(use_true_random=False))
+def test_only_what_follows_a_change_is_replayed(problem: Problem, chance: Random) -> None:
+    """After a pass is moved along its rank's word: everything starts as in a whole replay."""
+    table, lengths = table_of(problem, search(problem, [], 0.0)[0].words)
+    now, changed, whole = (run_of(problem, table) for _ in range(3))
+    kernels.replay(problem.arrays, table, lengths, now, 0, 0, now)
+    rank = chance.randrange(len(lengths))
+    at, to = chance.randrange(lengths[rank]), chance.randrange(lengths[rank])
+    kernels.move(table[rank], at, to)
+    given = problem.arrays, table, lengths, now, rank
+    expected = kernels.replay(*given, 0, whole)
+    assert kernels.replay(*given, min(at, to), changed) == expected
+    if expected < np.inf:
+        for found, right in zip(changed, whole, strict=True):
+            assert found.tolist() == right.tolist()
 
 
 def rows_of(problem: Problem, rank: int) -> Iterator[list[int]]:

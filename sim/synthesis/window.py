@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.kernels import next_of
-from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
+from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words, next_of
 from bfpp.sim.synthesis.search import THREADS, Found, Pass, starts_of
 
 STEPS = 1000
