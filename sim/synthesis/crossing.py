@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bfpp.sim.synthesis.problem import Problem
-from bfpp.sim.synthesis.window import Grain, grain_of, solved
+from bfpp.sim.synthesis.window import Grain, grain_of, new_model, solved
 
 
 class Crossing:
@@ -29,10 +29,8 @@ class Crossing:
     """
 
     def __init__(self, problem: Problem, at_once: int, known: float) -> None:
-        from ortools.sat.python import cp_model
-
         self.problem, self.at_once, self.grain = problem, at_once, grain_of(problem)
-        self.model: Any = cp_model.CpModel()
+        self.model = new_model()
         self.horizon = self.grain.whole(known) + 1
         self.seconds = np.zeros((3, problem.layout.stages))
         self.seconds[: len(problem.seconds)] = problem.seconds

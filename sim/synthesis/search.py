@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.columns import Seconds
-from bfpp.sim.synthesis import kernels
+from bfpp.sim.synthesis import dispatching, kernels
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
 
@@ -150,7 +150,7 @@ class _Seeker:
         keys = np.repeat(weights * self.scale, stages)
         patience = np.full(self.problem.layout.pp, self.random.uniform(0.5, 2.0))
         room = [self._later(stage) for stage in range(stages)]
-        self.rule = np.concatenate([keys, patience, room, np.zeros(kernels.PACES)])
+        self.rule = np.concatenate([keys, patience, room, np.zeros(dispatching.PACES)])
         self.table, _ = table_of(self.problem.brief, None)
         self.best = inf
 
@@ -163,7 +163,7 @@ class _Seeker:
     def turn(self) -> Found:
         begun = time.monotonic()
         found = float(
-            kernels.choose(
+            dispatching.choose(
                 self.problem.brief.arrays, self.rule, self.tries, self.scale,
                 int(self.random.integers(2**31)), self.table,
             )
@@ -183,7 +183,7 @@ class _Seeker:
         table = self.table
         if self.problem.brief is not self.problem:
             table, _ = table_of(self.problem, None)
-            found = float(kernels.dispatch(self.problem.arrays, self.rule, table))
+            found = float(dispatching.dispatch(self.problem.arrays, self.rule, table))
         return Found(found, _words(self.problem, table) if found < inf else [])
 
 

@@ -58,6 +58,13 @@ def grain_of(problem: Problem) -> Grain:
     return Grain(STEPS / float(problem.seconds.mean()), is_exact=False)
 
 
+def new_model() -> Any:
+    """An empty model of CP-SAT."""
+    from ortools.sat.python import cp_model
+
+    return cp_model.CpModel()
+
+
 def solved(model: Any, seconds: float) -> tuple[float, bool, Any]:
     """What a model's objective is at least, whether a solution has it, and the solver with one."""
     from ortools.sat.python import cp_model
@@ -78,8 +85,6 @@ class Window:
     """The passes of a known order that start from `begin` until `until`, free to change places."""
 
     def __init__(self, problem: Problem, known: Found, begin: float, until: float) -> None:
-        from ortools.sat.python import cp_model
-
         self.problem, self.grain = problem, grain_of(problem)
         self.stages, ranks = problem.layout.stages, range(problem.layout.pp)
         self.lengths = problem.seconds.ravel().tolist()
@@ -87,7 +92,7 @@ class Window:
         self.known, rows = starts_of(problem, known.words)
         self.before = [[each for each in row if self.known[each] < begin] for row in rows]
         self.after = [[each for each in row if self.known[each] >= until] for row in rows]
-        self.model = cp_model.CpModel()
+        self.model = new_model()
         self.horizon = self.grain.whole(known.seconds + float(problem.after.max())) + 1
         least = self.grain.whole(lower_bound(problem).seconds * (1 - TOLERANCE))
         self.step = self.model.new_int_var(least, self.horizon, "")
