@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from random import Random
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.memory import rank_memories
 from bfpp.sim.objectives import USUAL_JITTER, robust_step_time
-from bfpp.sim.synthesis import PLACEMENTS, exact, synthesize
+from bfpp.sim.synthesis import PLACEMENTS, exact, kernels, synthesize
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.exact import improved, solve
 from bfpp.sim.synthesis.least_memory import peak_bound
@@ -35,7 +36,7 @@ from bfpp.sim.synthesis.memory import Counted
 from bfpp.sim.synthesis.placements import boards
 from bfpp.sim.synthesis.problem import HALVES, TRANSFERS, WHOLE, Problem, Words, priced
 from bfpp.sim.synthesis.rules import fastest_rule
-from bfpp.sim.synthesis.search import Found, replayed, search
+from bfpp.sim.synthesis.search import Found, replayed, run_of, search, table_of
 from bfpp.traces.period import period
 
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
@@ -102,6 +103,24 @@ def test_what_is_found_is_right(problem: Problem, seed: int) -> None:
         assert each.seconds == pytest.approx(expected, rel=1e-12)
         assert replayed(problem, each.words) == each.seconds
         assert lower_bound(problem).seconds <= each.seconds * (1 + 1e-9)
+
+
+@SOME
+@given(problems(), st.randoms(use_true_random=False))
+def test_only_what_follows_a_change_is_replayed(problem: Problem, chance: Random) -> None:
+    """After a pass is moved along its rank's word: everything starts as in a whole replay."""
+    table, lengths = table_of(problem, search(problem, [], 0.0)[0].words)
+    now, changed, whole = (run_of(problem, table) for _ in range(3))
+    kernels.replay(problem.arrays, table, lengths, now, 0, 0, now)
+    rank = chance.randrange(len(lengths))
+    at, to = chance.randrange(lengths[rank]), chance.randrange(lengths[rank])
+    kernels.move(table[rank], at, to)
+    given = problem.arrays, table, lengths, now, rank
+    expected = kernels.replay(*given, 0, whole)
+    assert kernels.replay(*given, min(at, to), changed) == expected
+    if expected < np.inf:
+        for found, right in zip(changed, whole, strict=True):
+            assert found.tolist() == right.tolist()
 
 
 def rows_of(problem: Problem, rank: int) -> Iterator[list[int]]:
@@ -242,18 +261,62 @@ def test_what_is_proven_of_few_micro_batches_holds_for_all(problem: Problem) -> 
     assert bound.seconds <= known.seconds * (1 + 1e-9)
 
 
-def test_few_micro_batches_prove_more_than_memory_does() -> None:
-    problem = Problem(
-        Layout(4, 12), HALVES, np.ones((3, 4)), np.zeros((2, 4)), np.zeros(4), np.ones(4),
-        np.full(4, 2.0),
-    )  # fmt: skip
-    known = search(problem, [], SOON)[0]
+@st.composite
+def short_of_room(draw) -> Problem:
+    """One stage a rank, with room for two micro-batches in the first."""
+    sizes = [(2, 3, HALVES), (3, 4, WHOLE), (2, 5, WHOLE)]
+    pp, microbatches, operations = draw(st.sampled_from(sizes))
+    number = st.integers(1, 5).map(float)
+    seconds = draw(st.lists(number, min_size=len(operations) * pp, max_size=len(operations) * pp))
+    transfers = np.zeros((2, pp))
+    transfers[0, :-1] = draw(st.sampled_from([0.0, 0.5, 2.0]))
+    transfers[1, 1:] = draw(st.sampled_from([0.0, 1.0]))
+    limits = np.array([2.0, *[draw(st.sampled_from([2.0, 99.0]))] * (pp - 1)])
+    table = np.array(seconds).reshape(len(operations), pp)
+    return Problem(
+        Layout(pp, microbatches), operations, table, transfers, np.zeros(pp), np.ones(pp), limits
+    )
+
+
+@settings(SOME, max_examples=12)
+@given(short_of_room())
+def test_what_is_proven_of_crossings_holds(problem: Problem) -> None:
+    """Against all orders: of all micro-batches, and of the last ones where there are five."""
+    best = least(problem)
+    known = search(problem, [], 0.0)[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact, "MOST_PASSES", 1)
-        bound, _ = solve(problem, known, 5.0)
-    assert bound.by.startswith("a proof of CP-SAT for 4 micro-batches")
-    assert lower_bound(problem).seconds == 55
-    assert bound.seconds == 21 + 4 * 9
+        patch.setattr(exact, "TOO_MANY", 0)
+        proven = solve(problem, known, 4.0)[0].seconds
+        patch.setattr(exact, "MOST_CROSSINGS", 3 * (problem.layout.stages + 1))
+        few = solve(problem, known, 4.0)[0].seconds
+    assert lower_bound(problem).seconds <= few * (1 + 1e-9)
+    assert few <= proven * (1 + 1e-9)
+    assert proven <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("profile", "microbatches", "least", "by"),
+    [
+        ((1, 1, 1, 0), 8, 41, ""),
+        ((18, 18, 9, 1), 8, 695, ""),
+        ((1, 1, 1, 0), 12, 41 + 2 * 9, " for 8 micro-batches, and the memory of rank 0"),
+    ],
+)
+def test_crossings_prove_more_than_memory_does(
+    monkeypatch, profile, microbatches: int, least: float, by: str
+) -> None:
+    """Of half of 1F1B's activations; memory alone says 37, 649.5 and 55."""
+    *passes, transfer = profile
+    transfers = np.zeros((2, 4))
+    transfers[0, :-1] = transfers[1, 1:] = transfer
+    problem = Problem(
+        Layout(4, microbatches), HALVES, np.repeat(np.array(passes, dtype=float)[:, None], 4, 1),
+        transfers, np.zeros(4), np.ones(4), np.full(4, 2.0),
+    )  # fmt: skip
+    monkeypatch.setattr(exact, "TOO_MANY", 0)
+    monkeypatch.setattr(exact, "MOST_CROSSINGS", 8 * 5)
+    bound, _ = solve(problem, search(problem, [], 0.0)[0], 20.0)
+    assert bound == (least, "how micro-batches cross" + by)
 
 
 @pytest.mark.parametrize("most_free", [12, 1000])

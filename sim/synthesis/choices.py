@@ -80,7 +80,8 @@ CHOICES = {
 def require_choices(experiment: Experiment, names: Sequence[str], aim: Aim) -> None:
     """Raise `InvalidConfiguration` for what cannot be chosen."""
     if names and aim is not Aim.STEP:
-        raise InvalidConfiguration(FIELD, f"goes with --objective {Aim.STEP}, not {aim}")
+        reason = f"goes with --objective {Aim.STEP}, not {aim}: choices are compared by the step"
+        raise InvalidConfiguration(FIELD, reason)
     for name in names:
         if name not in CHOICES:
             raise InvalidConfiguration(FIELD, f"{name!r} is not one of {', '.join(CHOICES)}")

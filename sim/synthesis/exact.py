@@ -10,6 +10,7 @@ from math import ceil
 import numpy as np
 
 from bfpp.sim.synthesis.bounds import Bound, kept_at_least, lower_bound
+from bfpp.sim.synthesis.crossing import Crossing
 from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
 from bfpp.sim.synthesis.search import Found
 from bfpp.sim.synthesis.window import Window
@@ -19,6 +20,9 @@ MOST_PASSES = 400
 
 TOO_MANY = 1600
 """Passes of which nothing is proven in the time that there is."""
+
+MOST_CROSSINGS = 20_000
+"""Ways in which two micro-batches may cross, of all that do: of more it takes too long to pose."""
 
 MOST_FREE = 200
 """Passes in a window, about."""
@@ -32,23 +36,65 @@ def is_available() -> bool:
 def solve(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]:
     """The bound that is proven in that time, and the best words: those `known`, or better ones.
 
-    Of many micro-batches it is proven for the last of them. These begin when the first rank has
-    had all others, no more at once than it may keep, each for as long as it is kept at least.
+    Half of the time is for micro-batches that cross, the rest for all passes.
     """
+    over = time.monotonic() + seconds
+    crossing = _of_crossings(problem, known, seconds / 2)
+    if crossing.seconds * (1 + TOLERANCE) >= known.seconds:
+        return crossing, known.words
+    bound, words = _of_passes(problem, known, over - time.monotonic())
+    return max(bound, crossing), words
+
+
+def _of_crossings(problem: Problem, known: Found, seconds: float) -> Bound:
+    """The bound by micro-batches that cross: of the last few of them, and of more and more."""
+    over, whole, at_once = time.monotonic() + seconds, problem.microbatches, _at_once(problem)
+    bound, count, is_all = lower_bound(problem), 2 * at_once, True
+    crossings = (at_once - 1) * (problem.layout.stages + 1)
+    while is_all and at_once < whole and (left := over - time.monotonic()) > 0:
+        rounds = max(ceil((whole - count) / at_once), 0)
+        last = _Last(problem, known, rounds, at_once)
+        if last.problem.microbatches * crossings > MOST_CROSSINGS:
+            break
+        proven, is_all = Crossing(last.problem, at_once, last.known.seconds).proven(left)
+        bound = max(bound, last.bound(proven, "how micro-batches cross"))
+        is_all &= rounds > 0
+        count *= 2
+    return bound
+
+
+def _of_passes(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]:
+    """The bound by all passes, or of many micro-batches by those of the last ones."""
     whole, at_once = problem.microbatches, _at_once(problem)
     passes = problem.passes.sum() / whole
     rounds = max(ceil((whole - max(MOST_PASSES / passes, 2 * at_once)) / at_once), 0)
-    last = problem.of(whole - rounds * at_once)
-    if last.passes.sum() > TOO_MANY:
+    last = _Last(problem, known, rounds, at_once)
+    if last.problem.passes.sum() > TOO_MANY:
         return lower_bound(problem), known.words
-    if not rounds:
-        proven, words = Window(problem, known, 0.0, np.inf).solved(seconds)
-        return Bound(proven, "a proof of CP-SAT"), words or known.words
-    words = [_last(word, last.microbatches) for word in known.words]
-    proven, _ = Window(last, Found.of(last, words), 0.0, np.inf).solved(seconds)
-    before = rounds * float(kept_at_least(problem)[0])
-    by = f"a proof of CP-SAT for {last.microbatches} micro-batches, and the memory of rank 0"
-    return Bound(before + proven, by), known.words
+    proven, words = Window(last.problem, last.known, 0.0, np.inf).solved(seconds)
+    return last.bound(proven, "a proof of CP-SAT"), (not rounds and words) or known.words
+
+
+class _Last:
+    """The last micro-batches of a problem, after rounds of as many as the first rank may keep.
+
+    They begin when the first rank has had all others, no more at once than it may keep, each for
+    as long as it is kept at least.
+    """
+
+    def __init__(self, problem: Problem, known: Found, rounds: int, at_once: int) -> None:
+        self.before = rounds * float(kept_at_least(problem)[0]) if rounds else 0.0
+        self.problem, self.known = problem, known
+        if rounds:
+            self.problem = problem.of(problem.microbatches - rounds * at_once)
+            words = [_last(word, self.problem.microbatches) for word in known.words]
+            self.known = Found.of(self.problem, words)
+
+    def bound(self, proven: float, by: str) -> Bound:
+        """That of all, where that of the last is proven."""
+        if self.before:
+            by += f" for {self.problem.microbatches} micro-batches, and the memory of rank 0"
+        return Bound(self.before + proven, by)
 
 
 def _at_once(problem: Problem) -> int:

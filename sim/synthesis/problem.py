@@ -88,17 +88,22 @@ class Problem:
         arrival = np.zeros_like(self.seconds)
         arrival[:2] = self.transfers
         rank = self.layout.rank_of_stage.astype(np.int64)
+        after = [next_of(code, self.layout.stages) for code in range(self.seconds.size)]
         channel = np.full(self.seconds.shape, NONE, dtype=np.int64)
         channel[0, :-1] = rank[:-1] * self.layout.pp + rank[1:]
         channel[1, 1:] = self.layout.pp**2 + rank[1:] * self.layout.pp + rank[:-1]
         channel[:2][self.transfers == 0] = NONE
         return kernels.Arrays(
-            rank,
+            np.tile(rank, len(self.operations)),
+            np.array(after),
             self.seconds.ravel(),
             arrival.ravel(),
             channel.ravel(),
             self.sizes,
             self.room,
+            np.argsort(rank, kind="stable"),
+            np.append(0, np.cumsum(self.held.sum(axis=1))),
+            int(channel.max()) + 1,
             self.microbatches,
             len(self.operations),
             self.spans,
@@ -175,6 +180,14 @@ class Problem:
     def limited(self, limits: Seconds) -> Problem:
         """The same with other limits."""
         return replace(self, limits=limits)
+
+
+def next_of(code: int, stages: int) -> int:
+    """The pass that needs what this one hands on, or -1."""
+    kind, stage = divmod(code, stages)
+    if kind == 0:
+        return stage + 1 if stage + 1 < stages else stages + stage
+    return code - 1 if kind == 1 and stage > 0 else -1
 
 
 def one_of_each(layout: Layout, operations: Sequence[Operation]) -> list[Order]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.columns import Seconds
-from bfpp.sim.synthesis import kernels
+from bfpp.sim.synthesis import dispatching, kernels
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
 
@@ -73,11 +73,10 @@ def starts_of(problem: Problem, words: Words) -> tuple[dict[Pass, float], list[l
 
 def _replayed(problem: Problem, words: Words) -> tuple[float, Seconds]:
     """How long these words take, and by rank when each pass starts."""
-    table, lengths = _table(problem, words)
-    start, place = np.zeros(table.shape), np.zeros(_codes(problem), dtype=np.int64)
-    bound = np.zeros(table.shape, dtype=np.int8)
-    end = kernels.replay(problem.arrays, table, lengths, start, bound, place)
-    return float(end), start
+    table, lengths = table_of(problem, words)
+    run = run_of(problem, table)
+    end = kernels.replay(problem.arrays, table, lengths, run, 0, 0, run)
+    return float(end), run.start
 
 
 def search(
@@ -147,12 +146,12 @@ class _Seeker:
 
     def begin(self) -> None:
         kinds, stages = self.problem.seconds.shape
-        ranks = self.problem.layout.pp
         weights = np.array([1.0, 2.0, 0.0])[:kinds] * self.random.uniform(0.2, 1.5, kinds)
-        self.keys = np.repeat(weights * self.scale, stages)
-        self.patience = np.full(ranks, self.random.uniform(0.5, 2.0))
-        self.room = np.array([self._later(stage) for stage in range(stages)])
-        self.table, _ = _table(self.problem.brief, None)
+        keys = np.repeat(weights * self.scale, stages)
+        patience = np.full(self.problem.layout.pp, self.random.uniform(0.5, 2.0))
+        room = [self._later(stage) for stage in range(stages)]
+        self.rule = np.concatenate([keys, patience, room, np.zeros(dispatching.PACES)])
+        self.table, _ = table_of(self.problem.brief, None)
         self.best = inf
 
     def _later(self, stage: int) -> float:
@@ -164,9 +163,9 @@ class _Seeker:
     def turn(self) -> Found:
         begun = time.monotonic()
         found = float(
-            kernels.choose(
-                self.problem.brief.arrays, self.keys, self.patience, self.room, self.tries,
-                self.scale, int(self.random.integers(2**31)), self.table,
+            dispatching.choose(
+                self.problem.brief.arrays, self.rule, self.tries, self.scale,
+                int(self.random.integers(2**31)), self.table,
             )
         )  # fmt: skip
         spent = time.monotonic() - begun
@@ -183,9 +182,8 @@ class _Seeker:
         """The words of all micro-batches; those `found` where they are all."""
         table = self.table
         if self.problem.brief is not self.problem:
-            table, _ = _table(self.problem, None)
-            keys = self.keys, self.patience, self.room
-            found = float(kernels.dispatch(self.problem.arrays, *keys, table))
+            table, _ = table_of(self.problem, None)
+            found = float(dispatching.dispatch(self.problem.arrays, self.rule, table))
         return Found(found, _words(self.problem, table) if found < inf else [])
 
 
@@ -194,16 +192,19 @@ class _Mover:
 
     def __init__(self, problem: Problem, start: Found, seed: int) -> None:
         self.problem, self.random = problem, np.random.default_rng(seed)
-        self.table, self.lengths = _table(problem, start.words)
+        self.table, self.lengths = table_of(problem, start.words)
+        self.run, self.other = run_of(problem, self.table), run_of(problem, self.table)
         self.scale = float(problem.seconds.mean())
         self.steps = 20
 
     def turn(self, cooled: float) -> Found:
         hot = self.scale * 0.3 * (1 - cooled) + 1e-3 * self.scale
         begun = time.monotonic()
+        given = self.problem.arrays, self.table, self.lengths
+        now = kernels.replay(*given, self.run, 0, 0, self.run)
         found = float(
             kernels.anneal(
-                self.problem.arrays, self.table, self.lengths, self.steps, hot, hot / 20,
+                *given, now, self.run, self.other, self.steps, hot, hot / 20,
                 int(self.random.integers(2**31)),
             )
         )  # fmt: skip
@@ -212,11 +213,19 @@ class _Mover:
         return Found(found, _words(self.problem, self.table))
 
 
-def _codes(problem: Problem) -> tuple[int, int]:
-    return problem.seconds.size, problem.microbatches
+def run_of(problem: Problem, table: Codes) -> kernels.Run:
+    """A run of words, to be filled."""
+    codes = problem.seconds.size, problem.microbatches
+    return kernels.Run(
+        np.zeros(table.shape),
+        np.zeros(table.shape, dtype=np.int64),
+        np.zeros_like(table),
+        np.zeros(codes, dtype=np.int64),
+        np.zeros(codes),
+    )
 
 
-def _table(problem: Problem, words: Words | None) -> tuple[Codes, Codes]:
+def table_of(problem: Problem, words: Words | None) -> tuple[Codes, Codes]:
     """Words as an array, each from the left, and their lengths."""
     lengths = problem.passes.astype(np.int64)
     table = np.zeros((len(lengths), int(lengths.max())), dtype=np.int64)

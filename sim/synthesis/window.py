@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.kernels import next_of
-from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
+from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words, next_of
 from bfpp.sim.synthesis.search import THREADS, Found, Pass, starts_of
 
 STEPS = 1000
@@ -59,12 +58,33 @@ def grain_of(problem: Problem) -> Grain:
     return Grain(STEPS / float(problem.seconds.mean()), is_exact=False)
 
 
+def new_model() -> Any:
+    """An empty model of CP-SAT."""
+    from ortools.sat.python import cp_model
+
+    return cp_model.CpModel()
+
+
+def solved(model: Any, seconds: float) -> tuple[float, bool, Any]:
+    """What a model's objective is at least, whether a solution has it, and the solver with one."""
+    from ortools.sat.python import cp_model
+
+    solver: Any = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.num_workers = THREADS
+    # On steps of many passes these take longer than the search.
+    solver.parameters.cp_model_probing_level = 0
+    solver.parameters.symmetry_level = 0
+    status = solver.solve(model)
+    is_solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    least = float(solver.best_objective_bound)
+    return least, status == cp_model.OPTIMAL, solver if is_solved else None
+
+
 class Window:
     """The passes of a known order that start from `begin` until `until`, free to change places."""
 
     def __init__(self, problem: Problem, known: Found, begin: float, until: float) -> None:
-        from ortools.sat.python import cp_model
-
         self.problem, self.grain = problem, grain_of(problem)
         self.stages, ranks = problem.layout.stages, range(problem.layout.pp)
         self.lengths = problem.seconds.ravel().tolist()
@@ -72,7 +92,7 @@ class Window:
         self.known, rows = starts_of(problem, known.words)
         self.before = [[each for each in row if self.known[each] < begin] for row in rows]
         self.after = [[each for each in row if self.known[each] >= until] for row in rows]
-        self.cp, self.model = cp_model, cp_model.CpModel()
+        self.model = new_model()
         self.horizon = self.grain.whole(known.seconds + float(problem.after.max())) + 1
         least = self.grain.whole(lower_bound(problem).seconds * (1 - TOLERANCE))
         self.step = self.model.new_int_var(least, self.horizon, "")
@@ -92,15 +112,8 @@ class Window:
 
     def solved(self, seconds: float) -> tuple[float, Words | None]:
         """What a step takes at least, proven in that time, and the best words, if any are found."""
-        solver: Any = self.cp.CpSolver()
-        solver.parameters.max_time_in_seconds = seconds
-        solver.parameters.num_workers = THREADS
-        # On steps of many passes these take longer than the search.
-        solver.parameters.cp_model_probing_level = 0
-        solver.parameters.symmetry_level = 0
-        is_solved = solver.solve(self.model) in (self.cp.OPTIMAL, self.cp.FEASIBLE)
-        proven = self.grain.seconds(float(solver.best_objective_bound))
-        return proven, self._words(solver) if is_solved else None
+        least, _, solver = solved(self.model, seconds)
+        return self.grain.seconds(least), self._words(solver) if solver else None
 
     def _words(self, solver: Any) -> Words:
         """The words of a solution."""
