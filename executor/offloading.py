@@ -136,6 +136,7 @@ class Kept:
                 "model", f"layers {layers} change in place what their backward pass needs"
             )
         self.saved.clear()
+        self.known = {}
         for memory in {*map(memory_of, handed_on)} & self.parts.keys():
             self.handed_on[memory] = self.parts.pop(memory)
 
@@ -212,6 +213,13 @@ class Offloading:
         self.inputs[cell] = Parcel(tuple(map(find, kept.inputs)), lent)
         for leaf, saved in kept.leaves:
             leaf.data = find(saved)
+
+    def forget(self, cell: Cell) -> None:
+        """It is back, and autograd's alone: gone part by part as the backward pass goes on."""
+        kept = self.kept.pop(cell, None)
+        if kept is not None:  # autograd has its method as a hook, and keeps it
+            for each in (kept.parts, kept.handed_on, kept.chosen, kept.inputs, kept.leaves):
+                each.clear()
 
     def reload(self, cell: Cell) -> None:
         """Copy back."""

@@ -25,6 +25,7 @@ from bfpp.executor.tensor_parallel import Region, divide, divided_form, divided_
 from bfpp.executor.tracing import Traced, trace
 from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import P2P, InvalidConfiguration, Operation, Sharding, TaskGraph
+from bfpp.schedules.offload import require_share
 from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
 
@@ -137,6 +138,7 @@ class Plan(Training):
         """Raises `InvalidConfiguration` for a model that cannot be cut, or cannot be run so."""
         if self.graph.layout.slices > 1:
             raise InvalidConfiguration("slices", "parts of micro-batches cannot be trained yet")
+        require_share(self.offload_share)
         _ = self.traced
         if self.evaluating:
             _ = self.evaluating.traced

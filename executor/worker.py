@@ -196,7 +196,7 @@ class Worker(Memory):
         if task.gradient_buffer != NONE:
             unit.add_to(task.gradient_buffer)
         cell = Cell(task.unit, task.microbatch)
-        self.offloading.kept.pop(cell, None)  # it is back
+        self.offloading.forget(cell)
         return cell
 
     def _kept(self, cell: Cell) -> Kept | None:
