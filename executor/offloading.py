@@ -108,9 +108,9 @@ class Kept:
 
     def place(self, tensor: Tensor) -> Tensor | Placed:
         """Its place, if its memory may go; else the tensor, which autograd keeps as it is."""
-        memory = memory_of(tensor)
         own = tensor.detach()  # what a function saves of its own result would hold itself
-        if not memory or memory in self.stays or not self._is_plain(tensor):
+        memory = memory_of(tensor) if self._is_plain(tensor) else 0
+        if not memory or memory in self.stays:
             return own
         if memory not in self.parts:
             self.parts[memory] = self.known.get(memory) or Part(own)
