@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bfpp.executor.cuda_graphs import require_capturable
 from bfpp.executor.flat import memory_of
 from bfpp.executor.offloading import Kept, Offloading
 from bfpp.executor.payload import Parcel, Shape
@@ -158,6 +159,12 @@ def test_what_is_saved_and_then_changed_is_refused_as_autograd_does() -> None:
     ):
         with pytest.raises((RuntimeError, InvalidConfiguration), match=reason):
             trained(plan_of(graph, model=model))
+
+
+def test_a_cuda_graph_is_refused() -> None:
+    plan = plan_of(build_graph("gpipe", Layout(1, 4), Communication(offload=1)))
+    with pytest.raises(InvalidConfiguration, match=r"cuda_graphs: .* not with --offload"):
+        require_capturable(plan, uses_gpu=True, checks_messages=False)
 
 
 def kept(*tensors: Tensor, stays: tuple[Tensor, ...] = ()) -> Kept:
