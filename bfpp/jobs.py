@@ -142,6 +142,8 @@ def job_of(options: argparse.Namespace) -> Job:
     experiment = shared.pipeline(options)
     configuration = experiment.configuration
     configuration.schedule.require(configuration.layout)
+    if options.sleep and configuration.communication.offload:
+        raise InvalidConfiguration("sleep", "keeps no activations: not with --offload")
     if options.sleep and configuration.degrees.tp > 1:
         raise InvalidConfiguration("sleep", "mocks whole layers: not with --tp")
     optimization = _optimization(options)
@@ -156,6 +158,7 @@ def job_of(options: argparse.Namespace) -> Job:
         dp_replicate=configuration.degrees.dp_replicate,
         tp=configuration.degrees.tp,
         sequence_parallel=bool(experiment.sequence_parallel),
+        offload_share=experiment.offload_share,
         communication=replace(
             configuration.communication, clipping=optimization.needs_norm, tied_embeddings=tied
         ),

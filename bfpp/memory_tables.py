@@ -14,21 +14,31 @@ from bfpp.traces.memory import PARTS
 if TYPE_CHECKING:
     from bfpp.executor.memory_report import Measured
 
+HOST = "offloaded, on the host"
+
 UNITS = {"GB": 2**30, "MB": 2**20, "kB": 2**10, "bytes": 1}
 
 
 def memory_record(
     measured: Sequence[Measured], predicted: Sequence[Held], graph: TaskGraph
 ) -> list[dict[str, Any]]:
-    """The peak of each rank of each replica, and what is predicted of it; in bytes."""
+    """The peak of each rank of each replica, and what is predicted of it; in bytes.
+
+    What is offloaded is left out while it is on the host alone; of the host's memory there is the
+    most that is taken for it.
+    """
+    on_device = [held.on_device(graph) for held in predicted]
+    on_host = [round(held.on_host(graph)) if _is_known(held) else None for held in predicted]
     return [
         {
             "rank": each.held.rank,
             "replica": each.replica,
             "tp_rank": each.tp_rank,
-            **_peak(each.held),
-            **_task(each.held, graph),
-            **{f"predicted_{name}": it for name, it in _peak(predicted[each.held.rank]).items()},
+            **_peak(held := each.held.on_device(graph)),
+            **_task(held, graph),
+            "host": each.host,
+            **{f"predicted_{name}": it for name, it in _peak(on_device[held.rank]).items()},
+            "predicted_host": on_host[held.rank],
             "allocated": each.allocated,
             "reserved": each.reserved,
         }
@@ -38,9 +48,14 @@ def memory_record(
 
 def _peak(held: Held) -> dict[str, Any]:
     """A peak that leaves activations out is none."""
-    known = PARTS["saved"] in held.during and PARTS["transient"] in held.during
+    known = _is_known(held) and PARTS["transient"] in held.during
     parts = {name: round(size) for name, size in held.at_peak.items()}
     return {"peak": sum(parts.values()) if known else None, "parts": parts}
+
+
+def _is_known(held: Held) -> bool:
+    """Whether that is said of activations."""
+    return PARTS["saved"] in held.during
 
 
 def _task(held: Held, graph: TaskGraph) -> dict[str, Any]:
@@ -59,19 +74,21 @@ def print_memory(record: Sequence[dict[str, Any]]) -> None:
         return
     unit, size = unit_of(max(each["peak"] for each in ranks))
     names = [name for name in PARTS.values() if any(each["parts"].get(name) for each in ranks)]
+    pinned = [HOST] if any(each["host"] for each in ranks) else []
 
     def cell(measured: float, predicted: float | None) -> str:
         return f"{measured / size:.4g} / {'?' if predicted is None else f'{predicted / size:.4g}'}"
 
     print_table(
         f"Peak memory in {unit}, measured in the first step / predicted",
-        ("rank", "during", "peak", *names),
+        ("rank", "during", "peak", *names, *pinned),
         [
             (
                 str(each["rank"]),
                 each["operation"],
                 cell(each["peak"], each["predicted_peak"]),
                 *(cell(each["parts"][name], each["predicted_parts"].get(name)) for name in names),
+                *(cell(each["host"], each["predicted_host"]) for _ in pinned),
             )
             for each in ranks
         ],

@@ -214,7 +214,7 @@ def words(experiment: Experiment) -> list[str]:
 def pipeline(options: argparse.Namespace) -> Experiment:
     """The experiment of SCHEDULE, by the options that say how it is cut and communicates."""
     divided = ("pp", "dp", "dp_replicate", "tp", "sequence_parallel", "microbatches")
-    names = (*divided, *of_group(STAGES), *of_group(COMMUNICATION))
+    names = (*divided, "offload_share", *of_group(STAGES), *of_group(COMMUNICATION))
     values = {
         name: value
         for name, value in given(options).items()

@@ -80,6 +80,7 @@ def train(
         dp_replicate=degrees.dp_replicate,
         tp=degrees.tp,
         sequence_parallel=bool(experiment.sequence_parallel),
+        offload_share=experiment.offload_share,
         microbatch_size=configuration.microbatch_size,
         precision=numbers,
         optimization=optimization,

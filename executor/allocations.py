@@ -57,6 +57,10 @@ class Allocations:
         self.live[place] = number, ref(storage, freed)
         self.log.append((number, size))
 
+    def moved(self, size: int) -> None:
+        """Memory was moved out of sight, and goes on to count; or came back, if less than zero."""
+        self.log.append((next(self._numbers), size))
+
     def sizes(self, others: Iterable[Tensor]) -> Numbers:
         """Bytes allocated after each entry of the log, without those of `others` that are live."""
         left_out = {

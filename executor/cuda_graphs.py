@@ -142,6 +142,7 @@ def require_capturable(plan: Plan, uses_gpu: bool, checks_messages: bool) -> Non
         "are for --backend cuda, or --backend local --device cuda": not uses_gpu,
         "cannot read what is announced: not with --check-messages": checks_messages,
         "have sequences of one length, and those of the model vary": plan.model.varies,
+        "take no memory of the host's: not with --offload": plan.graph.communication.offload > 0,
         "cannot draw random numbers anew, as layers of the model do": bool(plan.traced.random),
     }
     for reason, is_refused in reasons.items():

@@ -22,7 +22,7 @@ from bfpp.executor.finite import Seen, Where
 from bfpp.executor.lanes import Action, Lane, Mark
 from bfpp.executor.plan import Plan
 from bfpp.executor.waits import Clocks
-from bfpp.executor.worker import Worker
+from bfpp.executor.worker import Cell, Worker
 from bfpp.schedules import InvalidInput, Operation, Task
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.graph import Lane as Queue
@@ -47,14 +47,20 @@ def ignore(task: Task | str, worker: Worker) -> AbstractContextManager[None]:
 def _compute(step_of: Callable[[Worker], Callable[[Task], None]]) -> Kernel:
     """A step of whatever worker it is: one that sleeps has its own.
 
-    Of a pass in pieces, the first one does it all: layers are not cut within.
+    Of a pass in pieces, the first one does it all: layers are not cut within. Memory of what is
+    offloaded is let go of before, and taken again after.
     """
 
     def run(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
         del backend
         (worker,) = workers
+        offloads = worker.plan.offloads
+        for cell in offloads.leaves.get(task.number, ()):
+            worker.offloading.let_go(cell)
         if worker.plan.graph.is_whole[task.number]:
             step_of(worker)(task)
+        for cell in offloads.returns.get(task.number, ()):
+            worker.offloading.make_room(cell)
 
     return run
 
@@ -71,9 +77,16 @@ def _inside_passes(backend: Backend, task: Task, workers: Sequence[Worker]) -> N
     raise InvalidInput(f"{task.operation.title}: the executor has no expert parallelism")
 
 
-def _not_offloaded(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
-    del backend, workers
-    raise InvalidInput(f"{task.operation.title}: the executor does not offload activations")
+def _offload(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+    del backend
+    (worker,) = workers
+    worker.offloading.offload(Cell(task.unit, task.microbatch), worker.plan.offload_share)
+
+
+def _reload(backend: Backend, task: Task, workers: Sequence[Worker]) -> None:
+    del backend
+    (worker,) = workers
+    worker.offloading.reload(Cell(task.unit, task.microbatch))
 
 
 KERNELS: Table[Kernel] = Table(
@@ -93,8 +106,8 @@ KERNELS: Table[Kernel] = Table(
         Operation.TIED_ALL_REDUCE: lambda backend, *what: backend.tied_all_reduce(*what),
         Operation.EXPERT_DISPATCH: _inside_passes,
         Operation.EXPERT_COMBINE: _inside_passes,
-        Operation.OFFLOAD: _not_offloaded,
-        Operation.RELOAD: _not_offloaded,
+        Operation.OFFLOAD: _offload,
+        Operation.RELOAD: _reload,
     },
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 
@@ -13,6 +13,7 @@ from bfpp.executor.plan import Plan
 from bfpp.executor.settings import BackendName, Saving, Sleeps, Training
 from bfpp.executor.sources import ModelSource
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Schedule, build_graph
+from bfpp.schedules.offload import OFF
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,9 @@ class Job(Training):
         cannot run, if that is asked for.
         """
         given = self.schedule, self.layout, self.communication
-        forward = build_graph(*given, evaluates=True) if self.evaluation else None
+        keeps_all = replace(self.communication, offload=OFF)
+        evaluating = self.schedule, self.layout, keeps_all
+        forward = build_graph(*evaluating, evaluates=True) if self.evaluation else None
         training = {each.name: getattr(self, each.name) for each in fields(Training)}
         plan = Plan(build_graph(*given), self.model.load(self.seed), forward, **training)
         if self.backend is BackendName.TORCH_PIPELINING:

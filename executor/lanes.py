@@ -73,6 +73,10 @@ class Device(Protocol):
         """A tensor of the host's, for the lane whose action runs."""
         ...
 
+    def on_host(self, size: int) -> Tensor:
+        """So many bytes of the host's memory, which lanes copy to and from as they compute."""
+        ...
+
     def begin(self) -> Mark | None:
         """A step begins: set the clock, and mark what was done here outside the lanes.
 
@@ -117,6 +121,10 @@ class Threads:
     def load(self, value: Tensor) -> Tensor:
         """The tensor itself, if it is here."""
         return value.to(self.device)
+
+    def on_host(self, size: int) -> Tensor:
+        """Any memory."""
+        return torch.empty(size, dtype=torch.uint8)
 
     def begin(self) -> None:
         """The host's clock is the device's, and nothing is under way outside the lanes."""
@@ -196,6 +204,10 @@ class Streams:
         self.after(copied)
         loaded.record_stream(torch.cuda.current_stream(self.device))
         return loaded
+
+    def on_host(self, size: int) -> Tensor:
+        """Memory that cannot be moved: the host waits for copies of any other."""
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
     def begin(self) -> StreamMark:
         """Look at the clock, and mark the stream in use outside the lanes."""

@@ -6,7 +6,8 @@ else is allocated by tasks, whose operations are seen in the first step of a run
 log it is, and how much of the pool's memory is the input of a pass under way. What is live at a
 mark and not the pool's is saved for backward passes, together with those inputs; what comes and
 goes between two marks is transient. The pool keeps for the next step what it has, so all of it
-counts all the time.
+counts all the time. What is offloaded is counted as saved wherever it is; the sizes of its copies
+say how much is on the host.
 
 Parts are called as the cost model's (`bfpp.traces.memory.PARTS`):
 
@@ -33,7 +34,8 @@ from bfpp.executor.flat import memory_of
 from bfpp.executor.payload import tensors_of
 from bfpp.executor.worker import Cell, Worker
 from bfpp.schedules import Operation, Task
-from bfpp.traces.held import Held, steps_of
+from bfpp.schedules.operations import OFFLOADED, enders, writers
+from bfpp.traces.held import Held, copies_of, steps_of
 from bfpp.traces.memory import FILLS, PARTS
 
 
@@ -41,13 +43,15 @@ from bfpp.traces.memory import FILLS, PARTS
 class Measured:
     """The memory of one worker.
 
-    `allocated` and `reserved` are the peaks that the allocator of its GPU has counted in the
-    whole run; None on a CPU, and on a GPU that ranks share.
+    `host` is what it takes of the host's memory for activations that are offloaded. `allocated`
+    and `reserved` are the peaks that the allocator of its GPU has counted in the whole run; None on
+    a CPU, and on a GPU that ranks share.
     """
 
     replica: int
     tp_rank: int
     held: Held
+    host: int = 0
     allocated: int | None = None
     reserved: int | None = None
 
@@ -90,7 +94,13 @@ class MemoryReport:
     def measured(self) -> list[Measured]:
         """The memory of this process's workers; of none before a first step."""
         return [
-            Measured(worker.replica, worker.tp_rank, recorder.end(), *self._peaks(worker))
+            Measured(
+                worker.replica,
+                worker.tp_rank,
+                recorder.end(),
+                size_of(worker.offloading.host.tensors),
+                *self._peaks(worker),
+            )
             for worker, recorder in self.recorders.items()
         ]
 
@@ -102,10 +112,11 @@ class MemoryReport:
         return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
 
 
-PLACE, INPUTS = range(2)
+PLACE, INPUTS, AWAY = range(3)
 
-Mark = tuple[int, int]
-"""A moment: the place in the log, and how much of the pool's memory is the input of passes."""
+Mark = tuple[int, int, int]
+"""A moment: the place in the log, how much memory that the pool lends is the input of passes, and
+how much of that is on the host."""
 
 
 class Recorder:
@@ -114,6 +125,8 @@ class Recorder:
     def __init__(self, worker: Worker) -> None:
         self.worker, self.steps = worker, steps_of(worker.plan.graph, worker.rank).tolist()
         self.allocations = Allocations()
+        self.copied: dict[int, int] = {}
+        worker.offloading.moved = self.allocations.moved
         self.begun: set[Cell] = set()
         self.marks: dict[int, tuple[Mark, Mark]] = {}
         self.held: Held | None = None
@@ -130,6 +143,9 @@ class Recorder:
         with self.allocations.seen():
             yield
         self.marks[task.number] = begin, self._mark()
+        if task.operation in (*writers(OFFLOADED), *enders(OFFLOADED)):
+            kept = self.worker.offloading.kept[Cell(task.unit, task.microbatch)]
+            self.copied[task.number] = kept.size
 
     def _mark(self) -> Mark:
         lent = [
@@ -137,7 +153,8 @@ class Recorder:
             for cell, parcel in [*self.worker.inputs.items()]
             if cell in self.begun and parcel.lent is not None
         ]
-        return len(self.allocations.log), size_of(lent)
+        away = self.worker.offloading.lent_away
+        return len(self.allocations.log), size_of(lent) + away, away
 
     def end(self) -> Held:
         """What was held in the step, which is over: its log is summed up, once, and let go."""
@@ -148,11 +165,13 @@ class Recorder:
 
     def _summed_up(self) -> Held:
         worker = self.worker
-        live = self.allocations.sizes([*_pool(worker), *_state(worker)])
+        pools = worker.pool, worker.offloading.host
+        live = self.allocations.sizes([*chain(*(pool.tensors for pool in pools)), *_state(worker)])
         marks = np.array([self.marks[step] for step in self.steps])
         begin, end = marks[:, 0, PLACE], marks[:, 1, PLACE]
         most = np.array([live[each].max() for each in map(slice, begin, end + 1)])
         inputs, left = marks[:, :, INPUTS].max(axis=1), marks[:, 1, INPUTS]
+        away = marks[:, :, AWAY]
         before, after = (live[marks[:, side, PLACE]] + marks[:, side, INPUTS] for side in (0, 1))
         updates = worker.plan.graph.operation[self.steps] == Operation.OPTIMIZER
         saved = np.where(updates, before, np.maximum(before, after))
@@ -162,14 +181,16 @@ class Recorder:
             "saved": saved,
             "transient": np.where(updates, 0.0, passing),
             "update": np.where(updates, passing, 0.0),
-            "workspace": -inputs.astype(np.float64),
+            "workspace": away.max(axis=1) - inputs.astype(np.float64),
         }
-        left_behind = {"saved": after, "workspace": -left.astype(np.float64)}
+        left_behind = {"saved": after, "workspace": away[:, 1] - left.astype(np.float64)}
         in_steps, after_steps = (
             {PARTS[name]: staying.get(name, 0) + each.get(name, nothing) for name in FILLS}
             for each in (during, left_behind)
         )
-        return Held(worker.rank, in_steps, after_steps)
+        copies = copies_of(worker.plan.graph, worker.rank).tolist()
+        copied = np.array([self.copied[task] for task in copies], dtype=np.float64)
+        return Held(worker.rank, in_steps, after_steps, copied)
 
     def _staying(self) -> dict[str, int]:
         """Bytes of what is allocated all the time."""
@@ -186,7 +207,7 @@ class Recorder:
             "state": size_of(_state(worker), buffers),
             "weights": size_of(worker.weights.values(), trained),
             "gradients": size_of(worker.gradients.values()),
-            "workspace": size_of(chain(_pool(worker), modules)) + self.batch,
+            "workspace": size_of(chain(worker.pool.tensors, modules)) + self.batch,
         }
 
 
@@ -199,12 +220,6 @@ def _state(worker: Worker) -> Iterator[Tensor]:
                 yield state.weights.grad
     for kept in worker.updates.optimizer.state.values():
         yield from (value for value in kept.values() if value.dim())
-
-
-def _pool(worker: Worker) -> Iterator[Tensor]:
-    for spare in [*worker.pool.free.values()]:
-        yield from (tensor for tensor, _ in [*spare])
-    yield from (tensor for tensor, _ in [*worker.pool.lent.values()])
 
 
 def size_of(tensors: Iterable[Tensor], without: Collection[int] = ()) -> int:

@@ -15,6 +15,7 @@ from torch import nn
 from bfpp.executor.batches import bits, require_function, samples_of
 from bfpp.executor.compiled import load_compiler
 from bfpp.executor.model import GENERATOR, Model, build, compute_in, cut, drawing, named
+from bfpp.executor.offloading import Offloads
 from bfpp.executor.optimizers import require_elementwise, require_rates
 from bfpp.executor.payload import Form, Tree, tensors_of
 from bfpp.executor.recomputing import counted_layers, require_recomputable
@@ -24,6 +25,7 @@ from bfpp.executor.tensor_parallel import Region, divide, divided_form, divided_
 from bfpp.executor.tracing import Traced, trace
 from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import P2P, InvalidConfiguration, Operation, Sharding, TaskGraph
+from bfpp.schedules.offload import require_share
 from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
 
@@ -64,6 +66,11 @@ class Plan(Training):
             )
         model = replace(self.model, batch=self.model.held_out)
         return replace(self, graph=self.forward_graph, model=model, forward_graph=None)
+
+    @cached_property
+    def offloads(self) -> Offloads:
+        """What waits on the host, and when it is away."""
+        return Offloads.of(self.graph)
 
     @cached_property
     def cuts(self) -> list[range]:
@@ -131,8 +138,7 @@ class Plan(Training):
         """Raises `InvalidConfiguration` for a model that cannot be cut, or cannot be run so."""
         if self.graph.layout.slices > 1:
             raise InvalidConfiguration("slices", "parts of micro-batches cannot be trained yet")
-        if self.graph.communication.offload:
-            raise InvalidConfiguration("offload", "the executor does not offload activations")
+        require_share(self.offload_share)
         _ = self.traced
         if self.evaluating:
             _ = self.evaluating.traced
@@ -329,7 +335,8 @@ class Plan(Training):
             self.graph.digest, self.cuts, self.forms, self.dp, self.dp_replicate,
             self.tp, self.sequence_parallel,
             self.microbatch_size, self.precision, self.reduce_dtype, self.keeps_float32,
-            self.activations, str(self.recomputation), self.optimization, self.seed,
+            self.activations, str(self.recomputation), self.offload_share,
+            self.optimization, self.seed,
             self.evaluation, self.evaluating and self.evaluating.digest,
             [part.numpy().tobytes() for part in data],
         )  # fmt: skip

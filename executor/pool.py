@@ -7,6 +7,7 @@ still being done with it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -20,10 +21,10 @@ Spare = deque[tuple[Tensor, Mark | None]]
 
 
 class Pool:
-    """Tensors of a few shapes that lanes lend one another."""
+    """Tensors of a few shapes that lanes lend one another, the device's or else `made` so."""
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
+    def __init__(self, device: Device, make: Callable[[Shape], Tensor] | None = None) -> None:
+        self.device, self.make = device, make or self._on_device
         self.free: dict[Shape, Spare] = {}
         self.lent: dict[int, tuple[Tensor, Spare]] = {}
 
@@ -33,11 +34,20 @@ class Pool:
         try:
             tensor, given_back = spare.popleft()
         except IndexError:
-            tensor = torch.empty(shape.size, dtype=shape.dtype, device=self.device.device)
+            tensor = self.make(shape)
         else:
             self.device.after(given_back)
         self.lent[memory_of(tensor)] = tensor, spare
         return tensor
+
+    def _on_device(self, shape: Shape) -> Tensor:
+        return torch.empty(shape.size, dtype=shape.dtype, device=self.device.device)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that it has, lent or not."""
+        spare = [tensor for each in [*self.free.values()] for tensor, _ in [*each]]
+        return [*spare, *(tensor for tensor, _ in [*self.lent.values()])]
 
     def lends(self, tensor: Tensor) -> bool:
         """Whether this is in memory that is lent, under this name or another."""

@@ -153,7 +153,8 @@ class Training:
     each; layers divided over `tp` ranks, the activations between them too if it is
     `sequence_parallel`; `microbatch_size` samples in a micro-batch; `seed` of the first
     weights and of the order of the data.
-    Of a forward pass whose record is kept, the `recomputation` says what is computed again.
+    Of a forward pass whose record is kept, the `recomputation` says what is computed again. Of
+    what a graph offloads of a pass, `offload_share` of the bytes go, and the others stay.
     Gradients are added up in single precision at least; `reduce_precision` is
     what is sent of them to other replicas, by default as much. Modules whose name or
     class is one of the patterns `keeps_float32` compute in single precision at least.
@@ -171,6 +172,7 @@ class Training:
     keeps_float32: tuple[str, ...] = ()
     activations: Activations = Activations.RECOMPUTE
     recomputation: Recomputation = NO_RECOMPUTATION
+    offload_share: float = 1.0
     ends: Ends = Ends.ATTACHED
     optimization: Optimization = field(default_factory=Optimization)
     seed: int = 0

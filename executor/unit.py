@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import NamedTuple
 from weakref import proxy
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from bfpp.executor.compiled import compile_layers
 from bfpp.executor.finite import Piece
@@ -20,21 +18,13 @@ from bfpp.executor.model import named
 from bfpp.executor.names import names_of, places_of
 from bfpp.executor.optimizers import decay_of
 from bfpp.executor.payload import Tree, tensors_of
+from bfpp.executor.placed import Placed, place
 from bfpp.executor.plan import Plan
 from bfpp.executor.recomputing import counted_layers, recompute
 from bfpp.executor.slices import slices_of
 from bfpp.executor.tensor_parallel import Region, divide
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import NONE
-
-
-class Placed(NamedTuple):
-    """Where some weights are in a buffer, in elements of their own precision."""
-
-    dtype: torch.dtype
-    size: torch.Size
-    stride: tuple[int, ...]
-    first: int
 
 
 class Unit:
@@ -264,24 +254,20 @@ class Unit:
             )
         return result, starts
 
-    def remembering(self) -> AbstractContextManager[None]:
-        """While this holds, autograd remembers where weights were, not the weights.
+    @property
+    def storage(self) -> torch.UntypedStorage:
+        """Where its weights are read from now."""
+        return self.buffers[self.reads].untyped_storage()
+
+    def place(self, tensor: Tensor) -> Tensor | Placed:
+        """Of weights their place, for autograd to remember; of anything else the tensor.
 
         A backward pass then finds them in the buffer that is read by that time:
         the one they were in may hold another unit's, or may have done so.
         """
-        return saved_tensors_hooks(self._place, self._find)
-
-    def _place(self, tensor: Tensor) -> Tensor | Placed:
         if memory_of(tensor) != memory_of(self.buffers[self.reads]):
             return tensor
-        return Placed(tensor.dtype, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
-
-    def _find(self, saved: Tensor | Placed) -> Tensor:
-        if isinstance(saved, Tensor):
-            return saved
-        buffer = self.buffers[self.reads].view(saved.dtype)
-        return torch.as_strided(buffer, saved.size, saved.stride, saved.first)
+        return place(tensor, self)
 
 
 def _divided(buffer: Tensor, states: Sequence[UnitState]) -> Iterator[tuple[Tensor, UnitState]]:

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
 from bfpp.executor.compiled import compiled_loss
 from bfpp.executor.finite import Seen, Where
+from bfpp.executor.flat import memory_of
 from bfpp.executor.halves import (
     Branch,
     backward,
@@ -25,7 +26,10 @@ from bfpp.executor.lanes import Device
 from bfpp.executor.leaves import Result, edge_of
 from bfpp.executor.loading import Loader
 from bfpp.executor.memory import Memory
+from bfpp.executor.offloading import Cell as Cell
+from bfpp.executor.offloading import Kept, Offloading
 from bfpp.executor.payload import Form, Parcel, Tree, in_precision, tensors_of
+from bfpp.executor.placed import Placed, find
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
 from bfpp.executor.settings import Activations
@@ -34,13 +38,6 @@ from bfpp.executor.tensor_parallel import divided_loss
 from bfpp.executor.unit import Unit
 from bfpp.schedules import Operation, Task
 from bfpp.schedules.columns import NONE
-
-
-class Cell(NamedTuple):
-    """A micro-batch at a unit."""
-
-    unit: int
-    microbatch: int
 
 
 class Payload(NamedTuple):
@@ -86,6 +83,7 @@ class Worker(Memory):
         self.traced = plan.traced
         self.number = 0
         self.inputs: dict[Cell, Parcel] = {}
+        self.offloading = Offloading(self.pool, self.inputs)
         self.targets: dict[int, Tree] = {}
         self.passes: dict[Cell, Pass] = {}
         self.halves: dict[Cell, list[Branch]] = {}
@@ -142,9 +140,9 @@ class Worker(Memory):
         """
         cell, unit = Cell(task.unit, task.microbatch), self.units[task.unit]
         unit.read(task.weight_buffer)
-        trains = self.plan.graph.trains
+        trains, kept = self.plan.graph.trains, self._kept(cell)
         if trains and self.plan.activations is Activations.KEEP:
-            with self._remembering(unit):
+            with self._remembering(unit, kept):
                 self.passes[cell], results = self._record(cell)
         else:
             with torch.no_grad():
@@ -155,6 +153,10 @@ class Worker(Memory):
             self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, _detached(results))
             if cell in self.passes:
                 self.passes[cell] = self.passes[cell].handed_on()
+        if kept:
+            leaves = self.passes[cell].values if cell in self.passes else ()
+            after = self.inputs.get(cell._replace(unit=cell.unit + 1))
+            kept.complete(self.plan.cuts[cell.unit], leaves, after.tensors if after else ())
         if not trains:
             self._release(cell)
 
@@ -193,16 +195,38 @@ class Worker(Memory):
         unit.read(task.weight_buffer)
         if task.gradient_buffer != NONE:
             unit.add_to(task.gradient_buffer)
-        return Cell(task.unit, task.microbatch)
+        cell = Cell(task.unit, task.microbatch)
+        self.offloading.forget(cell)
+        return cell
 
-    def _remembering(self, unit: Unit) -> AbstractContextManager[None]:
+    def _kept(self, cell: Cell) -> Kept | None:
+        """What a forward pass will keep, if that is offloaded: neither the model, nor the batch."""
+        if cell not in self.plan.offloads.cells:
+            return None
+        layers = self.units[cell.unit].layers.values()
+        staying = [
+            *self.weights.values(),
+            *(buffer for layer in layers for buffer in layer.buffers()),
+            *(self.inputs[cell].tensors if cell.unit == 0 else ()),
+            *(tensors_of(self.targets[cell.microbatch]) if self._is_last(cell) else ()),
+        ]
+        return self.offloading.keep(cell, {*map(memory_of, staying)})
+
+    def _remembering(self, unit: Unit, kept: Kept | None = None) -> AbstractContextManager[None]:
         """For what autograd records now and uses in a later task.
 
         Weights that are gathered more than once a step may be elsewhere by then,
-        or have been somewhere else in between.
+        or have been somewhere else in between; and what is offloaded comes back elsewhere.
         """
         is_moved = self.gathers[unit.number] > 1
-        return unit.remembering() if is_moved else nullcontext()
+        if kept is None and not is_moved:
+            return nullcontext()
+
+        def saved(tensor: Tensor) -> Tensor | Placed:
+            placed = unit.place(tensor) if is_moved else tensor
+            return kept.place(placed) if kept and placed is tensor else placed
+
+        return saved_tensors_hooks(saved, find)
 
     def _form(self, unit: int) -> Form:
         """What a unit hands on; of the one before the first, the batch."""

@@ -19,6 +19,14 @@ MOST_DIGITS = 9
 """No rank runs more passes than this has digits."""
 
 
+def require_share(share: float) -> None:
+    """Raise `InvalidConfiguration` unless this is a share of a pass's activations."""
+    if not 0 < share <= 1:
+        raise InvalidConfiguration(
+            "offload_share", f"must be more than 0 and at most 1, not {share:g}"
+        )
+
+
 def parse_offload(value: object) -> int | str:
     """A number of passes, or `selective`; raises `InvalidConfiguration` for anything else.
 

@@ -20,7 +20,6 @@ from bfpp.schedules.columns import among
 from bfpp.schedules.operations import SAVED, Operation, enders
 from bfpp.sim.activations import UnitActivations, activations_of_units
 from bfpp.sim.memory import passing_of_steps, rank_memories
-from bfpp.sim.offloading import offloaded_bytes
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.traces.held import Held, copies_of, steps_of
 from bfpp.traces.memory import PARTS
@@ -32,24 +31,31 @@ STAYING = ("state", "weights", "gradients", "workspace")
 def memory_over_time(graph: TaskGraph, physical: PhysicalCosts) -> list[Held]:
     """What each rank holds."""
     others = [memory._asdict() for memory in rank_memories(graph, physical)]
-    held = held_over_time(graph, activations_of_units(physical, graph.layout), others)
-    copied = offloaded_bytes(physical, graph.layout) / graph.layout.slices
-    return [replace(each, copied=copied[graph.unit[copies_of(graph, each.rank)]]) for each in held]
+    share, activations = physical.offload_share, activations_of_units(physical, graph.layout)
+    return held_over_time(graph, activations, others, share)
 
 
 def held_over_time(
-    graph: TaskGraph, units: UnitActivations, others: Sequence[Mapping[str, float]]
+    graph: TaskGraph,
+    units: UnitActivations,
+    others: Sequence[Mapping[str, float]],
+    offload_share: float,
 ) -> list[Held]:
-    """What each rank holds: its units' activations, and `others`, by their names in `PARTS`."""
+    """What each rank holds: its units' activations, and `others`, by their names in `PARTS`.
+
+    A share of what is saved is copied where the graph offloads it.
+    """
     start, tasks = graph.compute_tasks
     saved, transient = passing_of_steps(graph, units)
     ends = among(graph.operation[tasks], enders(SAVED)) * units.saved[graph.unit[tasks]]
     after = np.maximum(saved - ends / graph.layout.slices, 0.0)
-    return [
+    held = [
         _held(graph, rank, (saved[own], transient[own], after[own]), sizes)
         for rank, sizes in enumerate(others)
         for own in [slice(start[rank], start[rank + 1])]
     ]
+    copied = units.saved * offload_share / graph.layout.slices
+    return [replace(each, copied=copied[graph.unit[copies_of(graph, each.rank)]]) for each in held]
 
 
 def _held(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bfpp.schedules import InvalidConfiguration, Layout, TaskGraph
-from bfpp.schedules.columns import Seconds, among
+from bfpp.schedules.columns import Seconds
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.offload import ALL
-from bfpp.schedules.operations import OFFLOADED, RELOADED, readers, writers
 from bfpp.sim.activations import activations_of_units
 from bfpp.sim.cluster import Cluster
+from bfpp.traces.held import Held, copies_of
 
 if TYPE_CHECKING:
     from bfpp.sim.physical import PhysicalCosts
@@ -51,19 +51,11 @@ def least_passes(physical: PhysicalCosts, layout: Layout) -> int:
 
 
 def host_memory(graph: TaskGraph, physical: PhysicalCosts) -> Numbers:
-    """For each rank, the bytes of host memory that each of its devices pins, at their peak.
-
-    A buffer is in use from the offload to the backward pass that waits for the reload.
-    """
-    layout = graph.layout
-    is_away = np.zeros((layout.units, layout.microbatches), dtype=bool)
-    leaves = among(graph.operation, writers(OFFLOADED))
-    is_away[graph.unit[leaves], graph.microbatch[leaves]] = True
-    needs = among(graph.operation, readers(RELOADED)) & is_away[graph.unit, graph.microbatch]
-    size = offloaded_bytes(physical, layout) / layout.slices
-    change = (leaves.astype(float) - needs) * size[graph.unit]
-    peaks = [np.cumsum(change[graph.rank == rank]).max(initial=0.0) for rank in range(layout.pp)]
-    return np.array(peaks)
+    """For each rank, the bytes of host memory that each of its devices pins, at their peak."""
+    size = offloaded_bytes(physical, graph.layout) / graph.layout.slices
+    ranks = range(graph.layout.pp)
+    held = (Held(rank, {}, {}, size[graph.unit[copies_of(graph, rank)]]) for rank in ranks)
+    return np.array([each.on_host(graph) for each in held])
 
 
 def node_memory(graph: TaskGraph, physical: PhysicalCosts) -> float:

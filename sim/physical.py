@@ -21,6 +21,7 @@ from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
 from bfpp.schedules.graph import SomeKinds
+from bfpp.schedules.offload import require_share
 from bfpp.schedules.operations import EXPERTS, Operation, compute_steps
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
@@ -101,10 +102,7 @@ class PhysicalCosts:
             raise InvalidConfiguration(
                 "microbatch_size", f"must be at least 1, not {self.microbatch_size}"
             )
-        if not 0 < self.offload_share <= 1:
-            raise InvalidConfiguration(
-                "offload_share", f"must be more than 0 and at most 1, not {self.offload_share:g}"
-            )
+        require_share(self.offload_share)
         require_divisible(self.execution)
         if self.quantised_weights and self.execution.quantisation is None:
             raise InvalidConfiguration("quantised_weights", NARROW)

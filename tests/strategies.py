@@ -53,8 +53,8 @@ class Configuration(NamedTuple):
         return build_graph(*self)
 
 
-def communications(offloads: bool = True) -> st.SearchStrategy[Communication]:
-    """Of any kind; the executor does not offload."""
+def communications() -> st.SearchStrategy[Communication]:
+    """Of any kind."""
     flag = st.booleans()
     return st.sampled_from(Sharding).flatmap(
         lambda sharding: st.builds(
@@ -64,7 +64,7 @@ def communications(offloads: bool = True) -> st.SearchStrategy[Communication]:
             flag,
             flag,
             hybrid=st.just(False) if sharding is Sharding.NONE else flag,
-            offload=st.sampled_from([0, 0, 0, 1, 1, 2, 4] if offloads else [0]),
+            offload=st.sampled_from([0, 0, 0, 1, 1, 2, 4]),
             offload_ahead=st.integers(1, 3),
             tied_embeddings=flag,
             **policies(sharding),
@@ -171,11 +171,10 @@ def configurations(
     ranks: int = 5,
     parts: int = 4,
     cells: int = CELLS,
-    offloads: bool = True,
 ) -> Configuration:
     name = draw(st.sampled_from(list(registered_schedules())))
     schedule, layout = draw(layouts(find_schedule(name), ranks, parts, cells))
-    communication = draw(communications(offloads))
+    communication = draw(communications())
     return Configuration(
         schedule, layout, that_fits(layout, communication, schedule.orders(layout))
     )
@@ -261,11 +260,9 @@ def _released(step: Step, layout: Layout, *, split: bool) -> list[Step]:
 
 
 @st.composite
-def order_graphs(
-    draw: st.DrawFn, ranks: int = 4, parts: int = 3, offloads: bool = True
-) -> TaskGraph:
+def order_graphs(draw: st.DrawFn, ranks: int = 4, parts: int = 3) -> TaskGraph:
     layout, steps = draw(orders(ranks, parts))
-    return lower(steps, layout, that_fits(layout, draw(communications(offloads)), steps))
+    return lower(steps, layout, that_fits(layout, draw(communications()), steps))
 
 
 def drawn_ports(random, tasks, ports, width):

@@ -174,6 +174,9 @@ class Ordered:
     def load(self, value: Tensor) -> Tensor:
         return value.clone()
 
+    def on_host(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.uint8)
+
     def begin(self) -> ClockMark:
         self.begun.append(len(self.waits))
         return self.here()

@@ -55,7 +55,8 @@ def sequences(step: int, samples: range, varies: bool = False) -> tuple[Tensor, 
 
 
 def plan_of(make: type[nn.Module] = Layer, sharding: Sharding = Sharding.FULL, **how: Any) -> Plan:
-    graph = build_graph("breadth-first", Layout(2, 2, 2), Communication(sharding))
+    communication = Communication(sharding, offload=how.pop("offload", 0))
+    graph = build_graph("breadth-first", Layout(2, 2, 2), communication)
     varies = how.pop("varies", False)
     model = Model([make] * 5, mean_square, partial(sequences, varies=varies), varies=varies)
     given = {"precision": Precision.FLOAT64, "microbatch_size": 2, "compile": True, "dp": 2, **how}
@@ -86,10 +87,12 @@ def kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModule
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("offload", [0, 1])
 def test_layers_of_a_kind_are_compiled_once_for_all_stages_and_buffers(
+    offload: int,
     kinds: list[torch.fx.GraphModule],
 ) -> None:
-    assert worst(plan_of(activations=Activations.KEEP)) < EXACT
+    assert worst(plan_of(activations=Activations.KEEP, offload=offload)) < EXACT
     assert len(kinds) == 3  # the first layer, whose input has no gradient; the others; the loss
 
 

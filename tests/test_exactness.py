@@ -75,11 +75,11 @@ def plan_of(
 CUTS = [(1, 1), (2, 1), (1, 3), (3, 2), (4, 2), (2, 4)]
 
 
-def cases() -> Iterator[tuple[str, Sharding, tuple[int, int], Activations, bool, bool]]:
-    """A schedule, a sharding, a cut, what is kept, and whether a run overlaps and clips."""
+def cases() -> Iterator[tuple[str, Sharding, tuple[int, int], Activations, bool, bool, bool]]:
+    """A schedule, a sharding, a cut, what is kept, whether a run overlaps, clips and offloads."""
     for name, cut in product(registered_schedules(), CUTS):
         if can_be_placed(find_schedule(name), cut[0]):
-            settings = product(Sharding, Activations, (True, False), (True, False))
+            settings = product(Sharding, Activations, *[(True, False)] * 3)
             yield from ((name, sharding, cut, *others) for sharding, *others in settings)
 
 
@@ -90,9 +90,10 @@ def assert_trains_as_a_plain_loop(
     activations: Activations,
     overlaps: bool,
     clips: bool,
+    offloads: bool,
 ) -> None:
     ranks, replicas = cut
-    communication = Communication(sharding, overlaps, overlaps, clips)
+    communication = Communication(sharding, overlaps, overlaps, clips, offload=int(offloads))
     graph = some_configuration(find_schedule(name), ranks, communication).graph()
     model = chain(graph.layout.units + 1)  # one unit has two layers
     plan = plan_of(graph, model, replicas, activations=activations)
@@ -115,8 +116,8 @@ def test_every_schedule_trains_so_with_all_settings(name: str) -> None:
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     st.one_of(
-        order_graphs(3, 3, offloads=False),
-        configurations(3, 3, 24, offloads=False).map(lambda each: each.graph()),
+        order_graphs(3, 3),
+        configurations(3, 3, 24).map(lambda each: each.graph()),
     ),
     st.integers(1, 3),
     st.sampled_from(Activations),
@@ -273,7 +274,7 @@ def test_processes_with_other_data_have_another_digest() -> None:
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
-@given(order_graphs(2, 3, offloads=False), st.sampled_from(Activations), st.booleans())
+@given(order_graphs(2, 3), st.sampled_from(Activations), st.booleans())
 def test_stages_that_pass_on_what_they_got_in_any_order(
     graph: TaskGraph, activations: Activations, first: bool
 ) -> None:

@@ -60,9 +60,14 @@ MOST_CYCLES = 1_000_000
 
 
 def plan_of(
-    schedule: str, sharding: Sharding, activations: Activations, clip: bool, **how: Any
+    schedule: str,
+    sharding: Sharding,
+    activations: Activations,
+    clip: bool,
+    offload: int = 0,
+    **how: Any,
 ) -> Plan:
-    communication = Communication(sharding, True, True, clip)
+    communication = Communication(sharding, True, True, clip, offload=offload)
     try:
         graph = some_configuration(find_schedule(schedule), 2, communication).graph()
     except InvalidConfiguration as error:
@@ -125,6 +130,45 @@ def test_streams_compute_what_a_plain_loop_does(
         assert bool((columns[:, END] >= columns[:, START]).all())
 
 
+@pytest.mark.parametrize("kind", [Streams, Delayed])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize(("schedule", "sharding", "activations", "clip"), CASES[::3])
+def test_what_is_offloaded_trains_as_what_is_kept(
+    schedule: str,
+    sharding: Sharding,
+    activations: Activations,
+    clip: bool,
+    share: float,
+    kind: type[Streams],
+) -> None:
+    found = []
+    for offload in (0, 1):
+        plan = plan_of(schedule, sharding, activations, clip, offload, offload_share=share)
+        with training(plan, kind(torch.device("cuda", 0))) as run:
+            found.append((run.run(range(STEPS)), run.values()))
+    (losses, values), (expected, weights) = found
+    assert losses == expected
+    assert same(values, weights)
+
+
+def test_what_is_offloaded_takes_less_memory_of_the_device() -> None:
+    """With as many steps under way as there may be: memory is not kept until copies are seen."""
+    peaks = []
+    for offload in (0, 1):
+        graph = build_graph(find_schedule("gpipe"), Layout(1, 8), Communication(offload=offload))
+        sizes = replace(TINY, hidden=256, mlp=1024, context=256)
+        model = TransformerSource(sizes, None).load(0)
+        plan = Plan(graph, model, microbatch_size=4, activations=Activations.KEEP)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        with training(plan, Streams(torch.device("cuda", 0))) as run:
+            run.run(range(STEPS))
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    kept, away = peaks
+    assert away < 0.6 * kept
+
+
 def trained(plan: Plan, steps: int = STEPS, **how: Any) -> tuple[list[float], dict[str, Tensor]]:
     """Losses and values; with an evaluation after half of the steps, if the plan has any."""
     with training(plan, Streams(torch.device("cuda", 0)), **how) as found:
@@ -181,9 +225,9 @@ def test_a_cuda_graph_with_evaluations_and_rates_that_change() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-@pytest.mark.parametrize("cuda_graphs", [False, True])
-def test_the_host_does_not_wait_for_the_device(cuda_graphs: bool) -> None:
-    plan = plan_of("breadth-first", Sharding.FULL, Activations.KEEP, True)
+@pytest.mark.parametrize(("cuda_graphs", "offload"), [(False, 0), (True, 0), (False, 1)])
+def test_the_host_does_not_wait_for_the_device(cuda_graphs: bool, offload: int) -> None:
+    plan = plan_of("breadth-first", Sharding.FULL, Activations.KEEP, True, offload)
     with training(plan, Streams(torch.device("cuda", 0)), cuda_graphs=cuda_graphs) as found:
         found.run(range(WARM_UP + 2))
         dispatch = found.trainer.dispatcher.dispatch

@@ -103,7 +103,7 @@ def test_many_micro_batches_lose_no_precision(
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(
     # What copies of stages add up alone is reduced once more.
-    order_graphs(2, 2, offloads=False).filter(
+    order_graphs(2, 2).filter(
         lambda graph: graph.layout.microbatches != 3 and not graph.layout.copies
     ),
     st.sampled_from(Activations),

@@ -58,7 +58,7 @@ def graph_of(sharding: Sharding = Sharding.FULL, name: str = "breadth-first") ->
 
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(
-    order_graphs(2, 2, offloads=False).filter(lambda graph: graph.communication.clipping),
+    order_graphs(2, 2).filter(lambda graph: graph.communication.clipping),
     st.sampled_from(Activations),
     st.sampled_from([(), ("norm",), ("*",)]),
     st.booleans(),

@@ -47,9 +47,11 @@ SCALARS = 64
 """Bytes of single numbers that belong to no activation: losses, and norms of gradients."""
 
 
-def plan_of(schedule: str, sharding: Sharding, policy: str, **values: object) -> Plan:
+def plan_of(
+    schedule: str, sharding: Sharding, policy: str, offload: int = 0, **values: object
+) -> Plan:
     recompute = policy == "full"
-    graph = build_graph(schedule, LAYOUTS[schedule], Communication(sharding))
+    graph = build_graph(schedule, LAYOUTS[schedule], Communication(sharding, offload=offload))
     usual = Plan(
         graph,
         transformer(SIZES, TEXT),
@@ -73,7 +75,12 @@ def parts(held: Held, name: str) -> np.ndarray:
 
 
 def check(
-    schedule: str, sharding: Sharding, policy: str, precision: Precision, optimizer: str
+    schedule: str,
+    sharding: Sharding,
+    policy: str,
+    precision: Precision,
+    optimizer: str,
+    offload: int = 0,
 ) -> None:
     """State and buffers to the byte; activations too, but for single numbers and 16 bits.
 
@@ -82,7 +89,9 @@ def check(
     is there already before it is run, when the prediction counts it.
     """
     optimization = Optimization(optimizer=optimizer)
-    plan = plan_of(schedule, sharding, policy, precision=precision, optimization=optimization)
+    plan = plan_of(
+        schedule, sharding, policy, offload, precision=precision, optimization=optimization
+    )
     predicted = predicted_memory(plan, SIZES)
     for each in measured_of(plan)[0]:
         expected = predicted[each.held.rank]
@@ -93,6 +102,9 @@ def check(
             wanted = 0.98 * wanted
         assert (saved >= wanted - SCALARS).all()
         assert schedule == "zb-h1" or saved.max() <= parts(expected, "saved").max() + SCALARS
+        if precision is not Precision.BFLOAT16:
+            assert (np.abs(each.held.copied - expected.copied) <= SCALARS).all()
+        assert each.host <= expected.on_host(plan.graph) + plan.microbatches * SCALARS
 
 
 @pytest.mark.parametrize(
@@ -102,6 +114,9 @@ def check(
         ("breadth-first", Sharding.FULL, "mlp", Precision.FLOAT32, "adamw"),
         ("1f1b", Sharding.PARTIAL, "full", Precision.BFLOAT16, "sgd"),
         ("zb-h1", Sharding.FULL, "1", Precision.FLOAT64, "adamw"),
+        ("gpipe", Sharding.FULL, "selective", Precision.FLOAT32, "adamw", 1),
+        ("breadth-first", Sharding.NONE, "none", Precision.FLOAT64, "sgd", 1),
+        ("breadth-first", Sharding.PARTIAL, "full", Precision.BFLOAT16, "sgd", 1),
     ],
 )
 def test_what_ranks_hold_is_what_is_predicted(case: tuple[Any, ...]) -> None:
@@ -116,9 +131,21 @@ def test_what_ranks_hold_is_what_is_predicted(case: tuple[Any, ...]) -> None:
     st.sampled_from(POLICIES),
     st.sampled_from([Precision.FLOAT32, Precision.FLOAT64, Precision.BFLOAT16]),
     st.sampled_from(["adamw", "sgd"]),
+    st.sampled_from([0, 1, 2]),
 )
 def test_so_it_is_however_a_run_is_set_up(*case: Any) -> None:
     check(*case)
+
+
+def test_what_is_offloaded_is_gone_from_the_device() -> None:
+    """With what is said to be away, as much is counted as without offload: so it is not here."""
+    kept, away = (plan_of("breadth-first", Sharding.NONE, "none", each) for each in (0, 1))
+    for one, other in zip(measured_of(kept)[0], measured_of(away)[0], strict=True):
+        for name in ("saved", "transient"):
+            assert (np.abs(parts(one.held, name) - parts(other.held, name)) <= SCALARS).all()
+        on_device = other.held.on_device(away.graph)
+        assert parts(on_device, "saved").max() < 0.6 * parts(one.held, "saved").max()
+        assert one.host == 0 < other.host
 
 
 def test_it_holds_as_many_microbatches_as_the_graph_says_and_trains_the_same() -> None:

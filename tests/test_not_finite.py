@@ -101,7 +101,7 @@ def test_a_step_that_is_left_out_changes_nothing(sharding: Sharding, how: str) -
 
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(
-    order_graphs(2, 2, offloads=False).filter(lambda graph: graph.communication.clipping),
+    order_graphs(2, 2).filter(lambda graph: graph.communication.clipping),
     st.dictionaries(st.integers(0, 3), st.tuples(st.integers(0, 2), st.sampled_from([*WRONG]))),
     st.sampled_from(Activations),
     st.none() | st.just(0.05),

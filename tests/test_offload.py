@@ -27,7 +27,7 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.evaluation import evaluate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import CURRENT
-from bfpp.sim.memory import memories_of
+from bfpp.sim.memory import memories_of, rank_memories
 from bfpp.sim.memory_over_time import memory_over_time
 from bfpp.sim.model import load_model
 from bfpp.sim.offloading import host_memory, least_passes, node_memory, offloaded_bytes
@@ -37,7 +37,7 @@ from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.causes import Causes
 from bfpp.traces.held import away_over_time, curves
-from bfpp.traces.memory import MemoryCurve
+from bfpp.traces.memory import PARTS, MemoryCurve
 from bfpp.traces.operations import Cause
 from bfpp.traces.timeline import Timeline
 from bfpp.traces.timeline_file import read_timeline, write_timeline
@@ -69,6 +69,18 @@ def simulated(chosen: Experiment) -> tuple[Timeline, PhysicalCosts]:
 
 def tasks_of(graph: TaskGraph, operation: Operation) -> np.ndarray:
     return np.flatnonzero(graph.operation == operation)
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_peak_is_what_the_order_of_passes_leaves_on_a_device(schedule, ahead):
+    """Two ways to the bound: when memory can be given to others, and what copies may be ahead."""
+    chosen = experiment(schedule, offload_ahead=ahead)
+    graph, physical = chosen.graph(), chosen.require_physical()
+    peaks = rank_memories(graph, physical)
+    for held, peak in zip(memory_over_time(graph, physical), peaks, strict=True):
+        passing = held.on_device(graph).only([PARTS["saved"], PARTS["transient"]])
+        assert passing.total.max() == pytest.approx(peak.saved + peak.transient)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -70,7 +70,7 @@ def plan_of(graph: TaskGraph, policy: str, layers: int) -> Plan:
 
 
 @settings(max_examples=4, deadline=None, derandomize=True)
-@given(order_graphs(2, 2, offloads=False), st.sampled_from(POLICIES))
+@given(order_graphs(2, 2), st.sampled_from(POLICIES))
 def test_what_runs_again_trains_as_a_plain_loop(graph: TaskGraph, policy: str) -> None:
     """In halves of backward passes, too, and where weights are gathered again."""
     plan = plan_of(graph, policy, graph.layout.units + 1)

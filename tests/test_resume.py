@@ -33,7 +33,7 @@ NORM = 0.1
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[Configuration, int]:
     """A schedule with all that goes with it, and the number of replicas: two groups in HSDP."""
-    configuration = draw(configurations(ranks=3, parts=2, cells=6, offloads=False))
+    configuration = draw(configurations(ranks=3, parts=2, cells=6))
     return configuration, groups_of(configuration) * draw(st.integers(1, 2))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from benchmarks.programs import MODEL
+from bfpp.traces.timeline_file import read_timeline
 from tests.run_program import run_here
 
 LOCAL = ("--backend", "local")
@@ -28,6 +30,10 @@ BAD = {
     "--tp 3 --layers 4": "--tp: 3 must divide heads of keys and values: 4",
     "--tp 2 --backend torch-pipelining --recompute none": "--tp: PyTorch's runtime runs whole",
     "--tp 2 --sleep profile.toml": "mocks whole layers: not with --tp",
+    "--sleep profile.toml --offload all": "keeps no activations: not with --offload",
+    "--offload all --backend torch-pipelining --recompute none": "--offload: PyTorch's runtime off",
+    "--offload all --offload-share 2": "--offload-share: must be more than 0 and at most 1, not 2",
+    "--offload some": "--offload: 'some' is not one of off, all, selective, or a number of passes",
     "--resume": "--checkpoint: is needed by --resume and --save-every",
     "--save-every 2": "--checkpoint: is needed by --resume and --save-every",
     "--keep 2": "--checkpoint: is needed by --keep, --keep-every and --async-save",
@@ -96,6 +102,25 @@ def test_json_tells_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert record["reference_losses"] == pytest.approx(record["losses"], abs=1e-4)
     assert 0 <= record["max_weight_error"] <= record["tolerance"]["weight"]
     assert record["exact"] is True
+
+
+@pytest.mark.usefixtures("one_process")
+def test_offloaded_activations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And an evaluation, which has none."""
+    held_out, trace = tmp_path / "held-out.txt", tmp_path / "measured.json"
+    held_out.write_bytes(bytes(range(256)))
+    options = (
+        "--layers", 4, "--hidden", 16, "--offload", "all", "--recompute", "none",
+        "--evaluate-every", 2, "--evaluate-text", held_out, "--trace", trace, "--verify", "--json",
+    )  # fmt: skip
+    record = json.loads(run_here(capsys, *SMALL, *LOCAL, *options).output)
+    assert record["exact"] is True
+    for rank in record["memory"]:
+        assert 0 < rank["host"] <= 1.01 * rank["predicted_host"]
+        assert rank["parts"]["saved activations"] == pytest.approx(
+            rank["predicted_parts"]["saved activations"], rel=0.01
+        )
+    assert all(held.copied.min() > 0 for held in read_timeline(trace.read_text()).memory)
 
 
 @pytest.mark.usefixtures("one_process")

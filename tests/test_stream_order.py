@@ -43,12 +43,22 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 1 + QUEUED
 """As many as are under way at once."""
 
+COPIES = [
+    (Operation.OFFLOAD, Operation.FORWARD),
+    (Operation.FORWARD, Operation.OFFLOAD),
+    (Operation.RELOAD, Operation.OFFLOAD),
+    (Operation.RELOAD, Operation.BACKWARD),
+    (Operation.BACKWARD, Operation.RELOAD),
+]
+"""What waits for what, so that activations are whole on the host, and again on the device."""
+
 TIED_WAITS = [
     (Operation.TIED_ALL_REDUCE, Operation.REDUCE),
     (Operation.NORM, Operation.TIED_ALL_REDUCE),
 ]
 
 FULLY = ("breadth-first", Sharding.FULL, Activations.RECOMPUTE, True)
+OFFLOADED = ("gpipe", Sharding.NONE, Activations.KEEP, True, 1, False, 1)
 
 
 def plan(
@@ -58,9 +68,10 @@ def plan(
     overlaps: bool,
     replicas: int = 2,
     tied: bool = False,
+    offload: int = 0,
 ) -> Plan:
     communication = Communication(
-        sharding, overlaps, overlaps, clipping=overlaps, tied_embeddings=tied
+        sharding, overlaps, overlaps, clipping=overlaps, tied_embeddings=tied, offload=offload
     )
     graph = some_configuration(find_schedule(schedule), 2, communication).graph()
     model = (tied_chain if tied else chain)(graph.layout.units + 1)
@@ -93,7 +104,8 @@ SOME = [
 def test_no_wait_is_missing(
     schedule: str, sharding: Sharding, activations: Activations, overlaps: bool
 ) -> None:
-    require_order(schedule, sharding, activations, overlaps)
+    offload = int(overlaps)
+    require_order(schedule, sharding, activations, overlaps, 2, False, offload)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +128,39 @@ def test_each_wait_of_what_is_tied_is_needed(second: Operation, first: Operation
     assert ran(replace(whole, graph=waiting_less(whole.graph, *needed))).races
 
 
+@pytest.mark.parametrize(("second", "first"), COPIES)
+def test_each_kind_of_wait_of_a_copy_is_needed(second: Operation, first: Operation) -> None:
+    """Memory is let go of and taken again at the same passes."""
+    whole = plan(*OFFLOADED)
+    graphs = [
+        waiting_less(whole.graph, task.number, each)
+        for task in reversed(find(whole.graph, second))  # no pass has waited for the last
+        for each in task.dependencies
+        if whole.graph.operation[each] == first
+    ]
+    for less in (replace(whole, graph=graph) for graph in graphs):
+        vars(less)["offloads"] = whole.offloads
+        if ran(less).races:
+            return
+    pytest.fail(f"no {second.title} needs its {first.title}")
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("offload", [0, 1])
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("overlaps", [True, False])
 @pytest.mark.parametrize("activations", Activations)
 @pytest.mark.parametrize("sharding", Sharding)
 @pytest.mark.parametrize("schedule", registered_schedules())
 def test_no_wait_is_missing_anywhere(
-    schedule: str, sharding: Sharding, activations: Activations, overlaps: bool, replicas: int
+    schedule: str,
+    sharding: Sharding,
+    activations: Activations,
+    overlaps: bool,
+    replicas: int,
+    offload: int,
 ) -> None:
-    require_order(schedule, sharding, activations, overlaps, replicas)
+    require_order(schedule, sharding, activations, overlaps, replicas, False, offload)
 
 
 # The proof can fail
@@ -151,16 +186,22 @@ def shares() -> st.SearchStrategy[float]:
     return st.floats(0, 1, exclude_max=True)
 
 
-@settings(max_examples=4)
-@given(shares())
-def test_a_wait_that_is_dropped_is_seen(share: float) -> None:
-    require_bite(FULLY, share)
+@settings(max_examples=8)
+@given(st.sampled_from([FULLY, OFFLOADED]), shares())
+def test_a_wait_that_is_dropped_is_seen(case: tuple[object, ...], share: float) -> None:
+    require_bite(case, share)
 
 
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(
-    st.sampled_from([*product(registered_schedules(), Sharding, Activations, [True, False])]),
+    st.sampled_from(
+        [
+            *product(
+                registered_schedules(), Sharding, Activations, [True, False], [2], [False], [0, 1]
+            )
+        ]
+    ),
     shares(),
 )
 def test_a_wait_that_is_dropped_anywhere_is_seen(case: tuple[object, ...], share: float) -> None:

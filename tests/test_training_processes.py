@@ -44,7 +44,7 @@ def job_of(name: str, sharding: Sharding, ranks: int, replicas: int) -> Job:
     """Settings that differ from case to case, so that each is met with each schedule."""
     clips = (ranks + replicas + len(name)) % 2 == 0
     overlaps = sharding is not Sharding.PARTIAL
-    communication = Communication(sharding, overlaps, overlaps, clips)
+    communication = Communication(sharding, overlaps, overlaps, clips, offload=len(name) % 2)
     schedule, layout, _ = some_configuration(find_schedule(name), ranks, communication)
     return Job(
         schedule=schedule,

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bfpp.schedules import Operation, TaskGraph
+from bfpp.schedules.absences import absences
 from bfpp.schedules.columns import NONE, Integers, Seconds, among
 from bfpp.schedules.columns import Seconds as Numbers
-from bfpp.schedules.operations import OFFLOADED, enders, writers
+from bfpp.schedules.operations import OFFLOADED, RELOADED, enders, readers, writers
 from bfpp.traces.memory import GIGABYTE, PARTS, MemoryCurve
 
 if TYPE_CHECKING:
@@ -49,6 +50,37 @@ class Held:
     def peak(self) -> int:
         """The number of the first step during which most is held."""
         return int(self.total.argmax())
+
+    def on_device(self, graph: TaskGraph) -> Held:
+        """The same without what is on the host alone, however long copies take.
+
+        It is away while the order of passes says so (`bfpp.schedules.absences`).
+        """
+        saved = PARTS["saved"]
+        if not len(self.copied) or saved not in self.during:
+            return self
+        away = _away_in_steps(graph, self)
+        during, after = (
+            {**each, saved: each[saved] - left}
+            for each, left in zip((self.during, self.after), away, strict=True)
+        )
+        return Held(self.rank, during, after)
+
+    def on_host(self, graph: TaskGraph) -> float:
+        """The most bytes of host memory that are in use at a time.
+
+        A buffer is in use from the offload to the backward pass that waits for the reload.
+        """
+        tasks = copies_of(graph, self.rank)
+        leaves = among(graph.operation[tasks], writers(OFFLOADED))
+        size = np.zeros((graph.layout.units, graph.layout.microbatches))
+        cell = graph.unit[tasks[leaves]], graph.microbatch[tasks[leaves]]
+        size[cell] = self.copied[leaves] if len(self.copied) else 0.0
+        own = graph.rank_tasks.of(self.rank)
+        change = among(graph.operation[own], writers(OFFLOADED)).astype(float)
+        change -= among(graph.operation[own], readers(RELOADED))
+        change *= size[graph.unit[own], graph.microbatch[own]]
+        return float(np.cumsum(change).max(initial=0.0))
 
     def only(self, names: Collection[str]) -> Held:
         """The same of some parts."""
@@ -114,6 +146,21 @@ def _on_device(curve: MemoryCurve, away: Away) -> MemoryCurve:
     parts[PARTS["saved"]] -= away.at(time) / GIGABYTE
     task, copies = curve.task[source], np.append(curve.task, away.task)[in_order]
     return MemoryCurve(curve.rank, time, parts, np.where(task == NONE, copies, task))
+
+
+def _away_in_steps(graph: TaskGraph, held: Held) -> tuple[Numbers, Numbers]:
+    """Bytes on the host alone during each of a rank's steps, and right after it."""
+    found, copies = absences(graph), copies_of(graph, held.rank)
+    own = (graph.rank[found.offload] == held.rank) & (found.leaves != NONE)
+    size = held.copied[np.searchsorted(copies, found.offload[own])]
+    steps = steps_of(graph, held.rank)
+    leaves, returns = (np.searchsorted(steps, each[own]) for each in (found.leaves, found.returns))
+    change = np.zeros(len(steps) + 1)
+    np.add.at(change, leaves, size)
+    after = change.copy()
+    np.subtract.at(change, returns + 1, size)
+    np.subtract.at(after, returns, size)
+    return np.cumsum(change)[:-1], np.cumsum(after)[:-1]
 
 
 class Away(NamedTuple):

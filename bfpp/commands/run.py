@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp run`."""
     shared.add_schedule_argument(parser)
     shared.add_layout_arguments(parser)
-    shared.add_communication_arguments(parser, "dp_replicate")
+    shared.add_communication_arguments(parser, "dp_replicate", "offload_share")
     add_model_arguments(parser)
     add_device_arguments(parser)
     add_process_arguments(parser)

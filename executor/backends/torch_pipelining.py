@@ -46,6 +46,7 @@ def require_runnable(plan: Plan) -> None:
         "sharding": ("shards with FSDP's modules alone", sharding is not Sharding.NONE),
         "tp": ("runs whole layers", plan.tp > 1),
         "copies": ("has one copy of a stage", bool(layout.copies)),
+        "offload": ("offloads nothing", plan.graph.communication.offload > 0),
         "compile": ("runs layers uncompiled here", plan.compile),
         "precision": (
             "adds gradients up in the precision of the weights",

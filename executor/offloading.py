@@ -1,0 +1,230 @@
+"""Activations that wait on the host for their backward pass.
+
+Theory of operation. Of a pass that is offloaded, autograd is given places in memory instead of
+tensors (`bfpp.executor.placed`), so that the pass alone has that memory, and it may go and come
+back elsewhere. Memory is copied as a whole, once for all tensors in it. Weights, what modules keep,
+and the batch stay where they are.
+
+Lanes of their own copy, and do no more. Memory is let go of and taken again by the compute lane:
+when a pass has waited for the copy to the host, and before the copy back waits for a pass
+(`bfpp.schedules.absences`). So all of it is made and freed in the order of the compute lane, and
+may be lent again there at once: on a GPU too, whose host frees it long before kernels have run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bfpp.executor.flat import memory_of
+from bfpp.executor.payload import Parcel, Shape
+from bfpp.executor.placed import Placed, find, place
+from bfpp.executor.pool import Pool
+from bfpp.schedules import InvalidConfiguration, TaskGraph
+from bfpp.schedules.absences import absences
+from bfpp.schedules.columns import NONE, Integers
+
+
+class Cell(NamedTuple):
+    """A micro-batch at a unit."""
+
+    unit: int
+    microbatch: int
+
+
+@dataclass(frozen=True)
+class Offloads:
+    """What a graph offloads, and at which passes its memory is let go of and taken again."""
+
+    cells: frozenset[Cell]
+    leaves: Mapping[int, list[Cell]]
+    returns: Mapping[int, list[Cell]]
+
+    @staticmethod
+    def of(graph: TaskGraph) -> Offloads:
+        """That of a graph."""
+        offload, _, leaves, returns = absences(graph)
+        of_tasks = graph.unit[offload].tolist(), graph.microbatch[offload].tolist()
+        cells = [*map(Cell, *of_tasks)]
+        return Offloads(frozenset(cells), _by_pass(cells, leaves), _by_pass(cells, returns))
+
+
+def _by_pass(cells: Iterable[Cell], passes: Integers) -> dict[int, list[Cell]]:
+    found: dict[int, list[Cell]] = {}
+    for cell, number in zip(cells, passes.tolist(), strict=True):
+        if number != NONE:
+            found.setdefault(number, []).append(cell)
+    return found
+
+
+class Part:
+    """Memory that a pass keeps, `lent` by the pool in some shape or its own; and its copy."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.here: torch.UntypedStorage | None = tensor.untyped_storage()
+        self.lent: Shape | None = None
+        self.host: Tensor | None = None
+        self.size = self.here.nbytes()
+
+    @property
+    def storage(self) -> torch.UntypedStorage:
+        """Where it is on the device."""
+        assert self.here is not None, "used while it is on the host"  # noqa: S101
+        return self.here
+
+    @property
+    def bytes(self) -> Tensor:
+        """All of it, as one tensor."""
+        return Placed(self, torch.uint8, torch.Size([self.size]), (1,), 0).tensor()
+
+
+class Kept:
+    """What a forward pass keeps: its input, and what autograd saves.
+
+    What `stays` on the device is left out. Of the unit before, `known` is what it has handed on,
+    and saved too: this pass needs it first, and takes it along.
+    """
+
+    def __init__(
+        self,
+        parcel: Parcel,
+        device: torch.device,
+        stays: Collection[int],
+        known: Mapping[int, Part],
+    ) -> None:
+        self.device, self.stays, self.known = device, stays, known
+        self.parts: dict[int, Part] = {}
+        self.saved: list[tuple[Tensor, int]] = []
+        self.leaves: list[tuple[Tensor, Tensor | Placed]] = []
+        self.handed_on: dict[int, Part] = {}
+        self.chosen: list[Part] = []
+        self.inputs = [self.place(each) for each in parcel.tensors]
+        if parcel.lent is not None and (part := self.parts.get(memory_of(parcel.lent))):
+            part.lent = Shape.of(parcel.lent)
+
+    def place(self, tensor: Tensor) -> Tensor | Placed:
+        """Its place, if its memory may go; else the tensor, which autograd keeps as it is."""
+        own = tensor.detach()  # what a function saves of its own result would hold itself
+        memory = memory_of(tensor) if self._is_plain(tensor) else 0
+        if not memory or memory in self.stays:
+            return own
+        if memory not in self.parts:
+            self.parts[memory] = self.known.get(memory) or Part(own)
+        self.saved.append((own, own._version))
+        return place(own, self.parts[memory])
+
+    def _is_plain(self, tensor: Tensor) -> bool:
+        is_lazy = tensor.is_conj() or tensor.is_neg()
+        is_dense = tensor.layout is torch.strided and type(tensor) in (Tensor, nn.Parameter)
+        return is_dense and not is_lazy and tensor.device == self.device
+
+    def complete(
+        self, layers: range, leaves: Iterable[Tensor], handed_on: Iterable[Tensor]
+    ) -> None:
+        """All is saved: also in memory of autograd's `leaves`, and of what is `handed_on`.
+
+        Raises `InvalidConfiguration` if some of it was changed since. Autograd sees that of
+        tensors, and not of places.
+        """
+        self.leaves = [(leaf, self.place(leaf)) for leaf in leaves]
+        if any(tensor._version != version for tensor, version in self.saved):
+            raise InvalidConfiguration(
+                "model", f"layers {layers} change in place what their backward pass needs"
+            )
+        self.saved.clear()
+        self.known = {}
+        for memory in {*map(memory_of, handed_on)} & self.parts.keys():
+            self.handed_on[memory] = self.parts.pop(memory)
+
+    def choose(self, share: float) -> None:
+        """What is copied: the largest memory first, as much as fits into a share of all."""
+        left = share * sum(part.size for part in self.parts.values())
+        for part in sorted(self.parts.values(), key=lambda part: -part.size):
+            if part.size <= left:
+                self.chosen.append(part)
+                left -= part.size
+
+    @property
+    def size(self) -> int:
+        """Bytes that are copied."""
+        return sum(part.size for part in self.chosen)
+
+
+class Offloading:
+    """The passes of a worker that are offloaded; `inputs` are those of all its passes.
+
+    Of the pool's memory, `lent_away` bytes of inputs are on the host alone. `moved` is told of
+    other memory that goes to the host, or (less than zero) comes back.
+    """
+
+    def __init__(self, pool: Pool, inputs: dict[Cell, Parcel]) -> None:
+        self.pool, self.inputs = pool, inputs
+        self.host = Pool(pool.device, lambda shape: pool.device.on_host(shape.bytes))
+        self.kept: dict[Cell, Kept] = {}
+        self.lent_away = 0
+        self.moved: Callable[[int], None] = lambda _: None
+
+    def keep(self, cell: Cell, stays: Collection[int]) -> Kept:
+        """A forward pass begins, whose memory will go but for what `stays`."""
+        before = self.kept.get(cell._replace(unit=cell.unit - 1))
+        known = before.handed_on if before else {}
+        kept = Kept(self.inputs[cell], self.pool.device.device, stays, known)
+        self.kept[cell] = kept
+        return kept
+
+    def offload(self, cell: Cell, share: float) -> None:
+        """Copy to the host."""
+        kept = self.kept[cell]
+        kept.choose(share)
+        for part in kept.chosen:
+            part.host = self.host.take(Shape((part.size,), torch.uint8))
+            part.host.copy_(part.bytes, non_blocking=True)
+
+    def let_go(self, cell: Cell) -> None:
+        """What was copied is on the host alone from now on."""
+        kept, lent = self.kept[cell], self.inputs[cell].lent
+        self.inputs[cell] = Parcel((), lent)
+        for leaf, _ in kept.leaves:
+            leaf.data = leaf.new_empty(0)
+        for part in kept.chosen:
+            part.here = None
+            if part.lent and lent is not None:
+                self.inputs[cell] = Parcel(())
+                self.pool.give(lent)
+                self.lent_away += part.size
+            else:
+                self.moved(part.size)
+
+    def make_room(self, cell: Cell) -> None:
+        """Memory for what was let go of, which the copy from the host fills."""
+        kept, lent = self.kept[cell], self.inputs[cell].lent
+        for part in kept.chosen:
+            if part.lent:
+                lent = room = self.pool.take(part.lent)
+                self.lent_away -= part.size
+            else:
+                self.moved(-part.size)
+                room = torch.empty(part.size, dtype=torch.uint8, device=kept.device)
+            part.here = room.untyped_storage()
+        self.inputs[cell] = Parcel(tuple(map(find, kept.inputs)), lent)
+        for leaf, saved in kept.leaves:
+            leaf.data = find(saved)
+
+    def forget(self, cell: Cell) -> None:
+        """It is back, and autograd's alone: gone part by part as the backward pass goes on."""
+        kept = self.kept.pop(cell, None)
+        if kept is not None:  # autograd has its method as a hook, and keeps it
+            for each in (kept.parts, kept.handed_on, kept.chosen, kept.inputs, kept.leaves):
+                each.clear()
+
+    def reload(self, cell: Cell) -> None:
+        """Copy back."""
+        for part in self.kept[cell].chosen:
+            assert part.host is not None  # noqa: S101
+            part.bytes.copy_(part.host, non_blocking=True)
+            self.host.give(part.host)
+            part.host = None

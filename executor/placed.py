@@ -1,0 +1,50 @@
+"""Tensors by their places in memory that may go elsewhere before they are needed again.
+
+Autograd keeps such places instead of tensors (`torch.autograd.graph.saved_tensors_hooks`): in the
+weights of a unit, which a gather may put into another buffer, or in activations that wait on the
+host.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Memory(Protocol):
+    """Where tensors are placed."""
+
+    @property
+    def storage(self) -> torch.UntypedStorage:
+        """Where that is now."""
+        ...
+
+
+class Placed(NamedTuple):
+    """Where a tensor is in some memory, in elements of its own precision."""
+
+    memory: Memory
+    dtype: torch.dtype
+    size: torch.Size
+    stride: tuple[int, ...]
+    first: int
+
+    def tensor(self) -> Tensor:
+        """The tensor, wherever its memory is now."""
+        storage = self.memory.storage
+        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
+        return empty.set_(storage, self.first, self.size, self.stride)
+
+
+def place(tensor: Tensor, memory: Memory) -> Placed:
+    """Where a tensor is in memory that has it."""
+    return Placed(
+        memory, tensor.dtype, tensor.size(), tensor.stride(), int(tensor.storage_offset())
+    )
+
+
+def find(saved: Tensor | Placed) -> Tensor:
+    """What was saved as it is, or by its place."""
+    return saved if isinstance(saved, Tensor) else saved.tensor()
