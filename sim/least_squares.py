@@ -10,19 +10,19 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.float64]
 
 STEPS = 50
-"""More than are needed."""
+"""Iterations, at most; fits end sooner."""
 
 SMALL, LARGE = 1e-6, 2.0
-"""Changes of a logarithm: that at which the search ends, and the most that is tried at once."""
+"""Steps of a logarithm: the search ends at one below the first; none is above the second."""
 
 
 def least_squares(
     residuals: Callable[[Numbers], Numbers], start: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """Where the residuals' squares have the least sum, and the standard error of each place.
+    """The parameters with the least sum of squared residuals, and their standard errors.
 
-    By Levenberg's and Marquardt's steps; errors by the sandwich estimator, which does not
-    take all residuals to scatter alike. Infinite is that of what no residual depends on.
+    Levenberg-Marquardt. Standard errors are by the sandwich estimator, which allows residuals of
+    different variance; that of a parameter on which no residual depends is infinite.
     """
     at, damping = start, 1e-3
     found = residuals(at)
