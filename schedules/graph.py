@@ -19,27 +19,27 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from hashlib import sha256
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, among, group_by
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, among, group_by
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.composite import Templates, expanded, require_templates
-from bfpp.schedules.layout import Layout, unit_name
+from bfpp.schedules.kinds import Kinds, kinds_of
+from bfpp.schedules.layout import Layout
 from bfpp.schedules.notebook import table
 from bfpp.schedules.operations import (
     MOST,
     OPERATIONS,
     OUTPUT,
     Operation,
-    Stream,
     compute_steps,
     transfers,
     writers,
 )
+from bfpp.schedules.tasks import Lane, Task
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -51,79 +51,9 @@ COLUMNS = (
 """The columns that hold one number for each task."""
 
 
-class Lane(NamedTuple):
-    """One in-order queue of a rank; `peer` is the rank at a channel's other end."""
-
-    rank: int
-    stream: Stream
-    peer: int = NONE
-
-    @property
-    def title(self) -> str:
-        """The lane in words, without its rank: `send gradients to 2`."""
-        if self.peer == NONE:
-            return self.stream.title
-        return f"{self.stream.title} {self.stream.toward} {self.peer}"
-
-
-class Task(NamedTuple):
-    """One task, as a view of the columns.
-
-    `peer` and `peer_lane` are those of a transfer's receiver; `rank` and `lane`
-    those of its sender. Of a gather or a reduction they are those of a unit's second copy,
-    and of its first one. `called` is what the operation is with the graph's communication: an
-    all-reduce or a reduce-scatter. `weight_buffer` is where a gather puts weights and a
-    compute step finds them; `gradient_buffer` is where a backward pass adds
-    gradients and a reduction finds them; both number the buffers of a rank. `piece` is
-    which one of its pass it is (`schedules.composite`). `block` is the number of the first task
-    of its block.
-    """
-
-    number: int
-    operation: Operation
-    called: str
-    rank: int
-    peer: int
-    stage: int
-    unit: int
-    microbatch: int
-    lane: int
-    peer_lane: int
-    weight_buffer: int
-    gradient_buffer: int
-    piece: int
-    block: int
-    dependencies: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"#{self.number} {self.words}"
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks of its ends: one, or two."""
-        return (self.rank,) if self.peer == NONE else (self.rank, self.peer)
-
-    @property
-    def words(self) -> str:
-        """What it does, of what and where."""
-        words = [self.called]
-        if self.unit != NONE:
-            words.append(f"of {unit_name(self.stage, self.unit)}")
-        if self.microbatch != NONE:
-            words.append(f"micro-batch {self.microbatch}")
-        if self.peer == NONE:
-            words.append(f"on rank {self.rank}")
-        elif self.operation.row.carries:
-            words.append(f"from rank {self.rank} to {self.peer}")
-        else:
-            words.append(f"on ranks {self.rank} and {self.peer}")
-        return " ".join(words)
-
-
 class _OperationFlags(NamedTuple):
-    """For each code, whether it is of a micro-batch, computes, and does so backward."""
+    """For each code, whether it computes, and whether it does so backward."""
 
-    of_cell: Flags
     is_compute: Flags
     is_backward: Flags
 
@@ -133,56 +63,7 @@ def _flags(number: int) -> _OperationFlags:
     """The flags of the first `number` operations."""
     codes = np.arange(number)
     is_compute = among(codes, compute_steps())
-    of_cell = np.array([each.is_of_cell for each in OPERATIONS[:number]])
-    return _OperationFlags(of_cell, is_compute, is_compute & ~among(codes, writers(OUTPUT)))
-
-
-class SomeKinds(NamedTuple):
-    """Some of a graph's kinds: their `place` among all, and the `first` task of each.
-
-    Their `codes` are the same in all graphs on the same stages.
-    """
-
-    place: Offsets
-    codes: bytes
-    operation: npt.NDArray[np.int8]
-    first: Integers
-
-    def by_operation(self) -> Iterator[tuple[Operation, slice]]:
-        """Each operation that there is, and which of these kinds are of it."""
-        operation = self.operation
-        begin = np.flatnonzero(np.append(True, operation[1:] != operation[:-1])[: len(operation)])
-        for own, bounds in zip(
-            operation[begin].tolist(), pairwise([*begin.tolist(), len(operation)]), strict=True
-        ):
-            yield OPERATIONS[own], slice(*bounds)
-
-
-class Kinds(NamedTuple):
-    """Tasks that differ in their micro-batch and buffers alone: the `first` of each kind.
-
-    `cells` are the kinds of what is done for each micro-batch, `others` of what is done for all.
-    """
-
-    codes: Offsets
-    first: Integers
-    of_task: Integers
-    cells: SomeKinds
-    others: SomeKinds
-
-
-def kinds_of(
-    codes: Offsets, operation: npt.NDArray[np.int8], first: Integers, of_task: Integers
-) -> Kinds:
-    """Kinds by their codes, in order; `operation` is that of each."""
-
-    def some(place: Offsets) -> SomeKinds:
-        return SomeKinds(place, codes[place].tobytes(), operation[place], first[place])
-
-    of_cells = _flags(len(OPERATIONS)).of_cell[operation]
-    return Kinds(
-        codes, first, of_task, some(np.flatnonzero(of_cells)), some(np.flatnonzero(~of_cells))
-    )
+    return _OperationFlags(is_compute, is_compute & ~among(codes, writers(OUTPUT)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
