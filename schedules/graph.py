@@ -19,15 +19,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from hashlib import sha256
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules.columns import NONE, Flags, Groups, Integers, among, group_by
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, among, group_by
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.composite import Templates, expanded, require_templates
-from bfpp.schedules.kinds import Kinds, kinds_of
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.notebook import table
 from bfpp.schedules.operations import (
@@ -52,8 +52,9 @@ COLUMNS = (
 
 
 class _OperationFlags(NamedTuple):
-    """For each code, whether it computes, and whether it does so backward."""
+    """For each code, whether it is of a micro-batch, computes, and does so backward."""
 
+    of_cell: Flags
     is_compute: Flags
     is_backward: Flags
 
@@ -63,7 +64,56 @@ def _flags(number: int) -> _OperationFlags:
     """The flags of the first `number` operations."""
     codes = np.arange(number)
     is_compute = among(codes, compute_steps())
-    return _OperationFlags(is_compute, is_compute & ~among(codes, writers(OUTPUT)))
+    of_cell = np.array([each.is_of_cell for each in OPERATIONS[:number]])
+    return _OperationFlags(of_cell, is_compute, is_compute & ~among(codes, writers(OUTPUT)))
+
+
+class SomeKinds(NamedTuple):
+    """Some of a graph's kinds: their `place` among all, and the `first` task of each.
+
+    Their `codes` are the same in all graphs on the same stages.
+    """
+
+    place: Offsets
+    codes: bytes
+    operation: npt.NDArray[np.int8]
+    first: Integers
+
+    def by_operation(self) -> Iterator[tuple[Operation, slice]]:
+        """Each operation that there is, and which of these kinds are of it."""
+        operation = self.operation
+        begin = np.flatnonzero(np.append(True, operation[1:] != operation[:-1])[: len(operation)])
+        for own, bounds in zip(
+            operation[begin].tolist(), pairwise([*begin.tolist(), len(operation)]), strict=True
+        ):
+            yield OPERATIONS[own], slice(*bounds)
+
+
+class Kinds(NamedTuple):
+    """Tasks that differ in their micro-batch and buffers alone: the `first` of each kind.
+
+    `cells` are the kinds of what is done for each micro-batch, `others` of what is done for all.
+    """
+
+    codes: Offsets
+    first: Integers
+    of_task: Integers
+    cells: SomeKinds
+    others: SomeKinds
+
+
+def kinds_of(
+    codes: Offsets, operation: npt.NDArray[np.int8], first: Integers, of_task: Integers
+) -> Kinds:
+    """Kinds by their codes, in order; `operation` is that of each."""
+
+    def some(place: Offsets) -> SomeKinds:
+        return SomeKinds(place, codes[place].tobytes(), operation[place], first[place])
+
+    of_cells = _flags(len(OPERATIONS)).of_cell[operation]
+    return Kinds(
+        codes, first, of_task, some(np.flatnonzero(of_cells)), some(np.flatnonzero(~of_cells))
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

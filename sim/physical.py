@@ -20,7 +20,7 @@ from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Sharding, Task
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
-from bfpp.schedules.kinds import SomeKinds
+from bfpp.schedules.graph import SomeKinds
 from bfpp.schedules.operations import EXPERTS, Operation
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
