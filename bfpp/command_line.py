@@ -41,7 +41,7 @@ COMMANDS = {
     "import": "a timeline from the traces of torch.profiler or Nsight Systems, or of --perfetto",
     "explain": "why a step takes as long as it does, and what it depends on",
     "calibrate": "measure on this machine what the layers of a model take, as a profile",
-    "measure": "measure this machine's kernels, host and links, as a cluster file",
+    "measure": "measure this machine's kernels, host and links, and fit a cluster file to them",
     "run": "train a model with the schedule",
     "export": "a checkpoint of bfpp run as Hugging Face's safetensors",
     "search": "the best ways to train a model on N GPUs",

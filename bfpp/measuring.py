@@ -1,4 +1,4 @@
-"""What is measured of a machine, or was by others, and of which cluster it is."""
+"""A machine's measurements, made now or read from a file, and the cluster that they belong to."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from bfpp.errors import blaming
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.measured_kernels import Row
@@ -27,15 +28,14 @@ LIKE = {
     "A100": "dgx-a100",
     "V100": "dgx1-v100",
 }
-"""The preset that says what is not measured of a device, by what its name holds."""
-
+"""For a part of a GPU's name, the preset that has what is not measured."""
 
 About = dict[str, str | int]
 
 
 @contextmanager
 def told(options: argparse.Namespace) -> Iterator[Callable[[str], None]]:
-    """Shows what is measured next on a terminal, unless JSON is asked for."""
+    """Shows on a terminal what is being measured, unless JSON is asked for."""
     console = Console(stderr=True)
     if options.json or not console.is_terminal:
         yield lambda _: None
@@ -45,7 +45,7 @@ def told(options: argparse.Namespace) -> Iterator[Callable[[str], None]]:
 
 
 class Measured(NamedTuple):
-    """A cluster as far as it is known without measurements, these, and where they are from."""
+    """A cluster before it is fitted, the measurements to fit it to, and their source."""
 
     cluster: Cluster
     rows: list[Row]
@@ -53,10 +53,14 @@ class Measured(NamedTuple):
 
 
 def of_system(path: Path, like: str | None = None) -> Measured:
-    """What a system file of SimuMax holds."""
+    """The measurements in a system file of SimuMax.
+
+    Raises `InvalidInput` for a file that cannot be read, or a cluster that `like` does not name.
+    """
     from bfpp.sim.simumax import read_system
 
-    system = read_system(path)
+    with blaming("--simumax"):
+        system = read_system(path)
     base = _like(like, system.title)
     about: About = {"SimuMax": system.title, "like": base.name}
     return Measured(system.cluster(base), [*system.rows()], about)
@@ -68,11 +72,14 @@ def of_device(
     quick: bool = False,
     members: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Measured:
-    """What a device of this machine takes, and the links to others like it, measured now.
+) -> Measured | None:
+    """Measure a device of this machine, and the links between `members` devices of its kind.
 
-    `tell` is called with what is measured next. Raises `InvalidConfiguration` for a device that is
-    not on this machine, or that no preset matches, unless `like` names a cluster.
+    `tell` is called with what is being measured. Under torchrun the first process
+    measures the device; all measure the links, and the others return None.
+
+    Raises `InvalidConfiguration` for a device that is not on this machine, for one that no preset
+    matches where `like` names no cluster, and `RunFailed` if a process fails.
     """
     from bfpp.executor import microbenchmarks
 
@@ -81,26 +88,30 @@ def of_device(
     base = _like(like, str(about["device"]))
     design = microbenchmarks.design_of(device, quick)
     members = members or microbenchmarks.members_of(device)
+    tell("links")
+    links = microbenchmarks.measure_links(device, design, members)
+    if links is None:
+        return None
     rows: list[Row] = []
     for row in microbenchmarks.measure(device, design):
         tell(row["kind"])
         rows.append(row)
-    if members > 1:
-        tell("collectives")
-        rows += microbenchmarks.measure_links(device, design, members)
     own = replace(
         base.device,
         memory=int(about.get("memory", base.device.memory)),
         multiprocessors=int(about.get("multiprocessors", base.device.multiprocessors)),
     )
     about |= {"members": members, "like": base.name}
-    return Measured(replace(base, device=own), rows, about)
+    return Measured(replace(base, device=own), [*rows, *links], about)
 
 
 def _like(given: str | None, device: str) -> Cluster:
-    """The cluster that says what is not measured."""
+    """The cluster that has what is not measured; raises `InvalidConfiguration`."""
     fitting = (name for part, name in LIKE.items() if part.lower() in device.lower())
     name = given or next(fitting, None)
     if name is None:
         raise InvalidConfiguration("like", f"must be given: no preset has GPUs like {device!r}")
-    return load_cluster(name)
+    try:
+        return load_cluster(name)
+    except InvalidConfiguration as error:
+        raise InvalidConfiguration("like", error.reason) from None

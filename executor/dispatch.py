@@ -25,8 +25,8 @@ from bfpp.executor.waits import Clocks
 from bfpp.executor.worker import Cell, Worker
 from bfpp.schedules import InvalidInput, Operation, Task
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.graph import Lane as Queue
 from bfpp.schedules.operations import Table
+from bfpp.schedules.tasks import Lane as Queue
 
 Kernel = Callable[[Backend, Task, Sequence[Worker]], None]
 Place = tuple[int, Queue]

@@ -19,10 +19,11 @@ import numpy as np
 from bfpp.schedules.columns import NONE, Groups, Integers
 from bfpp.schedules.communication import CHOICES, Communication
 from bfpp.schedules.composite import Piece, Templates
-from bfpp.schedules.graph import COLUMNS, Lane, TaskGraph
+from bfpp.schedules.graph import COLUMNS, TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidFile, chosen
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.operations import OPERATIONS, operation_named, stream_named
+from bfpp.schedules.tasks import Lane
 
 FORMAT = "bfpp task graph 2"
 

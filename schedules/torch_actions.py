@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.graph import Task, TaskGraph
+from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.operations import Operation, compute_steps
+from bfpp.schedules.tasks import Task
 from bfpp.schedules.torch_format import CARRIED, word
 
 LETTERS = {operation: (letter, on) for letter, (operation, on) in CARRIED.items()}

@@ -1,7 +1,8 @@
-"""Constants of a cluster, fitted to what its kernels were measured to take.
+"""Fits the constants of a cluster to measured times of its kernels, host and links.
 
-The logarithms of predicted over measured seconds are made small, each measurement counting alike;
-standard errors are those of the constants' logarithms. What was not measured stays.
+A least-squares fit of log(predicted / measured seconds), in which all measurements have the same
+weight. Standard errors are those of the constants' logarithms. Constants without a measurement keep
+their values.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bfpp.sim.parameters import numbers, with_number
 DEVICE, FORMATS = "device", "format_efficiencies"
 
 Path = tuple[str, ...]
-"""Where a constant stands in a cluster: in its device, or in a level by its name."""
+"""The path to a constant of a cluster: of its device, or of a level by name."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Constant:
 
 
 def constants_of(cluster: Cluster, rows: Sequence[Row]) -> list[Path]:
-    """The constants that some rows are measurements of."""
+    """The constants that some rows were measured for."""
     kinds = {row["kind"] for row in rows}
     heads = [row for row in rows if row["kind"] == "attention"]
     narrow = {row["precision"] for row in rows if row["kind"] == "product"} - {"bf16"}
@@ -65,7 +66,7 @@ def constants_of(cluster: Cluster, rows: Sequence[Row]) -> list[Path]:
 
 
 def with_constants(cluster: Cluster, values: Mapping[Path, float]) -> Cluster:
-    """The cluster with other constants."""
+    """The cluster with these constants replaced."""
     for path, value in values.items():
         if path[:-1] == (DEVICE, FORMATS):
             device = cluster.device
@@ -79,9 +80,9 @@ def with_constants(cluster: Cluster, values: Mapping[Path, float]) -> Cluster:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The cluster with its fitted constants, and predicted over measured seconds of each row.
+    """A fitted cluster, its constants, and the ratio of predicted to measured seconds of each row.
 
-    Of rows that are no seconds of one kernel or copy there is no ratio.
+    The ratio is None for the sustained rate, which is not the time of one kernel.
     """
 
     cluster: Cluster
@@ -90,7 +91,7 @@ class Calibration:
 
 
 def calibrate(cluster: Cluster, rows: Sequence[Row]) -> Calibration:
-    """Fit the constants of a cluster; raises `InvalidInput` if it is faster than its peaks."""
+    """Fit the constants; raises `InvalidInput` if the measurements are faster than the peaks."""
     timed = [row for row in rows if _is_fitted(row)]
     if not timed:
         raise InvalidInput("there are no measurements to fit a cluster to")
@@ -122,7 +123,7 @@ def calibrate(cluster: Cluster, rows: Sequence[Row]) -> Calibration:
 
 
 def _is_fitted(row: Row) -> bool:
-    """Of attention, kernels that a library has are fitted where it takes them by itself."""
+    """Whether a row is fitted: attention only by the library that PyTorch chooses by itself."""
     library: str = row.get("library", DEFAULT)
     return row["kind"] != SUSTAINED and library == DEFAULT
 
@@ -131,7 +132,7 @@ DEFAULT = "default"
 
 
 def _deviations(constants: Sequence[Constant]) -> tuple[tuple[Path, float], ...]:
-    """How sure they are; of a single measurement that is not known."""
+    """Standard errors; a constant with a single measurement has none."""
     return tuple(sorted((each.path, each.deviation) for each in constants if each.deviation))
 
 
@@ -143,18 +144,18 @@ _START = {
     "host_bandwidth": 2e10,
     "dispatch_seconds": 1e-3,
 }
-"""Where the search starts if the cluster says nothing; latencies as launches."""
+"""Start values of constants that the cluster does not give; latencies start as launches do."""
 
 
 def _start(cluster: Cluster, path: Path) -> float:
-    """Where the search starts, and stays if no measurement depends on it: as the cluster has it."""
+    """The start value: the cluster's own, which stays if no measurement depends on it."""
     if path[:-1] == (DEVICE, FORMATS):
         return dict(cluster.device.format_efficiencies).get(path[-1], 1.0)
     return dict(numbers(cluster))[path] or _START.get(path[-1], _START["launch_seconds"])
 
 
 def _sustained(cluster: Cluster, row: Row) -> Constant:
-    """The share of the peak that products reach once the device is as hot as it gets."""
+    """The share of the peak that products reach in the later half, when the device is hot."""
     later = row["windows"][len(row["windows"]) // 2 :]
     rates = [row["flops"] / seconds / cluster.device.peak for seconds in later]
     path = (DEVICE, "sustained_efficiency")
@@ -162,7 +163,7 @@ def _sustained(cluster: Cluster, row: Row) -> Constant:
 
 
 def _share(constant: Constant) -> Constant:
-    """A constant that is no more than a share may be; raises `InvalidInput` if it is far more."""
+    """The constant, a share cut to 1; raises `InvalidInput` for one that is clearly above 1."""
     if not constant.path[-1].endswith(("efficiency", "uneven_heads")) or constant.value <= 1:
         return constant
     if log(constant.value) > SURE * constant.deviation + ROUNDING:
@@ -174,6 +175,6 @@ def _share(constant: Constant) -> Constant:
 
 
 SURE = 3
-"""Standard errors within which a share above 1 may be 1."""
+"""A share may exceed 1 by this many standard errors, and counts as 1."""
 
 ROUNDING = 1e-3

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bfpp.schedules import Communication, Layout, Order, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers
-from bfpp.schedules.graph import Lane, kinds_of
+from bfpp.schedules.graph import kinds_of
 from bfpp.schedules.lowering import lower_steps as lower_by_columns
 from bfpp.schedules.lowering.offloading import require_backward
 from bfpp.schedules.lowering.passes import PAIR, ends_of_tied
@@ -22,6 +22,7 @@ from bfpp.schedules.lowering.posting import posted
 from bfpp.schedules.lowering.step_table import Steps, step_table
 from bfpp.schedules.operations import OPERATIONS, STREAMS
 from bfpp.schedules.steps import STEP
+from bfpp.schedules.tasks import Lane
 from bfpp.sim import graph_kernels, lowering_kernels, order_kernels
 from bfpp.sim.compiling import WORK, compiled
 

@@ -16,10 +16,10 @@ INFLUENCE = 1e-3
 def least_squares(
     residuals: Callable[[Numbers], Numbers], start: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """Where the residuals' squares have the least sum, and the standard error of each place.
+    """The parameters with the least sum of squared residuals, and their standard errors.
 
-    Errors are by the sandwich estimator, which does not take all residuals to scatter alike.
-    Infinite is that of what they hardly depend on.
+    Standard errors are by the sandwich estimator, which allows residuals of different variance;
+    that of a parameter on which hardly any residual depends is infinite.
     """
     from scipy.optimize import least_squares as solved  # half a second, for those who fit
 

@@ -1,7 +1,7 @@
-"""What was measured of a machine's kernels, as work that predictions know.
+"""Predicts the time of a measured kernel, copy or collective by the constants of a cluster.
 
-A measurement (`Row`) says what ran, and its seconds. What ran is work as operators have it, so that
-what is predicted of it is what would be predicted of it in a step (`bfpp.sim.compute`).
+A measurement (`Row`) says what ran and how long it took. A kernel becomes the `Work` of an
+operator, so that it is priced as it would be in a training step (`bfpp.sim.compute`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 """A measurement: its `kind`, what was run, and `seconds`."""
 
 HALF = 2
-"""Bytes of a number, unless a measurement says another."""
+"""Bytes of a number, where a measurement does not say."""
 
 
 def _product(row: Row) -> Work:
@@ -67,14 +67,14 @@ WORKS: Mapping[str, Callable[[Row], Work]] = {
 }
 
 
-# What is predicted of it
+# Predictions
 
 Predicted = Callable[[Cluster], float]
 """Seconds on a cluster."""
 
 
 def prediction_of(row: Row) -> Predicted:
-    """What predictions say of a measurement, by the constants of a cluster."""
+    """The predicted seconds of what a row measured, as a function of the cluster."""
     kind = row["kind"]
     if kind in WORKS:
         return partial(_kernel_seconds, WORKS[kind](row), row.get("backward", False))

@@ -1,12 +1,11 @@
 """System files of SimuMax as measurements.
 
-They hold the share of the peak that products and attention of many shapes reached, and seconds of
-collectives as a line over bytes and members. All of that is taken as it was measured, to be fitted
-like measurements of our own; of the memory, the bandwidth that is reached; of the network between
-nodes, its bandwidth and latency. What they say of grouped products, of permutations, of latencies
-that do not grow with the group, and of those of memory-bound modules (which are none of a kernel)
-is left out. A GB/s is 2^30 bytes/s
-there.
+They give the share of the peak that matrix products and attention reach, by shape, and the time of
+collectives as a linear function of bytes and group size. Both become rows, which are fitted like
+our own measurements. The memory bandwidth reached, and bandwidth and latency of the network
+between nodes, are taken as they are. Not used: grouped products, permutations, latencies that do
+not grow with the group, and efficiencies of memory-bound modules (several kernels each). A GB/s in
+these files is 2^30 bytes/s.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ GIGA = 2.0**30
 TERA, MICRO = 1e12, 1e-6
 
 INSIDE = {"high_intra_node": NVLINK, "intra_node_pcie_8x": PCIE}
-"""What networks of a whole node are called, and made of."""
+"""The names of networks within a node, and their kind of link."""
 
 WAYS = {
     "all_reduce": Way.ALL_REDUCE,
@@ -43,16 +42,16 @@ WAYS = {
 }
 
 LEAST, LARGEST = 1e-9, 1e9
-"""What their numbers are within: Tflop/s, GB/s, microseconds, shares."""
+"""Bounds of all numbers: Tflop/s, GB/s, microseconds, shares."""
 
 SIZES = tuple(2.0**power for power in range(14, 31, 4))
-"""Bytes of collectives that stand for all of a line."""
+"""Sizes in bytes at which the linear function of a collective is sampled."""
 
 
 class System:
-    """A system file: what it says of a cluster, and its measurements.
+    """A system file: a cluster and measurements of it.
 
-    Raises `InvalidConfiguration` for what is missing, or is no number.
+    Raises `InvalidConfiguration` for a missing key, or a value that is not a number.
     """
 
     def __init__(self, name: str, table: object) -> None:
@@ -62,11 +61,11 @@ class System:
 
     @property
     def title(self) -> str:
-        """What it calls itself."""
+        """The name that the file gives the system."""
         return str(self._get("sys_name"))
 
     def cluster(self, like: Cluster) -> Cluster:
-        """The cluster that it is of, as far as it says; the rest is as that of `like`."""
+        """The cluster that the file describes; what it leaves out is that of `like`."""
         memory = ("accelerator", "bandwidth", "default")
         reached = self._number(*memory, "gbps") * self._number(*memory, "efficient_factor")
         efficiency = GIGA * reached / like.device.memory_bandwidth
@@ -86,7 +85,7 @@ class System:
         return replace(like, name=self.title, device=device, gpus_per_node=self.size, levels=levels)
 
     def rows(self) -> Iterator[Row]:
-        """All measurements that are taken."""
+        """The measurements to fit to."""
         for name, precision in (("matmul", "bf16"), ("fp8_matmul", "fp8")):
             for shape, rate in self._rates(name):
                 yield self._product(shape, rate, precision)
@@ -96,10 +95,10 @@ class System:
         for way, members in product(WAYS, sorted({2, self.size})):
             yield from self._collectives(way, members)
 
-    # What the file holds
+    # Keys of the file
 
     def _get(self, *keys: str) -> Any:
-        """What these keys lead to."""
+        """The value under nested keys."""
         value = self.table
         for key in keys:
             if not isinstance(value, dict) or value.get(key) is None:
@@ -123,7 +122,7 @@ class System:
         return float(value)
 
     def _inside(self) -> tuple[str, str]:
-        """The network of a whole node: its name, and what it is made of."""
+        """The network within a node: its name, and its kind of link."""
         found = [each for each in INSIDE.items() if self._has("networks", each[0])]
         if not found:
             known = " nor ".join(INSIDE)
@@ -131,7 +130,7 @@ class System:
         return found[0]
 
     def _between(self) -> Level:
-        """The network between nodes, whose bandwidth is that of a node."""
+        """The network between nodes; the file gives the bandwidth of a whole node."""
         line = ("networks", "inter_node", "bandwidth")
         share = min(self._number(*line, "efficient_factor"), 1.0)
         return Level(
@@ -146,7 +145,7 @@ class System:
     # Measurements
 
     def _rates(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
-        """The shapes of an operator, and the flop/s that each was measured to reach."""
+        """The measured shapes of an operator, and the flop/s of each."""
         operator, known = ("accelerator", "op", name), "accurate_efficient_factor"
         if not self._has(*operator) or not self._has(*operator, known):
             return
@@ -171,7 +170,7 @@ class System:
         }
 
     def _attention(self, shape: Mapping[str, str], rate: float, backward: bool) -> Row:
-        """Operations are counted as if nothing were masked, which half is."""
+        """The file counts operations as if nothing were masked; half is."""
         names = ("batch", "seq_len", "head_num", "kv_head_num", "qk_head_dim", "v_head_dim")
         batch, sequence, heads, kv_heads, width, value_width = self._sizes(shape, *names)
         products = 5 if backward else 2

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 
 import pytest
 from hypothesis import settings
@@ -49,6 +51,18 @@ def bfpp(capsys):
         except SystemExit as exited:
             code = exited.code
         return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def printed():
+    """Runs a command that ends well, for fixtures of many tests: its standard output."""
+
+    def run(*words):
+        with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()):
+            assert main([*map(str, words)]) == 0
+        return output.getvalue()
 
     return run
 

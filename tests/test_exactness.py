@@ -72,12 +72,15 @@ def plan_of(
 # Every schedule, sharding and cut
 
 
-CUTS = [(1, 1), (2, 1), (1, 3), (3, 2), (4, 2), (2, 4)]
+CUTS = [(2, 1), (1, 3), (3, 2), (4, 2)]
+OTHER_CUTS = [(1, 1), (2, 4)]
 
 
-def cases() -> Iterator[tuple[str, Sharding, tuple[int, int], Activations, bool, bool, bool]]:
+def cases(
+    cuts: Sequence[tuple[int, int]],
+) -> Iterator[tuple[str, Sharding, tuple[int, int], Activations, bool, bool, bool]]:
     """A schedule, a sharding, a cut, what is kept, whether a run overlaps, clips and offloads."""
-    for name, cut in product(registered_schedules(), CUTS):
+    for name, cut in product(registered_schedules(), cuts):
         if can_be_placed(find_schedule(name), cut[0]):
             settings = product(Sharding, Activations, *[(True, False)] * 3)
             yield from ((name, sharding, cut, *others) for sharding, *others in settings)
@@ -100,7 +103,7 @@ def assert_trains_as_a_plain_loop(
     assert errors_of(plan).worst < EXACT
 
 
-@pytest.mark.parametrize("case", covering(cases()), ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize("case", covering(cases(CUTS)), ids=lambda case: "-".join(map(str, case)))
 def test_every_schedule_trains_as_a_plain_loop(case: tuple[Any, ...]) -> None:
     assert_trains_as_a_plain_loop(*case)
 
@@ -108,7 +111,7 @@ def test_every_schedule_trains_as_a_plain_loop(case: tuple[Any, ...]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", registered_schedules())
 def test_every_schedule_trains_so_with_all_settings(name: str) -> None:
-    for case in cases():
+    for case in cases(CUTS + OTHER_CUTS):
         if case[0] == name:
             assert_trains_as_a_plain_loop(*case)
 

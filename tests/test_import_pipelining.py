@@ -70,6 +70,7 @@ def test_every_pass_of_two_ranks_is_found(two_ranks, name):
     assert timeline.is_measured
 
 
+@pytest.mark.slow  # of two ranks, each stage of a loop has neighbours on both sides too
 def test_every_pass_of_four_ranks_is_found(tmp_path):
     names = ["1F1B", "Interleaved1F1B"]
     ran = launch(trace_all, (names, tmp_path), 4)

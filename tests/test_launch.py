@@ -103,7 +103,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("misfortune", some_slow(ENDS, "crash", "leave", "give up"))
+@pytest.mark.parametrize("misfortune", some_slow(ENDS, "die", "crash", "leave", "give up"))
 def test_a_process_that_ends_is_named_with_its_task(misfortune: str, tmp_path: Path) -> None:
     run = Run(Toy(misfortune=misfortune, pause=1.5))
     assert run.message == f"rank 1 (process 1) {ENDS[misfortune]}"

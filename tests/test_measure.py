@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -253,15 +254,42 @@ def test_links_among_processes_are_measured(tmp_path, record):
 
 def test_what_is_not_here_is_not_measured(bfpp, tmp_path):
     pytest.importorskip("torch")
-    words = ("measure", "--out", tmp_path / "mine.toml")
+    system_file = tmp_path / "system.json"
+    system_file.write_text(json.dumps(system()))
     for options, reason in (
-        (("--device", "cuda:99"), "cuda:99 is not here"),
-        (("--device", "tpu"), "must be cpu, cuda or cuda:N"),
-        (("--device", "cpu"), "--like: must be given"),
+        ("--device cuda:99", "--device: cuda:99 is not here"),
+        ("--device tpu", "--device: must be cpu, cuda or cuda:N"),
+        ("--device cpu:1", "--device: must be cpu, cuda or cuda:N"),
+        ("--device cpu", "--like: must be given"),
+        ("--device cpu --like none-such", "--like: 'none-such' is neither a preset"),
+        (f"--simumax {tmp_path}", f"--simumax: {tmp_path}: Is a directory"),
+        (f"--simumax {system_file} --like none-such", "--like: 'none-such' is neither a preset"),
+        *(
+            (f"--simumax {system_file} {option}", f"--simumax: .*: not with {option.split()[0]}")
+            for option in ("--device cpu", "--quick", "--members 2")
+        ),
     ):
-        code, out, err = bfpp(*words, *options)
-        assert (code, out) == (2, "")
-        assert reason in err
+        code, out, err = bfpp("measure", "--out", tmp_path / "mine.toml", *options.split())
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert re.match(f"bfpp measure: {reason}", err)
+    assert [*tmp_path.iterdir()] == [system_file]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_only_the_first_process_writes_and_one_that_fails_is_named(
+    tmp_path, monkeypatch, bfpp, fails
+):
+    microbenchmarks = pytest.importorskip("bfpp.executor.microbenchmarks")
+    from bfpp.executor.processes import RunFailed
+
+    def links(*_):
+        if fails:
+            raise RunFailed(1, "process 1 died", "")
+
+    monkeypatch.setattr(microbenchmarks, "measure_links", links)
+    words = ("--device", "cpu", "--members", 2, "--like", "dgx-a100", "--out", tmp_path / "my.toml")
+    reason = "bfpp measure: process 1 died\n" if fails else ""
+    assert bfpp("measure", *words) == (int(fails), "", reason)
     assert not [*tmp_path.iterdir()]
 
 

@@ -75,15 +75,15 @@ def test_the_step_takes_what_the_report_says(
     assert 0.7 * median < timeline.step_time <= median + ROUNDING
 
 
+@pytest.mark.parametrize("backend", ["local", pytest.param("cpu", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("one_process")
 def test_one_replica_takes_as_long_as_the_report_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = tmp_path / "measured.json"
     options = ("1f1b", "--pp", 2, "--microbatches", 4, "--steps", 3, "--trace", trace, "--json")
-    for backend in ("cpu", "local"):
-        times = json.loads(run_here(capsys, *options, "--backend", backend).output)["step_times"]
-        assert load_timeline(trace).step_time == pytest.approx(sorted(times)[1], rel=1e-6)
+    times = json.loads(run_here(capsys, *options, "--backend", backend).output)["step_times"]
+    assert load_timeline(trace).step_time == pytest.approx(sorted(times)[1], rel=1e-6)
 
 
 def test_show_and_diff_read_it(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from importlib import import_module
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -26,16 +28,23 @@ CLUSTER = "--cluster dgx-h100 --pp 4 --tp 8"
 SEARCH = "--model config.json --cluster dgx-h100 --gpus 8 --batch 8 --workers 1 --schedule gpipe"
 
 
+@pytest.fixture(scope="module")
+def presets(printed):
+    """A model and a cluster as files, by name."""
+    named = {"models": "bert-52b", "clusters": "dgx-h100"}
+    return {f"{kind}.toml": printed(kind, name) for kind, name in named.items()}
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch, bfpp):
+def folder(tmp_path, monkeypatch, presets):
     monkeypatch.chdir(tmp_path)
     Path("machine.toml").write_text(as_toml(PROFILE))
     Path("constants.toml").write_text(CONSTANTS)
     Path("config.json").write_text(json.dumps({**LLAMA, "max_position_embeddings": 131072}))
     rows = MEASUREMENTS.read_text().splitlines(keepends=True)
     Path("table.csv").write_text("".join(rows[:2]))
-    for kind, name in {"models": "bert-52b", "clusters": "dgx-h100"}.items():
-        Path(f"{kind}.toml").write_text(bfpp(f"{kind} {name}")[1])
+    for name, text in presets.items():
+        Path(name).write_text(text)
 
 
 KINDS = {
@@ -208,14 +217,21 @@ def numbers_of(command):
     return [action for action in parser._actions if action.type in (whole_number, seconds)]
 
 
+@pytest.mark.parametrize(
+    ("read", "text"), [*product([whole_number], NOT_WHOLE), *product([seconds], NOT_SECONDS)]
+)
+def test_a_number_is_in_plain_digits_and_of_a_plain_size(read, text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^must be "):
+        read(text)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_number_is_in_plain_digits_and_of_a_plain_size(bfpp, command):
-    for action in numbers_of(command):
-        for text in NOT_WHOLE if action.type is whole_number else NOT_SECONDS:
-            option = action.option_strings[0]
-            code, out, err = bfpp(command, *required(command), f"{option}={text}")
-            assert (code, out, err.count("\n")) == (2, "", 1)
-            assert f"argument {'/'.join(action.option_strings)}: must be " in err
+def test_what_is_no_number_is_told_by_every_option_that_takes_one(bfpp, command):
+    for action, text in zip(numbers_of(command), cycle(NOT_WHOLE)):
+        given = "1_0" if action.type is seconds else text
+        code, out, err = bfpp(command, *required(command), f"{action.option_strings[0]}={given}")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"argument {'/'.join(action.option_strings)}: must be " in err
 
 
 def required(command):

@@ -361,7 +361,7 @@ def all_that_follows(graphs: Sequence[TaskGraph]) -> Iterator[object]:
         yield [each.name for each in collectives(communication)]
         yield [each.group(communication) for each in BUILT_IN]
         try:
-            yield what_is_lowered(communication)
+            yield from what_is_lowered(communication)
         except Exception as error:
             yield repr(error)
     for graph in graphs:
@@ -369,8 +369,7 @@ def all_that_follows(graphs: Sequence[TaskGraph]) -> Iterator[object]:
         yield violations(rebuilt(graph, [*graph.tasks()]))
 
 
-def what_is_lowered(communication: Communication) -> list[object]:
-    found: list[object] = []
+def what_is_lowered(communication: Communication) -> Iterator[object]:
     for graph in (
         lower(SPLIT, Layout(2, 2), communication, "split"),
         build_graph("breadth-first", Layout(2, 2), communication),
@@ -378,15 +377,17 @@ def what_is_lowered(communication: Communication) -> list[object]:
     ):
         costs = AbstractCosts(1, 2, 1, 1, 1, 1, 1, 1, 1, all_reduce=1, host_copy=1)
         timeline = simulate(graph, costs)
-        found += [graph.digest, peak_activations(graph).tolist(), text(timeline)]
+        yield graph.digest
+        yield peak_activations(graph).tolist()
+        yield text(timeline)
         exchanging = {"expert_dispatch": 1, "expert_combine": 1}
         pieces = graph.with_templates({(Operation.FORWARD, 0): EXCHANGING}).expanded()
-        found += [pieces.digest, text(simulate(pieces, AbstractCosts(further=exchanging)), 150)]
+        yield pieces.digest
+        yield text(simulate(pieces, AbstractCosts(further=exchanging)), 150)
         for rank in range(graph.layout.pp):
-            found.append(str(passes_alive(timeline, rank)))
-            found.append(str(gradient_buffers_over_time(timeline, rank)))
-            found.append(str(weight_buffers_over_time(timeline, rank)))
-    return found
+            yield str(passes_alive(timeline, rank))
+            yield str(gradient_buffers_over_time(timeline, rank))
+            yield str(weight_buffers_over_time(timeline, rank))
 
 
 def wrong_rows() -> list[object]:

@@ -80,8 +80,17 @@ KEPT = {"--checkpoint", "--weights"}
 """Options of folders that are a state of their own, or are read."""
 
 
+@pytest.fixture(scope="module")
+def step(tmp_path_factory, printed):
+    """A saved timeline and a trace, by name."""
+    folder = tmp_path_factory.mktemp("step")
+    timeline, trace = folder / "step.json", folder / "trace.json"
+    printed(*f"simulate gpipe {STEP} --timeline".split(), timeline, "--perfetto", trace)
+    return {path.name: path.read_bytes() for path in (timeline, trace)}
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch, bfpp):
+def folder(tmp_path, monkeypatch, step):
     """Every test runs in a folder of its own, with what commands read."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bfpp.sim.fit.TOLERANCE", 0.5)  # as good as its first guess, and soon
@@ -91,7 +100,8 @@ def folder(tmp_path, monkeypatch, bfpp):
     lines = MEASUREMENTS.read_text().splitlines(keepends=True)
     small = [line for line in lines if ",bert-6.6b,dgx1-v100,paper,no-pipeline" in line]
     Path("measured.csv").write_text("".join([lines[0], *small]))
-    assert bfpp(f"simulate gpipe {STEP} --timeline step.json --perfetto trace.json")[0] == 0
+    for name, content in step.items():
+        Path(name).write_bytes(content)
     return tmp_path
 
 
@@ -255,8 +265,9 @@ def test_results_are_printed_and_nothing_is_half_written_where_the_disk_is_full(
 ):
     (written,) = [word for word in line.split() if word.startswith("PLACE")]
     place = Path(written.replace("PLACE", "made"))
-    assert bfpp(line.replace("PLACE", "made"))[0] == 0
-    whole, before, said = place.read_bytes(), listed(), bfpp(line.replace("PLACE", "made"))[1]
+    code, said, _ = bfpp(line.replace("PLACE", "made"))
+    assert code == 0
+    whole, before = place.read_bytes(), listed()
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -190,7 +190,7 @@ def test_a_rank_that_leaves_is_named_with_its_task(capsys: pytest.CaptureFixture
     assert not any("Warning" in line for line in details)
 
 
-@pytest.mark.parametrize("backend", ["cpu", "local"])
+@pytest.mark.parametrize("backend", [pytest.param("cpu", marks=pytest.mark.slow), "local"])
 def test_an_allocation_that_fails_is_one_line(
     backend: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,10 +78,10 @@ def saving_slowly(place: Place, job: Job) -> Outcome | None:
     return train(place, job)
 
 
-LOCAL = pytest.param(BackendName.LOCAL, marks=pytest.mark.slow)
+CPU = pytest.param(BackendName.CPU, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("backend", [BackendName.CPU, LOCAL])
+@pytest.mark.parametrize("backend", [CPU, BackendName.LOCAL])
 def test_a_signal_during_a_save_lets_it_end_and_no_other_step_begin(
     backend: BackendName, tmp_path: Path
 ) -> None:

@@ -256,15 +256,26 @@ def test_a_difference_is_of_the_parts_that_both_know():
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda memory: memory.pop(), "not a list of 2 ranks"),
-        (lambda memory: memory[1].pop("after"), "rank 1 does not hold parts during and after"),
-        (lambda memory: memory[1]["after"].clear(), "same parts"),
+        (lambda memory: memory.pop(), "not a list with an object for each of 2 ranks"),
+        (lambda memory: memory[1].pop("after"), "rank 1 has no objects 'during' and 'after'"),
+        (lambda memory: memory[1]["after"].clear(), "rank 1 does not have the parts of rank 0"),
         (lambda memory: memory[0]["during"].update(others=1), "parts other than"),
         (lambda memory: memory[0]["during"].clear(), "parts other than"),
-        (lambda memory: memory[1]["during"].update({PARTS["state"]: [1]}), "bytes for each of"),
-        (lambda memory: memory[1]["during"].update({PARTS["state"]: -1}), "no number of bytes"),
-        (lambda memory: memory[1]["during"].update({PARTS["state"]: True}), "no number of bytes"),
-        (lambda memory: memory[1]["during"].update({PARTS["state"]: 1e400}), "no number of bytes"),
+        (
+            lambda memory: memory[1]["during"].update({PARTS["state"]: [1]}),
+            "'during' of rank 1: .* has 1 sizes for [0-9]+ steps",
+        ),
+        (
+            lambda memory: memory[1].update(copied=[1, 2]),
+            "'copied' of rank 1 has 2 sizes for 0 copies",
+        ),
+        *(
+            (
+                lambda memory, size=size: memory[1]["during"].update({PARTS["state"]: size}),
+                "a size that is not a number of bytes",
+            )
+            for size in (-1, True, 1e400)
+        ),
     ],
 )
 def test_memory_that_no_rank_can_hold_is_refused(spoil, reason):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import cycle, pairwise, product
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from bfpp.executor.sources import TransformerSource
 from bfpp.executor.transformer import TransformerSizes
 from bfpp.schedules import (
     Communication,
-    InvalidConfiguration,
     Layout,
     Sharding,
     find_schedule,
@@ -28,7 +26,6 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import collectives
-from tests.covering import covering
 from tests.gloo_runs import Chain, Counts, Ran, run_and_count, swap_receives
 from tests.spoilt_models import SpoiltSource
 from tests.strategies import some_configuration
@@ -61,21 +58,27 @@ def job_of(name: str, sharding: Sharding, ranks: int, replicas: int) -> Job:
     )
 
 
-def jobs() -> Iterator[tuple[str, Job]]:
-    """One schedule in every sharding and cut; of the others, all in two cuts."""
-    one = "breadth-first"
-    others = [name for name in registered_schedules() if name != one]
-    rows = [
-        *product([one], Sharding, CUTS + OTHER_CUTS),
-        *covering(product(others, Sharding, CUTS)),
+Row = tuple[str, Sharding, tuple[int, int]]
+
+
+def jobs(rows: Iterable[Row]) -> dict[str, Job]:
+    return {
+        f"{name} {sharding} {ranks}x{replicas}": job_of(name, sharding, ranks, replicas)
+        for name, sharding, (ranks, replicas) in rows
+    }
+
+
+ONE = "breadth-first"
+OTHERS = [name for name in registered_schedules() if name != ONE]
+IN_TURN = cycle(product(reversed(Sharding), CUTS))
+JOBS = jobs(
+    [
+        *product([ONE], Sharding, CUTS + OTHER_CUTS),
+        *((name, *next(IN_TURN)) for name in OTHERS),
     ]
-    for name, sharding, (ranks, replicas) in rows:
-        with suppress(InvalidConfiguration):
-            job = job_of(name, sharding, ranks, replicas)
-            yield f"{name} {sharding} {ranks}x{replicas}", job
+)
+"""One schedule in every sharding and cut, each of the others in one; in all, if that is `slow`."""
 
-
-JOBS = dict(jobs())
 SINGLE = "breadth-first full 2x2"
 JOBS["single precision"] = replace(JOBS[SINGLE], precision=Precision.FLOAT32)
 
@@ -164,6 +167,15 @@ def test_training_over_gloo_is_that_of_a_plain_loop(case: str, ran: dict[str, Ra
     losses = [report.loss for report in ran[case].reports]
     errors = compare(JOBS[case].plan(), losses, ran[case].state)
     assert errors.worst < (1e-5 if case == "single precision" else EXACT)
+
+
+@pytest.mark.slow
+def test_every_schedule_trains_so_in_every_sharding() -> None:
+    chosen = [*jobs(product(OTHERS, Sharding, CUTS)).values()]
+    ran, _ = launch(run_and_count, (chosen, []), PROCESSES) or ([], [])
+    for job, each in zip(chosen, ran, strict=True):
+        losses = [report.loss for report in each.reports]
+        assert compare(job.plan(), losses, each.state).worst < EXACT
 
 
 @pytest.mark.parametrize("case", HALF)

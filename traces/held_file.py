@@ -48,37 +48,37 @@ def _short(sizes: Numbers) -> float | list[float]:
 def recorded_memory(record: object, graph: TaskGraph) -> list[Held]:
     """What the ranks of a graph hold; raises `MalformedMemory`."""
     if not isinstance(record, list) or len(record) not in (0, graph.layout.pp):
-        raise MalformedMemory(f"is not a list of {graph.layout.pp} ranks")
+        raise MalformedMemory(f"is not a list with an object for each of {graph.layout.pp} ranks")
     return [_held(each, rank, graph, record[0]) for rank, each in enumerate(record)]
 
 
 def _held(record: object, rank: int, graph: TaskGraph, first: dict[str, Any]) -> Held:
     if not isinstance(record, dict) or not all(isinstance(record.get(when), dict) for when in WHEN):
-        raise MalformedMemory(f"rank {rank} does not hold parts {' and '.join(WHEN)} its steps")
+        raise MalformedMemory(f"rank {rank} has no objects {' and '.join(map(repr, WHEN))}")
     names = record["during"].keys()
     if not names or not names <= {*PARTS.values()}:
-        raise MalformedMemory(f"rank {rank} holds parts other than {', '.join(PARTS.values())}")
+        raise MalformedMemory(f"rank {rank} has parts other than {', '.join(PARTS.values())}")
     if any(names != each.keys() for each in (record["after"], first["during"])):
-        raise MalformedMemory(f"rank {rank} does not always hold the same parts as rank 0")
-    steps = len(steps_of(graph, rank))
+        raise MalformedMemory(
+            f"rank {rank} does not have the parts of rank 0, during and after its steps"
+        )
+    steps, copies = len(steps_of(graph, rank)), len(copies_of(graph, rank))
     during, after = (
         {
-            name: _sizes(record[when][name], f"{name!r} of rank {rank} {when} its steps", steps)
+            name: _sizes(record[when][name], f"{when!r} of rank {rank}: {name!r}", steps, "steps")
             for name in names
         }
         for when in WHEN
     )
-    copies = len(copies_of(graph, rank))
-    return Held(
-        rank, during, after, _sizes(record.get(COPIED, 0.0), f"{COPIED!r} of rank {rank}", copies)
-    )
+    copied = _sizes(record.get(COPIED, 0.0), f"{COPIED!r} of rank {rank}", copies, "copies")
+    return Held(rank, during, after, copied)
 
 
-def _sizes(record: Any, what: str, steps: int) -> Numbers:
-    """The bytes in each step."""
-    each = record if isinstance(record, list) else [record] * steps
-    if len(each) != steps:
-        raise MalformedMemory(f"{what} does not have bytes for each of {steps}")
+def _sizes(record: Any, what: str, number: int, of: str) -> Numbers:
+    """The bytes in each of a number of steps, or of copies."""
+    each = record if isinstance(record, list) else [record] * number
+    if len(each) != number:
+        raise MalformedMemory(f"{what} has {len(each)} sizes for {number} {of}")
     if not all(type(size) in (int, float) and 0 <= size < math.inf for size in each):
-        raise MalformedMemory(f"{what} holds what is no number of bytes")
+        raise MalformedMemory(f"{what} has a size that is not a number of bytes")
     return np.array(each, dtype=np.float64)

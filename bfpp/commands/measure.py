@@ -1,4 +1,4 @@
-"""`bfpp measure`: what this machine's kernels, host and links take, as a cluster file."""
+"""`bfpp measure`: a cluster file with constants fitted to this machine's kernels and links."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 
 from bfpp import options as shared
 from bfpp.cluster_files import cluster_text
-from bfpp.errors import blaming
 from bfpp.formats import CLUSTER
+from bfpp.jobs import fail, require_torch
 from bfpp.measuring import About, Measured, of_device, of_system, told
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
+from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.calibration import Calibration, calibrate
 from bfpp.sim.measured_kernels import Row
 
@@ -25,43 +26,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp measure`."""
     parser.add_argument(
         "--device",
-        default="cuda",
         metavar="NAME",
-        help="torch's name of the device that is measured: cuda, cuda:1, cpu (default: cuda)",
+        help="the device to measure, by PyTorch's name: cuda, cuda:1, cpu (default: cuda)",
     )
     parser.add_argument(
         "--like",
         metavar="NAME|FILE",
-        help="the cluster that has what is not measured: peaks, memory bandwidth, networks "
-        "(default: a preset with such GPUs)",
+        help="take what is not measured (peaks, memory bandwidth, the network between nodes) from "
+        "this cluster (default: the preset with this GPU)",
     )
-    parser.add_argument("--quick", action="store_true", help="fewer shapes and sizes, less exact")
+    parser.add_argument(
+        "--quick", action="store_true", help="measure fewer shapes and sizes; less exact"
+    )
     parser.add_argument(
         "--members",
         type=shared.whole_number,
         metavar="N",
-        help="measure collectives among N devices (default: all GPUs of this machine; with one, "
+        help="measure collectives between N devices (default: all GPUs of this machine; with 1, "
         "links are those of --like)",
     )
     parser.add_argument(
         "--simumax",
         type=Path,
         metavar="FILE",
-        help="take the measurements of a system file of SimuMax, in place of measuring",
+        help="fit to the measurements in a system file of SimuMax instead of measuring",
     )
-    add_output(parser, "--out", [CLUSTER], "write the cluster, in TOML", required=True)
+    add_output(parser, "--out", [CLUSTER], "write the cluster to a TOML file", required=True)
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, fit, report, and write."""
+    """Measure or read, then fit, print and write."""
     if options.simumax is not None:
-        with blaming("--simumax"):
-            measured = of_system(options.simumax, options.like)
-    else:
-        with told(options) as tell:
-            measured = of_device(options.device, options.like, options.quick, options.members, tell)
+        return _report(_of_system(options), options)
+    require_torch()
+    from bfpp.executor.processes import RunFailed
+
+    try:
+        measured = _of_device(options)
+    except RunFailed as error:
+        return fail("measure", error)
+    if measured is None:  # a process of torchrun's that is not the first
+        return 0
+    return _report(measured, options)
+
+
+def _report(measured: Measured, options: argparse.Namespace) -> int:
+    """Fit, print, and write."""
     found = calibrate(measured.cluster, measured.rows)
     if options.json:
         print_json(_record(found, measured))
@@ -72,8 +84,23 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _of_system(options: argparse.Namespace) -> Measured:
+    for name in ("device", "quick", "members"):
+        if getattr(options, name):
+            raise InvalidConfiguration(
+                "simumax", f"is read instead of measuring: not with --{name}"
+            )
+    return of_system(options.simumax, options.like)
+
+
+def _of_device(options: argparse.Namespace) -> Measured | None:
+    device = options.device or "cuda"
+    with told(options) as tell:
+        return of_device(device, options.like, options.quick, options.members, tell)
+
+
 def _lines(about: About) -> list[str]:
-    """What the file says of where it is from."""
+    """The comments at the head of the file: its source."""
     facts = ", ".join(f"{name} {value}" for name, value in about.items() if name != "like")
     return [
         f"Fitted by bfpp measure on {date.today()} to measurements of {facts}.",
@@ -81,13 +108,13 @@ def _lines(about: About) -> list[str]:
     ]
 
 
-# What is told
+# Reports
 
 Group = tuple[str, ...]
 
 
 def _group(row: Row) -> Group:
-    """The key by which errors of measurements are reported together."""
+    """The group that a measurement's error is reported in."""
     detail = ("name", "pass", "way", "library", "precision")
     words = [str(row[key]) for key in detail if key in row]
     if row["kind"] == "attention":
@@ -97,7 +124,7 @@ def _group(row: Row) -> Group:
 
 @dataclass(frozen=True)
 class Errors:
-    """Of measurements of a group, by how much predictions are too long or too short."""
+    """Relative errors of the predictions of a group of measurements."""
 
     measurements: int
     mean: float
@@ -106,7 +133,7 @@ class Errors:
 
 
 def _errors(found: Calibration, rows: Sequence[Row]) -> dict[Group, Errors]:
-    """By group, of all that is fitted."""
+    """Errors by group, for all measurements with a prediction."""
     groups: dict[Group, list[float]] = {}
     for row, ratio in zip(rows, found.ratios, strict=True):
         if ratio is not None:

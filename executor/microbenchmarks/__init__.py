@@ -1,12 +1,13 @@
-"""Measures what a machine's kernels, host and links take, one kind after the other.
+"""Times a machine's kernels, its host and its links, one kind after the other.
 
-Unlike `bfpp.executor.calibration`, which times the layers of one model, these measurements know
-no model. Each is a `Row`, whose kind says what ran; what to make of them is for others to know.
+`bfpp.executor.calibration` times the layers of one model; these measurements are of no model.
+Each is a `Row` whose kind says what ran. Constants are fitted to them in `bfpp.sim.calibration`.
 """
 
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from bfpp.executor.microbenchmarks.dispatch import dispatch
 from bfpp.executor.microbenchmarks.kernels import Row, attention, products, streaming
 from bfpp.executor.microbenchmarks.machine import copies, host, sustained
 from bfpp.executor.processes import launch
+from bfpp.executor.processes.environment import is_joined
 from bfpp.schedules import InvalidConfiguration
 
 __all__ = [
@@ -35,29 +37,31 @@ PARTS = (streaming, products, host, dispatch, copies, attention, sustained)
 
 
 def device_of(name: str) -> torch.device:
-    """The device of that name; raises `InvalidConfiguration` if it is not here."""
-    kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda") or not (number or "0").isdecimal():
-        raise InvalidConfiguration("device", f"must be cpu, cuda or cuda:N, not {name}")
-    if kind == "cuda" and int(number or 0) >= (gpus := torch.cuda.device_count()):
+    """The device of that name; raises `InvalidConfiguration` if this machine has none."""
+    if name == "cpu":
+        return torch.device(name)
+    if not re.fullmatch("cuda(:[0-9]{1,4})?", name):
+        raise InvalidConfiguration("device", f"must be cpu, cuda or cuda:N, not {name!r}")
+    number = int(name.partition(":")[2] or 0)
+    if number >= (gpus := torch.cuda.device_count()):
         raise InvalidConfiguration("device", f"{name} is not here: this machine has {gpus} GPUs")
-    return torch.device(kind, int(number or 0))
+    return torch.device("cuda", number)
 
 
 def design_of(device: torch.device, quick: bool) -> Design:
-    """What is measured on a device."""
+    """The shapes and sizes that are measured on a device."""
     if device.type != "cuda":
         return ON_CPU
     return QUICK if quick else FULL
 
 
 def members_of(device: torch.device) -> int:
-    """How many such devices this machine has."""
+    """How many devices of this kind the machine has."""
     return torch.cuda.device_count() if device.type == "cuda" else 1
 
 
 def measure(device: torch.device, design: Design) -> Iterator[Row]:
-    """Every measurement of one device, as soon as it is made."""
+    """Yields each measurement of one device as soon as it is made."""
     clock = Clock(device, design.repetitions)
     for part in PARTS:
         yield from part(clock, design)
@@ -65,14 +69,22 @@ def measure(device: torch.device, design: Design) -> Iterator[Row]:
             torch.cuda.empty_cache()
 
 
-def measure_links(device: torch.device, design: Design, members: int) -> list[Row]:
-    """Collectives among `members` devices, and transfers."""
-    work = Exchanges(design.sent, device.type == "cuda", design.repetitions)
-    return launch(collectives, work, members) or []
+def measure_links(device: torch.device, design: Design, members: int) -> list[Row] | None:
+    """Collectives among `members` devices, and transfers between two of them.
+
+    Under torchrun, None in all processes but the first. Raises `InvalidConfiguration` for more
+    GPUs than the machine has.
+    """
+    on_gpus = device.type == "cuda"
+    if on_gpus and members > (gpus := members_of(device)):
+        raise InvalidConfiguration("members", f"{members} GPUs, but this machine has {gpus}")
+    if members == 1 and not is_joined():
+        return []
+    return launch(collectives, Exchanges(design.sent, on_gpus, design.repetitions), members)
 
 
 def about_device(device: torch.device) -> dict[str, str | int]:
-    """Which device it is, and whose software runs on it."""
+    """The device's name and size, and the versions of its software."""
     if device.type != "cuda":
         return {"device": platform.processor() or "CPU", "torch": torch.__version__}
     known = torch.cuda.get_device_properties(device)

@@ -1,8 +1,8 @@
-"""Seconds of kernels: on a GPU between events, on a CPU by the host's clock.
+"""Times kernels: on a GPU between CUDA events, on a CPU by the host's clock.
 
-A GPU that is out of work shows the host's time, not its own. So it multiplies matrices until
-the host has queued all that is timed, and it is timed at the clocks of a busy device. Calls take
-turns at inputs that are together larger than its cache, as a training step's kernels do.
+A GPU that waits for launches would show the host's time. So it multiplies matrices until the host
+has queued every timed call, which also keeps its clocks those of a busy device. Calls cycle through
+inputs that are together larger than its cache, as the kernels of a training step do.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from torch import Tensor
 Inputs = TypeVar("Inputs")
 
 CACHES = 3
-"""How many times the inputs are as large as the cache."""
+"""Size of all inputs together, in caches."""
 
 LONG = 2e-3
-"""Seconds that are timed at once, at least: far more than a clock's resolution."""
+"""Least seconds between two readings: far more than a clock's resolution."""
 
 MOST_CALLS = 64
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Times calls on a device; each time is the median of some `repetitions`."""
+    """Times calls on a device; each time is the median of `repetitions`."""
 
     device: torch.device
     repetitions: int = 5
@@ -43,7 +43,7 @@ class Clock:
         return self.device.type == "cuda"
 
     def synchronize(self) -> None:
-        """Wait until all is done."""
+        """Wait until the device is idle."""
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
 
@@ -80,7 +80,7 @@ class Clock:
         return float(begin.elapsed_time(end)) / 1e3
 
     def in_turn(self, call: Callable[[], object], number: int) -> list[float]:
-        """Seconds of each of `number` calls, one right after the other."""
+        """Seconds of each of `number` calls in succession."""
         if not self.on_gpu:
             times = [time.perf_counter()]
             for _ in range(number):
@@ -108,10 +108,10 @@ class Clock:
 
 
 FILLER = 8192
-"""Rows and columns of the matrices that a GPU multiplies while the host queues."""
+"""Rows and columns of the matrices that keep a GPU busy while the host queues calls."""
 
 FILLING = 1e-3
-"""Seconds of that product on the fastest GPUs; on others it is longer."""
+"""Seconds of that product on the fastest GPUs; others take longer."""
 
 QUEUEING = 150e-6
-"""Seconds in which the host queues a call, a backward pass of attention among them."""
+"""Most seconds that the host takes to queue one call (a backward pass of attention)."""

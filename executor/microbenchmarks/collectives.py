@@ -1,6 +1,7 @@
-"""Collectives by size and group, and transfers, among the processes of a machine.
+"""Times collectives and P2P transfers by size and group, between the processes of a machine.
 
-Each has a GPU, or none. All of a group are timed, and the slowest counts, as all wait for it.
+Each process has a GPU, or all compute on the CPU. The time of a call is that of the slowest
+process of the group.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ WARM_UP, CALLS = 3, 10
 
 @dataclass(frozen=True)
 class Exchanges:
-    """What is sent: bytes, by GPUs (NCCL) or by the host (gloo)."""
+    """The bytes that are sent, and whether between GPUs (NCCL) or on the CPU (gloo)."""
 
     sizes: tuple[int, ...]
     on_gpus: bool
@@ -33,14 +34,14 @@ class Exchanges:
 
 @dataclass(frozen=True)
 class Member:
-    """A process of a group, and where its tensors are."""
+    """A process of a group, and the device of its tensors."""
 
     group: dist.ProcessGroup
     members: int
     device: torch.device
 
     def seconds(self, call: Callable[[], object], repetitions: int) -> float:
-        """Seconds of a call that all members make, of the slowest."""
+        """Seconds of a call that all members make: those of the slowest member."""
         for _ in range(WARM_UP):
             call()
         taken = torch.tensor([self._taken(call) for _ in range(repetitions)], device=self.device)
@@ -66,7 +67,7 @@ class Member:
 
 
 def collectives(place: Place, work: Exchanges) -> list[Row]:
-    """Measure in all processes of a job; the first one is in all groups."""
+    """Measure in all processes of a job; the first process is in every group."""
     join(place)
     device = torch.device("cuda", place.local) if work.on_gpus else torch.device("cpu")
     groups = Groups("nccl" if work.on_gpus else "gloo", place.timeout)
@@ -80,9 +81,9 @@ def collectives(place: Place, work: Exchanges) -> list[Row]:
 
 
 def _sizes(processes: int) -> list[int]:
-    """Groups of 2, 4 and so on, and of all."""
+    """Groups of 2, 4 and so on, and of all processes; none of one."""
     sizes = [2**power for power in range(1, processes.bit_length())]
-    return sorted({*sizes, processes})
+    return sorted({*sizes, processes} - {1})
 
 
 def _of_group(member: Member, work: Exchanges) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""What is measured: shapes and sizes, for a GPU in full or quickly, and for a CPU."""
+"""Shapes and sizes to measure: on a GPU in full or quickly, and on a CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 
 @dataclass(frozen=True)
 class Heads:
-    """Queries, keys and values of a pass of attention."""
+    """The shape of an attention kernel."""
 
     batch: int
     heads: int
@@ -22,11 +22,12 @@ class Heads:
 class Design:
     """Shapes of each kind of kernel.
 
-    `squares` are sides of matrices; `layers` (tokens, inputs, outputs) of a product with
-    weights, which is measured with both its gradients; `batched` (batch, rows, columns, depth);
-    `numbers` are those of a tensor of element-wise kernels; `copied` and `sent` are bytes.
-    `launches` is how often a small block is run to know the host, `steps` how many of training are
-    to know its dispatch, `sustained` for how many seconds products run to know the power limit.
+    `squares` are sides of square matrices; `layers` (tokens, inputs, outputs) of a linear layer,
+    measured forward and for both gradients; `batched` (batch, rows, columns, depth) of batched
+    products; `numbers` the elements of tensors of element-wise kernels; `copied` and `sent` bytes
+    of copies and collectives. `launches` is how often a small block runs to time the host, `steps`
+    how many training steps run to time its dispatch, and `sustained` for how many seconds products
+    run to reach the power limit.
     """
 
     squares: tuple[int, ...]
@@ -43,14 +44,14 @@ class Design:
 
 
 def _layers(tokens: tuple[int, ...], widths: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
-    """A projection and an MLP's product of each width."""
+    """For each width a square projection and the first product of an MLP."""
     return tuple(
         (rows, width, many * width) for rows, width, many in product(tokens, widths, (1, 4))
     )
 
 
 def _heads(hidden: int, tokens: int, sequences: tuple[int, ...]) -> tuple[Heads, ...]:
-    """Heads of both usual widths, as many keys or a quarter, over this many tokens."""
+    """Heads of 64 and 128, with as many KV heads or a quarter, over this many tokens."""
     return tuple(
         Heads(
             max(tokens // sequence, 1), hidden // width, hidden // width // share, sequence, width
@@ -109,4 +110,4 @@ ON_CPU = Design(
     sustained=0.02,
     repetitions=3,
 )
-"""Small enough for seconds; the results are those of a CPU."""
+"""Small enough to take seconds on a CPU."""

@@ -21,7 +21,7 @@ Row = dict[str, Any]
 BF16, FP8 = "bf16", "fp8"
 
 HAS_FP8 = (8, 9)
-"""Compute capability from which on tensor cores multiply numbers of eight bits."""
+"""The least compute capability with FP8 tensor cores."""
 
 
 def random(clock: Clock, *shape: int) -> Tensor:
@@ -33,7 +33,7 @@ def random(clock: Clock, *shape: int) -> Tensor:
 
 
 def products(clock: Clock, design: Design) -> Iterator[Row]:
-    """Squares, products with weights and their gradients, batched ones, and those of FP8."""
+    """Square products, linear layers with both gradients, batched products, and FP8 products."""
     for side in design.squares:
         yield _product(clock, "square", (side, side, side), torch.mm)
     for tokens, inputs, outputs in design.layers:
@@ -66,7 +66,7 @@ def _product(
     turned: tuple[bool, bool] = (False, False),
     batch: int = 1,
 ) -> Row:
-    """A (rows, depth) times a (depth, columns) matrix; either may lie in memory the other way."""
+    """A (rows, depth) times a (depth, columns) matrix; `turned` ones are stored transposed."""
     rows, columns, depth = shape
     sides = [(rows, depth), (depth, columns)]
     sizes = [side[::-1] if turn else side for side, turn in zip(sides, turned, strict=True)]
@@ -98,7 +98,7 @@ def _product_row(
 
 
 def _in_fp8(clock: Clock, shape: tuple[int, int, int]) -> Row:
-    """The same with operands of 8 bits, one scale each."""
+    """The same product of FP8 operands with one scale each."""
     rows, columns, depth = shape
     scale = torch.ones((), device=clock.device)
 
@@ -121,11 +121,11 @@ LIBRARIES = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
-"""Whose kernels run: those that torch takes by itself, and two by name."""
+"""Libraries of attention kernels: the one that PyTorch chooses, and two by name."""
 
 
 def attention(clock: Clock, design: Design) -> Iterator[Row]:
-    """Both passes, by each library that has kernels for them."""
+    """Forward and backward passes, by each library that has kernels for them."""
     for library, heads in product(LIBRARIES if clock.on_gpu else ["default"], design.heads):
         try:
             yield from _attention(clock, library, heads)
@@ -169,7 +169,7 @@ def _attention(clock: Clock, library: str, heads: Heads) -> Iterator[Row]:
 # Bytes
 
 WIDTH = 1024
-"""Numbers of a row that is normed."""
+"""Elements of a row that is normalised."""
 
 STREAMING: dict[str, tuple[float, Callable[[Tensor], object]]] = {
     "copy": (2, torch.clone),
@@ -178,11 +178,11 @@ STREAMING: dict[str, tuple[float, Callable[[Tensor], object]]] = {
     "cast": (3, lambda value: value.float()),
     "norm": (2, lambda value: functional.layer_norm(value, (value.shape[-1],))),
 }
-"""Kernels: how often they move as many bytes as a tensor of 16 bits has, and what runs."""
+"""Kernels by name: the BF16 tensors that they read and write, and the call."""
 
 
 def streaming(clock: Clock, design: Design) -> Iterator[Row]:
-    """Element-wise kernels and norms of more and more numbers."""
+    """Element-wise kernels and norms, by the size of their tensors."""
     for (name, (passes, call)), numbers in product(STREAMING.items(), design.numbers):
         parts = 2 if name == "sum" else 1
         moved = passes * 2 * numbers

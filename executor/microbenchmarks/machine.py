@@ -1,4 +1,4 @@
-"""What is no kernel: the host that launches them, copies to it, and the power limit."""
+"""Times the host that launches kernels, copies to and from it, and work at the power limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bfpp.executor.microbenchmarks.kernels import Row, random
 
 
 class Block(nn.Module):
-    """An MLP with its norm and its residual, so small that the host takes longer than a GPU."""
+    """An MLP with norm and residual, so small that launching it takes longer than running it."""
 
     width = 64
 
@@ -26,7 +26,7 @@ class Block(nn.Module):
         self.down = nn.Linear(self.width, self.width, bias=False)
 
     def forward(self, value: Tensor) -> Tensor:
-        """The same shape."""
+        """Same shape as `value`."""
         result: Tensor = value + self.down(functional.gelu(self.up(self.norm(value))))
         return result
 
@@ -35,8 +35,8 @@ FORWARD = 5
 """Kernels of a block: a norm, two products, an activation and a sum."""
 
 BACKWARD = 13
-"""Two of the norm, four products, one of the activation, two sums of gradients of activations,
-and four of gradients of parameters."""
+"""Two of the norm, four products, one of the activation, two sums of activation gradients, and
+four of parameter gradients."""
 
 BLOCKS = 20
 
@@ -70,7 +70,7 @@ def host(clock: Clock, design: Design) -> Iterator[Row]:
 
 
 def copies(clock: Clock, design: Design) -> Iterator[Row]:
-    """Between the host's pinned memory and the device, one way at a time."""
+    """Copies between pinned host memory and the device, in one direction at a time."""
     for size in design.copied:
         here = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         there = torch.empty(size, dtype=torch.uint8, device=clock.device)
@@ -85,14 +85,14 @@ def copies(clock: Clock, design: Design) -> Iterator[Row]:
 
 
 SIDE = 8192
-"""Rows and columns of products that keep all of a GPU busy."""
+"""Rows and columns of a product that fills a GPU."""
 
 WINDOW = 0.05
-"""Seconds of products that are timed at once."""
+"""Seconds of products in one timed window."""
 
 
 def sustained(clock: Clock, design: Design) -> Iterator[Row]:
-    """The rate of large products, window after window, while the device gets hot."""
+    """The rate of large products in successive windows, while the device heats up."""
     side = min(design.squares[-1], SIDE)
     one, other = random(clock, side, side), random(clock, side, side)
     once = clock.seconds(lambda pair: torch.mm(*pair), [(one, other)])

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from bfpp.schedules.columns import NONE, Groups, Integers, group_by
 from bfpp.schedules.communication import Communication
-from bfpp.schedules.graph import Lane, TaskGraph
+from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.operations import OPERATIONS, STREAMS
+from bfpp.schedules.tasks import Lane
 
 (
     COMPUTE, TRANSFER, OFFLOAD, RELOAD, GATHER, REDUCE, ALL_REDUCE, TIED, NORM, OPTIMIZER,

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Integers, among
-from bfpp.schedules.graph import Task, TaskGraph
+from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import OPERATIONS, STREAMS, Operation, Scope, Stream, of_scope
+from bfpp.schedules.tasks import Task
 from bfpp.schedules.validity.findings import Finding
 from bfpp.schedules.validity.happens_before import waits
 from bfpp.schedules.waiting import circle

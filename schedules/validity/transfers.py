@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bfpp.schedules.graph import Lane, TaskGraph
+from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import OUTPUT, Needed, Operation, readers, writers
 from bfpp.schedules.operations import transfers as transfer_operations
+from bfpp.schedules.tasks import Lane
 from bfpp.schedules.validity.findings import (
     Finding,
     alike,
