@@ -13,7 +13,7 @@ from torch import nn
 
 from bfpp.executor.batches import bits, require_function, samples_of
 from bfpp.executor.compiled import load_compiler
-from bfpp.executor.model import GENERATOR, Model, build, compute_in, cut, drawing, named
+from bfpp.executor.model import GENERATOR, Model, build, compute_in, cut, cut_as, drawing, named
 from bfpp.executor.optimizers import require_elementwise, require_rates
 from bfpp.executor.payload import Form, Tree, tensors_of
 from bfpp.executor.ranks import Ranks
@@ -66,7 +66,9 @@ class Plan(Ranks):
     @cached_property
     def cuts(self) -> list[range]:
         """The layers of each unit."""
-        return cut(self.model, self.graph.layout.units, self.ends)
+        if self.cut is None:
+            return cut(self.model, self.graph.layout.units, self.ends)
+        return cut_as(self.cut, self.model, self.graph.layout, self.ends)
 
     @cached_property
     def traced(self) -> Traced:
