@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bfpp.executor.plan import Plan
     from bfpp.executor.transformer import TransformerSizes
 
-EAGER = replace(FSDP, name="bfpp", fused_kernels=False)
+EAGER = replace(FSDP, name="bfpp", fused_kernels=False, eager=True)
 """Plain PyTorch: the loss is not fused, and keeps its input in full precision."""
 
 ANY_CLUSTER = "dgx-h100"
@@ -75,7 +75,8 @@ def _activations(
     if plan.activations is Activations.RECOMPUTE:
         inputs = np.array([0, *(form.values.shape.bytes for form in plan.forms[:-1])], dtype=float)
         restored = found.saved - inputs
-        found = UnitActivations(inputs, restored, restored + found.transient, restored)
+        halved = restored + found.halved
+        found = UnitActivations(inputs, halved, restored + found.transient, restored)
         return found, () if sizes else ("transient",)
     return found, () if sizes else ("saved", "transient")
 

@@ -290,7 +290,7 @@ class Unit:
 
     def _place(self, tensor: Tensor) -> Tensor | Placed:
         if memory_of(tensor) != memory_of(self.buffers[self.reads]):
-            return tensor
+            return tensor.detach()  # with its node, one that keeps its result would keep itself
         return Placed(tensor.dtype, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
     def _find(self, saved: Tensor | Placed) -> Tensor:

@@ -77,9 +77,9 @@ def check(
 ) -> None:
     """State and buffers to the byte; activations too, but for single numbers and 16 bits.
 
-    There, norms keep statistics in another precision than on a GPU. Second halves of backward
-    passes keep gradients besides. Where a rank runs neighbouring units, the input of the next one
-    is there already before it is run, when the prediction counts it.
+    There, norms keep statistics in another precision than on a GPU. What whole stages restore for
+    both halves of a backward pass is predicted as transient. Where a rank runs neighbouring units,
+    the input of the next one is there already before it is run, when the prediction counts it.
     """
     optimization = Optimization(optimizer=optimizer)
     plan = plan_of(schedule, sharding, policy, precision=precision, optimization=optimization)
@@ -92,7 +92,8 @@ def check(
         if precision is Precision.BFLOAT16:
             wanted = 0.98 * wanted
         assert (saved >= wanted - SCALARS).all()
-        assert schedule == "zb-h1" or saved.max() <= parts(expected, "saved").max() + SCALARS
+        restores = schedule == "zb-h1" and policy == "full"
+        assert restores or saved.max() <= parts(expected, "saved").max() + SCALARS
 
 
 @pytest.mark.parametrize(
