@@ -34,7 +34,7 @@ class Memory:
     ) -> None:
         self.plan, self.rank, self.pipeline = plan, rank, pipeline
         self.replica, self.tp_rank = divmod(pipeline, plan.tp)
-        self.region = Region(shards, plan.sequence_parallel)
+        self.region = Region(shards, plan.sequence_parallel, plan.compile)
         share = plan.share_of(rank, pipeline)
         numbers = plan.graph.layout.units_of(rank)
         self.units = {number: Unit(plan, number, share, device, self.region) for number in numbers}

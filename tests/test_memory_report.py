@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from bfpp.executor.allocations import Allocations
 from bfpp.executor.corpus import Text
 from bfpp.executor.dispatch import ignore
+from bfpp.executor.flat import memory_of
 from bfpp.executor.memory_report import Measured, MemoryReport
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Activations, Optimization, Precision
 from bfpp.executor.transformer import TransformerSizes, transformer
 from bfpp.run_memory import predicted_memory
 from bfpp.schedules import Communication, Layout, Sharding, build_graph
+from bfpp.schedules.communication import Per
 from bfpp.schedules.counts import live_microbatches
 from bfpp.schedules.recomputation import NO_RECOMPUTATION, parse_recomputation
 from bfpp.traces.held import Held, steps_of
@@ -180,6 +182,33 @@ def test_frozen_parameters_are_counted_once() -> None:
         plan = Plan(graph, adapted(4), dp=2)
         predicted = predicted_memory(plan, None)
         for each in measured_of(plan)[0]:
+            for name in RESIDENT:
+                expected = parts(predicted[each.held.rank], name)
+                assert (parts(each.held, name) == expected).all(), name
+
+
+@pytest.mark.parametrize(
+    ("sharding", "per", "stays"),
+    [
+        (Sharding.NONE, Per.RUN, True),
+        (Sharding.PARTIAL, Per.RUN, True),
+        (Sharding.FULL, Per.STEP, True),
+        (Sharding.FULL, Per.RUN, False),
+    ],
+)
+def test_gradients_that_are_reduced_once_stay_where_they_are_added_up(
+    sharding: Sharding, per: Per, stays: bool
+) -> None:
+    communication = Communication(sharding, reduce_per=per)
+    plan = Plan(build_graph("breadth-first", Layout(2, 2, 2), communication), chain(4, 4), dp=2)
+    predicted, report = predicted_memory(plan, None), MemoryReport(ignore)
+    with training(plan, observe=report) as run:
+        run.run(range(1))
+        for worker in run.backend.workers:
+            buffers = {memory_of(each) for each in worker.gradients.values()}
+            found = {memory_of(unit.state.gradients) in buffers for unit in worker.units.values()}
+            assert found == {stays}
+        for each in report.measured():
             for name in RESIDENT:
                 expected = parts(predicted[each.held.rank], name)
                 assert (parts(each.held, name) == expected).all(), name
