@@ -170,6 +170,7 @@ def job_of(options: argparse.Namespace) -> Job:
         checks_messages=options.check_messages,
         times_tasks=not untimed,
         compile=options.compile,
+        cut=options.cut or experiment.cut_of_any_model,
         cuda_graphs=options.cuda_graphs,
     )
 

@@ -70,10 +70,10 @@ def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
     )
 
 
-def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
-    """How the model and the batch are divided over pipeline ranks, and in which order."""
+def add_layout_arguments(parser: argparse.ArgumentParser, *further: str) -> None:
+    """How the model and the batch are divided over pipeline ranks; and `further` values."""
     group = parser.add_argument_group("pipeline")
-    for name in ("pp", *of_group(STAGES), "microbatches"):
+    for name in ("pp", *of_group(STAGES), *further, "microbatches"):
         _add(group, name, OPTIONS[name], DEFAULTS[name])
     for name, (option, default) in schedule_parameters().items():
         _add(group, name, option, default)
@@ -213,7 +213,7 @@ def words(experiment: Experiment) -> list[str]:
 
 def pipeline(options: argparse.Namespace) -> Experiment:
     """The experiment of SCHEDULE, by the options that say how it is cut and communicates."""
-    divided = ("pp", "dp", "dp_replicate", "tp", "sequence_parallel", "microbatches")
+    divided = ("pp", "dp", "dp_replicate", "tp", "sequence_parallel", "microbatches", "cut")
     names = (*divided, "offload_share", *of_group(STAGES), *of_group(COMMUNICATION))
     values = {
         name: value

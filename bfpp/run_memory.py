@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bfpp.executor.plan import Plan
     from bfpp.executor.transformer import TransformerSizes
 
-EAGER = replace(FSDP, name="bfpp", fused_kernels=False)
+EAGER = replace(FSDP, name="bfpp", fused_kernels=False, eager=True)
 """Plain PyTorch: the loss is not fused, and keeps its input in full precision."""
 
 ANY_CLUSTER = "dgx-h100"

@@ -84,6 +84,7 @@ def train(
         microbatch_size=configuration.microbatch_size,
         precision=numbers,
         optimization=optimization,
+        cut=experiment.cut_of_any_model,
         **settings,
     )
 

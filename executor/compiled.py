@@ -47,16 +47,23 @@ def compiled_loss(loss: Callable[..., Any], varies: bool) -> Callable[..., Any]:
     return compiled
 
 
-def require_compilable(graph: TaskGraph, tp: int) -> None:
-    """Raise `InvalidConfiguration` for passes that cannot be compiled."""
+def require_compilable(graph: TaskGraph, *, waits: bool) -> None:
+    """Raise `InvalidConfiguration` for passes that cannot be compiled.
+
+    If one `waits` for another in its process, both are under way at a time.
+    """
     if (graph.operation == Operation.BACKWARD_INPUT).any():
         raise InvalidConfiguration(
             FIELD,
             "compiled layers compute the gradients of inputs and weights at once, and the "
             "schedule has them apart",
         )
-    if tp > 1:
-        raise InvalidConfiguration(FIELD, "is not for layers that are divided (--tp) yet")
+    if waits:
+        raise InvalidConfiguration(
+            FIELD,
+            "is done in one thread, and tensor-parallel ranks of one process wait for each other: "
+            "--backend cpu or cuda",
+        )
 
 
 def require_compiler(for_gpu: bool) -> None:

@@ -127,7 +127,10 @@ class UnitState:
         self.flat = flat
         self.own = slice(number * flat.share, (number + 1) * flat.share)
         self.weights = nn.Parameter(values[self.own].to(dtype, copy=True), is_trained)
-        self.weights.grad = torch.zeros_like(self.weights) if is_trained else None
+
+    def reduce_to(self, gradients: Tensor) -> None:
+        """Let reduced gradients of this share be there: the optimizer reads them there, too."""
+        self.weights.grad = gradients
 
     @property
     def gradients(self) -> Tensor:
@@ -144,9 +147,18 @@ class UnitState:
         return buffer[self.own]
 
     def take(self, total: Tensor, buffer: Tensor) -> None:
-        """Add the share's part of what was reduced, and empty the buffer that it was in."""
-        self.gradients.add_(self.part(total))
-        buffer.zero_()
+        """Add the share's part of what was reduced, and empty the buffer that it was in.
+
+        Where the gradients are in that buffer, they stay there.
+        """
+        if memory_of(buffer) != memory_of(self.gradients):
+            self.gradients.add_(self.part(total))
+            buffer.zero_()
+            return
+        if memory_of(total) != memory_of(buffer):
+            self.gradients.copy_(self.part(total))
+        buffer[: self.own.start].zero_()
+        buffer[self.own.stop :].zero_()
 
     def write(self, buffer: Tensor) -> Tensor:
         """Put the weights in the share's part of a buffer of weights; that part."""

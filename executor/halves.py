@@ -114,14 +114,14 @@ def backward_input(
     found = torch.autograd.grad(end, starts, seed, retain_graph=True, allow_unused=True)
     tips = zip(starts, found, strict=True) if end.node in spine else [(end, seed)]
     for tip, last in tips:
-        if last is not None:
-            below[tip.node] = {*leaves_below(tip.node)} - {*values}
+        if last is not None and (parameters := {*leaves_below(tip.node)} - {*values}):
+            below[tip.node] = parameters
             if tip.node not in joints:
                 joints[tip.node] = _joint(tip.node)
             joints[tip.node].gradients[tip.output_nr] = last
     branches: list[Branch] = []
     for node, arrived in joints.items():
-        if below[node] and arrived.gradients:
+        if arrived.gradients:
             branches = _with(branches, Branch(below[node], {node: arrived}))
     return found if values else (), branches
 

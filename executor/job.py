@@ -67,7 +67,8 @@ class Job(Training):
 
             require_runnable(plan)
         if self.compile:
-            require_compilable(plan.graph, plan.tp)
+            is_local = self.backend is BackendName.LOCAL
+            require_compilable(plan.graph, waits=is_local and plan.tp > 1)
         if self.cuda_graphs:
             require_capturable(plan, self.uses_gpu, self.checks_messages)
         return plan

@@ -34,11 +34,11 @@ class Memory:
     ) -> None:
         self.plan, self.rank, self.pipeline = plan, rank, pipeline
         self.replica, self.tp_rank = divmod(pipeline, plan.tp)
-        self.region = Region(shards, plan.sequence_parallel)
+        self.region = Region(shards, plan.sequence_parallel, plan.compile)
         share = plan.share_of(rank, pipeline)
         numbers = plan.graph.layout.units_of(rank)
         self.units = {number: Unit(plan, number, share, device, self.region) for number in numbers}
-        self.gathers = self._gathers()
+        self.gathers = counts_of(plan, Operation.GATHER, rank)
         self.weights = self._buffers("weight_buffer")
         self.gradients = self._buffers("gradient_buffer")
         for number, unit in self.units.items():
@@ -48,6 +48,7 @@ class Memory:
                     each: self.gradients[each]
                     for each in buffers_of(plan, number, "gradient_buffer")
                 },
+                reduces_in_place=number in reduced_in_place(plan, rank),
             )
             if number not in self.gathers:
                 unit.settle()
@@ -65,12 +66,6 @@ class Memory:
         return Where(self.rank, self.replica, self.tp_rank if self.plan.tp > 1 else None)
 
     # Buffers
-
-    def _gathers(self) -> Counter[int]:
-        """How often a step gathers each unit."""
-        graph = self.plan.graph
-        own = (graph.operation == Operation.GATHER) & graph.takes_part(self.rank)
-        return Counter(graph.unit[own].tolist())
 
     def _buffers(self, column: str) -> dict[int, Tensor]:
         """The buffers of a column, each large enough for all units that use it.
@@ -200,3 +195,20 @@ def users_of(plan: Plan, units: Iterable[int], column: str) -> dict[int, list[in
         for buffer in buffers_of(plan, unit, column):
             found.setdefault(buffer, []).append(unit)
     return found
+
+
+def counts_of(plan: Plan, operation: Operation, rank: int) -> Counter[int]:
+    """How often a rank gathers, or reduces, each unit in a step."""
+    graph = plan.graph
+    own = (graph.operation == operation) & graph.takes_part(rank)
+    return Counter(graph.unit[own].tolist())
+
+
+def reduced_in_place(plan: Plan, rank: int) -> set[int]:
+    """The units of a rank that reduce their gradients once, in a buffer that is theirs alone.
+
+    The buffer is emptied by the update then, not by the reduction.
+    """
+    reductions = counts_of(plan, Operation.REDUCE, rank)
+    users = users_of(plan, plan.graph.layout.units_of(rank), "gradient_buffer").values()
+    return {units[0] for units in users if len(units) == 1 and reductions[units[0]] == 1}

@@ -11,8 +11,10 @@ say how much is on the host.
 
 Parts are called as the cost model's (`bfpp.traces.memory.PARTS`):
 
-- `state`: what the optimizer updates and keeps: weights, sums of gradients, moments.
-- `weights`, `gradients`: the buffers that are computed with, where they are not the state's.
+- `state`: what the optimizer updates and keeps: weights, moments, and reduced gradients where these
+  are in no buffer.
+- `weights`: the buffers that are computed with, where they are not the state's.
+- `gradients`: the buffers that passes add them to, and that most are reduced in.
 - `saved`, `transient`, `update`: activations, and what the update allocates.
 - `workspace`: payloads between stages, the batch, and what modules keep other than parameters.
 """
@@ -196,7 +198,8 @@ class Recorder:
         """Bytes of what is allocated all the time."""
         worker = self.worker
         trained = {memory_of(unit.state.weights) for unit in worker.units.values()}
-        buffers = {memory_of(buffer) for buffer in worker.weights.values()} - trained
+        weights = {memory_of(buffer) for buffer in worker.weights.values()} - trained
+        gradients = {memory_of(buffer) for buffer in worker.gradients.values()}
         modules = [
             buffer
             for unit in worker.units.values()
@@ -204,7 +207,7 @@ class Recorder:
             for buffer in layer.buffers()
         ]
         return {
-            "state": size_of(_state(worker), buffers),
+            "state": size_of(_state(worker), weights | gradients),
             "weights": size_of(worker.weights.values(), trained),
             "gradients": size_of(worker.gradients.values()),
             "workspace": size_of(chain(worker.pool.tensors, modules)) + self.batch,

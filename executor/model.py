@@ -32,6 +32,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import zip_longest
 from threading import RLock
 from typing import Any
 
@@ -39,10 +40,12 @@ import torch
 from torch import Tensor, nn
 
 from bfpp.executor.islands import islands_of, surround
+from bfpp.executor.modules import in_sequence
 from bfpp.executor.payload import Tree
 from bfpp.executor.settings import Ends
-from bfpp.schedules import InvalidConfiguration
-from bfpp.schedules.cut import cut_layers
+from bfpp.schedules import InvalidConfiguration, Layout
+from bfpp.schedules.cut import cut_layers, cut_of
+from bfpp.schedules.cut_formats import is_modules, named_stages
 
 Layer = nn.Module | Callable[[], nn.Module]
 
@@ -62,7 +65,7 @@ class Model:
     have different shapes (sequences of other lengths), those of one step may not.
     `held_out(step, samples)` returns batches that evaluations take. `tied` names
     parameters that are others of an earlier layer, where functions make both:
-    `{"5.scores.weight": "0.tokens.weight"}`.
+    `{"5.scores.weight": "0.tokens.weight"}`. `names` are those of the layers, if they have any.
     """
 
     layers: Sequence[Layer]
@@ -72,11 +75,68 @@ class Model:
     varies: bool = False
     held_out: Callable[[int, range], tuple[Tree, Tree]] | None = None
     tied: Mapping[str, str] = field(default_factory=dict)
+    names: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls,
+        network: nn.Module,
+        loss: Callable[[Any, Any], Tensor],
+        batch: Callable[[int, range], tuple[Tree, Tree]],
+        **others: Any,
+    ) -> Model:
+        """A network that calls its parts one after another: these, by name, are the layers.
+
+        Raises `InvalidConfiguration` for one that does more than that.
+        """
+        parts = in_sequence(network, batch(0, range(1))[0])
+        return cls([*parts.values()], loss, batch, names=[*parts], **others)
 
 
 def cut(model: Model, units: int, ends: Ends = Ends.ATTACHED) -> list[range]:
     """The layers of each unit; raises `InvalidConfiguration` if one would have none."""
     return cut_layers(len(model.layers), units, model.attached, own_ends=ends is Ends.OWN)
+
+
+def cut_as(given: str, model: Model, layout: Layout, ends: Ends = Ends.ATTACHED) -> list[range]:
+    """The same where the layers of each stage are `given`, by their names or their numbers.
+
+    Attached layers go to the first and the last stage besides.
+    """
+    if ends is Ends.OWN:
+        raise InvalidConfiguration("cut", "says where the ends are: not with --embedding-stage")
+    by_name = bool(model.names) and is_modules(given)
+    before, after = (0, 0) if by_name else model.attached
+    inner = len(model.layers) - before - after
+    stages = [*(_named(given, model) if by_name else cut_of(given, inner, layout.stages))]
+    if len(stages) != layout.stages:
+        raise InvalidConfiguration(
+            "cut", f"says {len(stages)} stages, and there are {layout.stages}"
+        )
+    stages[0] += before
+    stages[-1] += after
+    found, first = [], 0
+    for stage, (layers, units) in enumerate(zip(stages, layout.units_per_stage, strict=True)):
+        if layers < units:
+            raise InvalidConfiguration(
+                "cut", f"stage {stage} has {layers} layers, which are not {units} units"
+            )
+        found += [range(first + own.start, first + own.stop) for own in cut_layers(layers, units)]
+        first += layers
+    return found
+
+
+def _named(given: str, model: Model) -> list[int]:
+    """How many of a model's layers, in their order, each stage names."""
+    stages = named_stages(given)
+    names = [name for stage in stages for name in stage]
+    for name, layer in zip_longest(names, model.names):
+        if name != layer:
+            end = "the end"
+            raise InvalidConfiguration(
+                "cut", f"has {name or end} where the model's next part is {layer or end}"
+            )
+    return list(map(len, stages))
 
 
 @contextmanager

@@ -7,26 +7,25 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import chain
 
 import torch
 from torch import nn
 
 from bfpp.executor.batches import bits, require_function, samples_of
 from bfpp.executor.compiled import load_compiler
-from bfpp.executor.model import GENERATOR, Model, build, compute_in, cut, drawing, named
+from bfpp.executor.model import GENERATOR, Model, build, compute_in, cut, cut_as, drawing, named
 from bfpp.executor.offloading import Offloads
 from bfpp.executor.optimizers import require_elementwise, require_rates
 from bfpp.executor.payload import Form, Tree, tensors_of
+from bfpp.executor.ranks import Ranks
 from bfpp.executor.recomputing import counted_layers, require_recomputable
-from bfpp.executor.settings import Precision, Training
+from bfpp.executor.settings import Precision
 from bfpp.executor.shards import Meeting, ThreadShards
 from bfpp.executor.tensor_parallel import Region, divide, divided_form, divided_loss
 from bfpp.executor.tracing import Traced, trace
 from bfpp.executor.uncompiled import uncompiled
-from bfpp.schedules import P2P, InvalidConfiguration, Operation, Sharding, TaskGraph
+from bfpp.schedules import P2P, InvalidConfiguration, TaskGraph
 from bfpp.schedules.offload import require_share
-from bfpp.schedules.operations import Group
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
 
 DTYPES = {
@@ -41,10 +40,9 @@ REMEMBERED = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Plan(Training):
+class Plan(Ranks):
     """A step's graph, the model it trains, and how; and the graph of an evaluation, if any."""
 
-    graph: TaskGraph
     model: Model
     forward_graph: TaskGraph | None = None
 
@@ -75,7 +73,9 @@ class Plan(Training):
     @cached_property
     def cuts(self) -> list[range]:
         """The layers of each unit."""
-        return cut(self.model, self.graph.layout.units, self.ends)
+        if self.cut is None:
+            return cut(self.model, self.graph.layout.units, self.ends)
+        return cut_as(self.cut, self.model, self.graph.layout, self.ends)
 
     @cached_property
     def traced(self) -> Traced:
@@ -232,70 +232,6 @@ class Plan(Training):
     def reduce_dtype(self) -> torch.dtype:
         """Of what is sent of gradients, and added up there."""
         return DTYPES[self.reduce_precision] if self.reduce_precision else self.gradient_dtype
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether replicas keep a share of the training state each."""
-        return self.graph.communication.sharding is not Sharding.NONE
-
-    @property
-    def shares(self) -> int:
-        """In how many shares replicas, and copies of stages, keep the training state."""
-        return len(self.group_of(0, 0)) if self.is_sharded else 1
-
-    def share_of(self, rank: int, pipeline: int) -> int:
-        """Which share a rank of a pipeline keeps."""
-        group = self.group_of(rank, pipeline)
-        return group.index(self.process(rank, pipeline)) if self.is_sharded else 0
-
-    def group_of(self, rank: int, pipeline: int) -> list[int]:
-        """The processes that reduce the gradients of a rank's stages together, those of copies too.
-
-        They are all that keep the same part of its stages or, if there are groups of replicas,
-        all of one group.
-        """
-        ranks = self.graph.layout.sharing(rank)
-        pipelines = self.pipelines_with(pipeline, Operation.REDUCE)
-        return [self.process(each, other) for each in ranks for other in pipelines]
-
-    @property
-    def pipelines(self) -> int:
-        """How many there are: one for each tensor-parallel rank of each replica."""
-        return self.dp * self.tp
-
-    def pipelines_with(self, pipeline: int, operation: Operation) -> list[int]:
-        """Those that a pipeline does such a task with, itself among them."""
-        return next(group for group in self.together(operation) if pipeline in group)
-
-    def together(self, operation: Operation) -> list[list[int]]:
-        """All pipelines: in one list those that do such a task together.
-
-        Replicas do so for each tensor-parallel rank apart, but that a norm is of all its ranks.
-        """
-        found = []
-        for replicas in self._replicas_together(operation):
-            parts = [[each * self.tp + rank for each in replicas] for rank in range(self.tp)]
-            found += [[*chain(*parts)]] if operation is Operation.NORM else parts
-        return found
-
-    def _replicas_together(self, operation: Operation) -> list[list[int]]:
-        replicas = [*range(self.dp)]
-        sharing = self.dp // self.dp_replicate
-        match operation.group(self.graph.communication):
-            case Group.DP:
-                return [replicas]
-            case Group.DP_SHARD:
-                return [replicas[first : first + sharing] for first in replicas[::sharing]]
-            case Group.DP_REPLICATE:
-                return [replicas[first::sharing] for first in replicas[:sharing]]
-        return [[replica] for replica in replicas]
-
-    def process(self, rank: int, pipeline: int) -> int:
-        """The number of the process of a pipeline's rank, where each has one.
-
-        So tensor-parallel ranks are next to each other, then replicas, then pipeline ranks.
-        """
-        return rank * self.pipelines + pipeline
 
     @property
     def microbatches(self) -> int:

@@ -160,6 +160,7 @@ class Training:
     class is one of the patterns `keeps_float32` compute in single precision at least.
     Of each rank, `loader_threads` load the next step's batch during a step. The `evaluation`
     says when the model is evaluated, if it is. With `compile`, layers and the loss are compiled.
+    Stages have equally many layers, unless the `cut` says how many, or which by their names.
     """
 
     dp: int = 1
@@ -179,6 +180,7 @@ class Training:
     loader_threads: int = 0
     evaluation: Evaluation | None = None
     compile: bool = False
+    cut: str | None = None
 
 
 @dataclass(frozen=True)

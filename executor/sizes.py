@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from bfpp.executor.flat import flat_of, values_of
-from bfpp.executor.memory import users_of
+from bfpp.executor.memory import counts_of, reduced_in_place, users_of
 from bfpp.executor.names import names_of, places_of
 from bfpp.executor.optimizers import moment_bytes
 from bfpp.executor.plan import Plan
@@ -55,9 +55,9 @@ def resident_bytes(plan: Plan, rank: int) -> dict[str, float]:
     shares = unit_shares(plan)
     units = plan.graph.layout.units_of(rank)
     number, full = plan.dtype.itemsize, plan.state_dtype.itemsize
-    gathers = (plan.graph.operation == Operation.GATHER) & plan.graph.takes_part(rank)
-    in_place = number == full and not gathers.any()
-    kept = 2 * full + moment_bytes(plan.optimization, plan.state_dtype)
+    in_place = number == full and not counts_of(plan, Operation.GATHER, rank)
+    kept = full + moment_bytes(plan.optimization, plan.state_dtype)
+    apart = {*units} - reduced_in_place(plan, rank)
     weights = [
         max(sum(shares[unit]) for unit in users)
         for users in users_of(plan, units, "weight_buffer").values()
@@ -68,7 +68,10 @@ def resident_bytes(plan: Plan, rank: int) -> dict[str, float]:
         for users in users_of(plan, units, "gradient_buffer").values()
     ]
     return {
-        "state": sum(kept * shares[unit].trained + full * shares[unit].frozen for unit in units),
+        "state": sum(
+            (kept + full * (unit in apart)) * shares[unit].trained + full * shares[unit].frozen
+            for unit in units
+        ),
         "weights": number * plan.shares * sum(weights),
         "gradients": plan.gradient_dtype.itemsize * plan.shares * sum(gradients),
     }

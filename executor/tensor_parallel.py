@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -65,18 +65,44 @@ def _same(value: Tensor) -> Tensor:
     return value.view_as(value)
 
 
+def _conjugate(*given: Any) -> Tensor:
+    result: Tensor = _Conjugate.apply(*given)
+    return result
+
+
+def _columns(*given: Any) -> tuple[Tensor, ...]:
+    made: tuple[Tensor, ...] = Columns.apply(*given)
+    return made
+
+
+def _largest(shards: Shards, value: Tensor) -> Tensor:
+    return shards.all_reduce(value, maximum=True)()
+
+
 @dataclass(frozen=True)
 class Region:
-    """Ranks that layers are divided over, and whether places are divided between the layers."""
+    """Ranks that layers are divided over, and whether places are divided between the layers.
+
+    If layers are compiled, what exchanges is not: it stays in Python, between what is.
+    """
 
     shards: Shards
     is_sequence_parallel: bool = False
+    is_compiled: bool = False
+    _conjugate: Callable[..., Tensor] = field(init=False, repr=False)
+    _columns: Callable[..., tuple[Tensor, ...]] = field(init=False, repr=False)
+    _largest: Callable[..., Tensor] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for function in (_conjugate, _columns, _largest):
+            own = torch.compiler.disable(function) if self.is_compiled else function
+            object.__setattr__(self, function.__name__, own)
 
     def enter(self, value: Tensor) -> Tensor:
         """What a layer that is divided by columns takes: whole, whatever the ranks have of it."""
         if self.is_sequence_parallel:
-            return self._conjugate(value, self._gather, self._scatter)
-        return self._conjugate(value, _same, self._sum)
+            return self._exchange(value, self._gather, self._scatter)
+        return self._exchange(value, _same, self._sum)
 
     def columns(self, value: Tensor, *linears: nn.Linear) -> tuple[Tensor, ...]:
         """What layers that are divided by columns make of a value that enters."""
@@ -85,8 +111,7 @@ class Region:
             return tuple(linear(entered) for linear in linears)
         weights = [linear.weight for linear in linears]
         biases = [linear.bias for linear in linears]
-        made: tuple[Tensor, ...] = Columns.apply(self, value, len(linears), *weights, *biases)
-        return made
+        return self._columns(self, value, len(linears), *weights, *biases)
 
     def gathered(self, value: Tensor) -> Result:
         """All places of what enters; its exchange is begun."""
@@ -103,17 +128,17 @@ class Region:
     def leave(self, value: Tensor) -> Tensor:
         """The sum of what layers that are divided by rows made: of all places, or of the rank's."""
         if self.is_sequence_parallel:
-            return self._conjugate(value, self._scatter, self._gather)
+            return self._exchange(value, self._scatter, self._gather)
         return self.total(value)
 
     def total(self, value: Tensor) -> Tensor:
         """The sum over the ranks, all of which go on to compute the same of it."""
-        return self._conjugate(value, self._sum, _same)
+        return self._exchange(value, self._sum, _same)
 
     def own(self, parameter: Tensor) -> Tensor:
         """A parameter that each rank holds whole, and uses for the places that it has."""
         if self.is_sequence_parallel:
-            return self._conjugate(parameter, _same, self._sum)
+            return self._exchange(parameter, _same, self._sum)
         return parameter
 
     def part(self, value: Tensor, dim: int) -> Tensor:
@@ -124,15 +149,16 @@ class Region:
         """The rank's places of what all ranks have computed alike."""
         if not self.is_sequence_parallel:
             return value
-        return self._conjugate(value, lambda each: self.part(each, SEQUENCE).clone(), self._gather)
+        return self._exchange(value, lambda each: self.part(each, SEQUENCE).clone(), self._gather)
 
-    def _conjugate(
+    def largest(self, value: Tensor) -> Tensor:
+        """The largest of all ranks' numbers, each; it has no gradient."""
+        return self._largest(self.shards, value.detach())
+
+    def _exchange(
         self, value: Tensor, forth: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        if self.shards.size == 1:
-            return value
-        result: Tensor = _Conjugate.apply(value, forth, back)
-        return result
+        return value if self.shards.size == 1 else self._conjugate(value, forth, back)
 
     def _sum(self, value: Tensor) -> Tensor:
         return self.shards.all_reduce(value)()
@@ -284,7 +310,7 @@ def vocabulary_loss(scores: Tensor, targets: Tensor, region: Region) -> Tensor:
     all ranks need of one another are three numbers for each place.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    largest = region.shards.all_reduce(scores.detach().amax(dim=-1), maximum=True)()
+    largest = region.largest(scores.amax(dim=-1))
     scores = scores - largest.unsqueeze(-1)
     size = scores.shape[-1]
     own, is_own = _own_tokens(targets, region.shards.rank * size, size)

@@ -9,10 +9,15 @@ thread costs more than most tasks of small stages do.
 
 What blocks, as gloo's messages do, blocks a thread: with as many threads as lanes, it holds up
 nobody else. Where nothing blocks but the cores, as many threads as there are cores suffice.
+
+Lanes change threads, and what one allocates another frees. So all threads have one heap: with one
+each, as glibc gives them, a step takes new memory where the last one's lies in another heap.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +27,17 @@ from threading import Event, Lock, Thread
 Action = Callable[[], None]
 Item = tuple["ThreadMark | None", Action | None, "ThreadMark | None"]
 """A mark to wait for, or an action, or a mark to pass."""
+
+
+ARENA_MAX = -8
+"""glibc's M_ARENA_MAX: the most heaps that threads are given."""
+
+
+def share_heap() -> None:
+    """Let threads that allocate from now on do so from one heap, unless the user decides that."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
+    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        mallopt(ARENA_MAX, 1)
 
 
 class ThreadMark:
@@ -94,6 +110,7 @@ class Crew:
     """Seconds between two looks of the host at whether a lane has failed."""
 
     def __init__(self, most: int | None = None) -> None:
+        share_heap()
         self.most = most
         self.error: BaseException | None = None
         self.lock = Lock()

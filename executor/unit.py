@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from weakref import proxy
 
 import torch
@@ -69,19 +69,24 @@ class Unit:
             for module in layer.modules()
             if module.training
         ]
-        self.gradient_pieces = [
-            piece for state in self.trained for piece in state.pieces(state.gradients)
-        ]
-        self.measured = (
-            [state.gradients for state in self._counted]
-            if region.shards.rank == 0
-            else self._own_gradients()
-        )
+        self.is_first_of_tp = region.shards.rank == 0
         self.buffers: Mapping[int, Tensor] = {}
         self.leaves: dict[int, dict[str, nn.Parameter]] = {}
         self.gradients: dict[int, dict[str, Tensor]] = {}
         self.reads, self.adds_to = NONE, NONE
         self.has_own_leaves = False
+
+    @cached_property
+    def gradient_pieces(self) -> list[Piece]:
+        """The reduced gradients of each parameter."""
+        return [piece for state in self.trained for piece in state.pieces(state.gradients)]
+
+    @cached_property
+    def measured(self) -> list[Tensor]:
+        """The reduced gradients that the norm counts here."""
+        if self.is_first_of_tp:
+            return [state.gradients for state in self._counted]
+        return self._own_gradients()
 
     def _own_gradients(self) -> list[Tensor]:
         """Those that no other tensor-parallel rank has: the norm counts what all have once."""
@@ -146,11 +151,18 @@ class Unit:
         """The parts of a buffer of gradients, and the state that takes its share of each."""
         return _divided(buffer, self.trained)
 
-    def attach(self, weights: Mapping[int, Tensor], gradients: Mapping[int, Tensor]) -> None:
+    def attach(
+        self,
+        weights: Mapping[int, Tensor],
+        gradients: Mapping[int, Tensor],
+        *,
+        reduces_in_place: bool,
+    ) -> None:
         """Give it the buffers that its weights and its gradients may be in.
 
         The first weights go to every one of them; from then on, gathers and the
-        optimizer put the weights there.
+        optimizer put the weights there. What is reduced stays in the buffer of gradients
+        if it `reduces_in_place`.
         """
         assert self.values is not None  # noqa: S101
         for buffer in weights.values():
@@ -174,6 +186,10 @@ class Unit:
             }
             for number, buffer in gradients.items()
         }
+        for buffer in [*gradients.values()][:1]:
+            for part, state in self.gradient_parts(buffer):
+                own = state.part(part) if reduces_in_place else torch.zeros_like(state.weights)
+                state.reduce_to(own)
         if self.plan.gradient_dtype is not self.plan.dtype:
             unit = proxy(self)  # what a tensor's hook refers to is never collected
             for leaves in self.leaves.values():
@@ -266,7 +282,7 @@ class Unit:
         the one they were in may hold another unit's, or may have done so.
         """
         if memory_of(tensor) != memory_of(self.buffers[self.reads]):
-            return tensor
+            return tensor.detach()  # with its node, one that keeps its result would keep itself
         return place(tensor, self)
 
 

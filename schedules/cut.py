@@ -7,7 +7,14 @@ from collections.abc import Callable
 from enum import StrEnum
 from itertools import pairwise
 
-from bfpp.schedules.cut_formats import is_layout, is_modules, layers_of, read_layout, read_modules
+from bfpp.schedules.cut_formats import (
+    is_layout,
+    is_modules,
+    layers_of,
+    named_stages,
+    read_layout,
+    read_modules,
+)
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.steps import Schedule
 
@@ -91,6 +98,15 @@ def given_cut(cut: str, predictions: int = 0) -> tuple[int, ...] | None:
             "Megatron-LM's layout (Et*7|(t*8|)*2t*7L), nor torchtitan's lists of names",
         )
     return tuple(int(count) for count in cut.split(","))
+
+
+def stages_of(cut: str) -> int | None:
+    """How many stages a text says itself, well written or not; None of a rule's name."""
+    if cut in CUTS:
+        return None
+    if is_layout(cut):
+        return len(read_layout(cut))
+    return len(named_stages(cut)) if is_modules(cut) else cut.count(",") + 1
 
 
 def cut_of(cut: str, layers: int, stages: int, predictions: int = 0) -> tuple[int, ...]:

@@ -57,34 +57,40 @@ def read_layout(text: str) -> list[str]:
     return letters.split("|")
 
 
-def read_modules(text: str) -> list[str]:
-    """The same of `[["tok_embeddings", "layers.0"], ["layers.1", "norm", "lm_head"]]`."""
+def named_stages(text: str) -> list[list[str]]:
+    """The names of modules that torchtitan's lists have, whatever they are."""
     try:
         stages = literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         stages = None
     if not isinstance(stages, list) or not all(isinstance(stage, list) for stage in stages):
         raise InvalidConfiguration(FIELD, "is not a list of each stage's names of modules")
+    return [list(map(str, stage)) for stage in stages]
+
+
+def read_modules(text: str) -> list[str]:
+    """The letters of each stage of `[["tok_embeddings", "layers.0"], ["layers.1", "lm_head"]]`."""
+    stages = named_stages(text)
     if any("norm" in stage for stage in stages[:-1]):
         raise InvalidConfiguration(FIELD, "its norm is not in the last stage, beside lm_head")
     numbers = [
         int(match[1])
         for stage in stages
         for name in stage
-        if (match := _LAYER_NAME.fullmatch(str(name)))
+        if (match := _LAYER_NAME.fullmatch(name))
     ]
     if numbers != list(range(len(numbers))):
         raise InvalidConfiguration(FIELD, "its layers are not 0, 1, 2, ... in this order")
     return ["".join(map(_letter, stage)) for stage in stages]
 
 
-def _letter(name: object) -> str:
-    if _LAYER_NAME.fullmatch(str(name)):
+def _letter(name: str) -> str:
+    if _LAYER_NAME.fullmatch(name):
         return LAYER
-    if str(name) not in MODULES:
+    if name not in MODULES:
         known = ", ".join(("layers.N", *MODULES))
-        raise InvalidConfiguration(FIELD, f"there is no module {str(name)[:40]!r}: {known}")
-    return MODULES[str(name)]
+        raise InvalidConfiguration(FIELD, f"there is no module {name[:40]!r}: {known}")
+    return MODULES[name]
 
 
 def layers_of(stages: Sequence[str], predictions: int = 0) -> tuple[int, ...]:

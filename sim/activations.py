@@ -1,6 +1,9 @@
 """Bytes of activations: what each unit saves for its backward pass, and what comes and goes.
 
 - A pass that is in flight keeps what its unit's parts save.
+- Between the halves of a backward pass, it also keeps what it has recomputed; or, as eager PyTorch
+  does, the gradients that those of weights are made of, and recomputes again. (Others let go of
+  what the second half does not need, which is about as much as these gradients.)
 - While a part runs backward, what it recomputes is allocated too, with the gradients of its
   activations. Parts run one after the other, so the largest counts.
 - In addition to what it saves, the head has its logits, or a weight's gradient before it is added.
@@ -34,13 +37,13 @@ TRANSFER_BUFFERS = 2
 class UnitActivations:
     """Bytes on a device, as columns over units.
 
-    `saved` of each micro-batch in flight, `restored` what recomputation adds to it for the
-    whole unit, of which `restored_layer` is one layer's; `transient` is what the unit's most
-    demanding part needs in addition while it runs backward.
+    `saved` of each micro-batch in flight, and `halved` what a backward pass in halves adds to it
+    from the first one on; `transient` is what the unit's most demanding part needs in addition
+    while it runs backward. What `restored_layer` says of it is in `halved` too.
     """
 
     saved: Numbers
-    restored: Numbers
+    halved: Numbers
     transient: Numbers
     restored_layer: Numbers
 
@@ -60,24 +63,29 @@ def activations_of_units(physical: PhysicalCosts, layout: Layout) -> UnitActivat
 def inputs_alone(kept: UnitActivations, inputs: Numbers) -> UnitActivations:
     """Those of units that keep their `inputs` alone, and restore all else at once."""
     restored = kept.saved - inputs
-    return UnitActivations(inputs, restored, restored + kept.transient, restored)
+    return UnitActivations(inputs, restored + kept.halved, restored + kept.transient, restored)
 
 
 def unit_activations(shape: Shape, layers: Layers) -> UnitActivations:
     """The activations of each unit; the embedding is in the first, the head in the last."""
-    saved, restored = _part_bytes(shape) @ layers.part_counts
+    saved, restored, waiting = _part_bytes(shape) @ layers.part_counts
     of_layer, gradients = _layer_bytes(shape)
     of_kinds = np.where(layers.recomputed_of_kind > 0, of_layer, 0.0)
     transient = np.where(layers.of_kind > 0, of_kinds + gradients, 0.0).max(axis=0)
     # What the head saves is gone when the layers before it run backward.
     transient[-1] = max(transient[-1] - parts(shape).head.saved_bytes, head_transient(shape))
+    if shape.execution.eager:
+        result = shape.execution.own("hidden", shape.execution.model.hidden).bytes
+        waiting[:-1] -= np.minimum(waiting[:-1], result)  # its gradient stays where it was received
+        return UnitActivations(saved, waiting, transient, np.zeros_like(saved))
     return UnitActivations(saved, restored, transient, of_kinds.max(axis=0))
 
 
 @once
 def _part_bytes(shape: Shape) -> Matrix:
-    """For each part, the bytes that it saves, and those that recomputation adds."""
-    return np.array([(part.saved_bytes, part.restored_bytes) for part in parts(shape).each]).T
+    """For each part, the bytes that it saves, that recomputation adds, and that halves do."""
+    each = parts(shape).each
+    return np.array([(it.saved_bytes, it.restored_bytes, it.waiting_bytes) for it in each]).T
 
 
 @once

@@ -61,6 +61,20 @@ class Checkpointed:
         )
 
     @cached_property
+    def waiting_bytes(self) -> float:
+        """Bytes of the gradients that wait, in eager execution, for the half of the weights.
+
+        Those of what has weights, each of its output. What comes after the last such operator is
+        gone by then.
+        """
+        gradients = {
+            tensor for each in self.operators if each.has_weights for tensor in each.writes
+        }
+        last = max(number for number, each in enumerate(self.operators) if each.has_weights)
+        gone = _saved(self.operators[last + 1 :]) - _saved(self.operators[: last + 1])
+        return sum(each.bytes for each in gradients) - sum(each.bytes for each in gone & self.saved)
+
+    @cached_property
     def quantised_parameters(self) -> int:
         """Weights that their products take quantised."""
         products = [

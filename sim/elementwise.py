@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from bfpp.schedules.recomputation import NORM
 from bfpp.sim.operators import Execution, Operator, Tensor, Work
@@ -53,7 +54,9 @@ def norm(
     kernels = (1, 2 + statistics * execution.eager)
     kept = Tensor(f"{name} statistics", execution.statistic * execution.own_tokens * statistics)
     size = writes.bytes
-    return elementwise(name, module, (2 * size, 4 * size), kernels, [reads], writes, [reads, kept])
+    moved = (2 * size, 4 * size)
+    made = elementwise(name, module, moved, kernels, [reads], writes, [reads, kept])
+    return replace(made, has_weights=True)
 
 
 def residual(execution: Execution, name: str, parts: list[Tensor], writes: Tensor) -> Operator:

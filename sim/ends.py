@@ -35,6 +35,7 @@ def embedding_operators(execution: Execution) -> tuple[Operator, ...]:
                 bytes=looked_up + (execution.number + execution.accumulation + 2) * words, kernels=4
             ),
             writes=(out,),
+            has_weights=True,
         )
     ]
     if learned:

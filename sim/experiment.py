@@ -24,7 +24,7 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.attention import parse_attention, parse_exchange
 from bfpp.schedules.communication import CHOICES
-from bfpp.schedules.cut import Balance, cut_of, default_division, even_cut, given_cut
+from bfpp.schedules.cut import Balance, cut_of, default_division, even_cut, stages_of
 from bfpp.schedules.invalid import chosen
 from bfpp.schedules.offload import SELECTIVE, parse_offload
 from bfpp.schedules.precision import Precision, parse_precision
@@ -164,20 +164,25 @@ class Experiment(Values):
         if not self.rule.looped:
             return len(self.rule.placement(self.pp, loops))
         if self.loops is None and self.cut is not None:
-            given = given_cut(self.cut, self.transformer.prediction_modules)
-            if given is not None and len(given) % self.pp == 0:
-                return len(given)
+            stages = stages_of(self.cut)
+            if stages is not None and stages % self.pp == 0:
+                return stages
         return self.pp * loops
 
     @cached_property
     def _cut(self) -> tuple[int, ...] | None:
-        """The layers of each stage, if they are given."""
+        """The layers of each stage, if they are given, and the model is."""
         if self.balance is not None:
             return self._balanced(self.balance)
-        if self.cut is None:
+        if self.cut is None or self.model is None:
             return None
         model = self.transformer
         return cut_of(self.cut, model.layers, self._stages, model.prediction_modules)
+
+    @property
+    def cut_of_any_model(self) -> str | None:
+        """The layers of each stage, as a text, where they are not those of a model of its own."""
+        return self.cut if self.model is None else None
 
     @property
     def layers_of_stages(self) -> tuple[int, ...]:

@@ -169,6 +169,7 @@ def weighted(
             reads=(reads,),
             writes=ends[1:],
             saves=(reads,),
+            has_weights=True,
         ),
     )
 

@@ -265,18 +265,18 @@ def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> Passing:
     """The same while each compute step runs, in the order of the graph's, rank by rank.
 
     As if nothing were offloaded: when that is away depends on how long copies take.
-    A backward pass restores one layer at a time; one in two halves holds all that it has
-    restored of its stage, from the first half to the end of the second. The passes of a block
-    are under way at once.
+    A backward pass restores one layer at a time; what one in two halves holds from the first half
+    to the end of the second is saved, but for that layer. The passes of a block are under way at
+    once.
     """
     _, tasks = graph.compute_tasks
     unit, operation = graph.unit[tasks], graph.operation[tasks]
     saved = _alive(operation, SAVED, units.saved[unit] * graph.trains)
     transient = units.transient[unit]
     if among(operation, writers(HALVED)).any():
-        halves = _alive(operation, HALVED, units.restored[unit])
+        halves = _alive(operation, HALVED, units.halved[unit])
         # What ends may leave a rest of rounding behind.
-        transient += np.maximum(halves - units.restored_layer[unit], 0.0)
+        saved += np.maximum(halves - units.restored_layer[unit], 0.0)
     second = np.flatnonzero((graph.block[tasks] != NONE) & (graph.block[tasks] != tasks))
     transient[second] += transient[second - 1]
     return Passing(saved / graph.layout.slices, transient / graph.layout.slices)
@@ -292,7 +292,7 @@ def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
         _of_operations(len(OPERATIONS)),
         (
             units.saved * graph.trains,
-            units.restored,
+            units.halved,
             units.restored_layer,
             units.transient,
             offloaded_bytes(physical, graph.layout),

@@ -10,12 +10,12 @@ def find_peaks(tasks, ahead, of_operations, bytes_of_units, most_saved, most_tra
 
     `tasks` are columns of a graph; `of_operations` says of each operation whether it is a compute
     step, and whether it begins or ends what is saved, what halves keep, and what is offloaded.
-    `bytes_of_units` are the columns of `UnitActivations`: saved, restored, restored by a layer,
+    `bytes_of_units` are the columns of `UnitActivations`: saved, halved, restored by a layer,
     transient; and what is offloaded. An offload has surely ended when `ahead` more have begun.
     """
     operation, rank, unit, microbatch, block = tasks
     computes, saves, ends_saved, halves, ends_halved, offloads, reloads = of_operations
-    saved, restored, restored_layer, transient, offloaded = bytes_of_units
+    saved, halved, restored_layer, transient, offloaded = bytes_of_units
     ranks = len(most_saved)
     alive, pending, needed, most = np.zeros((4, ranks))
     most[:] = -1.0
@@ -41,15 +41,15 @@ def find_peaks(tasks, ahead, of_operations, bytes_of_units, most_saved, most_tra
         if saves[code]:
             alive[here] += saved[own]
         if halves[code]:
-            pending[here] += restored[own]
+            pending[here] += halved[own]
         # What ends may leave a rest of rounding behind.
-        needs = transient[own] + max(pending[here] - restored_layer[own], 0.0)
+        kept = alive[here] + max(pending[here] - restored_layer[own], 0.0)
         beside = needed[here] if block[task] >= 0 and block[task] != task else 0.0
-        needed[here] = needs
-        if alive[here] + needs + beside > most[here]:
-            most[here] = alive[here] + needs + beside
-            most_saved[here], most_transient[here] = alive[here], needs + beside
+        needed[here] = transient[own]
+        if kept + transient[own] + beside > most[here]:
+            most[here] = kept + transient[own] + beside
+            most_saved[here], most_transient[here] = kept, transient[own] + beside
         if ends_saved[code]:
             alive[here] -= saved[own]
         if ends_halved[code]:
-            pending[here] -= restored[own]
+            pending[here] -= halved[own]

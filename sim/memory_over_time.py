@@ -17,7 +17,7 @@ import numpy as np
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.columns import among
-from bfpp.schedules.operations import SAVED, Operation, enders
+from bfpp.schedules.operations import HALVED, SAVED, Operation, enders
 from bfpp.sim.activations import UnitActivations, activations_of_units
 from bfpp.sim.memory import passing_of_steps, rank_memories
 from bfpp.sim.physical import PhysicalCosts
@@ -47,7 +47,10 @@ def held_over_time(
     """
     start, tasks = graph.compute_tasks
     saved, transient = passing_of_steps(graph, units)
-    ends = among(graph.operation[tasks], enders(SAVED)) * units.saved[graph.unit[tasks]]
+    ends = sum(
+        among(graph.operation[tasks], enders(data)) * size[graph.unit[tasks]]
+        for data, size in ((SAVED, units.saved), (HALVED, units.halved))
+    )
     after = np.maximum(saved - ends / graph.layout.slices, 0.0)
     held = [
         _held(graph, rank, (saved[own], transient[own], after[own]), sizes)

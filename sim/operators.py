@@ -105,7 +105,8 @@ class Operator:
     """One operator: its work in each pass, and the tensors it reads, writes and keeps.
 
     `module` is what is recomputed together, by the names of `schedules.recomputation`. One that
-    `quantises` is also run again with what makes its input, if that is.
+    `quantises` is also run again with what makes its input, if that is. One that `has_weights`
+    needs the gradient of what it writes for theirs.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Operator:
     writes: tuple[Tensor, ...] = ()
     saves: tuple[Tensor, ...] = ()
     quantises: bool = False
+    has_weights: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ operators, forward and backward.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,12 +17,24 @@ from torch import Tensor, nn
 
 from bfpp.executor import compiled
 from bfpp.executor.compiled import require_compilable, require_compiler
+from bfpp.executor.job import Job
 from bfpp.executor.lanes import Threads
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Activations, Precision
-from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
+from bfpp.executor.processes import launch
+from bfpp.executor.settings import Activations, BackendName, Precision
+from bfpp.executor.sources import TransformerSource
+from bfpp.executor.transformer import TransformerSizes
+from bfpp.schedules import (
+    Communication,
+    InvalidConfiguration,
+    Layout,
+    Sharding,
+    build_graph,
+    find_schedule,
+)
 from bfpp.schedules.recomputation import parse_recomputation
+from tests.gloo_runs import run_all
 from tests.small_models import mean_square, numbers
 from tests.training_runs import EXACT, compare, run_locally
 
@@ -125,10 +138,51 @@ def test_generated_code(make: type[nn.Module], activations: Activations) -> None
     assert worst(plan_of(make, activations=activations)) < EXACT
 
 
+@pytest.mark.slow
+def test_divided_layers_are_compiled_between_their_exchanges() -> None:
+    sizes = TransformerSizes(
+        layers=2, hidden=16, heads=2, context=8, vocabulary=257, mlp=16, kv_heads=2, gated=True
+    )
+    jobs = [
+        Job(
+            find_schedule("1f1b"),
+            Layout(ranks, 2),
+            Communication(),
+            TransformerSource(sizes),
+            steps=2,
+            tp=2,
+            sequence_parallel=ranks > 1,
+            precision=Precision.FLOAT64,
+            activations=Activations.KEEP,
+            compile=True,
+        )
+        for ranks in (1, 2)
+    ]
+    for job, ran in zip(jobs, launch(run_all, jobs, 4) or [], strict=True):
+        plan = replace(job.plan(), compile=False)
+        losses = [report.loss for report in ran.reports]
+        assert compare(plan, losses, ran.state).worst < EXACT
+
+
+def test_ranks_of_one_process_that_wait_for_each_other_are_refused() -> None:
+    job = Job(
+        find_schedule("1f1b"),
+        Layout(2, 4),
+        Communication(),
+        TransformerSource(TransformerSizes(2, 16, 2, 8, 257, 16, 2)),
+        steps=1,
+        backend=BackendName.LOCAL,
+        tp=2,
+        compile=True,
+    )
+    with pytest.raises(InvalidConfiguration, match="wait for each other: --backend cpu or cuda"):
+        job.plan()
+
+
 def test_halves_of_backward_passes_are_refused() -> None:
     halves = build_graph("zb-h1", Layout(2, 4), Communication())
     with pytest.raises(InvalidConfiguration, match="and the schedule has them apart"):
-        require_compilable(halves, tp=1)
+        require_compilable(halves, waits=False)
 
 
 def test_no_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

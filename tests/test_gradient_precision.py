@@ -97,6 +97,7 @@ def test_many_micro_batches_lose_no_precision(
     exact = gradients(replace(plan, precision=Precision.FLOAT64))
     assert distance(gradients(plan), exact) < 0.004
     monkeypatch.setattr(Plan, "gradient_dtype", torch.bfloat16)
+    monkeypatch.setattr("bfpp.executor.memory.reduced_in_place", lambda *_: set())
     assert distance(gradients(plan), exact) > 0.012
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -235,6 +236,25 @@ def test_a_cpu_is_measured(tmp_path, monkeypatch, record):
     efficiency = cluster.device.matmul_efficiency
     assert efficiency == pytest.approx(values["device.matmul_efficiency"], rel=1e-5)
     assert cluster.levels == load_cluster("dgx-a100").levels
+
+
+def test_attention_without_a_kernel_is_left_out_and_without_memory_is_not(monkeypatch):
+    torch = pytest.importorskip("torch")
+    kernels = pytest.importorskip("bfpp.executor.microbenchmarks.kernels")
+    design = pytest.importorskip("bfpp.executor.microbenchmarks").ON_CPU
+    clock = SimpleNamespace(on_gpu=False)
+
+    def raises(error):
+        def attention(*_):
+            raise error
+
+        monkeypatch.setattr(kernels, "_attention", attention)
+
+    raises(RuntimeError("No available kernel. Aborting execution."))
+    assert not [*kernels.attention(clock, design)]
+    raises(torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(torch.OutOfMemoryError):
+        [*kernels.attention(clock, design)]
 
 
 @pytest.mark.slow

@@ -82,6 +82,25 @@ def test_one_save_waits_for_another_and_old_ones_go(tmp_path: Path) -> None:
     assert [path.name for path in checkpoint.complete(tmp_path)] == ["save-000003-step-3"]
 
 
+def test_nothing_is_imported_while_others_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's modules that import one another come half loaded where two threads import them."""
+    threads = []
+
+    def loaded(name: str) -> Any:
+        threads.append(threading.current_thread())
+        return load(name)
+
+    load = checkpoint.__getattr__
+    monkeypatch.setattr(checkpoint, "__getattr__", loaded)
+    with training(plan_of()) as found:
+        saver = saver_of(found, tmp_path)
+        saver.save(0, {})
+        saver.finish()
+    assert {*threads} == {threading.main_thread()}
+
+
 def test_a_save_that_fails_is_told_of_by_the_next_who_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -223,3 +223,25 @@ def test_a_divided_transformer_is_exact(ranks: int) -> None:
     plan = plan_of(graph, transformer(SIZES, TEXT), tp=2, dp=1)
     plan.check()
     assert errors_of(plan).worst < EXACT
+
+
+def test_divided_copies_are_loaded_by_any_other_layout(tmp_path: Path) -> None:
+    """Of words that tensor-parallel ranks divide unevenly, at both ends or in one unit."""
+    sizes = replace(SIZES, layers=4, vocabulary=257)
+    layouts = [
+        (tied("1f1b", Layout(2, 2), Sharding.FULL), 2, 2),
+        (tied("1f1b", Layout(2, 2), Sharding.NONE), 1, 2),
+        (tied("gpipe", Layout(1, 2), Sharding.PARTIAL), 2, 1),
+        (tied("breadth-first", Layout(2, 2, 2), Sharding.FULL), 1, 1),
+    ]
+    plans = [plan_of(graph, transformer(sizes, TEXT), tp=tp, dp=dp) for graph, tp, dp in layouts]
+    plain = plan_of(tied("gpipe", Layout(1, 2), Sharding.NONE), transformer(sizes, TEXT), dp=1)
+    for number, plan in enumerate(plans):
+        with training(plan) as run:
+            run.run(range(2))
+            path, expected = run.save(tmp_path / str(number), 2), run.values()
+        assert not any("scores" in name for name in expected)
+        for other in (plain, plans[number - 1]):
+            with training(other) as run:
+                run.load(path)
+                assert same(run.values(), expected)

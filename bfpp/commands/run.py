@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp run`."""
     shared.add_schedule_argument(parser)
-    shared.add_layout_arguments(parser)
+    shared.add_layout_arguments(parser, "cut")
     shared.add_communication_arguments(parser, "dp_replicate", "offload_share")
     add_model_arguments(parser)
     add_device_arguments(parser)

@@ -129,6 +129,8 @@ def attention(clock: Clock, design: Design) -> Iterator[Row]:
     for library, heads in product(LIBRARIES if clock.on_gpu else ["default"], design.heads):
         try:
             yield from _attention(clock, library, heads)
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
         except RuntimeError:  # it has none for these
             continue
 

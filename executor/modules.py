@@ -1,0 +1,149 @@
+"""A network of a user's own as layers: the parts that it calls one after another, by their names.
+
+Names are those of torchtitan's stages: `tok_embeddings`, `layers.0`, `norm`. A part is a child of
+the network; where that is a Sequential, a ModuleList or a ModuleDict, each module in it.
+
+The network is called once on the shapes of a sample, to see in which order it calls its parts. It
+may do no more than call them: each takes what the one before returned, and the last one's result
+is the network's. What else a part is given may be constants and buffers of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bfpp.executor.payload import Tree, in_precision, tensors_of
+from bfpp.executor.uncompiled import uncompiled
+from bfpp.schedules import InvalidConfiguration
+
+LISTS = (nn.ModuleList, nn.ModuleDict)
+META = torch.device("meta")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a part: what it was given, and what it returned."""
+
+    name: str
+    given: tuple[Any, ...]
+    further: Mapping[str, Any]
+    result: Any
+
+
+class Given(nn.Module):
+    """A part with what else it is called with, by place or name: constants and buffers."""
+
+    def __init__(self, part: nn.Module, places: int, others: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.part, self.places, self.others = part, places, dict(others)
+        for name, value in others.items():
+            if isinstance(value, Tensor):
+                self.register_buffer(f"given {name}", value, persistent=False)
+                self.others[name] = None
+
+    def forward(self, value: Tree) -> Tree:
+        """What the part returns."""
+        found = {
+            name: self._buffers.get(f"given {name}", other) for name, other in self.others.items()
+        }
+        names = [*found]
+        given = [found[name] for name in names[: self.places]]
+        return self.part(value, *given, **{name: found[name] for name in names[self.places :]})
+
+
+@uncompiled()
+def in_sequence(network: nn.Module, inputs: Tree) -> dict[str, nn.Module]:
+    """The parts of a network in the order of their calls, seen with the `inputs` of a batch.
+
+    Raises `InvalidConfiguration` for a network that does more than call them in turn.
+    """
+    parts = dict(_parts(network, (*LISTS, nn.Sequential)))
+    state = dict(chain(network.named_parameters(), network.named_buffers()))
+    on_meta = {name: tensor.to(META) for name, tensor in state.items()}
+    numbers = [tensor.dtype for tensor in state.values() if tensor.is_floating_point()]
+    value = in_precision(inputs, numbers[0] if numbers else torch.float32, META)
+    calls, result = _calls(network, parts, on_meta, value)
+    buffers = {id(on_meta[name]): tensor for name, tensor in network.named_buffers()}
+    found: dict[str, nn.Module] = {}
+    before, last = "the batch", value
+    for call in calls:
+        if call.name in found:
+            _refuse(network, f"calls {call.name} twice")
+        if not call.given or call.given[0] is not last:
+            _refuse(network, f"does not call {call.name} with what {before} returns")
+        found[call.name] = _with_others(network, parts[call.name], call, buffers)
+        before, last = call.name, call.result
+    if not found:
+        _refuse(network, "calls no part of its own")
+    if result is not last:
+        _refuse(network, f"does not return what its last part, {before}, returns")
+    for name, _ in network.named_parameters():
+        if not any(name.startswith(f"{part}.") for part in found):
+            _refuse(network, f"has {name}, which is in none of the parts that it calls")
+    return found
+
+
+def _refuse(network: nn.Module, reason: str) -> NoReturn:
+    raise InvalidConfiguration(
+        "model",
+        f"{type(network).__name__} cannot be divided: it {reason}; stages take parts that are "
+        "called one after another",
+    )
+
+
+def _parts(
+    module: nn.Module, opened: tuple[type[nn.Module], ...]
+) -> Iterator[tuple[str, nn.Module]]:
+    for name, child in module.named_children():
+        if isinstance(child, opened):
+            yield from ((f"{name}.{inner}", part) for inner, part in _parts(child, LISTS))
+        else:
+            yield name, child
+
+
+def _calls(
+    network: nn.Module, parts: Mapping[str, nn.Module], state: Mapping[str, Tensor], value: Tree
+) -> tuple[list[Call], Tree]:
+    """The calls of its parts, and what a network returns, on shapes alone."""
+    calls: list[Call] = []
+
+    def seeing(name: str) -> Callable[..., None]:
+        def called(_: nn.Module, given: Any, further: Any, result: Any) -> None:
+            calls.append(Call(name, given, further, result))
+
+        return called
+
+    hooks = [
+        part.register_forward_hook(seeing(name), with_kwargs=True) for name, part in parts.items()
+    ]
+    try:
+        with torch.no_grad(), META:
+            return calls, functional_call(network, dict(state), (value,))
+    except Exception as error:  # whatever a user's network raises
+        raise InvalidConfiguration(
+            "model", f"{type(network).__name__} does not take a batch's inputs: {error}"
+        ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _with_others(
+    network: nn.Module, part: nn.Module, call: Call, buffers: Mapping[int, Tensor]
+) -> nn.Module:
+    """A part as it is called: with constants, and the network's buffers."""
+    others = {str(place): value for place, value in enumerate(call.given[1:])} | {**call.further}
+    if not others:
+        return part
+    for name, value in others.items():
+        others[name] = buffers.get(id(value), value)
+        if others[name] is value and tensors_of(value):
+            _refuse(network, f"calls {call.name} with another tensor that it has computed")
+    return Given(part, len(call.given) - 1, others)
