@@ -52,9 +52,13 @@ COLUMNS = (
 
 
 class _OperationFlags(NamedTuple):
-    """For each code, whether it is of a micro-batch, computes, and does so backward."""
+    """For each code, whether it is of a micro-batch, computes, and does so backward.
+
+    `place` is its number among all, those of micro-batches first.
+    """
 
     of_cell: Flags
+    place: Integers
     is_compute: Flags
     is_backward: Flags
 
@@ -65,7 +69,15 @@ def _flags(number: int) -> _OperationFlags:
     codes = np.arange(number)
     is_compute = among(codes, compute_steps())
     of_cell = np.array([each.is_of_cell for each in OPERATIONS[:number]])
-    return _OperationFlags(of_cell, is_compute, is_compute & ~among(codes, writers(OUTPUT)))
+    place = np.empty(number, dtype=np.int32)
+    place[np.argsort(~of_cell, kind="stable")] = codes
+    is_backward = is_compute & ~among(codes, writers(OUTPUT))
+    return _OperationFlags(of_cell, place, is_compute, is_backward)
+
+
+def places_of_operations() -> Integers:
+    """The number of each operation among all, those of micro-batches first."""
+    return _flags(len(OPERATIONS)).place
 
 
 class SomeKinds(NamedTuple):
@@ -74,7 +86,7 @@ class SomeKinds(NamedTuple):
     Their `codes` are the same in all graphs on the same stages.
     """
 
-    place: Offsets
+    place: slice
     codes: bytes
     operation: npt.NDArray[np.int8]
     first: Integers
@@ -92,7 +104,8 @@ class SomeKinds(NamedTuple):
 class Kinds(NamedTuple):
     """Tasks that differ in their micro-batch and buffers alone: the `first` of each kind.
 
-    `cells` are the kinds of what is done for each micro-batch, `others` of what is done for all.
+    `cells` are the kinds of what is done for each micro-batch, which come first; `others` of what
+    is done for all.
     """
 
     codes: Offsets
@@ -107,13 +120,11 @@ def kinds_of(
 ) -> Kinds:
     """Kinds by their codes, in order; `operation` is that of each."""
 
-    def some(place: Offsets) -> SomeKinds:
+    def some(place: slice) -> SomeKinds:
         return SomeKinds(place, codes[place].tobytes(), operation[place], first[place])
 
-    of_cells = _flags(len(OPERATIONS)).of_cell[operation]
-    return Kinds(
-        codes, first, of_task, some(np.flatnonzero(of_cells)), some(np.flatnonzero(~of_cells))
-    )
+    cells = int(np.count_nonzero(_flags(len(OPERATIONS)).of_cell[operation]))
+    return Kinds(codes, first, of_task, some(slice(cells)), some(slice(cells, len(codes))))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -249,7 +260,8 @@ class TaskGraph:
     @cached_property
     def kinds(self) -> Kinds:
         """The tasks by what they do at which unit, on which ranks: those of one kind cost alike."""
-        columns = self.operation, self.unit + 1, self.rank, self.peer + 1
+        place = places_of_operations()[self.operation]
+        columns = place, self.unit + 1, self.rank, self.peer + 1
         sizes = MOST, self.layout.units + 1, self.layout.pp, self.layout.pp + 1
         code = np.ravel_multi_index([column.astype(np.int64) for column in columns], sizes)
         codes, first, of_task = np.unique(code, return_index=True, return_inverse=True)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bfpp.schedules import Communication, Layout, Order, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers
-from bfpp.schedules.graph import kinds_of
+from bfpp.schedules.graph import kinds_of, places_of_operations
 from bfpp.schedules.lowering import lower_steps as lower_by_columns
 from bfpp.schedules.lowering.offloading import require_backward
 from bfpp.schedules.lowering.passes import PAIR, ends_of_tied
@@ -53,7 +53,10 @@ def lower_steps(steps: Steps, layout: Layout, communication: Communication, name
 def _join(orders: Sequence[Order], layout: Layout) -> Steps | None:
     """The table, or nothing where orders cannot run: `step_table` says why."""
     loops = compiled(order_kernels)
-    joined = np.concatenate(orders, dtype=STEP)
+    # As bytes: numpy copies the fields of each order one by one.
+    joined = np.frombuffer(
+        b"".join(each.astype(STEP, copy=False).tobytes() for each in orders), STEP
+    )
     bounds = np.cumsum([0, *map(len, orders)])
     order = tuple(joined[field] for field in ("operation", "stage", "microbatch", "fused"))
     placements = np.array([layout.placement, *layout.copies], dtype=np.int32)
@@ -112,7 +115,7 @@ def _work_out(graph: TaskGraph) -> None:
     groups = loops.followers(graph.lane, graph.peer_lane, len(graph.lanes), *graph.dependencies)
     known["followers"] = Groups(*groups)
     layout, tasks = graph.layout, (graph.operation, graph.unit, graph.rank, graph.peer)
-    codes, first, of_task = loops.kinds(*tasks, len(OPERATIONS), layout.units, layout.pp)
+    codes, first, of_task = loops.kinds(*tasks, places_of_operations(), layout.units, layout.pp)
     known["kinds"] = kinds_of(codes, graph.operation[first], first, of_task)
 
 

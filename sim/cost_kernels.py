@@ -1,6 +1,8 @@
-"""What transfers cost the steps at their ends, as a loop like those of `bfpp.sim.kernels`."""
+"""What tasks cost each other, and their ranks, as loops like those of `bfpp.sim.kernels`."""
 
 from __future__ import annotations
+
+import numpy as np
 
 
 def lengthen(kind, dependency_start, dependency, received, sent, seconds):
@@ -13,3 +15,12 @@ def lengthen(kind, dependency_start, dependency, received, sent, seconds):
             on = dependency[at]
             seconds[task] += received[kind[on]]
             seconds[on] += sent[kind[task]]
+
+
+def busiest(rank, chosen, seconds, ranks):
+    """The seconds of the chosen tasks of the rank that has most."""
+    total = np.zeros(ranks)
+    for task in range(len(rank)):
+        if chosen[task]:
+            total[rank[task]] += seconds[task]
+    return total.max()

@@ -21,6 +21,7 @@ from bfpp.sim.objectives import Objective, robust_step_time
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.prediction import predict
+from bfpp.sim.remembered import latest
 from bfpp.sim.search import Problem, in_order
 from bfpp.traces.memory import GIGABYTE
 from bfpp.traces.metrics import bubble
@@ -47,8 +48,8 @@ class Evaluation:
         self._problem = problem
         self._physical: dict[tuple[object, ...], PhysicalCosts] = {}
         # Of neighbours alone: their order puts those with the same one next to each other.
-        self.steps = lru_cache(1)(_steps)
-        self.graph = lru_cache(1)(self._graph)
+        self.steps = latest(_steps)
+        self.graph = latest(self._graph)
 
     def physical(self, configuration: Configuration) -> PhysicalCosts:
         """The cost model of a configuration; the number of pipeline ranks is the graph's."""

@@ -36,16 +36,17 @@ def followers(lane, peer_lane, lanes, start, member):
     return first, follower
 
 
-def kinds(operation, unit, rank, peer, operations, units, ranks):
+def kinds(operation, unit, rank, peer, places, units, ranks):
     """The codes of the kinds of tasks in order, the first task of each, and the kind of each task.
 
-    Kinds of one operation and unit are a list, in the order of their ranks and peers.
+    `places` are those of operations in that order. Kinds of one operation and unit are a list, in
+    the order of their ranks and peers.
     """
-    head = np.full(operations * (units + 1), -1)
+    head = np.full(len(places) * (units + 1), -1)
     code, first, following, of_task = np.empty((4, len(operation)), dtype=np.int64)
     count = 0
     for task in range(len(operation)):
-        own = np.int64(operation[task]) * (units + 1) + unit[task] + 1
+        own = np.int64(places[operation[task]]) * (units + 1) + unit[task] + 1
         number = (own * ranks + rank[task]) * (ranks + 1) + peer[task] + 1
         before, kind = -1, head[own]
         while kind >= 0 and code[kind] < number:

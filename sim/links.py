@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Flags, Integers, Offsets, Seconds, among
+from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
 from bfpp.schedules.graph import SomeKinds
 from bfpp.schedules.operations import transfers
 from bfpp.sim.cluster import Cluster
@@ -74,16 +74,17 @@ class Beside(NamedTuple):
     received: Seconds
     sent: Seconds
 
-    def and_others(self, place: Offsets, others: Costs, other_place: Offsets) -> Beside:
-        """These kinds and others, which nothing overlaps, each at its place among all."""
-        own, kinds = self.costs, len(place) + len(other_place)
-        seconds, moved, received, sent = np.zeros((4, kinds))
-        ports = np.empty((kinds, own.ports.shape[1]), dtype=np.int32)
-        seconds[place], seconds[other_place] = own.seconds, others.seconds
-        moved[place], moved[other_place] = own.bytes, others.bytes
-        ports[place], ports[other_place] = own.ports, others.ports
-        received[place], sent[place] = self.received, self.sent
-        return Beside(Costs(seconds, moved, ports, own.bandwidth), received, sent)
+    def and_others(self, others: Costs) -> Beside:
+        """These kinds and then others, which nothing overlaps."""
+        own, nothing = self.costs, np.zeros(len(others.seconds))
+        costs = Costs(
+            np.concatenate((own.seconds, others.seconds)),
+            np.concatenate((own.bytes, others.bytes)),
+            np.concatenate((own.ports, others.ports)),
+            own.bandwidth,
+        )
+        received, sent = (np.concatenate((each, nothing)) for each in (self.received, self.sent))
+        return Beside(costs, received, sent)
 
 
 @dataclass(frozen=True, eq=False)

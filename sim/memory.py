@@ -35,7 +35,7 @@ from bfpp.sim.activations import UnitActivations, activations_of_units, workspac
 from bfpp.sim.compiling import WORK
 from bfpp.sim.offloading import offloaded_bytes
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
-from bfpp.sim.remembered import of_any_size, once_for_stages
+from bfpp.sim.remembered import of_any_size, once, once_for_stages
 from bfpp.traces.memory import GIGABYTE, PARTS
 from bfpp.traces.timeline import Timeline
 
@@ -155,8 +155,7 @@ def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
     layout, sharding = graph.layout, graph.communication.sharding
     buffers = None
     if sharding is Sharding.FULL:
-        counts = weight_buffers(graph), gradient_buffers(graph)
-        buffers = Buffers(*(tuple(count.tolist()) for count in counts))
+        buffers = _buffers(graph)
     known = _parameters(physical, layout, sharding, buffers)
     if not graph.trains:
         known = known._replace(update=np.zeros(layout.pp))
@@ -204,6 +203,12 @@ class Buffers(NamedTuple):
 
     weights: tuple[int, ...]
     gradients: tuple[int, ...]
+
+
+@once
+def _buffers(graph: TaskGraph) -> Buffers:
+    counts = weight_buffers(graph), gradient_buffers(graph)
+    return Buffers(*(tuple(count.tolist()) for count in counts))
 
 
 class Passing(NamedTuple):

@@ -471,13 +471,12 @@ class PhysicalStep:
         physical = physical.one_sample
         if of_others not in physical.others:
             physical.others[of_others] = PhysicalStep(physical, graph).alone(others)
-        beside = self.physical.cells[of_cells]
-        return beside.and_others(cells.place, physical.others[of_others], others.place)
+        return self.physical.cells[of_cells].and_others(physical.others[of_others])
 
     def alone(self, kinds: SomeKinds) -> Costs:
         """The costs of some kinds of tasks if nothing else were under way."""
-        seconds, moved = np.zeros((2, len(kinds.place)))
-        ports = np.full((len(kinds.place), self.links.width), NONE, dtype=np.int32)
+        seconds, moved = np.zeros((2, len(kinds.first)))
+        ports = np.full((len(kinds.first), self.links.width), NONE, dtype=np.int32)
         for operation, chosen in kinds.by_operation():
             load = PRICES[operation].physical_load(self, kinds.first[chosen])
             seconds[chosen], moved[chosen], ports[chosen] = load

@@ -15,8 +15,10 @@ import numpy as np
 
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.precision import Format
+from bfpp.sim import cost_kernels
 from bfpp.sim.cluster import Device
 from bfpp.sim.compiled_engine import Times, times
+from bfpp.sim.compiling import WORK
 from bfpp.sim.costs import Costs
 
 TOLERANCE = 0.002
@@ -49,7 +51,8 @@ def within_power(graph: TaskGraph, costs: Costs, least: float) -> WithinPower:
     """
     steps = graph.is_compute
     fastest = costs.seconds
-    busiest = np.bincount(graph.rank, np.where(steps, fastest, 0.0)).max()
+    loop = WORK.loop(cost_kernels, "busiest", len(graph))
+    busiest = loop(graph.rank, steps, fastest, graph.layout.pp)
     factor = 1.0
     missing = least
     while busiest * factor < least and missing > TOLERANCE * least:

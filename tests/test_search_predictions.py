@@ -65,7 +65,7 @@ def test_tasks_of_one_kind_cost_alike(problem):
         for kinds in (graph.kinds.cells, graph.kinds.others):
             alone = step.alone(kinds)
             place = np.full(len(graph.kinds.first), NONE)
-            place[kinds.place] = range(len(kinds.place))
+            place[kinds.place] = range(len(kinds.first))
             for operation, _ in kinds.by_operation():
                 tasks = np.flatnonzero(graph.operation == operation)
                 load = PRICES[operation].physical_load(step, tasks)

@@ -130,7 +130,8 @@ def bubble(timeline: Timeline) -> float:
     0.375
     """
     graph = timeline.graph
-    mean = float(timeline.duration.sum(where=graph.is_pass)) / graph.layout.pp
+    passes = np.flatnonzero(graph.is_pass)
+    mean = float(timeline.duration[passes].sum()) / graph.layout.pp
     return timeline.step_time / mean - 1 if mean else 0.0
 
 
