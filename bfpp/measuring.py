@@ -34,7 +34,7 @@ About = dict[str, str | int]
 
 
 @contextmanager
-def told(options: argparse.Namespace) -> Iterator[Callable[[str], None]]:
+def progress(options: argparse.Namespace) -> Iterator[Callable[[str], None]]:
     """Shows what is measured next on a terminal, unless JSON is asked for."""
     console = Console(stderr=True)
     if options.json or not console.is_terminal:
@@ -67,11 +67,11 @@ def of_device(
     like: str | None = None,
     quick: bool = False,
     members: int | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Measured:
     """What a device of this machine takes, and the links to others like it, measured now.
 
-    `tell` is called with what is measured next. Raises `InvalidConfiguration` for a device that is
+    `report` is called before each measurement. Raises `InvalidConfiguration` for a device that is
     not on this machine, or that no preset matches, unless `like` names a cluster.
     """
     from bfpp.executor import microbenchmarks
@@ -83,10 +83,10 @@ def of_device(
     members = members or microbenchmarks.members_of(device)
     rows: list[Row] = []
     for row in microbenchmarks.measure(device, design):
-        tell(row["kind"])
+        report(row["kind"])
         rows.append(row)
     if members > 1:
-        tell("collectives")
+        report("collectives")
         rows += microbenchmarks.measure_links(device, design, members)
     own = replace(
         base.device,

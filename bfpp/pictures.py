@@ -37,7 +37,7 @@ def add_picture_arguments(parser: argparse.ArgumentParser) -> argparse._Argument
         "--width",
         type=length,
         metavar="LENGTH",
-        help="width of --svg in print, such as 84mm for a column: letters stay as large "
+        help="printed width of --svg, such as 84mm for a column; letters keep their size "
         "(default: 720 pixels)",
     )
     group.add_argument("--text", action="store_true", help="timeline on the terminal")

@@ -76,7 +76,7 @@ def _is_same_tree(one: Tree, other: Tree) -> bool:
 
 
 def tried(model: Model, step: int, samples: range) -> tuple[Tree, Tree]:
-    """Like `samples_of`, before training: what `batch` raises is told as its fault."""
+    """Like `samples_of`, before training: errors of `batch` are reported as such."""
     try:
         return samples_of(model, step, samples)
     except InvalidConfiguration:

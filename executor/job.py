@@ -27,7 +27,7 @@ class Job(Training):
     backend: BackendName = BackendName.CPU
     device: str = "cpu"
     saving: Saving | None = None
-    tells_weights: bool = False
+    collects_weights: bool = False
     sleeps: Sleeps | None = None
     checks_messages: bool = False
     times_tasks: bool = True

@@ -160,7 +160,7 @@ SHAPES: Mapping[str, Callable[[float], float]] = {
     "linear": lambda done: 1 - done,
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
 }
-"""What is left of the learning rate when so much of the decay is done."""
+"""Share of the learning rate left, by the share of the decay that is done."""
 
 
 @cache

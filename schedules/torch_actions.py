@@ -23,7 +23,7 @@ LETTERS = {operation: (letter, on) for letter, (operation, on) in CARRIED.items(
 
 
 class Action(NamedTuple):
-    """A word of a rank, beside or right after a task; one more, or less, that holds the stage."""
+    """An action of a rank, at a task or right after it; it may acquire or release its stage."""
 
     rank: int
     task: int

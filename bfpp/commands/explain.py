@@ -38,17 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what if a parameter were VALUE, or with NAME=xFACTOR times that factor; "
-        "forward, backward, transfer, gather, reduce, optimizer, stage.N, or a number of the "
-        "model or the cluster, such as inter_node.bandwidth; each --set is a case of its own",
+        help="what if: set a parameter to VALUE, or scale it with NAME=xFACTOR: forward, backward, "
+        "transfer, gather, reduce, optimizer, stage.N, or a number of the model or the cluster, "
+        "such as inter_node.bandwidth; each --set is a separate case",
     )
     group.add_argument(
         "--against",
         action="append",
         default=[],
         metavar='"OPTIONS"',
-        help='what if these options were given too, such as "--loops 8" or "gpipe --loops 1"; '
-        "with a saved timeline, another one",
+        help='compare with these options changed, such as "--loops 8" or "gpipe --loops 1"; '
+        "of a saved timeline, compare with another one",
     )
     shared.add_json_argument(parser)
 

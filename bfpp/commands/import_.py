@@ -35,22 +35,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="TRACE",
-        help="what torch.profiler exported, one file a rank in the order of the pipeline (or as "
-        "the files' distributedInfo says); what nsys export --type sqlite made of one rank or "
-        "several; one file of --perfetto, compressed or not; or those of --chakra",
+        help="traces from torch.profiler, one file per rank in pipeline order (or as their "
+        "distributedInfo says); from nsys export --type sqlite, of one or several ranks; one file "
+        "from --perfetto, compressed or not; or those from --chakra",
     )
     parser.add_argument(
         "--orders",
         type=Path,
         metavar="FILE",
-        help="the compute orders, as bfpp orders prints them: the n-th pass of a rank is its n-th "
-        "step (default: what the names in the traces say)",
+        help="compute orders in the format of bfpp orders: the n-th pass of a rank is the n-th of "
+        "its order (default: read the names in the traces)",
     )
     parser.add_argument(
         "--step",
         type=int,
         metavar="N",
-        help="the step to import, as the profiler counts them (default: the last one)",
+        help="step to import, as the profiler counts them (default: the last)",
     )
     add_output(
         parser,

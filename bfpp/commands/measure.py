@@ -14,7 +14,7 @@ from bfpp import options as shared
 from bfpp.cluster_files import cluster_text
 from bfpp.errors import blaming
 from bfpp.formats import CLUSTER
-from bfpp.measuring import About, Measured, of_device, of_system, told
+from bfpp.measuring import About, Measured, of_device, of_system, progress
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.sim.calibration import Calibration, calibrate
@@ -27,27 +27,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="cuda",
         metavar="NAME",
-        help="torch's name of the device that is measured: cuda, cuda:1, cpu (default: cuda)",
+        help="torch device to measure: cuda, cuda:1, cpu (default: cuda)",
     )
     parser.add_argument(
         "--like",
         metavar="NAME|FILE",
-        help="the cluster that has what is not measured: peaks, memory bandwidth, networks "
-        "(default: a preset with such GPUs)",
+        help="cluster that provides what is not measured: peak throughput, memory bandwidth, "
+        "networks (default: a preset with the same GPUs)",
     )
-    parser.add_argument("--quick", action="store_true", help="fewer shapes and sizes, less exact")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer shapes and sizes: faster, less accurate"
+    )
     parser.add_argument(
         "--members",
         type=shared.whole_number,
         metavar="N",
-        help="measure collectives among N devices (default: all GPUs of this machine; with one, "
-        "links are those of --like)",
+        help="measure collectives among N devices (default: all GPUs of this machine; with one "
+        "GPU, links are taken from --like)",
     )
     parser.add_argument(
         "--simumax",
         type=Path,
         metavar="FILE",
-        help="take the measurements of a system file of SimuMax, in place of measuring",
+        help="use the measurements in a SimuMax system file instead of measuring",
     )
     add_output(parser, "--out", [CLUSTER], "write the cluster, in TOML", required=True)
     add_force_argument(parser)
@@ -60,8 +62,10 @@ def run(options: argparse.Namespace) -> int:
         with blaming("--simumax"):
             measured = of_system(options.simumax, options.like)
     else:
-        with told(options) as tell:
-            measured = of_device(options.device, options.like, options.quick, options.members, tell)
+        with progress(options) as report:
+            measured = of_device(
+                options.device, options.like, options.quick, options.members, report
+            )
     found = calibrate(measured.cluster, measured.rows)
     if options.json:
         print_json(_record(found, measured))
@@ -81,7 +85,7 @@ def _lines(about: About) -> list[str]:
     ]
 
 
-# What is told
+# What is printed
 
 Group = tuple[str, ...]
 

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "items",
         nargs="*",
         metavar="ITEM",
-        help=f"what to make (default: all of {', '.join(ITEMS)})",
+        help=f"figures and tables to make (default: all: {', '.join(ITEMS)})",
     )
     add_output_folder(
         parser, "--out", Path("out/paper"), "folder for the files (default: out/paper)"
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=tuple(ALSO),
         default=[],
-        help="write figures in this format too, in addition to SVG (repeat for both)",
+        help="also write figures in this format (repeatable)",
     )
     add_force_argument(parser)
     shared.add_json_argument(parser)

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=shared.whole_number,
         metavar="B",
-        help="the batch size, in samples, at which a training needs twice the samples",
+        help="critical batch size, in samples: there, training needs twice as many samples",
     )
     parser.add_argument(
         "--sizes",

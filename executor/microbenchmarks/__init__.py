@@ -88,6 +88,6 @@ def about_device(device: torch.device) -> dict[str, str | int]:
 
 def _driver() -> str:
     """The version of NVIDIA's driver (Linux)."""
-    told = Path("/proc/driver/nvidia/version")
-    words = told.read_text().split() if told.exists() else []
+    version = Path("/proc/driver/nvidia/version")
+    words = version.read_text().split() if version.exists() else []
     return next((word for word in words if word[:1].isdigit()), "unknown")
