@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -54,6 +55,9 @@ def test_a_sweep_has_a_record_for_each_combination():
     assert [("refused" in each) for each in records] == [True, False, True, False]
     alone = bfpp.predict(base.changed(pp=3, schedule="depth-first", sequence=3)).record
     assert records[3]["step_time"] == alone["step_time"]
+    assert (
+        json.loads(json.dumps(records)) == records
+    )  # plain values, as pandas.DataFrame likes them
 
 
 def test_a_search_finds_what_the_command_finds():
