@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from bfpp.paper.best import METHOD_OF_SCHEDULE, METHODS, PANELS, Panel, best_outcomes, printed
 from bfpp.paper.charts import UTILIZATION, draw_charts
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.validation import compare
@@ -25,7 +24,7 @@ NEAR = 0.05
 """How much slower than the best a printed optimum may be predicted and still count as near."""
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Search every panel, and lay the printed optima over ours."""
     charts = [_chart(panel) for panel in PANELS]
     ahead = _ahead_at_the_least_batch(PANELS[0])
@@ -48,7 +47,7 @@ def make(directory: Path) -> Made:
             f"faster than non-looped and {ahead['Depth-first']:.0%} faster than depth-first at "
             f"{LEAST}, which cannot run one sample more (the paper: 53 % and 43 %)."
         )
-    made = draw_charts(charts, directory, "figure-7", sentence)
+    made = draw_charts(charts, folder, "figure-7", sentence)
     counts = {"same_winner": right, "close": close, "compared": len(margins), "near_best": near}
     record = {**made.record, **counts, "breadth_first_ahead": ahead}
     return replace(made, record=record, table=_table(gaps))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from bfpp.paper.best import GPUS, METHODS, PANELS, Panel, best_outcomes
 from bfpp.paper.charts import draw_charts
-from bfpp.paper.item import Made
+from bfpp.paper.item import Folder, Made
 from bfpp.sim.tradeoff import Training, tradeoff
 from bfpp.traces.chart import Chart, Series
 
@@ -22,7 +20,7 @@ def trainings(panel: Panel) -> dict[str, list[Training]]:
     }
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Extrapolate every panel."""
     found = {panel.letter: trainings(panel) for panel in PANELS}
     charts = [_chart(panel, found[panel.letter]) for panel in PANELS]
@@ -32,7 +30,7 @@ def make(directory: Path) -> Made:
     sizes = ", ".join(f"{size:,}" for size in SIZES)
     return draw_charts(
         charts,
-        directory,
+        folder,
         "figure-8",
         f"Points from right to left: {sizes} GPUs. The paper finds breadth-first better at nearly "
         f"all scales for the 52 B model; here it is the cheapest on {ours} of {len(cheapest)} "

@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.paper.methods import FLEXIBLE, LAYERS, METHODS, MICROBATCHES, RANKS, Method
 from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.schedules.counts import (
@@ -66,7 +65,7 @@ class Cell:
         return f"{_short(self.counted)} (!)\n(printed {self.formula} = {_short(self.printed)})"
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Count every row, and write the table for programs and for people."""
     table = {method.name: _cells(method) for method in METHODS}
     record = {
@@ -79,7 +78,7 @@ def make(directory: Path) -> Made:
             for name, cells in table.items()
         ],
     }
-    path = directory / "table-method-comparison"
+    path = folder / "table-method-comparison"
     as_json, as_markdown = path.with_suffix(".json"), path.with_suffix(".md")
     as_json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     layout = _layout(table)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from bfpp.paper.charts import draw_charts
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.paper.next_step_search import (
     LIMITS,
     METHODS,
@@ -72,7 +71,7 @@ GROWTH = (1, 2, 4, 8, 16)
 """Clusters of the trade-off, in sizes of the one that is searched."""
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Simulate, search, extrapolate; draw what is found, and say what follows."""
     charts = [
         *(_of_microbatches(scenario) for scenario in SCENARIOS),
@@ -81,8 +80,8 @@ def make(directory: Path) -> Made:
         *(_of_costs(scenario, network) for network in NETWORKS for scenario in SCENARIOS),
     ]
     cases = [case for scenario in SCENARIOS for case in _cases(scenario)]
-    made = draw_charts(charts, directory, "next-step", _sentence(cases), len(SCENARIOS))
-    path = directory / "next-step.md"
+    made = draw_charts(charts, folder, "next-step", _sentence(cases), len(SCENARIOS))
+    path = folder / "next-step.md"
     table = _table(cases)
     table.write(path)
     record = {**made.record, "cases": [case.record for case in cases]}
