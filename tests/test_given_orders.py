@@ -179,6 +179,9 @@ def test_python_files_without_it_are_refused_in_one_line(here, capsys):
     broken = "SCHEDULE: broken.py:X fails with ModuleNotFoundError: No module named 'nothing'"
     assert refusal_of(capsys, "orders", "broken.py:X") == broken
     assert refusal_of(capsys, "orders", "no.py:X") == "SCHEDULE: there is no Python file no.py"
+    assert refusal_of(capsys, "orders", "mine.py").endswith(
+        "name a schedule in the file, as mine.py:NAME"
+    )
 
 
 def test_an_experiment_file_finds_orders_beside_it(zb_v, here, capsys):  # noqa: ARG001
