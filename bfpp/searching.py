@@ -313,8 +313,8 @@ def _result(promise: Promise) -> Found:
         found: Found = promise.result()
     except BrokenExecutor:
         raise InvalidInput(
-            "--workers: a process that simulates was ended from outside, which systems do that "
-            "are short of memory; fewer need less"
+            "--workers: a worker was killed from outside, probably because the system is out of "
+            "memory; fewer workers need less"
         ) from None
     return found
 

@@ -42,7 +42,7 @@ def samples_of(model: Model, step: int, samples: range) -> tuple[Tree, Tree]:
                     )
             if not tensors and name == "inputs":
                 raise InvalidConfiguration(
-                    "model", f"{call} returns {_kind(value)} as inputs, in which is no tensor"
+                    "model", f"{call} returns {_kind(value)} as inputs, which contain no tensor"
                 )
             found.append(pytree.tree_map_only(Tensor, lambda each: each.detach().clone(), value))
     return found[0], found[1]

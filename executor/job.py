@@ -86,7 +86,7 @@ class Job(Training):
             )
         if self.backend is BackendName.LOCAL and device.type == "cuda" and device.index >= gpus:
             raise InvalidConfiguration(
-                "device", f"{self.device} is not here: this machine has {gpus} GPUs"
+                "device", f"{self.device} does not exist: this machine has {gpus} GPUs"
             )
         if self.compile:
             require_compiler(self.uses_gpu)

@@ -130,7 +130,7 @@ class Plan(Training):
     def check(self) -> None:
         """Raises `InvalidConfiguration` for a model that cannot be cut, or cannot be run so."""
         if self.graph.layout.slices > 1:
-            raise InvalidConfiguration("slices", "parts of micro-batches cannot be trained yet")
+            raise InvalidConfiguration("slices", "slices of micro-batches cannot be trained yet")
         if self.graph.communication.offload:
             raise InvalidConfiguration("offload", "the executor does not offload activations")
         _ = self.traced
@@ -151,7 +151,7 @@ class Plan(Training):
         require_elementwise(self.optimization)
         require_rates(self.optimization.rates)
         if self.graph.communication.p2p is not P2P.CHANNELS:
-            raise InvalidConfiguration("p2p", "what is run posts its transfers on channels")
+            raise InvalidConfiguration("p2p", "bfpp run posts transfers on channels only")
         if self.optimization.needs_norm and not self.graph.communication.clipping:
             raise InvalidConfiguration(
                 "clipping", "the task graph measures no norm to clip or to skip steps by"

@@ -54,7 +54,7 @@ def require_templates(graph: TaskGraph, templates: Templates) -> None:
             raise InvalidConfiguration("templates", reason)
         of_unit = (graph.operation == operation) & (graph.unit == unit)
         if (graph.block[of_unit] != NONE).any():
-            raise InvalidConfiguration("templates", f"{where}: it is in a block, as a whole")
+            raise InvalidConfiguration("templates", f"{where}: it is part of a fused block")
         for piece in template:
             stream = piece.operation.streams(graph.communication)[0]
             if piece.operation != operation and stream is not COMPUTE and stream in taken:

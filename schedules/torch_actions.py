@@ -37,7 +37,7 @@ def write_actions(graph: TaskGraph) -> str:
     """The actions of all ranks; raises `InvalidConfiguration` for stages of several units."""
     if max(graph.layout.units_per_stage) > 1:
         raise InvalidConfiguration(
-            "units_per_stage", "PyTorch gathers a stage as a whole: one unit alone"
+            "units_per_stage", "PyTorch gathers whole stages: they must have one unit"
         )
     rows: list[list[str]] = [[] for _ in range(graph.layout.pp)]
     holding = Counter[tuple[int, int]]()

@@ -161,8 +161,8 @@ def _share(constant: Constant) -> Constant:
         return constant
     if log(constant.value) > SURE * constant.deviation + ROUNDING:
         raise InvalidInput(
-            f"{'.'.join(constant.path)} would be {constant.value:.3g}: faster than the peaks of "
-            "the cluster that this one is like (--like)"
+            f"{'.'.join(constant.path)} would be {constant.value:.3g}: faster than the peak of the "
+            "cluster of --like"
         )
     return replace(constant, value=1.0)
 

@@ -452,7 +452,7 @@ def values_read(values: Mapping[str, object], parameters: Mapping[str, object]) 
     """Values by name as an experiment has them, those of schedules' `parameters` among them."""
     for each in values:
         if each not in OPTIONS and each not in parameters:
-            raise InvalidConfiguration(each, f"there is no such value{did_you_mean(each, OPTIONS)}")
+            raise InvalidConfiguration(each, f"no such value{did_you_mean(each, OPTIONS)}")
     kinds = {each: parameter_kind(value) for each, value in parameters.items()}
     return {
         each: read_value(each, kinds.get(each) or OPTIONS[each].kind, value)

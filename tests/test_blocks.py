@@ -268,5 +268,5 @@ def test_dualpipe_v_may_be_sharded(sharding: Sharding) -> None:
 def test_passes_in_blocks_have_no_pieces() -> None:
     schedule = find_schedule("dualpipe-v")
     graph = build_graph(schedule, schedule.layout(2, 4))
-    with pytest.raises(InvalidConfiguration, match="it is in a block, as a whole"):
+    with pytest.raises(InvalidConfiguration, match="it is part of a fused block"):
         graph.with_templates({(Operation.FORWARD, 1): (Piece(Operation.FORWARD, 1.0),)})

@@ -444,7 +444,7 @@ ERRORS = {
     "simulate gpipe --cluster dgx-a100": "--model: must be given together with --cluster",
     "simulate gpipe --tp 2": "--tp: needs --model and --cluster",
     "simulate gpipe --implementation paper": "--implementation: needs --model and --cluster",
-    "simulate gpipe --forward 1 @bert-52b": "--forward: abstract seconds do not go with --model",
+    "simulate gpipe --forward 1 @bert-52b": "--forward: abstract seconds cannot be combined",
     "simulate gpipe @eat": "--model: 'eat' is neither a preset",
     "simulate gpipe @nowhere.toml": "--model: cannot read 'nowhere.toml': No such file",
     "simulate gpipe @folder.toml": "--model: cannot read",
@@ -485,7 +485,7 @@ ERRORS = {
     "explain gpipe --against eat": "SCHEDULE: 'eat' is not a schedule",
     "explain gpipe --against=--pp=0": "argument --pp: must be",
     "explain gpipe --against=--loops=2": "--loops: gpipe is not looped",
-    "explain gpipe --against=--help": "--against: --help is no part of a configuration",
+    "explain gpipe --against=--help": "--against: --help is not an option of an experiment",
     "explain gpipe --against=--json": "--against: --json is no part",
     "explain gpipe --against 'x": "--against: .*No closing quotation",
 }

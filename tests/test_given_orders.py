@@ -128,7 +128,7 @@ MALFORMED = {
     "0B0,0F0,0F2,0B2": "numbering: micro-batch 1 is missing, though there is micro-batch 2 "
     "(and 1 more: bfpp check bad.csv)",
     "0F0,1B0\n1F0,0B0": "placement: stage 0 runs on ranks 0, 1 (and 1 more: bfpp check bad.csv)",
-    "# eat = 1\n0F0,0B0": "eat: there is no such value",
+    "# eat = 1\n0F0,0B0": "eat: no such value",
     "# forward = eat\n0F0,0B0": "forward: must be a number of at least 0, not 'eat'",
 }
 

@@ -248,7 +248,7 @@ def test_what_is_not_here_is_not_measured(bfpp, tmp_path):
     pytest.importorskip("torch")
     words = ("measure", "--out", tmp_path / "mine.toml")
     for options, reason in (
-        (("--device", "cuda:99"), "cuda:99 is not here"),
+        (("--device", "cuda:99"), "cuda:99 does not exist"),
         (("--device", "tpu"), "must be cpu, cuda or cuda:N"),
         (("--device", "cpu"), "--like: must be given"),
     ):

@@ -115,10 +115,10 @@ def test_pictures_have_the_numbers_of_whole_passes():
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"ep": 1}, "nothing is exchanged"),
+        ({"ep": 1}, "needs expert parallelism"),
         ({"microbatch_overlap": True}, "does not wait for exchanges"),
         ({"model": "deepseek-v3", "shared_overlap": True}, "does not wait for exchanges"),
-        ({"schedule": "dualpipe", "microbatches": 16}, "as a whole"),
+        ({"schedule": "dualpipe", "microbatches": 16}, "part of a fused block"),
     ],
 )
 def test_what_a_pass_does_not_wait_for_is_no_piece_of_it(more, reason):

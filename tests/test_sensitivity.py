@@ -70,7 +70,7 @@ def test_scaling_all_costs_scales_the_step():
 def test_a_number_is_set_whether_it_was_given_or_not(given, name):
     model, change = AbstractCosts(**given), parse_change(f"{name}=1.5")
     if name == "backward" and given == {"backward_input": 3.0}:
-        with pytest.raises(InvalidConfiguration, match="is not what its halves take together"):
+        with pytest.raises(InvalidConfiguration, match="is not the sum of its halves"):
             changed(model, change)
         return
     assert changed(model, change) == replace(model, **{name: 1.5})

@@ -44,14 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, and write."""
     if options.backend == BackendName.TORCH_PIPELINING:
-        raise InvalidConfiguration("backend", "what is measured is our own runtime: cpu")
+        raise InvalidConfiguration("backend", "only bfpp's own runtime can be measured: cpu")
     if (options.tp or 1) > 1:
-        raise InvalidConfiguration("tp", "what is measured are whole layers")
+        raise InvalidConfiguration("tp", "only whole layers can be measured")
     job = device_job_of(options, find_schedule("breadth-first"), Layout(options.pp, 1))
     if ties(job.model):
         raise InvalidConfiguration(
             "model",
-            f"{options.model} has tied embeddings, which a profile has no price of: a model file "
+            f"{options.model} has tied embeddings, which a profile does not price: a model file "
             "with tied_embeddings = false can be measured (bfpp models NAME writes one)",
         )
     from bfpp.executor.calibration import QUICK, Effort, calibrate

@@ -39,7 +39,7 @@ def _check_orders(text: bytes, communication: Communication) -> Found:
 
 def _check_graph(text: bytes, communication: Communication) -> Found:
     if communication.p2p is not P2P.CHANNELS:
-        raise InvalidConfiguration("p2p", "a task graph says itself how its transfers are posted")
+        raise InvalidConfiguration("p2p", "a task graph already says how its transfers are posted")
     found = violations(read_graph(text))
     wrong, remarks = (
         [asdict(each) for each in found if each.kind is kind] for kind in (Kind.WRONG, Kind.REMARK)

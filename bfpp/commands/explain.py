@@ -128,7 +128,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
     except ValueError as error:
         raise InvalidConfiguration("against", f"{text!r}: {error}") from None
     if refused := NOT_AGAINST.intersection(word.partition("=")[0] for word in words):
-        raise InvalidConfiguration("against", f"{min(refused)} is no part of a configuration")
+        raise InvalidConfiguration("against", f"{min(refused)} is not an option of an experiment")
     schedule = [] if words and not words[0].startswith("-") else [options.schedule]
     own = dict.fromkeys(shared.schedule_parameters())
     compared = parser.parse([*schedule, *words], argparse.Namespace(**vars(options) | own))

@@ -146,7 +146,9 @@ def _given(file: Path, sizes: TransformerSizes) -> dict[str, Any]:
     for name, size in vars(replace(other, context=sizes.context)).items():
         if size != (own := getattr(sizes, name)):
             raise InvalidConfiguration(
-                "config", f"{file} is of another model: {name} {size}, and the checkpoint has {own}"
+                "config",
+                f"{file} is the config of another model: {name} {size}, and the checkpoint has "
+                f"{own}",
             )
     config: dict[str, Any] = json.loads(read_file(file))
     return config

@@ -87,7 +87,8 @@ def _timeline(options: argparse.Namespace) -> Timeline:
         return imported(seen, _orders(options.orders), options.step)
     if len(traces) > 1 or options.orders or options.step is not None:
         raise InvalidInput(
-            "TRACE: a trace of --perfetto, as those of --chakra, has all ranks, orders and one step"
+            "TRACE: a trace from --perfetto or --chakra already has all ranks, their orders and "
+            "one step"
         )
     return ours[0]
 

@@ -172,7 +172,7 @@ def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Out
     from bfpp.executor.measured import timeline_of
 
     if outcome.columns is None:
-        raise InvalidConfiguration("trace", "there is no step left to trace")
+        raise InvalidConfiguration("trace", "no step is left to trace")
     timeline = timeline_of(outcome.columns, plan.graph)
     memory = [each.held for each in outcome.memory if each.replica == each.tp_rank == 0]
     with options.trace.written() as path:

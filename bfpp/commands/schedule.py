@@ -154,9 +154,11 @@ def _limits(text: str | None) -> tuple[list[float] | None, list[float] | None]:
     numbers = [amount(limit) for limit in limits]
     for limit, number in zip(limits, numbers, strict=True):
         if not number > 0:
-            raise InvalidConfiguration(FIELD, f"{limit!r} is no number above 0, nor one of GB")
+            raise InvalidConfiguration(
+                FIELD, f"{limit!r} must be a number above 0, or a size as in 40GB"
+            )
     if len(in_gigabytes) > 1:
-        raise InvalidConfiguration(FIELD, "is counted or in gigabytes, not both")
+        raise InvalidConfiguration(FIELD, "must be in micro-batches or in gigabytes, not both")
     return (None, numbers) if in_gigabytes == {True} else (numbers, None)
 
 

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     }
     if not any(found.values()):
         raise InvalidConfiguration(
-            "model", "nothing fits in memory; `bfpp search` says by how much"
+            "model", "nothing fits in memory; `bfpp search` shows what is missing"
         )
     if options.json:
         record = {name: [_record(each, options) for each in sizes] for name, sizes in found.items()}

@@ -39,7 +39,7 @@ def device_of(name: str) -> torch.device:
     if kind not in ("cpu", "cuda") or not (number or "0").isdecimal():
         raise InvalidConfiguration("device", f"must be cpu, cuda or cuda:N, not {name}")
     if kind == "cuda" and int(number or 0) >= (gpus := torch.cuda.device_count()):
-        raise InvalidConfiguration("device", f"{name} is not here: this machine has {gpus} GPUs")
+        raise InvalidConfiguration("device", f"{name} does not exist: this machine has {gpus} GPUs")
     return torch.device(kind, int(number or 0))
 
 
