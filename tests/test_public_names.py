@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import re
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -162,3 +163,11 @@ def test_placements_that_cannot_be_are_refused(placement, reason):
 def test_units_that_cannot_be_are_refused(units):
     with pytest.raises(bfpp.InvalidConfiguration, match="units_per_stage"):
         bfpp.Layout(2, 2, units_per_stage=units)
+
+
+def test_the_version_has_a_changelog_and_is_cited():
+    root = Path(__file__).parents[1]
+    [released, *_] = re.findall(r"^## (\d\S+) - (\S+)$", (root / "CHANGELOG.md").read_text(), re.M)
+    citation = (root / "CITATION.cff").read_text()
+    assert released[0] == bfpp.__version__
+    assert f"\nversion: {released[0]}\ndate-released: {released[1]}\n" in citation

@@ -128,7 +128,7 @@ def _scale(
 
 def _logarithmic_ticks(least: float, most: float) -> list[float]:
     decades = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
-    for factors in ((1, 2, 5), (1, 3), (1,)):
+    for factors in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         ticks = [factor * 10.0**decade for decade in decades for factor in factors]
         inside = [tick for tick in ticks if least <= tick <= most]
         if len(inside) <= MOST_TICKS + 2:
