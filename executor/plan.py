@@ -19,7 +19,7 @@ from bfpp.executor.optimizers import require_elementwise, require_rates
 from bfpp.executor.payload import Form, Tree, tensors_of
 from bfpp.executor.recomputing import counted_layers, require_recomputable
 from bfpp.executor.settings import Precision, Training
-from bfpp.executor.shards import Meeting, ThreadShards
+from bfpp.executor.shards import ThreadExchange, ThreadShards
 from bfpp.executor.tensor_parallel import Region, divide, divided_form, divided_loss
 from bfpp.executor.tracing import Traced, trace
 from bfpp.executor.uncompiled import uncompiled
@@ -160,7 +160,7 @@ class Plan(Training):
     def _require_divisible(self) -> None:
         """Raise `InvalidConfiguration` for layers that tensor-parallel ranks cannot divide."""
         if self.tp > 1:
-            region = Region(ThreadShards(Meeting(self.tp), 0), self.sequence_parallel)
+            region = Region(ThreadShards(ThreadExchange(self.tp), 0), self.sequence_parallel)
             divided_loss(self.model.loss, region)
             for each in range(len(self.model.layers)):
                 divide(self.outline(each), region, f"layer {each}")

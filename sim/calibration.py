@@ -27,7 +27,7 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Constant:
+class MeasuredConstant:
     """A fitted constant, and the standard error of its logarithm."""
 
     path: Path
@@ -84,7 +84,7 @@ class Calibration:
     """
 
     cluster: Cluster
-    constants: tuple[Constant, ...]
+    constants: tuple[MeasuredConstant, ...]
     ratios: tuple[float | None, ...]
 
 
@@ -105,7 +105,7 @@ def calibrate(cluster: Cluster, rows: Sequence[Row]) -> Calibration:
     start = np.log([_start(cluster, path) for path in paths])
     at, deviations = least_squares(distances, start)
     constants = [
-        Constant(*each)
+        MeasuredConstant(*each)
         for each in zip(paths, np.exp(at).tolist(), deviations.tolist(), strict=True)
         if each[-1] < inf
     ]
@@ -129,7 +129,7 @@ def _is_fitted(row: Row) -> bool:
 DEFAULT = "default"
 
 
-def _deviations(constants: Sequence[Constant]) -> tuple[tuple[Path, float], ...]:
+def _deviations(constants: Sequence[MeasuredConstant]) -> tuple[tuple[Path, float], ...]:
     """How sure they are; of a single measurement that is not known."""
     return tuple(sorted((each.path, each.deviation) for each in constants if each.deviation))
 
@@ -147,15 +147,15 @@ def _start(cluster: Cluster, path: Path) -> float:
     return dict(numbers(cluster))[path] or _START.get(path[-1], _START["launch_seconds"])
 
 
-def _sustained(cluster: Cluster, row: Row) -> Constant:
+def _sustained(cluster: Cluster, row: Row) -> MeasuredConstant:
     """The share of the peak that products reach once the device is as hot as it gets."""
     later = row["windows"][len(row["windows"]) // 2 :]
     rates = [row["flops"] / seconds / cluster.device.peak for seconds in later]
     path = (DEVICE, "sustained_efficiency")
-    return Constant(path, median(rates), float(np.std(np.log(rates))))
+    return MeasuredConstant(path, median(rates), float(np.std(np.log(rates))))
 
 
-def _share(constant: Constant) -> Constant:
+def _share(constant: MeasuredConstant) -> MeasuredConstant:
     """A constant that is no more than a share may be; raises `InvalidInput` if it is far more."""
     if not constant.path[-1].endswith(("efficiency", "uneven_heads")) or constant.value <= 1:
         return constant

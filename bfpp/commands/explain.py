@@ -13,7 +13,7 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.parser import Parser
 from bfpp.predictions import Prediction, predict, print_cautions
 from bfpp.results import NOISE, RANKS_SHOWN, print_json, print_table
-from bfpp.saved import Saved, is_timeline_file, load
+from bfpp.saved import SavedTimeline, is_timeline_file, load
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import simulate
@@ -102,18 +102,18 @@ def _saved(options: argparse.Namespace) -> tuple[Explanation, Cases, list[str]]:
     """The timeline, and its comparisons: replays with changed costs, or other timelines."""
     if given := shared.given(options):
         raise InvalidConfiguration(min(given), "a saved timeline is as it ran; --set changes it")
-    saved = Saved(load(Path(options.schedule), "SCHEDULE"))
+    saved = SavedTimeline(load(Path(options.schedule), "SCHEDULE"))
     base = Explanation(saved)
 
     def replayed(costs: CostModel) -> Explanation:
-        return Explanation(Saved(simulate(saved.timeline.graph, costs, options.engine)))
+        return Explanation(SavedTimeline(simulate(saved.timeline.graph, costs, options.engine)))
 
     cases: Cases = {}
     for text in options.set:
         costs = changed(saved.costs, parse_change(text))
         cases[text] = replayed(saved.costs), replayed(costs)
     for text in options.against:
-        cases[text] = base, Explanation(Saved(load(Path(text), "--against")))
+        cases[text] = base, Explanation(SavedTimeline(load(Path(text), "--against")))
     return base, cases, []
 
 
@@ -140,7 +140,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
 
 def _print(explained: Explanation) -> None:
     result = explained.result
-    if isinstance(result, Saved):
+    if isinstance(result, SavedTimeline):
         print_table("Where it is from", ("", ""), result.origins)
     print_table(result.title, ("", ""), result.highlights())
     if isinstance(result, Prediction):

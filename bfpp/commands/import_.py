@@ -11,7 +11,7 @@ from bfpp import options as shared
 from bfpp.errors import blaming
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
-from bfpp.saved import Saved
+from bfpp.saved import SavedTimeline
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.reading import read_file
 from bfpp.schedules.steps import Order
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Import, say what was assumed and what is missing, and write."""
-    result = Saved(_timeline(options))
+    result = SavedTimeline(_timeline(options))
     if options.json:
         print_json(result.record)
     else:

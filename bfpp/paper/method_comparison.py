@@ -50,7 +50,7 @@ COUNTS: dict[str, Callable[[TaskGraph], float]] = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class ComparedCell:
     """A formula as printed, its value, what was counted, and why they may differ."""
 
     formula: str
@@ -92,12 +92,12 @@ def make(folder: Folder) -> Made:
     return Made([as_json, as_markdown], record, layout, sentence)
 
 
-def _cells(method: Method) -> dict[str, Cell]:
+def _cells(method: Method) -> dict[str, ComparedCell]:
     graph, size = method.graph(), method.size
     cells = {}
     for column, count in COUNTS.items():
         formula, counted = method.printed[column], count(graph)
-        cells[column] = Cell(
+        cells[column] = ComparedCell(
             formula.text,
             formula.value(size),
             counted,
@@ -106,7 +106,7 @@ def _cells(method: Method) -> dict[str, Cell]:
         )
     if method.name in FLEXIBLE:
         printed, counted = FLEXIBLE[method.name], _runs(method, MICROBATCHES + 1)
-        cells["flexible N_mb"] = Cell(
+        cells["flexible N_mb"] = ComparedCell(
             "yes" if printed else "no",
             printed,
             counted,
@@ -125,7 +125,7 @@ def _runs(method: Method, microbatches: int) -> bool:
     return True
 
 
-def _layout(table: Mapping[str, Mapping[str, Cell]]) -> PaperTable:
+def _layout(table: Mapping[str, Mapping[str, ComparedCell]]) -> PaperTable:
     columns = [*COUNTS, "flexible N_mb"]
     rows = [
         [name, *(str(cells[column]) if column in cells else "" for column in columns)]
