@@ -480,13 +480,13 @@ ERRORS = {
     "explain gpipe --set forward=nan": "--set: 'forward=nan' is not NAME=VALUE",
     "explain gpipe --set forward=1e308": "--set: 'forward=1e308' is not NAME=VALUE",
     "explain gpipe --set stage.9=x2": "--set: there is no stage.9; the last is 3",
-    "explain gpipe --set stage.1=2": "--set: 'stage.1' .* takes a factor",
-    "explain gpipe --set backward_input=x2": "--set: 'backward_input' is not given, so it takes no",
+    "explain gpipe --set stage.1=2": "--set: 'stage.1' .* scale it",
+    "explain gpipe --set backward_input=x2": "--set: 'backward_input' is not set, so it cannot",
     "explain gpipe --against eat": "SCHEDULE: 'eat' is not a schedule",
     "explain gpipe --against=--pp=0": "argument --pp: must be",
     "explain gpipe --against=--loops=2": "--loops: gpipe is not looped",
     "explain gpipe --against=--help": "--against: --help is not an option of an experiment",
-    "explain gpipe --against=--json": "--against: --json is no part",
+    "explain gpipe --against=--json": "--against: --json is not an option",
     "explain gpipe --against 'x": "--against: .*No closing quotation",
 }
 

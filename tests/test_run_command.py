@@ -42,7 +42,7 @@ BAD = {
     "--clip 0": "argument --clip: must be a positive number, not '0'",
     "--patience never": "--task-timeout/--patience: must be a positive number, not 'never'",
     "--start-timeout 0": "argument --start-timeout: must be a positive number, not '0'",
-    "--interface nowhere": "--interface: nowhere is none of this machine's: ",
+    "--interface nowhere": "--interface: nowhere is not an interface of this machine: ",
     "--trace out.json --no-task-times": "--trace: needs the times of tasks: not with --no-task",
     "--trace out.json --cuda-graphs": "--trace: needs the times of tasks: not with --cuda-graphs",
     "--cuda-graphs": "--cuda-graphs: are for --backend cuda, or --backend local --device cuda",
