@@ -22,7 +22,7 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.fit import fit
 from bfpp.sim.prediction import predict
 from bfpp.sim.published import sources
-from bfpp.sim.uncertainty import ANY, QUANTILE, Kind, Spread, constants_spread, kind_of
+from bfpp.sim.uncertainty import ANY, QUANTILE, RunKind, Spread, constants_spread, kind_of
 from bfpp.sim.validation import Measurement, case_of, read_measurements
 
 PAPER = "the paper, V100"
@@ -60,7 +60,7 @@ class Run:
     left_out: float
     spread: Spread
     spread_left_out: Spread
-    kind: Kind
+    kind: RunKind
     constant_mfu: float
     closed_form: float
     memory_error: float | None

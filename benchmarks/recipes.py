@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.families import Family, families
 from benchmarks.measure import ROOT, Results
 from bfpp.sim.engines import simulate
-from bfpp.sim.prediction import Prediction, predict
+from bfpp.sim.prediction import StepPrediction, predict
 from bfpp.sim.recipes import Recipe, recipes
 
 FOLDER = ROOT / "examples" / "recipes"
@@ -24,7 +24,7 @@ class Run(NamedTuple):
     """A recipe, and what is predicted of it."""
 
     recipe: Recipe
-    predicted: Prediction
+    predicted: StepPrediction
 
     @property
     def error(self) -> float:

@@ -33,8 +33,8 @@ def read_experiment(path: str) -> Experiment:
     for name in (FIELD, *(name for name, option in OPTIONS.items() if option.kind == "name")):
         value = values.get(name)
         if isinstance(value, str) and "." in value:
-            beside = Path(path).parent / value
-            values[name] = str(beside) if beside.exists() else value
+            sibling = Path(path).parent / value
+            values[name] = str(sibling) if sibling.exists() else value
     return experiment_of_file(path, values)
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bfpp.predictions import Prediction, predict
-from bfpp.saved import Saved
+from bfpp.saved import SavedTimeline
 from bfpp.schedules.given_orders import GivenOrders
 from bfpp.schedules.notebook import table
 from bfpp.schedules.operations import OPERATIONS
@@ -21,7 +21,7 @@ from bfpp.traces.time_axis import in_words
 
 if TYPE_CHECKING:
     # Loaded where a model is explained, so that abstract costs are there soon.
-    from bfpp.sim.bounds import Bound
+    from bfpp.sim.bounds import CommunicationBound
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Explanation:
     {'compute': 24.0, 'bubble': 9.0}
     """
 
-    result: Prediction | Saved
+    result: Prediction | SavedTimeline
 
     @property
     def step_time(self) -> float:
@@ -63,7 +63,7 @@ class Explanation:
         return sorted(found, key=lambda each: -abs(each.seconds_per_percent))
 
     @cached_property
-    def bounds(self) -> list[Bound]:
+    def bounds(self) -> list[CommunicationBound]:
         """What bounds the communication of a model on a cluster."""
         if not isinstance(self.result, Prediction) or self.result.physical is None:
             return []

@@ -13,6 +13,7 @@ from struct import pack
 from zlib import crc32
 
 from bfpp.formats import PDF, PDF_MARK, PNG, PNG_MARK, SVG, Format
+from bfpp.numbers_given import length
 from bfpp.outputs import Output, add_output
 
 FIGURES = (SVG, PDF, PNG)
@@ -31,6 +32,16 @@ HEADER = 33
 def add_figure(group: argparse._ActionsContainer, option: str, purpose: str) -> None:
     """An option that names a figure to write."""
     add_output(group, option, FIGURES, f"{purpose}, as .svg, .pdf or .png by its name")
+
+
+def add_width_argument(group: argparse._ActionsContainer, purpose: str) -> None:
+    """How wide figures are in print."""
+    group.add_argument(
+        "--width",
+        type=length,
+        metavar="LENGTH",
+        help=f"{purpose}, such as 84mm for a column; letters keep their size (default: a page's)",
+    )
 
 
 def write_figure(figure: Output, svg: str) -> None:

@@ -119,7 +119,7 @@ def device_job_of(options: argparse.Namespace, schedule: Schedule, layout: Layou
 def job_of(options: argparse.Namespace) -> Job:
     """The job that the options ask for; raises `InvalidConfiguration` for one that cannot be."""
     if options.clipping and options.clip is None:
-        raise InvalidConfiguration("clipping", "needs the norm to clip to: --clip NORM")
+        raise InvalidConfiguration("clipping", "needs a norm to clip to: --clip NORM")
     if (options.resume or options.save_every) and not options.checkpoint:
         raise InvalidConfiguration("checkpoint", "is needed by --resume and --save-every")
     if (options.keep or options.keep_every or options.async_save) and not options.checkpoint:

@@ -34,8 +34,8 @@ About = dict[str, str | int]
 
 
 @contextmanager
-def told(options: argparse.Namespace) -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal what is being measured, unless JSON is asked for."""
+def progress(options: argparse.Namespace) -> Iterator[Callable[[str], None]]:
+    """Shows what is measured next on a terminal, unless JSON is asked for."""
     console = Console(stderr=True)
     if options.json or not console.is_terminal:
         yield lambda _: None
@@ -71,11 +71,11 @@ def of_device(
     like: str | None = None,
     quick: bool = False,
     members: int | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Measured | None:
     """Measure a device of this machine, and the links between `members` devices of its kind.
 
-    `tell` is called with what is being measured. Under torchrun the first process
+    `report` is called before each measurement. Under torchrun the first process
     measures the device; all measure the links, and the others return None.
 
     Raises `InvalidConfiguration` for a device that is not on this machine, for one that no preset
@@ -88,13 +88,13 @@ def of_device(
     base = _like(like, str(about["device"]))
     design = microbenchmarks.design_of(device, quick)
     members = members or microbenchmarks.members_of(device)
-    tell("links")
+    report("links")
     links = microbenchmarks.measure_links(device, design, members)
     if links is None:
         return None
     rows: list[Row] = []
     for row in microbenchmarks.measure(device, design):
-        tell(row["kind"])
+        report(row["kind"])
         rows.append(row)
     own = replace(
         base.device,

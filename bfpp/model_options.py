@@ -32,7 +32,7 @@ def add_model_argument(group: argparse._ActionsContainer, *, required: bool = Fa
         "--seq-length",
         type=whole_number,
         metavar="N",
-        help="tokens of a sequence (default: the model's; a config.json has only the longest)",
+        help="tokens per sequence (default: the model's; a config.json only says the maximum)",
     )
 
 
@@ -47,14 +47,14 @@ def assumptions(options: argparse.Namespace) -> list[str]:
     given = options.seq_length if "seq_length" in options else options.context
     if not is_config(options.model or "") or given:
         return []
-    told = (
+    assumed = (
         f"--seq-length {load_model(options.model).sequence}: the longest that {options.model} "
         "allows; it does not say what is trained with"
     )
     Console(stderr=True, highlight=False).print(
-        Text(one_line(f"bfpp {options.command}: assumed {told}")), soft_wrap=True
+        Text(one_line(f"bfpp {options.command}: assumed {assumed}")), soft_wrap=True
     )
-    return [told]
+    return [assumed]
 
 
 def with_assumptions(record: dict[str, Any], assumed: Sequence[str]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
                 *more,
                 "a file of orders (*.csv, in PyTorch's format)",
                 "a schedule in a Python file (FILE.py:NAME)",
-                "or an experiment file (*.toml), whose values options change",
+                "or an experiment file (*.toml), whose values are overridden by options",
             ]
         ),
     )
@@ -111,7 +111,7 @@ def add_engine_argument(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=list(ENGINES),
         default=DEFAULT_ENGINE,
-        help=f"what replays the graph (default: {DEFAULT_ENGINE})",
+        help=f"simulation engine (default: {DEFAULT_ENGINE})",
     )
 
 
@@ -260,5 +260,5 @@ def side_by_side(known: Sequence[Experiment], values: Mapping[str, Any]) -> list
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
     """Whether to answer a program rather than a person."""
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object (times in seconds) and no more"
+        "--json", action="store_true", help="print only one JSON object (times in seconds)"
     )

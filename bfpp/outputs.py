@@ -102,8 +102,8 @@ class Output:
             return
         if not force:
             raise InvalidInput(
-                f"{self.option}: {self.path} is there already, and is no {self.format.title} "
-                "that bfpp wrote; --force overwrites it"
+                f"{self.option}: {self.path} already exists, and bfpp did not write it as "
+                f"{self.format.title}; --force overwrites it"
             )
         if self.grows:
             os.truncate(place, 0)
@@ -237,7 +237,7 @@ def _require_apart(outputs: Sequence[Output], options: argparse.Namespace) -> No
         if any(_is_same(output.path, each) for each in read):
             raise InvalidInput(f"{output.option}: {output.path} is what this command reads")
         if _is_standard_output(output.path):
-            raise InvalidInput(f"{output.option}: {output.path} is where standard output goes")
+            raise InvalidInput(f"{output.option}: {output.path} is also standard output")
 
 
 def _is_same(one: str | Path, other: str | Path) -> bool:

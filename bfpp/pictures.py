@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bfpp import formats
-from bfpp.figures import add_figure, write_figure
-from bfpp.numbers_given import length
+from bfpp.figures import add_figure, add_width_argument, write_figure
 from bfpp.outputs import Output, add_output
 from bfpp.predictions import Prediction
 from bfpp.results import Result, output
@@ -33,13 +32,7 @@ def add_picture_arguments(parser: argparse.ArgumentParser) -> argparse._Argument
     group = parser.add_argument_group("pictures")
     add_output(group, "--html", [formats.HTML], "interactive timeline")
     add_figure(group, "--svg", "timeline for print")
-    group.add_argument(
-        "--width",
-        type=length,
-        metavar="LENGTH",
-        help="width of --svg in print, such as 84mm for a column: letters stay as large "
-        "(default: 720 pixels)",
-    )
+    add_width_argument(group, "printed width of --svg")
     group.add_argument("--text", action="store_true", help="timeline on the terminal")
     return group
 

@@ -136,13 +136,13 @@ class Prediction(Result):
             return []
         bounds = [in_words(self.record[name]) for name in INTERVAL if self.with_interval]
         return [
-            *([("80 % of such runs take", " to ".join(bounds))] if bounds else []),
+            *([("80 % prediction interval", " to ".join(bounds))] if bounds else []),
             ("throughput per GPU", f"{self.record['tflops_per_gpu']:.1f} Tflop/s"),
             ("MFU, HFU", f"{self.record['mfu']:.1%}, {self.record['hfu']:.1%}"),
             ("tokens per second per GPU", _rounded(self.record["tokens_per_second_per_gpu"])),
             ("samples per second", _rounded(self.record["samples_per_second"])),
             ("peak memory (max over ranks)", self._largest_memory()),
-            ("reserved, of a device's", self._reserved()),
+            ("reserved memory, of a device's", self._reserved()),
             *self._pinned(),
             ("peak memory, rank 0", f"{self.record['memory_gb']:.1f} GB"),
             ("peak memory, rank 0, DP to infinity", f"{self.record['memory_min_gb']:.1f} GB"),

@@ -74,7 +74,7 @@ class Presets(Generic[Kind]):
             print_json({f"{self.name}s": [self.record(each) for each in presets.values()]})
             return
         rows = [
-            [name, *(tell(each) for tell in self.columns.values())]
+            [name, *(column(each) for column in self.columns.values())]
             for name, each in presets.items()
         ]
         print_table(self.title, ["name", *self.columns], rows)

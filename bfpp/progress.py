@@ -71,14 +71,14 @@ def _bar(console: Console, job: Job, tokens: int) -> Iterator[Listener]:
     """A bar on standard error, with the loss and how fast it goes."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"), TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}"), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(job.schedule.name, total=job.steps, told="starting")
+        task = bar.add_task(job.schedule.name, total=job.steps, state="starting")
 
         def advance(message: Message) -> None:
             if message["event"] == "step":
-                told = f"loss {message['loss']:.4f}, {tokens / message['elapsed']:,.0f} tokens/s"
-                bar.update(task, completed=message["step"] + 1, told=told)
+                state = f"loss {message['loss']:.4f}, {tokens / message['elapsed']:,.0f} tokens/s"
+                bar.update(task, completed=message["step"] + 1, state=state)
 
         yield advance

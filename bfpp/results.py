@@ -67,7 +67,7 @@ class Result:
         layout = self.timeline.graph.layout
         parts = [self.size]
         if layout.stages != layout.pp:
-            parts.append(_count(layout.loops, "loop"))
+            parts.append(counted(layout.loops, "loop"))
         if layout.units != layout.stages:
             fewest, most = min(layout.units_per_stage), max(layout.units_per_stage)
             number = f"{fewest} to {most}" if fewest < most else str(most)
@@ -79,8 +79,8 @@ class Result:
         """What schedules that are compared have in common: ranks, micro-batches, sharding."""
         graph = self.timeline.graph
         parts = [
-            _count(graph.layout.pp, "rank"),
-            _count(graph.layout.whole_microbatches, "micro-batch", "es"),
+            counted(graph.layout.pp, "rank"),
+            counted(graph.layout.whole_microbatches, "micro-batch", "es"),
         ]
         if graph.layout.slices > 1:
             parts.append(f"{graph.layout.slices} slices each")
@@ -188,7 +188,8 @@ def verdict(results: Sequence[Result]) -> str:
     return f"{first.name} is the fastest: {in_words(least)} a step. {', '.join(behind)}."
 
 
-def _count(number: int, noun: str, plural: str = "s") -> str:
+def counted(number: int, noun: str, plural: str = "s") -> str:
+    """A number of things: `1 rank`, `8 micro-batches`."""
     return f"{number} {noun}{plural if number > 1 else ''}"
 
 

@@ -84,8 +84,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights",
         type=Path,
         metavar="DIR",
-        help="begin with the weights in this directory, Hugging Face's safetensors of a Llama, "
-        "Mistral or Qwen (default: random ones)",
+        help="start from the weights in this directory: Hugging Face safetensors of a Llama, "
+        "Mistral or Qwen (default: random)",
     )
     for name, (size, what) in SIZES.items():
         names = [f"--{name}", *ALSO.get(name, ())]
@@ -97,20 +97,20 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--objective",
         kind=Objective,
         default=Objective.NEXT,
-        purpose="what is learned: the next byte (as GPT), or masked ones (as BERT)",
+        purpose="training objective: the next byte (GPT), or masked bytes (BERT)",
     )
     group.add_argument(
         "--text",
         type=Path,
         metavar="FILE",
-        help="learn the bytes of this file; of a .npy file the tokens, an array of whole numbers "
-        "that is mapped and not read (default: the documentation that Python carries)",
+        help="train on the bytes of this file, or on the tokens of a .npy file: an integer array, "
+        "memory-mapped (default: the documentation that ships with Python)",
     )
     group.add_argument(
         "--loader-threads",
         type=shared.whole_number,
         metavar="N",
-        help="threads of each rank that load a step's batch during the step before (default: none)",
+        help="threads per rank that load the next step's batch (default: none)",
     )
     add_choice(
         group,
@@ -118,8 +118,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--ends",
         kind=Ends,
         default=Ends.ATTACHED,
-        purpose="where embedding and output layer go: to the first and the last stage, or to "
-        "stages of their own",
+        purpose="embedding and output layer are part of the first and the last stage, or stages of "
+        "their own",
         words=EMBEDDING_STAGE,
     )
     group.add_argument(
@@ -139,15 +139,15 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         kind=BackendName,
         default=BackendName.CPU,
-        purpose="a process for each rank, over gloo (cpu) or NCCL (cuda: one GPU each); all "
-        "ranks in one process (local); or as cpu, with passes and transfers by PyTorch's own "
-        "runtime (torch-pipelining)",
+        purpose="one process per rank, over gloo (cpu) or NCCL (cuda: one GPU each); all ranks in "
+        "one process (local); or like cpu, but with PyTorch's own pipelining runtime "
+        "(torch-pipelining)",
     )
     group.add_argument(
         "--device",
         default="cpu",
         metavar="NAME",
-        help="with --backend local: torch's name of the device (default: cpu)",
+        help="torch device of --backend local (default: cpu)",
     )
     group.add_argument(
         "--dp",
@@ -159,20 +159,20 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         "--tp",
         type=shared.whole_number,
         metavar="N",
-        help="tensor-parallel ranks that the layers of a transformer are divided over (default: 1)",
+        help="tensor-parallel ranks, for transformers (default: 1)",
     )
     group.add_argument(
         "--sequence-parallel",
         action=argparse.BooleanOptionalAction,
-        help="tensor-parallel ranks share the activations between layers too (default: no)",
+        help="shard the activations between layers over tensor-parallel ranks too (default: no)",
     )
     add_choice(
         group,
         "--precision",
         kind=Precision,
         default=Precision.FLOAT32,
-        purpose="of weights, activations and gradients; their sums and the optimizer have at "
-        "least fp32; with fp16 the loss is scaled (--loss-scale)",
+        purpose="precision of weights, activations and gradients; gradients are accumulated, and "
+        "weights updated, in at least fp32; fp16 uses loss scaling (--loss-scale)",
         words=PRECISIONS,
     )
     group.add_argument(
@@ -180,16 +180,16 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         type=patterns,
         default=(),
         metavar="NAME,...",
-        help="modules that compute in fp32 at least, whatever --precision is: by their names or "
-        "classes, with * for any letters, as '*norm*,Router'",
+        help="modules that compute in at least fp32 whatever --precision is, by name or class "
+        "(* matches anything), as '*norm*,Router'",
     )
     add_choice(
         group,
         "--reduce-precision",
         kind=Precision,
         default=None,
-        purpose="of gradients that are sent to other replicas (default: that of their sums, fp32 "
-        "for --precision bf16); less is less traffic, and rounded",
+        purpose="precision of the gradient reduction across replicas; lower is less traffic, but "
+        "rounds (default: that of the accumulation: fp32 for --precision bf16)",
         words=PRECISIONS,
     )
     group.add_argument(
@@ -198,10 +198,9 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         type=_recomputation,
         default=FULL_RECOMPUTATION,
         metavar="none|full|selective|N|MODULE,...",
-        help="activation checkpointing: keep each stage's input and run it again in the backward "
-        "pass (full), keep all that this needs (none), or run again N layers of each stage, or "
-        "modules: core_attn (selective), mlp (default: full; keep and recompute stand for none "
-        "and full)",
+        help="activation checkpointing: recompute each stage from its input (full), nothing "
+        "(none), N layers of each stage, or modules: core_attn (selective), mlp (default: full; "
+        "keep and recompute are aliases of none and full)",
     )
 
 
@@ -214,21 +213,21 @@ def add_process_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=60.0,
         metavar="S",
-        help="seconds that a task may take before the run is ended as stuck (default: 60)",
+        help="seconds a task may take before the run is aborted as hung (default: 60)",
     )
     group.add_argument(
         "--start-timeout",
         type=positive,
         default=300.0,
         metavar="S",
-        help="seconds that a process may take to start, which over a network file system is "
-        "minutes (default: 300)",
+        help="seconds a process may take to start, which can be minutes over a network file system "
+        "(default: 300)",
     )
     group.add_argument(
         "--interface",
         metavar="NAME",
-        help="network interface to reach other processes by (default: the one on the route to the "
-        "first process, unless GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME say another)",
+        help="network interface to other processes (default: GLOO_SOCKET_IFNAME and "
+        "NCCL_SOCKET_IFNAME if set, else that of the route to the first process)",
     )
 
 

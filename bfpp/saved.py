@@ -42,7 +42,7 @@ def load(path: Path, option: str) -> Timeline:
 
 
 @dataclass(frozen=True)
-class Saved(Result):
+class SavedTimeline(Result):
     """A timeline from a file: where it is from, and what its ranks wait for."""
 
     @property

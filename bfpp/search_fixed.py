@@ -38,7 +38,7 @@ PER_CONFIGURATION = ("balance", *of_group(ABSTRACT), *of_group(MEASURED))
 """Values that cannot be the same for all configurations."""
 
 
-class Fixed(NamedTuple):
+class FixedValues(NamedTuple):
     """Fixed values: of ranges, of dimensions, of the model, and all others."""
 
     ranges: dict[str, tuple[Any, ...]]
@@ -47,7 +47,7 @@ class Fixed(NamedTuple):
     others: dict[str, Any]
 
 
-def parse_fixed(texts: Iterable[str]) -> Fixed:
+def parse_fixed(texts: Iterable[str]) -> FixedValues:
     """The texts NAME=VALUE, parsed; raises `InvalidConfiguration` for what cannot be fixed."""
     given: dict[str, list[str]] = {}
     for text in texts:
@@ -57,13 +57,13 @@ def parse_fixed(texts: Iterable[str]) -> Fixed:
             raise InvalidConfiguration("fix", f"{text!r} is not NAME=VALUE")
         name = ALIASES.get(name, name)
         given.setdefault(name, []).extend([value] if name in WITH_COMMAS else value.split(","))
-    fixed = Fixed({}, {}, {}, {})
+    fixed = FixedValues({}, {}, {}, {})
     for name, values in given.items():
         _add(fixed, name, values)
     return fixed
 
 
-def _add(fixed: Fixed, name: str, texts: list[str]) -> None:
+def _add(fixed: FixedValues, name: str, texts: list[str]) -> None:
     parameters = schedule_parameters()
     if name in WITH_OPTIONS or name in PER_CONFIGURATION:
         own = f"--{name.replace('_', '-')} says it" if name in WITH_OPTIONS else "is not searched"

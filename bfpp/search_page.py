@@ -9,6 +9,7 @@ from typing import Any
 from bfpp.outputs import Output
 from bfpp.pictures import panel_of
 from bfpp.predictions import predict
+from bfpp.results import counted
 from bfpp.schedules import Configuration
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.outcomes import Outcome
@@ -62,8 +63,9 @@ def _title(outcome: Outcome) -> str:
     record = outcome.record
     return (
         f"{record['schedule']}, {record['pp']} pipeline x {record['tp']} tensor x "
-        f"{record['dp']} data, {record['loops']} loops, {record['microbatches']} micro-batches of "
-        f"{record['microbatch_size']}, sharding {record['sharding']}: "
+        f"{record['dp']} data, {counted(record['loops'], 'loop')}, "
+        f"{counted(record['microbatches'], 'micro-batch', 'es')} of "
+        f"{counted(record['microbatch_size'], 'sample')}, sharding {record['sharding']}: "
         f"{outcome.samples_per_second:.4g} samples a second, {outcome.tflops_per_gpu:.4g} Tflop/s "
         f"per GPU, {outcome.memory_largest_gb:.1f} GB"
     )

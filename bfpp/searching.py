@@ -42,6 +42,8 @@ from bfpp.traces.memory import GIGABYTE
 PASSES_AT_ONCE = 2**15
 """Passes of micro-batches that one piece of work simulates, in many configurations or in one."""
 
+SEVERAL = "; several values are searched together"
+
 TASKS = 4
 """Tasks of a pass forward: it, the one backward, and their transfers."""
 
@@ -59,12 +61,15 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=shared.whole_number,
         metavar="B",
-        help="samples of a step; several are searched together",
+        help=f"samples per step{SEVERAL}",
     )
     for name, what in (
         ("--cp", "context-parallel devices"),
         ("--ep", "expert-parallel devices"),
-        ("--dp-replicate", "groups of replicas that shard the training state, each all (HSDP)"),
+        (
+            "--dp-replicate",
+            "groups of replicas, each with a full copy of the training state (HSDP)",
+        ),
     ):
         parser.add_argument(
             name,
@@ -72,7 +77,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
             type=shared.whole_number,
             default=[1],
             metavar="N",
-            help=f"{what}; several are searched together (default: 1)",
+            help=f"{what}{SEVERAL} (default: 1)",
         )
     for name, title in (("--precision", "precisions"), ("--recompute", "recomputations")):
         parser.add_argument(
@@ -80,7 +85,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
             nargs="+",
             default=[],
             metavar="NAME",
-            help=f"{title}; several are searched together (default: the implementation's)",
+            help=f"{title}{SEVERAL} (default: the implementation's)",
         )
     for name in FULLY_SHARDED:
         _add_choices(parser, name)
@@ -90,40 +95,40 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         default=[OFF],
         type=_offload,
         metavar="WHICH",
-        help=f"{OPTIONS['offload'].help}; several are searched together (default: off)",
+        help=f"{_purpose('offload')}{SEVERAL} (default: off)",
     )
     parser.add_argument(
         "--cut",
         nargs="+",
         default=[],
         choices=list(CUTS),
-        help="rules for uneven stages; several are searched together (default: equal stages alone)",
+        help=f"rules for uneven stages{SEVERAL} (default: only even stages)",
     )
     parser.add_argument(
         "--fix",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="keep to this value of an experiment (may be given again); what is searched takes "
-        "several, as in tp=1,2,4",
+        help="fix a value of the experiment (repeatable); values that are searched take several, "
+        "as in tp=1,2,4",
     )
     parser.add_argument(
         "--max-memory",
         type=gigabytes,
         metavar="GB",
-        help="what a device may have reserved, as in 60GB (default: its memory)",
+        help="memory that a device may reserve, as in 60GB (default: all of it)",
     )
     parser.add_argument(
         "--schedule",
         action="append",
         metavar="SCHEDULE",
-        help=f"search this schedule (may be given again; default: {', '.join(DEFAULT_SCHEDULES)})",
+        help=f"schedule to search (repeatable; default: {', '.join(DEFAULT_SCHEDULES)})",
     )
     parser.add_argument(
         "--implementation",
         choices=list(IMPLEMENTATIONS),
         default="paper",
-        help="whose software runs (default: paper)",
+        help="training software (default: paper)",
     )
     parser.add_argument(
         "--constants",
@@ -136,7 +141,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         "--executor",
         choices=list(EXECUTORS),
         default="local",
-        help="where to simulate: this machine's cores, SLURM by submitit, or Dask (default: local)",
+        help="where to simulate: this machine's cores, SLURM (submitit), or Dask (default: local)",
     )
     parser.add_argument(
         "--workers", type=shared.whole_number, metavar="N", help="processes (default: all cores)"
@@ -155,7 +160,6 @@ def _no_profile(path: str) -> NoReturn:
 def _add_choices(parser: argparse.ArgumentParser, name: str) -> None:
     """A choice of full sharding: one or several values."""
     option, (default,) = OPTIONS[name], getattr(Problem, name)
-    purpose = option.help.partition(" (default")[0]
     parser.add_argument(
         f"--{name.replace('_', '-')}",
         nargs="+",
@@ -163,8 +167,13 @@ def _add_choices(parser: argparse.ArgumentParser, name: str) -> None:
         choices=option.choices or None,
         default=[default],
         metavar=None if option.choices else "N",
-        help=f"{purpose}; several are searched together (default: {default or ALL})",
+        help=f"{_purpose(name)}{SEVERAL} (default: {default or ALL})",
     )
+
+
+def _purpose(name: str) -> str:
+    """What a value means, without the default that other commands have for it."""
+    return OPTIONS[name].help.partition(" (default")[0]
 
 
 def _offload(text: str) -> int | str:
@@ -304,8 +313,8 @@ def _result(promise: Promise) -> Found:
         found: Found = promise.result()
     except BrokenExecutor:
         raise InvalidInput(
-            "--workers: a process that simulates was ended from outside, which systems do that "
-            "are short of memory; fewer need less"
+            "--workers: a worker was killed from outside, probably because the system is out of "
+            "memory; fewer workers need less"
         ) from None
     return found
 

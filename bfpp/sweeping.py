@@ -25,8 +25,10 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """Predict the experiment with every combination of these values.
 
-    A record holds the combination and the prediction's numbers, times in seconds; one that
-    cannot be has the reason as `refused` instead. `pandas.DataFrame` takes the records.
+    A record holds the combination and the prediction's numbers, times in seconds; for an
+    impossible combination it holds the reason as `refused`. `pandas.DataFrame(records)` is a
+    table of them; `pandas.json_normalize(records)` also spreads nested values, such as the parts
+    of memory, over columns.
 
     >>> records = sweep(Experiment("breadth-first", microbatches=8), pp=[2, 4], loops=[1, 4])
     >>> [(each["pp"], each["loops"], round(each["bubble"], 3)) for each in records]

@@ -134,8 +134,8 @@ def require_layers(model: Transformer) -> None:
     if others:
         raise InvalidConfiguration(
             "model",
-            f"{model.name} has {' and '.join(others)}, and the transformer that can be run has "
-            "not: it can be simulated, or be given as FILE.py:FUNCTION",
+            f"{model.name} has {' and '.join(others)}, which the built-in transformer lacks: "
+            "simulate it, or give the model as FILE.py:FUNCTION",
         )
 
 

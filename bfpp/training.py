@@ -63,7 +63,7 @@ def train(
     degrees = configuration.degrees
     for name in ("cp", "ep"):
         if getattr(degrees, name) > 1:
-            raise InvalidConfiguration(name, "can be simulated; only pp, dp and tp can be run")
+            raise InvalidConfiguration(name, "can be simulated only; pp, dp and tp can be run")
     numbers = Precision(PRECISIONS.get(precision, precision))
     optimization = settings.pop("optimization", Optimization()).for_precision(numbers)
     measures = configuration.communication.clipping or optimization.needs_norm
@@ -114,6 +114,6 @@ def _source(model: Callable[[int], Any] | str | Transformer) -> Any:
     path = inspect.getsourcefile(model) or ""
     if not Path(path).exists():
         raise InvalidConfiguration(
-            "model", f"{model.__name__} must be in a Python file, for processes to import it"
+            "model", f"{model.__name__} must be in a Python file that processes can import"
         )
     return FunctionSource(Path(path), model.__name__)

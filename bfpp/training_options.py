@@ -21,7 +21,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         default=20,
         metavar="N",
-        help="steps, those of a resumed run included (default: 20)",
+        help="total steps, including those before a resume (default: 20)",
     )
     _add_learning_rate(group)
     _add_optimizer(group)
@@ -30,39 +30,38 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         type=seed,
         default=0,
         metavar="N",
-        help="of the first weights and of the order of the data (default: 0)",
+        help="seed of the initial weights and of the data order (default: 0)",
     )
     _add_evaluation(group)
     _add_saving(group)
     group.add_argument(
         "--check-messages",
         action="store_true",
-        help="send each message's task ahead of it, and fail if another was due",
+        help="send the task of each message ahead of it, and fail if the receiver expected another",
     )
     group.add_argument(
         "--mock-compute",
         "--sleep",
         dest="sleep",
         metavar="PROFILE",
-        help="sleep for as long as this profile says that passes take, instead of computing: to "
-        "measure all else with more ranks than cores",
+        help="sleep for as long as passes take by this profile instead of computing: measures "
+        "everything else with more ranks than cores",
     )
     group.add_argument(
         "--no-task-times",
         action="store_true",
-        help="measure how long steps take, and of tasks nothing: less for a GPU and its host to do",
+        help="time steps but not tasks: less overhead on the GPU and its host",
     )
     group.add_argument(
         "--compile",
         action="store_true",
-        help="compile layers and the loss (torch.compile), each kind once: the first step takes "
-        "long",
+        help="compile layers and the loss with torch.compile; the first step is slow",
     )
     group.add_argument(
         "--cuda-graphs",
         action="store_true",
-        help="on GPUs, capture what a process does in a step as one CUDA graph, and replay it; "
-        "implies --no-task-times",
+        help="on GPUs, capture each process's step as one CUDA graph and replay it; implies "
+        "--no-task-times",
     )
 
 
@@ -73,34 +72,34 @@ def _add_learning_rate(group: argparse._ArgumentGroup) -> None:
         type=positive,
         default=1e-3,
         metavar="X",
-        help="the highest (default: 1e-3)",
+        help="peak learning rate (default: 1e-3)",
     )
     group.add_argument(
         "--lr-schedule",
         default="constant",
         metavar="NAME",
-        help="how the learning rate goes after the warm-up: constant, linear or cosine; or "
-        "FILE.py:FUNCTION, which takes a step and returns its share (default: constant)",
+        help="learning rate after the warm-up: constant, linear or cosine decay; or "
+        "FILE.py:FUNCTION from a step to its multiplier (default: constant)",
     )
     group.add_argument(
         "--warmup",
         type=whole_number,
         default=0,
         metavar="N",
-        help="steps in which the learning rate rises (default: 0)",
+        help="steps of linear warm-up (default: 0)",
     )
     group.add_argument(
         "--decay-steps",
         type=whole_number,
         metavar="N",
-        help="the step at which it is lowest (default: --steps)",
+        help="step at which the decay ends (default: --steps)",
     )
     group.add_argument(
         "--final-rate",
         type=not_negative,
         default=0.0,
         metavar="X",
-        help="the share of the learning rate that is left then (default: 0)",
+        help="final learning rate as a share of the peak (default: 0)",
     )
 
 
@@ -119,42 +118,41 @@ def _add_optimizer(group: argparse._ArgumentGroup) -> None:
         type=not_negative,
         default=0.01,
         metavar="X",
-        help="of all parameters that decay (default: 0.01)",
+        help="weight decay (default: 0.01)",
     )
     group.add_argument(
         "--no-decay",
         type=patterns,
         default=(),
         metavar="NAME,...",
-        help="parameters that do not decay, by name, with * for any letters; vectors stands for "
-        "those of fewer than two dimensions, norms and biases",
+        help="parameters without weight decay, by name (* matches anything); vectors means all "
+        "with fewer than two dimensions: norms and biases",
     )
     group.add_argument(
         "--clip",
         type=positive,
         metavar="NORM",
-        help="clip gradients to this norm over all ranks (default: not at all)",
+        help="clip gradients to this global norm (default: no clipping)",
     )
     group.add_argument(
         "--loss-scale",
         type=positive,
         metavar="X",
-        help="multiply the loss by this to begin with, halve it and leave the step out where "
-        "gradients overflow, and double it after many steps (default: 65536 with --precision "
-        "fp16, else none)",
+        help="initial loss scale: halved, and the step skipped, when gradients overflow; doubled "
+        "after many good steps (default: 65536 with --precision fp16, else none)",
     )
     group.add_argument(
         "--loss-scale-interval",
         type=whole_number,
         metavar="N",
-        help="steps in a row without an overflow, after which the scale is doubled (default: 2000)",
+        help="steps in a row without overflow before the scale is doubled (default: 2000)",
     )
     group.add_argument(
         "--skip-nonfinite",
         type=whole_number,
         metavar="N",
-        help="leave out a step whose loss or gradients are not finite, up to N in a row (default: "
-        "the run ends there)",
+        help="skip steps whose loss or gradients are not finite, up to N in a row (default: stop "
+        "at the first)",
     )
 
 
@@ -165,35 +163,35 @@ def _add_evaluation(group: argparse._ArgumentGroup) -> None:
         "--eval-interval",
         type=whole_number,
         metavar="N",
-        help="evaluate the model after every N steps and at the end, in forward passes alone "
-        "(default: not at all)",
+        help="evaluate the model every N steps and at the end, with forward passes only "
+        "(default: never)",
     )
     group.add_argument(
         "--evaluate-steps",
         "--eval-iters",
         type=whole_number,
         metavar="N",
-        help=f"an evaluation takes as many samples as N steps (default: {Evaluation.steps})",
+        help=f"batches per evaluation, each of a step's size (default: {Evaluation.steps})",
     )
     group.add_argument(
         "--evaluate-text",
         type=Path,
         metavar="FILE",
-        help="what it is evaluated on, a file as for --text; a FILE.py:FUNCTION has held-out "
-        "batches of its own",
+        help="held-out text, a file as for --text; the model of a FILE.py:FUNCTION brings its own "
+        "held-out batches",
     )
 
 
 def _add_saving(group: argparse._ArgumentGroup) -> None:
     """Checkpoints."""
     group.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="save the training state in this directory"
+        "--checkpoint", type=Path, metavar="DIR", help="save checkpoints in this directory"
     )
     group.add_argument(
         "--save-every",
         type=whole_number,
         metavar="N",
-        help="steps from one checkpoint to the next (default: one at the end)",
+        help="steps between checkpoints (default: one at the end)",
     )
     group.add_argument(
         "--resume",
@@ -201,25 +199,25 @@ def _add_saving(group: argparse._ArgumentGroup) -> None:
         type=_step,
         const=LAST,
         metavar="STEP",
-        help="go on from the last checkpoint in --checkpoint, whatever layout it was saved from, "
-        "or from that of a step; the later ones go once this run has saved",
+        help="resume from the last checkpoint in --checkpoint, whatever layout it was saved with, "
+        "or from that of STEP; later ones are deleted once this run has saved",
     )
     group.add_argument(
         "--keep",
         type=whole_number,
         metavar="N",
-        help="checkpoints that stay, the last ones (default: 2)",
+        help="keep the last N checkpoints (default: 2)",
     )
     group.add_argument(
         "--keep-every",
         type=whole_number,
         metavar="N",
-        help="also keep checkpoints whose step is a multiple of this (default: none)",
+        help="also keep every checkpoint whose step is a multiple of N (default: none)",
     )
     group.add_argument(
         "--async-save",
         action="store_true",
-        help="write checkpoints while training goes on, from a copy of the state",
+        help="write checkpoints in the background, from a copy of the state",
     )
 
 

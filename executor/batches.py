@@ -42,7 +42,7 @@ def samples_of(model: Model, step: int, samples: range) -> tuple[Tree, Tree]:
                     )
             if not tensors and name == "inputs":
                 raise InvalidConfiguration(
-                    "model", f"{call} returns {_kind(value)} as inputs, in which is no tensor"
+                    "model", f"{call} returns {_kind(value)} as inputs, which contain no tensor"
                 )
             found.append(pytree.tree_map_only(Tensor, lambda each: each.detach().clone(), value))
     return found[0], found[1]
@@ -76,7 +76,7 @@ def _is_same_tree(one: Tree, other: Tree) -> bool:
 
 
 def tried(model: Model, step: int, samples: range) -> tuple[Tree, Tree]:
-    """Like `samples_of`, before training: what `batch` raises is told as its fault."""
+    """Like `samples_of`, before training: errors of `batch` are reported as such."""
     try:
         return samples_of(model, step, samples)
     except InvalidConfiguration:

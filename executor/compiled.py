@@ -55,8 +55,8 @@ def require_compilable(graph: TaskGraph, *, waits: bool) -> None:
     if (graph.operation == Operation.BACKWARD_INPUT).any():
         raise InvalidConfiguration(
             FIELD,
-            "compiled layers compute the gradients of inputs and weights at once, and the "
-            "schedule has them apart",
+            "compiled layers compute both gradients at once, but the schedule splits backward "
+            "passes",
         )
     if waits:
         raise InvalidConfiguration(

@@ -1,8 +1,7 @@
 """Text as bytes: what a language model is trained on.
 
-A sample is a stretch of the text. Which one depends on the seed, the step and
-the sample's number in the batch alone, so that every rank finds the same
-without being told.
+A sample is a slice of the text. It depends only on the seed, the step and the
+sample's number in the batch, so every rank finds the same without communication.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ MASK = BYTES
 """The token that stands for a masked byte."""
 
 MASKED_SHARE = 0.15
-"""Share of the bytes that is masked, as BERT does."""
+"""Share of the bytes that are masked, as in BERT."""
 
 IGNORED = -100
-"""The target of a byte that is not to be predicted."""
+"""The target of a byte that is not predicted."""
 
 
 Tokens = bytes | npt.NDArray[np.integer]
@@ -51,16 +50,16 @@ class Text:
             )
 
     def batches(self, is_causal: bool) -> Callable[[int, range], tuple[Tensor, Tensor]]:
-        """What a model learns from it that predicts the next token, or masked ones."""
+        """Batches to predict the next token from, or masked ones."""
         return self.next_bytes if is_causal else self.masked_bytes
 
     def next_bytes(self, step: int, samples: range) -> tuple[Tensor, Tensor]:
-        """Stretches, and the same one byte later: each byte is to predict the next."""
+        """Slices, and the same shifted by one: each byte predicts the next."""
         stretches = torch.stack([self._stretch(self._random(step, each)) for each in samples])
         return stretches[:, :-1].contiguous(), stretches[:, 1:].contiguous()
 
     def masked_bytes(self, step: int, samples: range) -> tuple[Tensor, Tensor]:
-        """Stretches with some bytes masked, and those bytes."""
+        """Slices with some bytes masked, and those bytes as targets."""
         pairs = [self._masked(self._random(step, each)) for each in samples]
         inputs, targets = zip(*pairs, strict=True)
         return torch.stack(inputs), torch.stack(targets)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from bfpp.executor.backends.protocol import Backend
-from bfpp.executor.dispatch import Dispatcher, Meeting, Observe, Step, Times, ignore
+from bfpp.executor.dispatch import Dispatcher, JointTask, Observe, Step, Times, ignore
 from bfpp.executor.lanes import StreamLane, Streams
 from bfpp.executor.payload import Parcel, Tree, tensors_of
 from bfpp.executor.plan import Plan
@@ -132,7 +132,7 @@ class GraphDispatcher(Dispatcher):
         self.cuda_graph = None
 
 
-def _is_update(meeting: Meeting) -> bool:
+def _is_update(meeting: JointTask) -> bool:
     return meeting.task.operation is Operation.OPTIMIZER
 
 

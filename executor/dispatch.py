@@ -120,7 +120,7 @@ class End(NamedTuple):
     waits: tuple[int, ...]
 
 
-class Meeting(NamedTuple):
+class JointTask(NamedTuple):
     """A task of workers that act as one: the last one's lane runs it once all are ready."""
 
     task: Task
@@ -185,7 +185,7 @@ class Dispatcher:
             for worker in backend.workers
             for lane in graph.lanes_of(worker.rank)
         }
-        self.program: list[Meeting] = []
+        self.program: list[JointTask] = []
         place = {id(lane): number for number, lane in enumerate(self.lanes.values())}
         clocks = Clocks(len(place))
         last: dict[tuple[int, int], int] = {}
@@ -197,7 +197,7 @@ class Dispatcher:
                 ends = tuple(map(End, workers, own, waits))
                 for worker in workers:
                     last[worker.pipeline, task.number] = len(self.program)
-                self.program.append(Meeting(task, ends, partial(self._run, task, workers)))
+                self.program.append(JointTask(task, ends, partial(self._run, task, workers)))
         self.first = self._first()
 
     def _first(self) -> frozenset[int]:
@@ -270,7 +270,7 @@ class Dispatcher:
         for meeting in self.program:
             self._dispatch(meeting, step)
 
-    def _dispatch(self, meeting: Meeting, step: Step) -> None:
+    def _dispatch(self, meeting: JointTask, step: Step) -> None:
         """Put a task on the lanes of those who act as one; the last one acts."""
         posted = time.perf_counter()
         task, ends, action = meeting

@@ -74,8 +74,8 @@ def ended(how: str, reason: str = "") -> Message:
 def to_all(*listeners: Listener) -> Listener:
     """Passes each event to several listeners in turn."""
 
-    def tell(message: Message) -> None:
+    def send(message: Message) -> None:
         for listener in listeners:
             listener(message)
 
-    return tell
+    return send

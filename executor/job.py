@@ -28,7 +28,7 @@ class Job(Training):
     backend: BackendName = BackendName.CPU
     device: str = "cpu"
     saving: Saving | None = None
-    tells_weights: bool = False
+    collects_weights: bool = False
     sleeps: Sleeps | None = None
     checks_messages: bool = False
     times_tasks: bool = True
@@ -90,7 +90,7 @@ class Job(Training):
             )
         if self.backend is BackendName.LOCAL and device.type == "cuda" and device.index >= gpus:
             raise InvalidConfiguration(
-                "device", f"{self.device} is not here: this machine has {gpus} GPUs"
+                "device", f"{self.device} does not exist: this machine has {gpus} GPUs"
             )
         if self.compile:
             require_compiler(self.uses_gpu)

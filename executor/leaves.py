@@ -35,8 +35,8 @@ def require_plain_loss(model: Model) -> None:
         if tensor.requires_grad and id(tensor) not in known:
             raise InvalidConfiguration(
                 "model",
-                f"the loss has a parameter, {name} of shape {tuple(tensor.shape)}, that no stage "
-                "would train: it must be a layer's",
+                f"the loss has a parameter, {name} of shape {tuple(tensor.shape)}, which no stage "
+                "would train: move it to a layer",
             )
 
 
@@ -67,8 +67,8 @@ def require_own_leaves(
         if id(leaf) not in mine:
             raise InvalidConfiguration(
                 "model",
-                f"{_name(leaf, known)} requires gradients, and is no parameter of a layer of the "
-                "stage that uses it: it would not be trained",
+                f"{_name(leaf, known)} requires gradients, and is not a parameter of a layer of "
+                "the stage that uses it: it would not be trained",
             )
 
 

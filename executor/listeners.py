@@ -1,4 +1,4 @@
-"""Listeners to a run: its metrics as a file, its log lines, and what is left to say if it fails."""
+"""Listeners of a run: a metrics file, log lines, and a summary if it fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bfpp.executor.events import Message
 from bfpp.traces.time_axis import in_words
 
 AT_FIRST = 10
-"""Steps that have a line each."""
+"""The first steps, with a line each."""
 
 SECONDS = 5.0
 """Between two lines after that."""
@@ -32,15 +32,14 @@ def say(line: str) -> None:
 
 
 class MetricsFile:
-    """JSON lines: what run it is, each step, evaluation and checkpoint, and how it ended.
+    """JSON lines: the run, each step, evaluation and checkpoint, and how the run ended.
 
-    A line is in the file as soon as its event arrives. A run that goes on from a
-    checkpoint (`appends`) writes after the existing lines, beginning with one of its
-    own: where a step is in the file twice, the later line counts. Each line has the
-    `run` that wrote it.
+    Each event is written at once. A resumed run (`appends`) continues the file with a
+    begin line of its own; if a step occurs twice, the later line counts. Each line
+    names the `run` that wrote it.
 
-    A failing disk does not end the run: that is reported once, and what could not be
-    written is tried again with the next line.
+    A failing disk does not end the run: it is reported once, and the lines are kept
+    and written with the next one.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class MetricsFile:
         self._turn = threading.Lock()
 
     def __call__(self, message: Message) -> None:
-        """Writes what an event has to say."""
+        """Write the line of an event."""
         event = str(message.get("event"))
         self._has_begun |= event == "begin"
         if event not in LINES or not self._has_begun:  # the file of an earlier run stays
@@ -71,7 +70,7 @@ class MetricsFile:
             **LINES[event](self, message),
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
-        # At the end of a run that fails, another thread may be the one that says so.
+        # When a run fails, another thread may report its end.
         if self._turn.acquire(timeout=1.0):
             try:
                 self._left += json.dumps(line, allow_nan=False).encode() + b"\n"
@@ -82,8 +81,8 @@ class MetricsFile:
                 self._turn.release()
 
     def _begin(self, message: Message) -> Mapping[str, Any]:
-        told = {key: message[key] for key in ("first_step", "steps", "resumed_from")}
-        return {**self._about, **told, "tokens_per_step": self._tokens, "process": os.getpid()}
+        steps = {key: message[key] for key in ("first_step", "steps", "resumed_from")}
+        return {**self._about, **steps, "tokens_per_step": self._tokens, "process": os.getpid()}
 
     def _step(self, message: Message) -> Mapping[str, Any]:
         elapsed = message["elapsed"]
@@ -94,9 +93,9 @@ class MetricsFile:
 
     def _with_loss(self, message: Message) -> Mapping[str, Any]:
         loss = message["loss"]
-        return {**self._as_told(message), "loss": loss if math.isfinite(loss) else None}
+        return {**self._fields(message), "loss": loss if math.isfinite(loss) else None}
 
-    def _as_told(self, message: Message) -> Mapping[str, Any]:
+    def _fields(self, message: Message) -> Mapping[str, Any]:
         return {key: value for key, value in message.items() if key != "event"}
 
     def _write(self) -> None:
@@ -124,7 +123,7 @@ class MetricsFile:
         self._flags = os.O_APPEND
         length = os.fstat(file).st_size
         if length and os.pread(file, 1, length - 1) != b"\n":
-            self._left = b"\n" + self._left  # whoever wrote it was interrupted in a line
+            self._left = b"\n" + self._left  # its writer was interrupted within a line
         return file
 
 
@@ -132,16 +131,16 @@ LINES: Mapping[str, Callable[[MetricsFile, Message], Mapping[str, Any]]] = {
     "begin": MetricsFile._begin,
     "step": MetricsFile._step,
     "evaluation": MetricsFile._with_loss,
-    "save": MetricsFile._as_told,
-    "end": MetricsFile._as_told,
+    "save": MetricsFile._fields,
+    "end": MetricsFile._fields,
 }
-"""What each event's line has in addition to the event, the run and the time."""
+"""The fields of each event's line, besides the event, the run and the time."""
 
 
 class LogLines:
-    """A line for every step at first, then one every few seconds; or one every `every` steps.
+    """A line for each of the first steps, then every few seconds; or every `every` steps.
 
-    Also the notes with which a run begins.
+    Also the notes at the beginning of a run.
     """
 
     def __init__(
@@ -157,7 +156,7 @@ class LogLines:
         self._last = -math.inf
 
     def __call__(self, message: Message) -> None:
-        """Says what is due of an event."""
+        """Print what is due."""
         event = message.get("event")
         if event == "begin":
             self._steps = message["steps"]
@@ -183,7 +182,7 @@ class LogLines:
 
 
 class LastWords:
-    """The warnings of a run: as it begins, of steps left out; if it fails, what was trained."""
+    """The warnings of a run: at its beginning, for skipped steps, and what was done if it fails."""
 
     def __init__(self, say: Say = say) -> None:
         self._say = say
@@ -191,13 +190,13 @@ class LastWords:
         self._saved = ""
 
     def __call__(self, message: Message) -> None:
-        """Says what a user must hear, whatever else is shown."""
+        """Print what a user must see whatever else is shown."""
         event = message.get("event")
         if event == "begin":
             for warning in message["warnings"]:
                 self._say(warning)
         if event == "step" and message["skipped"]:
-            self._say(f"step {message['step']} is left out: {message['skipped']}")
+            self._say(f"step {message['step']} is skipped: {message['skipped']}")
         if event == "step":
             self._losses.append((message["step"], message["loss"]))
         if event == "save":

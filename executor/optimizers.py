@@ -46,7 +46,7 @@ def make_optimizer(options: Optimization, groups: Sequence[Group]) -> torch.opti
     except (TypeError, ValueError) as error:
         raise InvalidConfiguration("optimizer", f"{options.optimizer}: {error}") from error
     if not isinstance(made, torch.optim.Optimizer):
-        raise InvalidConfiguration("optimizer", f"{options.optimizer} is no torch optimizer")
+        raise InvalidConfiguration("optimizer", f"{options.optimizer} is not a torch optimizer")
     return made
 
 
@@ -64,7 +64,7 @@ def _factory(name: str) -> Callable[..., Any]:
         found = _named_in_file("optimizer", name)
     if not callable(found):
         raise InvalidConfiguration(
-            "optimizer", f"{name} is no optimizer of torch.optim, nor FILE.py:FUNCTION"
+            "optimizer", f"{name} is neither an optimizer of torch.optim nor FILE.py:FUNCTION"
         )
     return found
 
@@ -97,8 +97,7 @@ def require_elementwise(options: Optimization) -> None:
     if not torch.allclose(_join(apart), joined[0], rtol=1e-9, atol=1e-12):
         raise InvalidConfiguration(
             "optimizer",
-            f"{options.optimizer} does not update element by element, as shares of flat buffers "
-            "need it",
+            f"{options.optimizer} is not element-wise, as sharded flat buffers require",
         )
 
 
@@ -119,7 +118,7 @@ def _updated(
     kept = [value for each in optimizer.state.values() for value in each.values()]
     if not all(isinstance(value, Tensor) for value in kept):
         raise InvalidConfiguration(
-            "optimizer", f"{options.optimizer} keeps what is no tensor, which is not saved"
+            "optimizer", f"{options.optimizer} keeps state that is not a tensor and cannot be saved"
         )
     return [parameter.detach() for parameter in parameters]
 
@@ -160,7 +159,7 @@ SHAPES: Mapping[str, Callable[[float], float]] = {
     "linear": lambda done: 1 - done,
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
 }
-"""What is left of the learning rate when so much of the decay is done."""
+"""Share of the learning rate left, by the share of the decay that is done."""
 
 
 @cache
@@ -175,7 +174,8 @@ def require_rates(rates: LearningRates) -> None:
     """Raise `InvalidConfiguration` for rates that cannot be."""
     if MARK not in rates.shape and rates.shape not in SHAPES:
         raise InvalidConfiguration(
-            "lr_schedule", f"{rates.shape} is not one of {', '.join(SHAPES)}, nor FILE.py:FUNCTION"
+            "lr_schedule",
+            f"{rates.shape} is neither one of {', '.join(SHAPES)} nor FILE.py:FUNCTION",
         )
     first = rate_of(rates, 0)
     if not isinstance(first, float | int) or not math.isfinite(first):

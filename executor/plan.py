@@ -20,7 +20,7 @@ from bfpp.executor.payload import Form, Tree, tensors_of
 from bfpp.executor.ranks import Ranks
 from bfpp.executor.recomputing import counted_layers, require_recomputable
 from bfpp.executor.settings import Precision
-from bfpp.executor.shards import Meeting, ThreadShards
+from bfpp.executor.shards import ThreadExchange, ThreadShards
 from bfpp.executor.tensor_parallel import Region, divide, divided_form, divided_loss
 from bfpp.executor.tracing import Traced, trace
 from bfpp.executor.uncompiled import uncompiled
@@ -137,7 +137,7 @@ class Plan(Ranks):
     def check(self) -> None:
         """Raises `InvalidConfiguration` for a model that cannot be cut, or cannot be run so."""
         if self.graph.layout.slices > 1:
-            raise InvalidConfiguration("slices", "parts of micro-batches cannot be trained yet")
+            raise InvalidConfiguration("slices", "slices of micro-batches cannot be trained yet")
         require_share(self.offload_share)
         _ = self.traced
         if self.evaluating:
@@ -157,7 +157,7 @@ class Plan(Ranks):
         require_elementwise(self.optimization)
         require_rates(self.optimization.rates)
         if self.graph.communication.p2p is not P2P.CHANNELS:
-            raise InvalidConfiguration("p2p", "what is run posts its transfers on channels")
+            raise InvalidConfiguration("p2p", "bfpp run posts transfers on channels only")
         if self.optimization.needs_norm and not self.graph.communication.clipping:
             raise InvalidConfiguration(
                 "clipping", "the task graph measures no norm to clip or to skip steps by"
@@ -166,7 +166,7 @@ class Plan(Ranks):
     def _require_divisible(self) -> None:
         """Raise `InvalidConfiguration` for layers that tensor-parallel ranks cannot divide."""
         if self.tp > 1:
-            region = Region(ThreadShards(Meeting(self.tp), 0), self.sequence_parallel)
+            region = Region(ThreadShards(ThreadExchange(self.tp), 0), self.sequence_parallel)
             divided_loss(self.model.loss, region)
             for each in range(len(self.model.layers)):
                 divide(self.outline(each), region, f"layer {each}")

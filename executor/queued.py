@@ -26,7 +26,7 @@ def lane_name(worker: Worker, task: Task | None = None) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class LanePart:
     """A lane's part in a task, by its place among all parts of a step (`Step.times`).
 
     It begins when those that it meets, itself among them, are ready.
@@ -40,7 +40,7 @@ class Cursor:
     """The first part of a lane whose end was not passed at the last look."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[LanePart] = []
         self.step: Step | None = None
         self.position = 0
 
@@ -78,7 +78,7 @@ class Queued:
             meeting = range(place, place + len(ends))
             for place, end in zip(meeting, ends, strict=True):
                 lane = f"queued {lane_name(end.worker, task)}"
-                self.cursors.setdefault(lane, Cursor()).parts.append(Part(place, meeting))
+                self.cursors.setdefault(lane, Cursor()).parts.append(LanePart(place, meeting))
             place = meeting.stop
 
     def look(self) -> None:

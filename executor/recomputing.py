@@ -56,7 +56,7 @@ def require_recomputable(
         found |= modules & policy.modules
         if number in random and modules & policy.modules:
             raise InvalidConfiguration(
-                FIELD, f"layer {number} draws random numbers: full, or none, draws them again"
+                FIELD, f"layer {number} draws random numbers, which only full or none can repeat"
             )
     if missing := sorted(policy.modules - found):
         raise InvalidConfiguration(FIELD, f"no layer has a module that is {missing[0]}")

@@ -25,7 +25,7 @@ from bfpp.executor.state import copied, pieces_of
 from bfpp.executor.watching import slow
 
 
-class Saved(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     """A checkpoint that is complete, and its number of steps."""
 
     step: int
@@ -39,7 +39,7 @@ class Saver:
         self.saving, self.place, self.backend, self.begun = job.saving, place, backend, begun
         self.group = None if job.backend is BackendName.LOCAL else dist.group.WORLD
         self.under_way: _Background | None = None
-        self.complete: list[Saved] = []
+        self.complete: list[SavedCheckpoint] = []
         if self.in_background and self.group:
             self.group = dist.new_group(backend="gloo", timeout=place.timeout)
 
@@ -61,16 +61,16 @@ class Saver:
                 checkpoint.save
             )  # loaded here: in a thread, torch's modules would come half loaded
 
-            def write() -> Saved:
+            def write() -> SavedCheckpoint:
                 path = save(saving.directory, step, held, settings, self.group, retention)
-                return Saved(step, path)
+                return SavedCheckpoint(step, path)
 
             if self.in_background:
                 self.under_way = _Background(write)
             else:
                 self.complete.append(write())
 
-    def news(self) -> list[Saved]:
+    def news(self) -> list[SavedCheckpoint]:
         """The saves completed since the last call; raises what went wrong."""
         if self.under_way and not self.under_way.is_alive():
             self.finish()
@@ -88,10 +88,10 @@ class Saver:
 class _Background(threading.Thread):
     """Work in a thread, which ends with the process at the latest."""
 
-    def __init__(self, work: Callable[[], Saved]) -> None:
+    def __init__(self, work: Callable[[], SavedCheckpoint]) -> None:
         super().__init__(name="checkpoint", daemon=True)
         self.work = work
-        self.outcome: Saved | BaseException | None = None
+        self.outcome: SavedCheckpoint | BaseException | None = None
         self.start()
 
     def run(self) -> None:
@@ -101,10 +101,10 @@ class _Background(threading.Thread):
         except BaseException as error:  # whoever waits for the result raises it
             self.outcome = error
 
-    def result(self) -> Saved:
+    def result(self) -> SavedCheckpoint:
         """The result of the work, once it is done."""
         self.join()
-        if isinstance(self.outcome, Saved):
+        if isinstance(self.outcome, SavedCheckpoint):
             return self.outcome
         assert self.outcome is not None  # noqa: S101
         raise self.outcome

@@ -40,7 +40,7 @@ class Disagreement(Exception):
     """Processes that were started to do different things."""
 
 
-FORESEEN = (CheckpointError, Disagreement, InvalidConfiguration, NotFinite, WrongMessage)
+EXPECTED = (CheckpointError, Disagreement, InvalidConfiguration, NotFinite, WrongMessage)
 """Errors whose message says it all."""
 
 
@@ -79,7 +79,7 @@ class Outcome:
 
 def train(place: Place, job: Job) -> Outcome | None:
     """Run a job's part in this process; only the first process's outcome counts."""
-    place.watch.foreseen, place.watch.advice = FORESEEN, to_save_memory(job)
+    place.watch.expected, place.watch.advice = EXPECTED, to_save_memory(job)
     with place.watch.during(slow(place, "building the model")):
         plan = job.plan()
     ahead = meet(place, job)
@@ -106,7 +106,7 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
     for worker in backend.workers:
         worker.loader.last = job.steps - 1
 
-    def tell_of_saves() -> None:
+    def report_saves() -> None:
         for each in saver.news():
             saved.append(each.path)
             place.send(events.saved(each.step, each.path))
@@ -116,7 +116,7 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
         for report in watched(place, trainer, steps):
             reports.append(report)
             place.send(events.stepped(**vars(report)))
-            tell_of_saves()
+            report_saves()
             if len(reports) == 1:
                 place.offer_to_stop()
         done = reports[-1].step + 1
@@ -124,7 +124,7 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
             with in_one_process(place):
                 trainer.require_finite_state()
             saver.save(done, settings)
-            tell_of_saves()
+            report_saves()
             if done < job.steps:
                 trainer.agree_to_stop()
         if trainer.stops:
@@ -135,9 +135,9 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
             evaluations.append(Evaluated(done, loss))
             place.send(events.evaluated(*evaluations[-1], plan.evaluation.steps))
     saver.finish()
-    tell_of_saves()
+    report_saves()
     stopped = bool(reports) and reports[-1].step + 1 < job.steps
-    weights = collect(weights_of(backend.workers)) if job.tells_weights else None
+    weights = collect(weights_of(backend.workers)) if job.collects_weights else None
     columns = trainer.columns_of_median()
     memory = collect(trainer.memory())
     if not place.is_first:

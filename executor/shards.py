@@ -78,7 +78,7 @@ class ProcessShards:
         return wait
 
 
-class Meeting:
+class ThreadExchange:
     """Where ranks that are threads of one process put their values, exchange by exchange."""
 
     def __init__(self, size: int) -> None:
@@ -116,7 +116,7 @@ class Meeting:
 class ThreadShards:
     """A rank of a meeting. Each adds up for itself, in the order of ranks: all get the same."""
 
-    def __init__(self, meeting: Meeting, rank: int) -> None:
+    def __init__(self, meeting: ThreadExchange, rank: int) -> None:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
         self._exchanges = 0
 
@@ -147,4 +147,4 @@ class ThreadShards:
 
 def alone() -> ThreadShards:
     """A group of one rank."""
-    return ThreadShards(Meeting(1), 0)
+    return ThreadShards(ThreadExchange(1), 0)

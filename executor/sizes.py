@@ -13,7 +13,7 @@ from bfpp.executor.memory import counts_of, reduced_in_place, users_of
 from bfpp.executor.names import names_of, places_of
 from bfpp.executor.optimizers import moment_bytes
 from bfpp.executor.plan import Plan
-from bfpp.executor.shards import Meeting, ThreadShards
+from bfpp.executor.shards import ThreadExchange, ThreadShards
 from bfpp.executor.tensor_parallel import Region, divide
 from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import Operation
@@ -29,7 +29,7 @@ class Shares(NamedTuple):
 @uncompiled()
 def unit_shares(plan: Plan) -> list[Shares]:
     """Those of each unit, by the shapes of its parameters."""
-    region = Region(ThreadShards(Meeting(plan.tp), 0), plan.sequence_parallel)
+    region = Region(ThreadShards(ThreadExchange(plan.tp), 0), plan.sequence_parallel)
     found = []
     for cut in plan.cuts:
         layers = {each: divide(plan.outline(each), region) for each in cut}

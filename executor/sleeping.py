@@ -1,8 +1,7 @@
 """A worker that sleeps instead of computing.
 
-Everything else is real: the dispatch, the lanes, what is sent, gathered and
-reduced, and the optimizer's step. So communication can be measured with more
-ranks than the machine has cores.
+Everything else is real: dispatch, lanes, all communication and the optimizer step.
+So communication can be measured with more ranks than the machine has cores.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from bfpp.executor.worker import Cell, Worker
 from bfpp.schedules import Operation, Task
 
 MOST_OVERSLEEP = 2e-4
-"""Seconds; what is more is the work of others on a busy machine."""
+"""Seconds; a longer one is due to other load on the machine."""
 
 
 def oversleep(rounds: int = 21, seconds: float = 1e-3) -> float:
-    """By how much a sleep is longer than asked for, on a machine that is not busy."""
+    """How much longer than requested a sleep takes on an idle machine."""
     found = []
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -38,7 +37,7 @@ def oversleep(rounds: int = 21, seconds: float = 1e-3) -> float:
 
 
 class SleepingWorker(Worker):
-    """A worker whose passes take the time that they are told to, and return zeros."""
+    """A worker whose passes sleep for a given time and return zeros."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class SleepingWorker(Worker):
         self.oversleep = oversleep()
 
     def forward(self, task: Task) -> None:
-        """Hand on zeros, when it is time."""
+        """Pass on zeros after the given time."""
         cell = Cell(task.unit, task.microbatch)
         with self._taking(self.sleeps.forward[task.unit]):
             if cell.unit == self.plan.graph.layout.units - 1:
@@ -64,24 +63,24 @@ class SleepingWorker(Worker):
                 self._hand_on(Operation.TRANSFER_ACTIVATIONS, cell, zeros)
 
     def backward(self, task: Task) -> None:
-        """Hand back zeros, when it is time."""
+        """Return zeros after the given time."""
         with self._taking(self.sleeps.backward[task.unit]):
             self._return_zeros(Cell(task.unit, task.microbatch))
             self._release(Cell(task.unit, task.microbatch))
 
     def backward_input(self, task: Task) -> None:
-        """The half of a backward pass that hands back zeros."""
+        """The input half of a backward pass, which returns zeros."""
         with self._taking(self.sleeps.backward_input[task.unit]):
             self._return_zeros(Cell(task.unit, task.microbatch))
 
     def backward_weight(self, task: Task) -> None:
-        """The other half."""
+        """The weight half."""
         with self._taking(self.sleeps.backward_weight[task.unit]):
             self._release(Cell(task.unit, task.microbatch))
 
     @contextmanager
     def _taking(self, seconds: float) -> Iterator[None]:
-        """What is done takes as long as this, with sleep."""
+        """Sleep until the enclosed work has taken this long."""
         end = time.perf_counter() + seconds - self.oversleep
         yield
         time.sleep(max(end - time.perf_counter(), 0.0))

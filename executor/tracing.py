@@ -90,7 +90,7 @@ def trace(
             raise InvalidConfiguration(
                 "model",
                 f"layer {layers[-1]} returns {form} at the end of a stage, through which no "
-                "gradient can come back",
+                "gradient can flow back",
             )
     for later, earlier in model.tied.items():
         owners.tie(later, earlier)
@@ -118,8 +118,8 @@ def _look_at(layer: Layer, number: int, seed: int) -> tuple[nn.Module, bool]:
     if any(id(each) in same and each.is_meta for each in tensors):
         raise InvalidConfiguration(
             "model",
-            f"layer {number} is made by a function that keeps what it makes: make the module "
-            "first and let the function return it, or let it make a new one whenever it is called",
+            f"layer {number} is made by a function that returns different modules that it also "
+            "keeps: return one module made beforehand, or a new one in each call",
         )
     return module, bool(same) or not all(each.is_meta for each in tensors)
 
@@ -247,7 +247,7 @@ def _require_one_parameter(one: _Place, other: _Place) -> None:
         raise InvalidConfiguration(
             "model",
             f"{one.name} of layer {one.layer} and {other.name} of layer {other.layer} are two "
-            "parameters in one memory: what is shared must be the same nn.Parameter",
+            "parameters in the same memory: shared parameters must be the same nn.Parameter",
         )
 
 

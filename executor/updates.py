@@ -22,7 +22,7 @@ from bfpp.executor.settings import Optimization
 
 
 @dataclass(frozen=True)
-class Part:
+class UpdatePart:
     """A part of a share whose parameters decay alike: its first place in the unit."""
 
     state: UnitState
@@ -97,7 +97,7 @@ class Updates:
                     found.setdefault(key, []).extend(part.state.flat.pieces(value, part.first))
         yield from found.items()
 
-    def _all(self) -> Iterator[Part]:
+    def _all(self) -> Iterator[UpdatePart]:
         for parts in self.parts.values():
             yield from parts
 
@@ -118,7 +118,7 @@ class Updates:
         self.before = None
 
 
-def _parts(state: UnitState, options: Optimization) -> list[Part]:
+def _parts(state: UnitState, options: Optimization) -> list[UpdatePart]:
     """Neighbours that decay alike are one part."""
     flat, own = state.flat, state.own
     bounds: list[tuple[int, float]] = []
@@ -135,5 +135,5 @@ def _parts(state: UnitState, options: Optimization) -> list[Part]:
             inside = slice(first - own.start, last - own.start)
             weights = nn.Parameter(state.weights.detach()[inside])
             weights.grad = state.gradients[inside]
-            found.append(Part(state, first, weights, decay))
+            found.append(UpdatePart(state, first, weights, decay))
     return found

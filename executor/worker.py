@@ -164,7 +164,7 @@ class Worker(Memory):
         """Gradients of the input and of the weights."""
         cell = self._prepare(task)
         made = self.passes.pop(cell, None) or self._record(cell)[0]
-        self._tell_of_loss(cell)
+        self._mark_bad_loss(cell)
         if self._is_trained(cell, made):
             backward(made.results, self._gradients(cell))
         self._hand_back(cell, made.values, [value.grad for value in made.values])
@@ -186,7 +186,7 @@ class Worker(Memory):
     def backward_weight(self, task: Task) -> None:
         """The gradients of the weights, after that of the input."""
         cell = self._prepare(task)
-        self._tell_of_loss(cell)
+        self._mark_bad_loss(cell)
         backward_weight(self.halves.pop(cell))
         self._release(cell)
 
@@ -262,7 +262,7 @@ class Worker(Memory):
     def _is_last(self, cell: Cell) -> bool:
         return cell.unit == self.plan.graph.layout.units - 1
 
-    def _tell_of_loss(self, cell: Cell) -> None:
+    def _mark_bad_loss(self, cell: Cell) -> None:
         """A loss may be no number and its gradients zero: all ranks learn of it by the norm."""
         if self.plan.optimization.skips and self._is_last(cell):
             first = self.gradients[self.units[cell.unit].adds_to][:1]

@@ -54,7 +54,7 @@ class Chimera(InBothDirections):
 
     def __post_init__(self) -> None:
         if self.forward_doubling and self.backward_halving:
-            raise InvalidConfiguration("backward_halving", "is instead of forward doubling")
+            raise InvalidConfiguration("backward_halving", "excludes forward doubling")
 
     @property
     def slices(self) -> int:
@@ -97,7 +97,7 @@ class Chimera(InBothDirections):
         """Both directions need something to do."""
         if layout.whole_microbatches < 2:
             raise InvalidConfiguration(
-                "microbatches", f"{self.name} needs one in each direction, so two at least"
+                "microbatches", f"{self.name} needs at least two: one in each direction"
             )
         if self.forward_doubling and (layout.microbatches % PAIR or layout.microbatches < 2 * PAIR):
             raise InvalidConfiguration(

@@ -157,13 +157,15 @@ class Communication:
         default = Communication()
         for name in FULLY_SHARDED:
             if self.sharding is not Sharding.FULL and getattr(self, name) != getattr(default, name):
-                raise InvalidConfiguration(name, "is of fully sharded stages")
+                raise InvalidConfiguration(name, "needs full sharding")
         if self.hybrid and self.sharding is Sharding.NONE:
-            raise InvalidConfiguration("dp_replicate", "is of replicas that shard their state")
+            raise InvalidConfiguration("dp_replicate", "needs replicas that shard their state")
         if self.hybrid and copies:
             raise InvalidConfiguration("dp_replicate", "copies of a stage are all in one group")
         if self.p2p is not P2P.CHANNELS and not self.pp_overlap:
-            raise InvalidConfiguration("p2p", "transfers that block compute have no queues")
+            raise InvalidConfiguration(
+                "p2p", "needs transfers that overlap (not with --no-pp-overlap)"
+            )
         if self.p2p is P2P.CHANNELS and self.eager:
             reason = "on channels, no send waits for what a receiver posts"
             raise InvalidConfiguration("eager", reason)

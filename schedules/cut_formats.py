@@ -64,7 +64,7 @@ def named_stages(text: str) -> list[list[str]]:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         stages = None
     if not isinstance(stages, list) or not all(isinstance(stage, list) for stage in stages):
-        raise InvalidConfiguration(FIELD, "is not a list of each stage's names of modules")
+        raise InvalidConfiguration(FIELD, "is not a list with the module names of each stage")
     return [list(map(str, stage)) for stage in stages]
 
 
@@ -72,7 +72,7 @@ def read_modules(text: str) -> list[str]:
     """The letters of each stage of `[["tok_embeddings", "layers.0"], ["layers.1", "lm_head"]]`."""
     stages = named_stages(text)
     if any("norm" in stage for stage in stages[:-1]):
-        raise InvalidConfiguration(FIELD, "its norm is not in the last stage, beside lm_head")
+        raise InvalidConfiguration(FIELD, "norm must be in the last stage, with lm_head")
     numbers = [
         int(match[1])
         for stage in stages
@@ -80,7 +80,7 @@ def read_modules(text: str) -> list[str]:
         if (match := _LAYER_NAME.fullmatch(name))
     ]
     if numbers != list(range(len(numbers))):
-        raise InvalidConfiguration(FIELD, "its layers are not 0, 1, 2, ... in this order")
+        raise InvalidConfiguration(FIELD, "layers must be 0, 1, 2, ... in this order")
     return ["".join(map(_letter, stage)) for stage in stages]
 
 
@@ -99,13 +99,13 @@ def layers_of(stages: Sequence[str], predictions: int = 0) -> tuple[int, ...]:
     layers = whole.count(LAYER)
     if whole != EMBEDDING + LAYER * layers + PREDICTION * predictions + HEAD:
         expected = f"E, layers, {predictions} m, L" if predictions else "E, layers, L"
-        raise InvalidConfiguration(FIELD, f"its stages are not, in this order, of {expected}")
+        raise InvalidConfiguration(FIELD, f"stages must consist of {expected}, in this order")
     if EMBEDDING not in stages[0] or stages[-1].count(PREDICTION) != predictions:
         raise InvalidConfiguration(
-            FIELD, "only a cut with E in its first stage, and m beside L in its last, has costs"
+            FIELD, "costs are known only with E in the first stage, and m and L in the last"
         )
     if HEAD not in stages[-1]:
-        raise InvalidConfiguration(FIELD, "its last stage has no L")
+        raise InvalidConfiguration(FIELD, "the last stage has no L")
     return tuple(stage.count(LAYER) for stage in stages)
 
 

@@ -120,7 +120,7 @@ MOST_DIGITS = 9
 
 def _layers(text: str) -> int:
     if len(text) > MOST_DIGITS:
-        raise InvalidConfiguration(FIELD, f"{text[:MOST_DIGITS]}... is more layers than can be")
+        raise InvalidConfiguration(FIELD, f"{text[:MOST_DIGITS]}... is too many layers")
     return int(text)
 
 

@@ -122,6 +122,8 @@ def find_schedule(name: str, **parameters: Any) -> Schedule:
 
 def _registered(name: str) -> Schedule:
     known = registered_schedules()
+    if name.endswith(".py"):
+        raise InvalidConfiguration("schedule", f"name a schedule in the file, as {name}:NAME")
     if name not in known:
         raise InvalidConfiguration(
             "schedule",

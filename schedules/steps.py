@@ -198,7 +198,7 @@ class Schedule:
             return parts, 1
         if parts % self.loops:
             raise InvalidConfiguration(
-                "loops", f"{parts} parts of a rank are no multiple of {self.name}'s {self.loops}"
+                "loops", f"{parts} parts of a rank are not a multiple of {self.name}'s {self.loops}"
             )
         return self.loops, parts // self.loops
 

@@ -24,7 +24,7 @@ LETTERS = {operation: (letter, on) for letter, (operation, on) in CARRIED.items(
 
 
 class Action(NamedTuple):
-    """A word of a rank, beside or right after a task; one more, or less, that holds the stage."""
+    """An action of a rank, at a task or right after it; it may acquire or release its stage."""
 
     rank: int
     task: int
@@ -38,7 +38,7 @@ def write_actions(graph: TaskGraph) -> str:
     """The actions of all ranks; raises `InvalidConfiguration` for stages of several units."""
     if max(graph.layout.units_per_stage) > 1:
         raise InvalidConfiguration(
-            "units_per_stage", "PyTorch gathers a stage as a whole: one unit alone"
+            "units_per_stage", "PyTorch gathers whole stages: they must have one unit"
         )
     rows: list[list[str]] = [[] for _ in range(graph.layout.pp)]
     holding = Counter[tuple[int, int]]()

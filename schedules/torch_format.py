@@ -181,7 +181,7 @@ def layout_of(orders: Sequence[Order]) -> Layout:
     stages = np.unique(steps["stage"])
     microbatches = np.unique(steps["microbatch"])
     if not len(steps):
-        raise InvalidConfiguration("orders", "hold no step")
+        raise InvalidConfiguration("orders", "contain no step")
     for name, numbers in (("stage", stages), ("micro-batch", microbatches)):
         if (gaps := np.flatnonzero(numbers != np.arange(len(numbers)))).size:
             raise InvalidConfiguration(

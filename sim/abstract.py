@@ -59,7 +59,7 @@ class AbstractCosts:
         if short or (len(halves) == 2 and self.backward > sum(halves) + room):
             shown = " and ".join(f"{half:g}" for half in halves)
             raise InvalidConfiguration(
-                "backward", f"{self.backward:g} is not what its halves take together ({shown})"
+                "backward", f"{self.backward:g} is not the sum of its halves ({shown})"
             )
 
     def backward_seconds(self) -> tuple[float, float, float]:

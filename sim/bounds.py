@@ -17,7 +17,7 @@ from bfpp.sim.physical import PhysicalCosts, PhysicalStep
 from bfpp.sim.place import GroupPlace
 
 
-class Bound(NamedTuple):
+class CommunicationBound(NamedTuple):
     """The largest communication of a kind: who takes part, how, and what it takes alone.
 
     Its `seconds` include `latency`. `level` is the narrowest of those it crosses, the other
@@ -39,7 +39,7 @@ class Bound(NamedTuple):
         return self.latency > self.seconds / 2
 
 
-def bounds(physical: PhysicalCosts, graph: TaskGraph) -> list[Bound]:
+def bounds(physical: PhysicalCosts, graph: TaskGraph) -> list[CommunicationBound]:
     """The largest collectives and transfers of each kind in a step."""
     return [
         *_inside_passes(physical),
@@ -48,7 +48,7 @@ def bounds(physical: PhysicalCosts, graph: TaskGraph) -> list[Bound]:
     ]
 
 
-def _inside_passes(physical: PhysicalCosts) -> Iterator[Bound]:
+def _inside_passes(physical: PhysicalCosts) -> Iterator[CommunicationBound]:
     """Collectives of tensor-, context- and expert-parallel groups."""
     largest: dict[tuple[Group, Way], Collective] = {}
     for part in parts(physical).each:
@@ -64,7 +64,7 @@ def _inside_passes(physical: PhysicalCosts) -> Iterator[Bound]:
             yield _of_collective(group.upper(), collective, place, physical.cluster)
 
 
-def _over_replicas(step: PhysicalStep) -> Iterator[Bound]:
+def _over_replicas(step: PhysicalStep) -> Iterator[CommunicationBound]:
     """Gathers and reductions of those that keep the same parameters."""
     graph = step.graph
     for operation, collectives in (
@@ -83,7 +83,7 @@ def _over_replicas(step: PhysicalStep) -> Iterator[Bound]:
             yield _of_collective(group, collective, place, step.physical.cluster)
 
 
-def _transfers(physical: PhysicalCosts, graph: TaskGraph) -> Iterator[Bound]:
+def _transfers(physical: PhysicalCosts, graph: TaskGraph) -> Iterator[CommunicationBound]:
     """Transfers between stages, over the outermost level that one crosses."""
     tasks = np.flatnonzero(graph.is_transfer).astype(np.int32)
     if not len(tasks):
@@ -95,14 +95,14 @@ def _transfers(physical: PhysicalCosts, graph: TaskGraph) -> Iterator[Bound]:
     moved = float(np.max(load.bytes))
     link = physical.cluster.levels[level]
     seconds = latency + moved / link.transfer_bandwidth
-    yield Bound("PP transfer", 2, moved, "send", "Simple", link.name, latency, seconds)
+    yield CommunicationBound("PP transfer", 2, moved, "send", "Simple", link.name, latency, seconds)
 
 
 def _of_collective(
     group: str, collective: Collective, place: GroupPlace, cluster: Cluster
-) -> Bound:
+) -> CommunicationBound:
     option = chosen(collective, place, cluster)
-    return Bound(
+    return CommunicationBound(
         f"{group} {collective.way}",
         place.members,
         collective.bytes,

@@ -28,7 +28,7 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Constant:
+class MeasuredConstant:
     """A fitted constant, and the standard error of its logarithm."""
 
     path: Path
@@ -86,7 +86,7 @@ class Calibration:
     """
 
     cluster: Cluster
-    constants: tuple[Constant, ...]
+    constants: tuple[MeasuredConstant, ...]
     ratios: tuple[float | None, ...]
 
 
@@ -107,7 +107,7 @@ def calibrate(cluster: Cluster, rows: Sequence[Row]) -> Calibration:
     start = np.log([_start(cluster, path) for path in paths])
     at, deviations = least_squares(distances, start)
     constants = [
-        Constant(*each)
+        MeasuredConstant(*each)
         for each in zip(paths, np.exp(at).tolist(), deviations.tolist(), strict=True)
         if each[-1] < inf
     ]
@@ -131,7 +131,7 @@ def _is_fitted(row: Row) -> bool:
 DEFAULT = "default"
 
 
-def _deviations(constants: Sequence[Constant]) -> tuple[tuple[Path, float], ...]:
+def _deviations(constants: Sequence[MeasuredConstant]) -> tuple[tuple[Path, float], ...]:
     """Standard errors; a constant with a single measurement has none."""
     return tuple(sorted((each.path, each.deviation) for each in constants if each.deviation))
 
@@ -154,22 +154,22 @@ def _start(cluster: Cluster, path: Path) -> float:
     return dict(numbers(cluster))[path] or _START.get(path[-1], _START["launch_seconds"])
 
 
-def _sustained(cluster: Cluster, row: Row) -> Constant:
+def _sustained(cluster: Cluster, row: Row) -> MeasuredConstant:
     """The share of the peak that products reach in the later half, when the device is hot."""
     later = row["windows"][len(row["windows"]) // 2 :]
     rates = [row["flops"] / seconds / cluster.device.peak for seconds in later]
     path = (DEVICE, "sustained_efficiency")
-    return Constant(path, median(rates), float(np.std(np.log(rates))))
+    return MeasuredConstant(path, median(rates), float(np.std(np.log(rates))))
 
 
-def _share(constant: Constant) -> Constant:
+def _share(constant: MeasuredConstant) -> MeasuredConstant:
     """The constant, a share cut to 1; raises `InvalidInput` for one that is clearly above 1."""
     if not constant.path[-1].endswith(("efficiency", "uneven_heads")) or constant.value <= 1:
         return constant
     if log(constant.value) > SURE * constant.deviation + ROUNDING:
         raise InvalidInput(
-            f"{'.'.join(constant.path)} would be {constant.value:.3g}: faster than the peaks of "
-            "the cluster that this one is like (--like)"
+            f"{'.'.join(constant.path)} would be {constant.value:.3g}: faster than the peak of the "
+            "cluster of --like"
         )
     return replace(constant, value=1.0)
 

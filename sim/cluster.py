@@ -119,8 +119,8 @@ class Cluster:
         if innermost.size and innermost.size % self.gpus_per_node:
             raise InvalidConfiguration(
                 "cluster",
-                f"{self.name}: {innermost.name} joins {innermost.size} GPUs, "
-                f"no whole nodes of {self.gpus_per_node}",
+                f"{self.name}: {innermost.name} joins {innermost.size} GPUs, which is not a "
+                f"multiple of nodes of {self.gpus_per_node}",
             )
 
     def level(self, name: str) -> Level:
@@ -234,7 +234,7 @@ def _deviations(cluster: Cluster, table: Table) -> tuple[tuple[tuple[str, ...], 
     for path, value in leaves(table):
         where = f"{cluster.name}: deviations: {'.'.join(path)}"
         if not _has_number(cluster, path):
-            raise InvalidConfiguration("cluster", f"{where} is no constant of the cluster")
+            raise InvalidConfiguration("cluster", f"{where} is not a constant of the cluster")
         require_keys("cluster", where, {path[-1]: value}, {path[-1]: float})
         found.append((path, float(value)))
     return tuple(sorted(found))

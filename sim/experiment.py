@@ -192,7 +192,7 @@ class Experiment(Values):
     def _balanced(self, balance: Balance) -> tuple[int, ...]:
         """The layers of each stage that balance time or memory."""
         if self.cut is not None:
-            raise InvalidConfiguration("balance", "does not go with --cut")
+            raise InvalidConfiguration("balance", "cannot be combined with --cut")
         from bfpp.sim.balance import balanced
 
         self._require_size(self._stages)
@@ -220,7 +220,7 @@ class Experiment(Values):
         if self.model is None:
             raise InvalidConfiguration("offload", "selective needs --model and --cluster")
         if self.balance is not None:
-            raise InvalidConfiguration("offload", "selective does not go with --balance")
+            raise InvalidConfiguration("offload", "selective cannot be combined with --balance")
         from bfpp.sim.offloading import least_passes
 
         layout = self.rule.layout(self.pp, self.microbatches, *self._division())
@@ -278,7 +278,7 @@ class Experiment(Values):
             return AbstractCosts(**given)
         for name in given:
             raise InvalidConfiguration(
-                name, "abstract seconds do not go with --model and --cluster"
+                name, "abstract seconds cannot be combined with --model and --cluster"
             )
         return self.physical_of_cut(self._cut)
 
@@ -341,7 +341,7 @@ class Experiment(Values):
         """The costs of a profile, which says all that other values could say of costs."""
         for name in (*given, *of_group(PHYSICAL), "tp", "cp", "ep"):
             if getattr(self, name) != DEFAULTS[name]:
-                raise InvalidConfiguration(name, "does not go with --profile")
+                raise InvalidConfiguration(name, "cannot be combined with --profile")
         from bfpp.sim.profile import load_profile
 
         costs = load_profile(profile) if isinstance(profile, str) else profile
@@ -376,7 +376,7 @@ class Experiment(Values):
         for name, default in DEFAULTS.items():
             if (value := getattr(self, name)) != default:
                 if not isinstance(value, str | int | float):
-                    raise InvalidConfiguration(name, "was made in Python: it has no name to write")
+                    raise InvalidConfiguration(name, "was made in Python and has no name to write")
                 values[name] = str(value) if isinstance(value, str) else value
         return values
 

@@ -69,7 +69,7 @@ class Values:
         1,
         PARALLELISM,
         "count",
-        "groups of replicas that shard the training state, each all of it (HSDP); divides dp",
+        "groups of replicas; each shards one copy of the training state (HSDP); divides dp",
     )
     microbatches: int = _option(8, BATCH, "count", "sequential micro-batches of a step")
     microbatch_size: int = _option(1, BATCH, "count", "samples in a micro-batch")
@@ -80,7 +80,7 @@ class Values:
         None,
         STAGES,
         "count",
-        "units of each stage of a non-looped schedule, gathered and reduced one by one "
+        "units per stage of a non-looped schedule, gathered and reduced one by one "
         "(default: 1, or --loops where schedules are compared; with --model, one layer each)",
     )
     sharding: Sharding = _option(
@@ -92,80 +92,87 @@ class Values:
         choices=Sharding.names(),
     )
     pp_overlap: bool = _option(
-        True, COMMUNICATION, "flag", "without: P2P transfers block the compute of both their ranks"
+        True, COMMUNICATION, "flag", "P2P transfers block the compute of both ranks"
     )
     dp_overlap: bool = _option(
         True,
         COMMUNICATION,
         "flag",
-        "without: all-gathers, reduce-scatters and all-reduces block the compute of their rank",
+        "all-gathers, reduce-scatters and all-reduces block the compute of their rank",
     )
     clipping: bool = _option(
         False,
         COMMUNICATION,
         "flag",
-        "gradients are clipped by their norm, which all ranks wait for",
+        "clip gradients by their global norm, which every rank waits for",
     )
     tied_embeddings: bool = _option(
         False,
         COMMUNICATION,
         "flag",
-        "the first and the last unit share parameters, whose gradients are added up once a step",
+        "the first and the last unit share their weights; one all-reduce per step sums their "
+        "gradients",
     )
     p2p: P2P = _option(
         P2P.CHANNELS,
         COMMUNICATION,
         "choice",
-        "how sends and receives are posted: by direction, with receives ahead (channels); in one "
-        "queue a rank, receives when their senders' turn comes (fifo, as PyTorch) or right before "
-        "the steps that need them (deferred); or in a group between two steps (batched, as "
-        "Megatron)",
+        "how sends and receives are posted: one queue per direction, receives ahead of time "
+        "(channels); one queue per rank, receives in the order of the sends (fifo, as PyTorch) or "
+        "right before the step that needs them (deferred); or grouped between two steps (batched, "
+        "as Megatron-LM)",
         choices=tuple(P2P),
     )
     eager: bool = _option(
         False,
         COMMUNICATION,
         "flag",
-        "sends in queues or groups end without their receivers, as small messages do",
+        "queued and grouped sends complete without waiting for the receiver, as small messages do",
     )
     gather_per: Per = _option(
         Per.RUN,
         COMMUNICATION,
         "choice",
-        "fully sharded: weights are gathered for each run of micro-batches through a unit, or once "
-        "a step (reshard_after_forward=False)",
+        "fully sharded: gather weights for each run of consecutive micro-batches through a unit, "
+        "or once per step (reshard_after_forward=False)",
         choices=tuple(Per),
     )
     reduce_per: Per = _option(
         Per.RUN,
         COMMUNICATION,
         "choice",
-        "fully sharded: gradients are reduced after each run, or once a step",
+        "fully sharded: reduce gradients after each run, or once per step",
         choices=tuple(Per),
     )
     run_length: int | None = _option(
         None,
         COMMUNICATION,
         "count",
-        "fully sharded: the micro-batches of a run at most (default: all that follow one another)",
+        "fully sharded: the most micro-batches in a run (default: no limit)",
     )
     weight_buffers: int = _option(
-        2, COMMUNICATION, "count", "fully sharded: units whose weights are gathered at once"
+        2,
+        COMMUNICATION,
+        "count",
+        "fully sharded: units whose gathered weights are held at the same time",
     )
     prefetch: int = _option(
-        1, COMMUNICATION, "count", "fully sharded: runs ahead that a gather may begin"
+        1, COMMUNICATION, "count", "fully sharded: how many runs ahead an all-gather may start"
     )
     offload: int | str = _option(
         OFF,
         COMMUNICATION,
         "offload",
-        "activations that wait on the host for their backward pass: off, all, a number (those with "
-        "at least that many passes of their rank in between), or selective (with as many as take "
-        "as long as a copy there and back)",
+        "activations kept in host memory until their backward pass: off, all, a number (those with "
+        "at least that many passes of their rank in between), or selective (those with enough "
+        "passes in between to hide both copies) (default: off)",
         "WHICH",
     )
     offload_ahead: int = _option(
-        1, COMMUNICATION, "count", "backward passes ahead that offloaded activations come back"
+        1,
+        COMMUNICATION,
+        "count",
+        "how many backward passes ahead offloaded activations are copied back",
     )
     forward: float | None = _option(
         None, ABSTRACT, "seconds", "forward pass of one micro-batch through one stage", "S"
@@ -174,21 +181,21 @@ class Values:
         None,
         ABSTRACT,
         "seconds",
-        "backward pass (default: the sum of its halves if they are given, else 2)",
+        "backward pass (default: the sum of its halves if given, else 2)",
         "S",
     )
     backward_input: float | None = _option(
         None,
         ABSTRACT,
         "seconds",
-        "input half of a backward pass (default: what the other leaves, or half)",
+        "input half of a backward pass (default: the rest, or half)",
         "S",
     )
     backward_weight: float | None = _option(
         None,
         ABSTRACT,
         "seconds",
-        "weight half of a backward pass (default: what the other leaves, or half)",
+        "weight half of a backward pass (default: the rest, or half)",
         "S",
     )
     forward_backward: float | None = _option(
@@ -239,17 +246,15 @@ class Values:
         "a preset, a TOML file, or a Hugging Face config.json",
         "NAME|FILE",
     )
-    layers: int | None = _option(
-        None, PHYSICAL, "count", "layers of the model, if not all (default: the model's)"
-    )
+    layers: int | None = _option(None, PHYSICAL, "count", "number of layers (default: the model's)")
     seq_length: int | None = _option(
         None,
         PHYSICAL,
         "count",
-        "tokens of a sequence (default: the model's; a config.json has only the longest)",
+        "tokens per sequence (default: the model's; a config.json only says the maximum)",
     )
     prediction: bool = _option(
-        True, PHYSICAL, "flag", "without: the model's prediction modules (MTP) are left out"
+        True, PHYSICAL, "flag", "leave out the model's multi-token prediction modules (MTP)"
     )
     cluster: Cluster | str | None = _option(
         None, PHYSICAL, "name", "a preset, or a TOML file", "NAME|FILE"
@@ -258,58 +263,57 @@ class Values:
         None,
         PHYSICAL,
         "choice",
-        "whose software: the paper's library, which overlaps communication, Megatron-LM of 2022, "
-        "which does not, today's Megatron-LM, or PyTorch's FSDP of 2023 (default: paper)",
+        "training software: the paper's library (overlaps communication), Megatron-LM of 2022 "
+        "(does not), today's Megatron-LM, PyTorch's FSDP, or bfpp's executor (default: paper)",
         choices=tuple(IMPLEMENTATIONS),
     )
     precision: Precision | str | None = _option(
         None,
         PHYSICAL,
         "name",
-        "fp16, bf16, fp32 or fp64; or bf16 with products of narrower operands: fp8-delayed, "
-        "fp8-current, fp8-block, mxfp8 or nvfp4 (default: the implementation's)",
+        "fp16, bf16, fp32 or fp64; or bf16 with low-precision GEMMs: fp8-delayed, fp8-current, "
+        "fp8-block, mxfp8 or nvfp4 (default: the implementation's)",
         "NAME",
     )
     quantised_weights: bool = _option(
         False,
         PHYSICAL,
         "flag",
-        "weights that products take quantised are kept and gathered so (Megatron's "
+        "store and all-gather the weights of low-precision GEMMs quantised (Megatron-LM's "
         "--fp8-param-gather)",
     )
     moments: str | None = _option(
         None,
         PHYSICAL,
         "choice",
-        "what Adam's two moments are kept in (default: fp32)",
+        "precision of Adam's two moments (default: fp32)",
         choices=STATES["moments"],
     )
     master_weights: str | None = _option(
         None,
         PHYSICAL,
         "choice",
-        "what the optimizer's copy of the weights is kept in (default: fp32)",
+        "precision of the optimizer's copy of the weights (default: fp32)",
         choices=STATES["master_weights"],
     )
     main_gradients: str | None = _option(
         None,
         PHYSICAL,
         "choice",
-        "what gradients are added up and reduced in (default: the implementation's)",
+        "precision in which gradients are accumulated and reduced (default: the implementation's)",
         choices=STATES["main_gradients"],
     )
     quantised_dispatch: bool = _option(
         False,
         PHYSICAL,
         "flag",
-        "tokens are on their way to experts as products take them, and gradients of what those "
-        "make (DeepEP, DeepSeek-V3)",
+        "dispatch tokens, and the gradients of the experts' outputs, quantised (DeepEP)",
     )
     quantised_attention: bool = _option(
-        False, PHYSICAL, "flag", "attention's own products take operands in 8 bits too"
+        False, PHYSICAL, "flag", "attention's own GEMMs take 8-bit operands too"
     )
     quantised_head: bool = _option(
-        False, PHYSICAL, "flag", "the output layer's products take quantised operands too"
+        False, PHYSICAL, "flag", "the output layer's GEMMs are low-precision too"
     )
     recompute: Recomputation | str | None = _option(
         None,
@@ -323,86 +327,86 @@ class Values:
         1.0,
         PHYSICAL,
         "number",
-        "share of a pass's activations that --offload moves; the others stay",
+        "share of a pass's activations that --offload moves; the rest stay on the device",
         "X",
     )
     attention: Attention | str | None = _option(
         None,
         PHYSICAL,
         "choice",
-        "whether scores and probabilities stay on the chip (default: the implementation's)",
+        "whether attention is fused, so that scores and probabilities stay on the chip "
+        "(default: the implementation's)",
         choices=tuple(Attention),
     )
     sequence_parallel: bool | None = _option(
         None,
         PHYSICAL,
         "flag",
-        "tensor-parallel devices share the activations between layers too "
+        "shard the activations between layers over tensor-parallel devices too "
         "(default: the implementation's)",
     )
     cp_comm: ContextExchange | str = _option(
         ContextExchange.RING,
         PHYSICAL,
         "choice",
-        "what context-parallel devices exchange: blocks of keys and values around a ring, "
-        "overlapped with attention, heads for the sequence, or all keys and values",
+        "context-parallel communication: keys and values around a ring, overlapped with attention; "
+        "an all-to-all of heads and sequence; or an all-gather of keys and values",
         choices=tuple(ContextExchange),
     )
     capacity_factor: float | None = _option(
         None,
         PHYSICAL,
         "number",
-        "rows that each expert takes over the mean, padded to as many "
-        "(default: as many as come, none dropped)",
+        "capacity of each expert over the mean load, padded to it (default: dropless)",
         "X",
     )
     expert_imbalance: float = _option(
         1.0,
         PHYSICAL,
         "number",
-        "rows that the busiest expert-parallel device takes over the mean, without a capacity",
+        "load of the busiest expert-parallel device over the mean, without a capacity",
         "X",
     )
     dispatch: str = _option(
         "all-to-all",
         PHYSICAL,
         "choice",
-        "how tokens are sent: once for each of their experts, or once for each device with some, "
-        "and over the network once for each node (DeepEP, HybridEP)",
+        "how tokens are sent: once per chosen expert, or once per device that has any of them, and "
+        "once per node over the network (DeepEP, HybridEP)",
         choices=("all-to-all", "deduplicated"),
     )
     shared_overlap: bool = _option(
-        False, PHYSICAL, "flag", "tokens are on their way to experts while the shared ones compute"
+        False, PHYSICAL, "flag", "overlap dispatch and combine with the shared experts"
     )
     microbatch_overlap: bool = _option(
         False,
         PHYSICAL,
         "flag",
-        "tokens are on their way to experts while another micro-batch computes (Megatron's "
+        "overlap dispatch and combine with another micro-batch (Megatron-LM's "
         "--overlap-moe-expert-parallel-comm, DualPipe)",
     )
     fused_experts: bool = _option(
         False,
         PHYSICAL,
         "flag",
-        "a product is one kernel for all experts, with the activation and casts after it "
-        "(Transformer Engine's fused grouped MLP)",
+        "one kernel per GEMM for all experts, fused with the activation and casts after it "
+        "(Transformer Engine's grouped MLP)",
     )
     fused_router: bool = _option(
         False,
         PHYSICAL,
         "flag",
-        "routing to experts is a few kernels (Megatron's --moe-router-fusion)",
+        "fused routing kernels (Megatron-LM's --moe-router-fusion)",
     )
     cuda_graphs: bool = _option(
-        False, PHYSICAL, "flag", "kernels are launched as CUDA graphs, which the host does faster"
+        False, PHYSICAL, "flag", "launch kernels as CUDA graphs, at less cost to the host"
     )
     cut: str | None = _option(
         None,
         PHYSICAL,
         "text",
         "layers of each stage: even, fewer-at-ends, a list such as 7,8,8,7, Megatron-LM's layout "
-        "(Et*7|(t*8|)*2t*7L), or torchtitan's lists of names; these say --loops too "
+        "(Et*7|(t*8|)*2t*7L), or torchtitan's lists of module names; the last two also set --loops "
         "(default: even)",
         "CUT",
     )
@@ -410,8 +414,7 @@ class Values:
         None,
         PHYSICAL,
         "choice",
-        "layers of each stage such that the largest takes as little as can be: time, or memory at "
-        "its peak",
+        "choose the layers of each stage to minimise the largest stage's time or peak memory",
         choices=tuple(Balance),
     )
     constants: Constants | str | None = _option(
@@ -425,7 +428,7 @@ class Values:
         None,
         MEASURED,
         "name",
-        "a profile of a machine, as bfpp calibrate writes it, best for as many ranks",
+        "profile of a machine from bfpp calibrate, preferably measured with as many ranks",
         "FILE",
     )
 
@@ -449,7 +452,7 @@ def values_read(values: Mapping[str, object], parameters: Mapping[str, object]) 
     """Values by name as an experiment has them, those of schedules' `parameters` among them."""
     for each in values:
         if each not in OPTIONS and each not in parameters:
-            raise InvalidConfiguration(each, f"there is no such value{did_you_mean(each, OPTIONS)}")
+            raise InvalidConfiguration(each, f"no such value{did_you_mean(each, OPTIONS)}")
     kinds = {each: parameter_kind(value) for each, value in parameters.items()}
     return {
         each: read_value(each, kinds.get(each) or OPTIONS[each].kind, value)

@@ -71,7 +71,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Constant:
+class FittedConstant:
     """A fitted parameter: its value, and one standard error.
 
     It is `determined` if the table says anything about it: less error than half its value.
@@ -92,7 +92,7 @@ class Fit:
     of rows by constants that were fitted without their group.
     """
 
-    constants: tuple[Constant, ...]
+    constants: tuple[FittedConstant, ...]
     covariance: Numbers
     errors: Numbers
     left_out: Numbers | None
@@ -196,7 +196,7 @@ def fit(
     )
     of_logarithms = covariance[np.ix_(determined, determined)]
     of_logarithms /= np.outer(values[determined], values[determined])
-    return Fit(tuple(Constant(*each) for each in constants), of_logarithms, errors, left_out)
+    return Fit(tuple(FittedConstant(*each) for each in constants), of_logarithms, errors, left_out)
 
 
 def fits(rows: Sequence[Measurement]) -> int:

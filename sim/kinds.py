@@ -12,7 +12,7 @@ from bfpp.sim.preset_files import Table
 
 
 @dataclass(frozen=True)
-class Kind:
+class FileKind:
     """A kind of file: what it is, which options take it, and how it is known."""
 
     title: str
@@ -21,26 +21,26 @@ class Kind:
     keys: frozenset[str]
 
 
-PROFILE = Kind(
+PROFILE = FileKind(
     "a profile of a machine, from bfpp calibrate",
     "bfpp simulate, compare, explain and validate take it as --profile",
     "bfpp machine profile 1",
     frozenset({"passes", "channels", "dispatch"}),
 )
-CONSTANTS = Kind(
+CONSTANTS = FileKind(
     "a file of constants, from bfpp fit",
     "--constants takes it",
     "bfpp constants 1",
     frozenset({"clusters", "implementations"}),
 )
-CLUSTER = Kind(
+CLUSTER = FileKind(
     "a cluster",
     "--cluster takes it",
     "bfpp cluster 1",
     frozenset({"gpus_per_node", "intra_node", "inter_node", "levels"}),
 )
-MODEL = Kind("a model", "--model takes it", "", frozenset({"hidden", "heads", "vocabulary"}))
-EXPERIMENT = Kind(
+MODEL = FileKind("a model", "--model takes it", "", frozenset({"hidden", "heads", "vocabulary"}))
+EXPERIMENT = FileKind(
     "an experiment",
     "bfpp simulate and others take it for SCHEDULE",
     "bfpp experiment 1",
@@ -49,7 +49,7 @@ EXPERIMENT = Kind(
 KINDS = (EXPERIMENT, PROFILE, CONSTANTS, CLUSTER, MODEL)
 
 
-def require_kind(field: str, where: str, table: Table, kind: Kind) -> None:
+def require_kind(field: str, where: str, table: Table, kind: FileKind) -> None:
     """Raise `InvalidConfiguration` for a table that is of another kind, or of a later format."""
     said = table.get("format")
     found = next((each for each in KINDS if said and each.format == said), None)

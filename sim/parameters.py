@@ -95,7 +95,7 @@ def changed(model: CostModel, change: Change) -> CostModel:
         )
         if is_kind:
             raise InvalidConfiguration(
-                "set", f"{change.name!r} is no single number here; it takes a factor: x0.9"
+                "set", f"{change.name!r} is not a single number here; scale it: x0.9"
             )
         problem = "is ambiguous" if paths else "is not a parameter"
         meant = "" if paths else did_you_mean(change.name, some.split(", "))
@@ -139,7 +139,7 @@ def number_at(model: object, path: tuple[str, ...]) -> float:
     value = dict(numbers(model))[path]
     if value is None:
         name = ".".join(path)
-        raise InvalidConfiguration("set", f"{name!r} is not given, so it takes no factor")
+        raise InvalidConfiguration("set", f"{name!r} is not set, so it cannot be scaled")
     return value
 
 

@@ -553,7 +553,7 @@ class PhysicalStep:
             filter(None, (exchange_seconds(self.physical, layer) for layer in layers)), None
         )
         if each is None:
-            raise InvalidConfiguration("model", "has no experts that anything is exchanged between")
+            raise InvalidConfiguration("model", "has no experts to exchange tokens between")
         slices = self.graph.layout.slices
         kinds = Operation.EXPERT_DISPATCH, Operation.EXPERT_COMBINE
         return {kind: one / slices for kind, one in zip(kinds, each, strict=True)}

@@ -35,7 +35,7 @@ def with_exchanges(graph: TaskGraph, physical: PhysicalCosts) -> TaskGraph:
     """The graph with the all-to-alls of its passes as pieces."""
     routing = physical.execution.routing
     if physical.degrees.ep == 1:
-        raise InvalidConfiguration(FIELD, "without expert parallelism (--ep) nothing is exchanged")
+        raise InvalidConfiguration(FIELD, "needs expert parallelism (--ep)")
     if routing.beside_shared or routing.interleaved:
         overlapping = "--shared-overlap" if routing.beside_shared else "--microbatch-overlap"
         reason = f"with {overlapping} a pass does not wait for exchanges, which are none of it"

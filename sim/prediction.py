@@ -10,7 +10,7 @@ from bfpp.traces.memory import GIGABYTE
 from bfpp.traces.timeline import Timeline
 
 
-class Prediction(TypedDict):
+class StepPrediction(TypedDict):
     """Throughput, and memory as the paper measures it, of one training step.
 
     `tflops_per_gpu` is in 1e12 flop/s by the paper's C_GPU, with what is
@@ -39,7 +39,7 @@ class Prediction(TypedDict):
     tokens_per_second_per_gpu: float
 
 
-def predict(timeline: Timeline, physical: PhysicalCosts) -> Prediction:
+def predict(timeline: Timeline, physical: PhysicalCosts) -> StepPrediction:
     """The prediction of one training step; each rank's memory is priced once."""
     layout, trains = timeline.graph.layout, timeline.graph.trains
     samples, devices = physical.batch(layout), physical.devices(layout)

@@ -41,15 +41,13 @@ class Price:
     def physical_load(self, step: PhysicalStep, tasks: Integers) -> Load:
         """What tasks of a graph cost on a cluster."""
         if self.physical is None:
-            raise InvalidConfiguration(
-                "model", f"there is no price of {self.parameter} on clusters"
-            )
+            raise InvalidConfiguration("model", f"{self.parameter} has no price on clusters")
         return self.physical(step, tasks)
 
     def measured_seconds(self, step: MeasuredStep, tasks: Integers) -> Seconds:
         """What tasks of a graph took on the machine of a profile."""
         if self.measured is None:
-            raise InvalidConfiguration("profile", f"a profile has no price of {self.parameter}")
+            raise InvalidConfiguration("profile", f"a profile does not price {self.parameter}")
         return self.measured(step, tasks)
 
 

@@ -190,7 +190,7 @@ def _waits_for_another_lane(graph: TaskGraph) -> Flags:
 def load_profile(path: str) -> ProfiledCosts:
     """The profile of a file; raises `InvalidConfiguration` with the reason in one line."""
     if not path.endswith(".toml"):
-        raise InvalidConfiguration(FIELD, f"{path!r} is no path to a .toml file")
+        raise InvalidConfiguration(FIELD, f"{path!r} is not a path to a .toml file")
     return read_profile(*read_settings(FIELD, path))
 
 

@@ -25,7 +25,7 @@ TOO_LARGE = "needs more memory than a device has"
 TOO_SLOW = "is slower than the best, and than another that needs no more memory"
 
 
-class Bound(NamedTuple):
+class Potential(NamedTuple):
     """The most throughput that a configuration may have, and the least memory that it may need."""
 
     throughput: float
@@ -54,7 +54,7 @@ class Best:
             kept = [*ranked(known, self._objective)[: self._top], *pareto(ranked(known))]
             self._fitting = {each.configuration: each for each in kept}
 
-    def exceeds(self, bound: Bound) -> bool:
+    def exceeds(self, bound: Potential) -> bool:
         """Whether a configuration with that bound is neither among the best nor on the front."""
         passed = sum(self._passes(each, bound) for each in self._fitting.values())
         return passed >= self._top and any(
@@ -62,7 +62,7 @@ class Best:
             for each in self._fitting.values()
         )
 
-    def _passes(self, known: Outcome, bound: Bound) -> bool:
+    def _passes(self, known: Outcome, bound: Potential) -> bool:
         """Whether an outcome is better than anything within the bound; of jitter there is none."""
         if self._objective is Objective.ROBUSTNESS:
             return False
@@ -106,7 +106,7 @@ def _excluded(
     for _ in range(2):
         if least.reserved_gb > device:
             return TOO_LARGE
-        if best.exceeds(Bound(throughput, least.total_gb)):
+        if best.exceeds(Potential(throughput, least.total_gb)):
             return TOO_SLOW
         graph, physical = known.graph_of(configuration), known.physical(configuration)
         least = memories_of(graph, physical).fullest

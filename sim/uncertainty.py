@@ -43,7 +43,7 @@ NEARLY_FULL = 0.9
 """Share of a device's memory from which on allocators are known to stall."""
 
 
-class Kind(NamedTuple):
+class RunKind(NamedTuple):
     """What decides how well runs are understood."""
 
     recomputed: bool
@@ -60,10 +60,10 @@ class Kind(NamedTuple):
         )
 
 
-def kind_of(physical: PhysicalCosts, layout: Layout) -> Kind:
+def kind_of(physical: PhysicalCosts, layout: Layout) -> RunKind:
     """The kind of a run."""
     devices = replace(physical.degrees, pp=layout.pp).devices
-    return Kind(
+    return RunKind(
         physical.recomputation != NO_RECOMPUTATION,
         devices <= physical.cluster.domain,
         physical.implementation.fused_kernels,

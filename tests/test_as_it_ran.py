@@ -74,7 +74,7 @@ REFUSED = {
     "explain step.json --loops 2": "--loops: a saved timeline is as it ran",
     "explain none.json": "SCHEDULE: none.json: No such file",
     "explain step.json --against gpipe": "--against: gpipe: No such file",
-    "explain step.json --set forward=3": "--set: 'forward' is no single number here",
+    "explain step.json --set forward=3": "--set: 'forward' is not a single number here",
     "explain step.json --set cats=x3": "--set: 'cats' is not a parameter",
     "explain graph.json": "SCHEDULE: is not a timeline",
 }

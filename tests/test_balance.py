@@ -98,7 +98,7 @@ def test_stages_of_a_rank_are_balanced_in_time():
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"cut": "even"}, "balance: does not go with --cut"),
+        ({"cut": "even"}, "balance: cannot be combined with --cut"),
         ({"layers": 100_000}, "balance: 100,000 layers over 3 stages are too many"),
         ({"schedule": "depth-first", "loops": 2, "pp": 2}, "balance: memory needs schedules with"),
         ({"balance": "speed"}, "balance: 'speed' is not one of time, memory"),

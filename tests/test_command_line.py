@@ -254,7 +254,7 @@ def test_the_table_of_a_simulation_fits_a_terminal(bfpp, monkeypatch):
     for words in (
         "step time",
         "peak in-flight micro-batches",
-        "reserved, of a device's",
+        "reserved memory, of a device's",
         "of 32 GB",
     ):
         assert words in out
@@ -266,7 +266,7 @@ def test_a_model_that_does_not_fit_is_marked(bfpp):
     words = "--cluster dgx1-v100 --pp 4 --tp 8 --loops 2"
     assert "(!)" not in bfpp(f"compare --model bert-6.6b {words}")[1]
     rows = bfpp(f"compare --model gpt3-175b {words}")[1].splitlines()
-    (row,) = [row for row in rows if row.startswith("reserved, of a device")]
+    (row,) = [row for row in rows if row.startswith("reserved memory, of a device")]
     assert row.count("(!)") == 4
 
 
@@ -444,7 +444,7 @@ ERRORS = {
     "simulate gpipe --cluster dgx-a100": "--model: must be given together with --cluster",
     "simulate gpipe --tp 2": "--tp: needs --model and --cluster",
     "simulate gpipe --implementation paper": "--implementation: needs --model and --cluster",
-    "simulate gpipe --forward 1 @bert-52b": "--forward: abstract seconds do not go with --model",
+    "simulate gpipe --forward 1 @bert-52b": "--forward: abstract seconds cannot be combined",
     "simulate gpipe @eat": "--model: 'eat' is neither a preset",
     "simulate gpipe @nowhere.toml": "--model: cannot read 'nowhere.toml': No such file",
     "simulate gpipe @folder.toml": "--model: cannot read",
@@ -480,13 +480,13 @@ ERRORS = {
     "explain gpipe --set forward=nan": "--set: 'forward=nan' is not NAME=VALUE",
     "explain gpipe --set forward=1e308": "--set: 'forward=1e308' is not NAME=VALUE",
     "explain gpipe --set stage.9=x2": "--set: there is no stage.9; the last is 3",
-    "explain gpipe --set stage.1=2": "--set: 'stage.1' .* takes a factor",
-    "explain gpipe --set backward_input=x2": "--set: 'backward_input' is not given, so it takes no",
+    "explain gpipe --set stage.1=2": "--set: 'stage.1' .* scale it",
+    "explain gpipe --set backward_input=x2": "--set: 'backward_input' is not set, so it cannot",
     "explain gpipe --against eat": "SCHEDULE: 'eat' is not a schedule",
     "explain gpipe --against=--pp=0": "argument --pp: must be",
     "explain gpipe --against=--loops=2": "--loops: gpipe is not looped",
-    "explain gpipe --against=--help": "--against: --help is no part of a configuration",
-    "explain gpipe --against=--json": "--against: --json is no part",
+    "explain gpipe --against=--help": "--against: --help is not an option of an experiment",
+    "explain gpipe --against=--json": "--against: --json is not an option",
     "explain gpipe --against 'x": "--against: .*No closing quotation",
 }
 

@@ -181,7 +181,7 @@ def test_ranks_of_one_process_that_wait_for_each_other_are_refused() -> None:
 
 def test_halves_of_backward_passes_are_refused() -> None:
     halves = build_graph("zb-h1", Layout(2, 4), Communication())
-    with pytest.raises(InvalidConfiguration, match="and the schedule has them apart"):
+    with pytest.raises(InvalidConfiguration, match="but the schedule splits backward passes"):
         require_compilable(halves, waits=False)
 
 

@@ -90,14 +90,14 @@ def test_what_is_written_is_read_again(layers, predictions):
     [
         ("Et|x|L", "'x' is none of E"),
         ("E(t*99999)*99999L", "repetitions of more than"),
-        ("E(t|)*0|L|t", "are not, in this order"),
-        ("Et|tm|L", "are not, in this order"),
-        ("EtL|", "its last stage has no L"),
-        ("[[[", "not a list of each stage's names"),
-        ("[1]", "not a list of each stage's names"),
-        ("[['tok_embeddings', 'layers.1'], ['lm_head']]", "are not 0, 1, 2"),
+        ("E(t|)*0|L|t", "must consist of E, layers, L"),
+        ("Et|tm|L", "must consist of E, layers, L"),
+        ("EtL|", "the last stage has no L"),
+        ("[[[", "not a list with the module names"),
+        ("[1]", "not a list with the module names"),
+        ("[['tok_embeddings', 'layers.1'], ['lm_head']]", "must be 0, 1, 2"),
         ("[['tok_embeddings', 'layer.0'], ['lm_head']]", "there is no module 'layer.0'"),
-        ("[['tok_embeddings', 'norm'], ['lm_head']]", "its norm is not in the last stage"),
+        ("[['tok_embeddings', 'norm'], ['lm_head']]", "norm must be in the last stage"),
         ("7,8,", "neither one of even, fewer-at-ends, nor numbers"),
         ("Et|tt|L", "3 stages of 3 layers are not 2 stages of 4"),
     ],
@@ -108,7 +108,7 @@ def test_what_cannot_be_a_cut_is_refused(text, reason):
 
 
 def test_prediction_modules_are_beside_the_head():
-    with pytest.raises(InvalidConfiguration, match="m beside L in its last"):
+    with pytest.raises(InvalidConfiguration, match="m and L in the last"):
         layers_of(read_layout("Et*3|(tt|)*29,m|L"), predictions=1)
 
 

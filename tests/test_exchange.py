@@ -189,4 +189,4 @@ def test_the_commands_write_and_read_them(bfpp, answer, tmp_path, monkeypatch):
     assert "ncclDevKernel_AllGather" in {event["name"] for event in events}
     Path("k/kineto.1.json").write_text("mine")
     code, _, err = bfpp("show step.json --kineto k")
-    assert (code, "k/kineto.1.json is there already" in err) == (2, True)
+    assert (code, "k/kineto.1.json already exists" in err) == (2, True)

@@ -84,7 +84,7 @@ def test_files_that_an_experiment_names_are_beside_it(tmp_path):
         ('schedule = "gpipe"\nclipping = 2', "clipping: must be true or false"),
         ('schedule = "gpipe"\nforward = -1', "forward: must be a number of at least 0"),
         ('schedule = "gpipe"\nsharding = "most"', "sharding: 'most' is not one of none"),
-        ('schedule = "gpipe"\nsequence = 4', "sequence: there is no such value"),
+        ('schedule = "gpipe"\nsequence = 4', "sequence: no such value"),
         ('schedule = "gpipe"\nmicrobatch = 4', "microbatch: .*did you mean 'microbatches'"),
         ('schedule = "gpip"', "did you mean 'gpipe'"),
         ('format = "bfpp experiment 9"', "is not 'bfpp experiment 1'"),

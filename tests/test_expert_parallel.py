@@ -203,7 +203,7 @@ REFUSED = {
     "--expert-imbalance 0.5": "--expert-imbalance: must be at least 1",
     "--capacity-factor 0": "--capacity-factor: must be more than 0",
     "--dispatch twice": "--dispatch: invalid choice: 'twice'",
-    "--dp 4 --dp-replicate 2": "--dp-replicate: is of replicas that shard their state",
+    "--dp 4 --dp-replicate 2": "--dp-replicate: needs replicas that shard their state",
     "--dp 4 --dp-replicate 3": "--dp-replicate: 3 does not divide 4 replicas",
     "--dp 8 --dp-replicate 2 --ep 8": "--ep: 8 does not divide dp / dp_replicate x cp x tp = 4",
     "--model llama3-8b --ep 2 --dp 2": "--ep: llama3-8b has no experts",

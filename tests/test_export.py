@@ -124,7 +124,8 @@ REFUSED = {
     "export {first} --step 1": "is one checkpoint; --step is for a directory of several",
     "export gpt": "CHECKPOINT: its model is not laid out as a Llama, Mistral or Qwen: it has",
     "export own": "CHECKPOINT: its model is regression of ",
-    "export llama --config other.json": "--config: other.json is of another model: hidden 64, and",
+    "export llama --config other.json": "--config: other.json is the config of another model: "
+    "hidden 64, and",
     "export llama --config nothing.json": "--config: cannot read 'nothing.json': No such file",
     "export llama --config bert-6.6b": "--config: bert-6.6b is no config.json",
 }
@@ -157,7 +158,7 @@ def test_what_others_wrote_is_kept_unless_forced(bfpp: Run, name: str) -> None:
     Path("theirs", name).write_text('{"mine": 1}')
     code, out, err = bfpp("export llama --out theirs")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"--out: theirs/{name} is there already" in err
+    assert f"--out: theirs/{name} already exists" in err
     assert [each.name for each in Path("theirs").iterdir()] == [name]
     assert bfpp("export llama --out theirs --force")[0] == 0
     assert b"mine" not in Path("theirs", name).read_bytes()

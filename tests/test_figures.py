@@ -7,12 +7,16 @@ import sys
 import zlib
 from pathlib import Path
 from struct import unpack
+from xml.etree import ElementTree
 
 import pytest
 
 from bfpp.command_line import main
 from bfpp.formats import PDF, PNG
+from bfpp.schedules import Layout
 from bfpp.traces.bar_chart import Bars, svg_bars
+from bfpp.traces.chart import Chart, Series, svg_charts
+from bfpp.traces.svg_placements import svg_placements
 
 STEP = ["simulate", "gpipe", "--pp", "2", "--microbatches", "2"]
 
@@ -50,7 +54,18 @@ def test_a_png_has_300_pixels_an_inch(figure: Path) -> None:
 
 def test_the_papers_figures_are_converted(figure: Path) -> None:
     folder = figure.parent / "paper"
-    words = ["paper", "figure-3", "--also", "pdf", "--also", "png", "--out", str(folder)]
+    words = [
+        "paper",
+        "figure-3",
+        "--also",
+        "pdf",
+        "--also",
+        "png",
+        "--width",
+        "84mm",
+        "--out",
+        str(folder),
+    ]
     assert main(words) == 0
     assert {each.name for each in folder.iterdir()} == {
         "figure-3.svg", "figure-3.pdf", "figure-3.png", "index.html",
@@ -89,3 +104,22 @@ def test_bars_are_as_long_as_their_numbers() -> None:
         "GB",
         "2.0",
     ]
+
+
+@pytest.mark.parametrize("kind", ["charts", "bars", "placements"])
+def test_a_narrow_figure_has_rows_instead_of_small_letters(kind: str) -> None:
+    curve = Chart("(a) one", "x", "y", [Series("a schedule of a long name", (1, 2), (3, 4))])
+    quantity = Bars("(a) training time (days)", {"a schedule": 10.0, "another one": 40.0})
+    placements = [("(a) Standard", Layout(4, 1, units_per_stage=4)), ("(b) Looping", Layout(4, 1))]
+    drawn = {
+        "charts": lambda points: svg_charts([curve, curve], points=points),
+        "bars": lambda points: svg_bars([quantity, quantity], "t", points),
+        "placements": lambda points: svg_placements(placements, points),
+    }[kind]
+    sizes = {}
+    for points in (238.0, 720.0):
+        root = ElementTree.fromstring(drawn(points))
+        assert root.attrib["width"] == f"{points:g}pt"
+        assert all(float(each.get("font-size", 9)) >= 5 for each in root.iter())
+        sizes[points] = float(root.attrib["height"].removesuffix("pt"))
+    assert sizes[238.0] > 1.5 * sizes[720.0]

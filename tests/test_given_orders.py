@@ -128,7 +128,7 @@ MALFORMED = {
     "0B0,0F0,0F2,0B2": "numbering: micro-batch 1 is missing, though there is micro-batch 2 "
     "(and 1 more: bfpp check bad.csv)",
     "0F0,1B0\n1F0,0B0": "placement: stage 0 runs on ranks 0, 1 (and 1 more: bfpp check bad.csv)",
-    "# eat = 1\n0F0,0B0": "eat: there is no such value",
+    "# eat = 1\n0F0,0B0": "eat: no such value",
     "# forward = eat\n0F0,0B0": "forward: must be a number of at least 0, not 'eat'",
 }
 
@@ -179,6 +179,9 @@ def test_python_files_without_it_are_refused_in_one_line(here, capsys):
     broken = "SCHEDULE: broken.py:X fails with ModuleNotFoundError: No module named 'nothing'"
     assert refusal_of(capsys, "orders", "broken.py:X") == broken
     assert refusal_of(capsys, "orders", "no.py:X") == "SCHEDULE: there is no Python file no.py"
+    assert refusal_of(capsys, "orders", "mine.py").endswith(
+        "name a schedule in the file, as mine.py:NAME"
+    )
 
 
 def test_an_experiment_file_finds_orders_beside_it(zb_v, here, capsys):  # noqa: ARG001

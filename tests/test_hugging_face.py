@@ -227,7 +227,7 @@ MEASURED = ["calibrate", "--out", "profile.toml"]
 @pytest.mark.parametrize(
     ("commands", "model", "told"),
     [
-        ([MEASURED], "gpt-1.2b", "gpt-1.2b has tied embeddings, which a profile has no price of"),
+        ([MEASURED], "gpt-1.2b", "gpt-1.2b has tied embeddings, which a profile does not price"),
         ([["run", "gpipe"], MEASURED], "qwen3-30b-a3b", "qwen3-30b-a3b has experts, and the"),
     ],
 )

@@ -91,7 +91,7 @@ def test_who_takes_part() -> None:
 
 
 def test_replicas_that_shard_nothing_are_in_no_groups() -> None:
-    with pytest.raises(InvalidConfiguration, match="dp_replicate: is of replicas that shard"):
+    with pytest.raises(InvalidConfiguration, match="dp_replicate: needs replicas that shard"):
         HYBRID.changed(sharding=Sharding.NONE).graph()
     with pytest.raises(InvalidConfiguration, match="the task graph is not for 2 groups"):
         HYBRID.require_physical().costs(WHOLE.graph())

@@ -201,7 +201,7 @@ def test_levels_are_read_from_a_file_in_the_order_of_their_sizes(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("size = 8", "size = 6", "rack joins 6 GPUs, no whole nodes of 4"),
+        ("size = 8", "size = 6", "rack joins 6 GPUs, which is not a multiple of nodes of 4"),
         ("size = 8", "", "levels: rack must join more devices than spine"),
         ("nvlink", "string", "levels: rack: link must be one of nvlink, pcie, network"),
         ("bandwidth = 20", "", "levels: rack: give either bandwidth (of a GPU) or port_bandwidth"),

@@ -277,7 +277,7 @@ def test_what_is_not_here_is_not_measured(bfpp, tmp_path):
     system_file = tmp_path / "system.json"
     system_file.write_text(json.dumps(system()))
     for options, reason in (
-        ("--device cuda:99", "--device: cuda:99 is not here"),
+        ("--device cuda:99", "--device: cuda:99 does not exist"),
         ("--device tpu", "--device: must be cpu, cuda or cuda:N"),
         ("--device cpu:1", "--device: must be cpu, cuda or cuda:N"),
         ("--device cpu", "--like: must be given"),

@@ -127,17 +127,17 @@ def test_a_backward_pass_is_its_halves(whole, of_input, of_weight):
     assert costs(backward=of_input + of_weight, backward_input=of_input) == together
     assert costs(backward=of_input + of_weight, backward_weight=of_weight) == together
     if whole != of_input + of_weight:
-        with pytest.raises(InvalidConfiguration, match="is not what its halves take together"):
+        with pytest.raises(InvalidConfiguration, match="is not the sum of its halves"):
             costs(backward=whole, **both)
     if whole < of_weight:
-        with pytest.raises(InvalidConfiguration, match="is not what its halves take together"):
+        with pytest.raises(InvalidConfiguration, match="is not the sum of its halves"):
             costs(backward=whole, backward_weight=of_weight)
 
 
 def test_halves_that_contradict_the_whole_are_refused(bfpp):
     code, out, err = bfpp("simulate gpipe --backward 1 --backward-weight 3")
     assert (code, out) == (2, "")
-    assert err == ("bfpp simulate: --backward: 1 is not what its halves take together (3)\n")
+    assert err == ("bfpp simulate: --backward: 1 is not the sum of its halves (3)\n")
     line = "explain gpipe --backward 3 --backward-input 1 --backward-weight 2"
     assert bfpp(line)[0] == 0
     assert bfpp(f"{line} --set backward=5")[0] == 2
@@ -193,7 +193,7 @@ def test_a_sequence_needs_a_model(bfpp):
     for line in ("simulate gpipe --seq-length 8", "compare --seq-length 8"):
         assert bfpp(line)[2].endswith(": --seq-length: needs --model and --cluster too\n")
     line = "simulate gpipe --profile machine.toml --pp 2 --seq-length 8"
-    assert bfpp(line)[2] == "bfpp simulate: --seq-length: does not go with --profile\n"
+    assert bfpp(line)[2] == "bfpp simulate: --seq-length: cannot be combined with --profile\n"
 
 
 def test_where_nothing_can_fit_that_is_known_soon(bfpp, monkeypatch):

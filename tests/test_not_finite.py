@@ -237,7 +237,7 @@ def test_the_command_leaves_steps_out(capsys: pytest.CaptureFixture[str]) -> Non
     local = ("--backend", "local", *model("spoilt"), "--skip-nonfinite", 2, "--steps", 8)
     ended = run_here(capsys, *OPTIONS, *local, "--verify", "--json", "--precision", "float64")
     told = [
-        f"bfpp run: step {step} is left out: the loss of micro-batch 3 is inf on rank 1, replica 0"
+        f"bfpp run: step {step} is skipped: the loss of micro-batch 3 is inf on rank 1, replica 0"
         for step in (3, 5, 6)
     ]
     assert (ended.code, ended.errors.splitlines()) == (0, told)

@@ -142,12 +142,12 @@ def by_norm(groups: list[dict[str, object]], lr: float) -> torch.optim.Optimizer
 
 
 REFUSED = {
-    "adafactor": "does not update element by element",
+    "adafactor": "is not element-wise",
     "lbfgs": "optimizer",
     "sparseadam": "cannot update a flat buffer",
     "muon": "optimizer",
-    f"{__file__}:by_norm": "does not update element by element",
-    "nothing": "is no optimizer of torch.optim",
+    f"{__file__}:by_norm": "is not element-wise",
+    "nothing": "is neither an optimizer of torch.optim",
     "optimizer": "optimizer",
 }
 

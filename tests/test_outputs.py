@@ -192,7 +192,10 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(refused, key,
     folder.mkdir()
     refused(line.replace("PLACE", "folder"), f"{key[1]}: {folder}: Is a directory")
     foreign.write_text("nobody's but mine\n")
-    refused(line.replace("PLACE", "foreign"), f"{key[1]}: {foreign} is there already, and is no ")
+    refused(
+        line.replace("PLACE", "foreign"),
+        f"{key[1]}: {foreign} already exists, and bfpp did not write it as ",
+    )
     file.touch()
     refused(line.replace("PLACE", f"{file}/in"), f"{key[1]}: ")
     refused(line.replace("PLACE", "/proc/1/in"), f"{key[1]}: ")
@@ -214,9 +217,9 @@ def test_with_force_a_foreign_file_is_overwritten(bfpp, line):
 
 
 def test_a_file_of_another_kind_of_ours_is_not_overwritten(refused, bfpp):
-    refused("simulate gpipe --graph step.json", "--graph: step.json is there already")
+    refused("simulate gpipe --graph step.json", "--graph: step.json already exists")
     assert bfpp("simulate gpipe --perfetto trace.json")[0] == 0
-    refused("show step.json --timeline trace.json", "--timeline: trace.json is there already")
+    refused("show step.json --timeline trace.json", "--timeline: trace.json already exists")
 
 
 def test_two_outputs_of_one_file_are_refused(refused):
@@ -251,7 +254,7 @@ def test_items_of_the_paper_are_not_written_over_other_files(refused, bfpp):
     Path("out/notes.md").write_text("mine\n")
     assert bfpp("paper figure-3 --out out")[0] == 0
     Path("out/figure-3.svg").write_text("mine\n")
-    refused("paper figure-3 --out out", "--out: out/figure-3.svg is there already")
+    refused("paper figure-3 --out out", "--out: out/figure-3.svg already exists")
     assert bfpp("paper figure-3 --out out --force")[0] == 0
     assert Path("out/notes.md").read_text() == "mine\n"
 
@@ -339,7 +342,7 @@ def test_an_output_where_standard_output_goes_is_refused():
         running = process("simulate gpipe --html step.html", stdout=file)
         _, err = running.communicate(timeout=60)
     assert running.returncode == 2
-    assert err == b"bfpp simulate: --html: step.html is where standard output goes\n"
+    assert err == b"bfpp simulate: --html: step.html is also standard output\n"
 
 
 def test_a_file_that_outgrows_the_disk_is_not_left(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bfpp import Experiment
 from bfpp.predictions import in_pieces, predict
-from bfpp.saved import Saved
+from bfpp.saved import SavedTimeline
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.graph_file import read_graph, write_graph
@@ -120,7 +120,7 @@ def test_they_are_drawn_explained_written_and_read():
         in_pieces(predict(Experiment("1f1b", pp=2)))
     for graph in (composite, timeline.graph):
         assert read_graph(write_graph(graph)).digest == graph.digest
-    saved = Saved(read_timeline(write_timeline(drawn.timeline)))
+    saved = SavedTimeline(read_timeline(write_timeline(drawn.timeline)))
     assert saved.idle[1][Cause.EXPERT] == pytest.approx(idle[Cause.EXPERT])
     assert saved.record["bubble"] == bubble(drawn.timeline)
 
@@ -142,7 +142,7 @@ def test_pictures_have_the_numbers_of_whole_passes():
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"ep": 1}, "nothing is exchanged"),
+        ({"ep": 1}, "needs expert parallelism"),
         ({"microbatch_overlap": True}, "does not wait for exchanges"),
         ({"model": "deepseek-v3", "shared_overlap": True}, "does not wait for exchanges"),
     ],

@@ -21,7 +21,7 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.validity import BUFFERS, ORDER, Violation, structure, violations
-from bfpp.schedules.validity.buffers import Buffers
+from bfpp.schedules.validity.buffers import BufferUse
 from bfpp.schedules.validity.happens_before import HappensBefore, replay
 from tests.mutations import MUTATIONS
 from tests.strategies import graphs, order_graphs, some_configuration
@@ -61,7 +61,7 @@ def test_short_proofs_are_all_that_a_schedule_needs(name: str, sharding: Shardin
     except InvalidConfiguration:
         pytest.skip("cannot be sharded so")
     order = HappensBefore(graph, replay(graph))
-    buffers = Buffers(graph, order)
+    buffers = BufferUse(graph, order)
     for table, arguments in ((ORDER, (graph, order)), (BUFFERS, (buffers,))):
         for rule in table.values():
             assert [*rule(*arguments)] == []

@@ -187,9 +187,9 @@ def test_posts_that_are_missing_or_in_vain_are_told(text: str, told: str) -> Non
 
 def test_what_cannot_be_posted_so_is_refused_in_one_line(bfpp) -> None:
     for words, told in {
-        "simulate gpipe --p2p fifo --no-pp-overlap": "--p2p: transfers that block compute",
+        "simulate gpipe --p2p fifo --no-pp-overlap": "--p2p: needs transfers that overlap",
         "simulate gpipe --eager": "--eager: on channels",
-        "run gpipe --pp 2 --backend local --steps 1 --p2p fifo": "--p2p: what is run posts",
+        "run gpipe --pp 2 --backend local --steps 1 --p2p fifo": "--p2p: bfpp run posts",
         "simulate 1f1b --p2p deferred": "deadlock: transfer",
     }.items():
         code, out, err = bfpp(words)

@@ -165,7 +165,7 @@ def test_every_graph_has_a_price(configuration):
             file_costs.costs(graph)
         return
     if np.isin(graph.operation, UNPRICED).any():
-        with pytest.raises(InvalidConfiguration, match=r"no price of (.*all_reduce|host_copy)"):
+        with pytest.raises(InvalidConfiguration, match=r"does not price (.*all_reduce|host_copy)"):
             file_costs.costs(graph)
         return
     seconds = file_costs.costs(graph).seconds
@@ -233,8 +233,8 @@ def test_another_number_of_ranks_is_pointed_out(path, bfpp):
     ("words", "error"),
     [
         (["--dp", "3"], "--dp: bench was measured with 2, not 3"),
-        (["--forward", "1"], "--forward: does not go with --profile"),
-        (["--model", "bert-52b"], "--model: does not go with --profile"),
+        (["--forward", "1"], "--forward: cannot be combined with --profile"),
+        (["--model", "bert-52b"], "--model: cannot be combined with --profile"),
     ],
 )
 def test_what_does_not_go_with_a_profile(path, bfpp, words, error):
@@ -311,7 +311,7 @@ def test_a_profile_has_only_step_times(path, bfpp, tmp_path):
     for header, reason in {
         "tokens_per_second_per_gpu": "profile: predicts step_seconds alone",
         "step_seconds,memory_gb": "profile: predicts step_seconds alone",
-        "step_seconds,model": "model: does not go with --profile",
+        "step_seconds,model": "model: cannot be combined with --profile",
         "step_seconds,dp": "dp: bench was measured with 2, not 3",
         "step_seconds,microbatch_size": "microbatch_size: bench was measured with 4, not 3",
     }.items():

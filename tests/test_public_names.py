@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import json
+import re
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -54,6 +56,9 @@ def test_a_sweep_has_a_record_for_each_combination():
     assert [("refused" in each) for each in records] == [True, False, True, False]
     alone = bfpp.predict(base.changed(pp=3, schedule="depth-first", sequence=3)).record
     assert records[3]["step_time"] == alone["step_time"]
+    assert (
+        json.loads(json.dumps(records)) == records
+    )  # plain values, as pandas.DataFrame likes them
 
 
 def test_a_search_finds_what_the_command_finds():
@@ -158,3 +163,11 @@ def test_placements_that_cannot_be_are_refused(placement, reason):
 def test_units_that_cannot_be_are_refused(units):
     with pytest.raises(bfpp.InvalidConfiguration, match="units_per_stage"):
         bfpp.Layout(2, 2, units_per_stage=units)
+
+
+def test_the_version_has_a_changelog_and_is_cited():
+    root = Path(__file__).parents[1]
+    [released, *_] = re.findall(r"^## (\d\S+) - (\S+)$", (root / "CHANGELOG.md").read_text(), re.M)
+    citation = (root / "CITATION.cff").read_text()
+    assert released[0] == bfpp.__version__
+    assert f"\nversion: {released[0]}\ndate-released: {released[1]}\n" in citation

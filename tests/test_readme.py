@@ -15,6 +15,7 @@ import numpy
 import pytest
 
 from bfpp.paper import figure_4
+from bfpp.paper.item import Folder
 from docs.generate.sessions import Command, quick
 
 ROOT = Path(__file__).parents[1]
@@ -98,5 +99,5 @@ def test_every_command_runs_from_a_wheel_without_torch_in_an_empty_folder(instal
 
 
 def test_the_figure_is_what_the_tool_draws(tmp_path):
-    figure_4.make(tmp_path)
+    figure_4.make(Folder(tmp_path))
     assert (tmp_path / "figure-4.svg").read_text() == (ROOT / "docs" / "schedules.svg").read_text()

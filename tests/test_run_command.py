@@ -42,13 +42,13 @@ BAD = {
     "--resume=0": "argument --resume: must be a whole number of at least 1, not '0'",
     "--resume=latest": "argument --resume: must be a whole number of at least 1, not 'latest'",
     "--log-every 0": "argument --log-every: must be a whole number of at least 1, not '0'",
-    "--clipping": "--clipping: needs the norm to clip to: --clip NORM",
+    "--clipping": "--clipping: needs a norm to clip to: --clip NORM",
     "--weight-decay -1": "argument --weight-decay: must be a positive number, not '-1'",
     "--backend cpu --device cuda": "--device: goes with --backend local; cuda takes all GPUs",
     "--clip 0": "argument --clip: must be a positive number, not '0'",
     "--patience never": "--task-timeout/--patience: must be a positive number, not 'never'",
     "--start-timeout 0": "argument --start-timeout: must be a positive number, not '0'",
-    "--interface nowhere": "--interface: nowhere is none of this machine's: ",
+    "--interface nowhere": "--interface: nowhere is not an interface of this machine: ",
     "--trace out.json --no-task-times": "--trace: needs the times of tasks: not with --no-task",
     "--trace out.json --cuda-graphs": "--trace: needs the times of tasks: not with --cuda-graphs",
     "--cuda-graphs": "--cuda-graphs: are for --backend cuda, or --backend local --device cuda",
@@ -88,7 +88,7 @@ def test_devices_that_are_not_here(
         gpus == "bfpp run: --backend: cuda takes a GPU for each of 2 ranks on this machine, not 1"
     )
     third = run_here(capsys, *SMALL, *LOCAL, "--device", "cuda:3").line
-    assert third == "bfpp run: --device: cuda:3 is not here: this machine has 1 GPUs"
+    assert third == "bfpp run: --device: cuda:3 does not exist: this machine has 1 GPUs"
 
 
 @pytest.mark.usefixtures("one_process")
@@ -151,7 +151,9 @@ def test_a_trace_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFi
     trace.write_text("somebody's\n")
     ended = run_here(capsys, *SMALL, *LOCAL, "--trace", trace)
     assert (ended.code, ended.output) == (2, "")
-    assert ended.line.startswith(f"bfpp run: --trace: {trace} is there already, and is no timeline")
+    assert ended.line.startswith(
+        f"bfpp run: --trace: {trace} already exists, and bfpp did not write it as timeline"
+    )
 
 
 @pytest.mark.usefixtures("one_process")

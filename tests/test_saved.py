@@ -140,6 +140,7 @@ ERRORS = {
     "show": "the following arguments are required: FILE",
     "show nowhere": "FILE: nowhere: No such file",
     "show .": "FILE: .*: Is a directory",
+    "show trace": "FILE: is a trace: bfpp import makes a timeline of it",
     "show other": 'FILE: is not a timeline: it has no "format"',
     "show simulated.json --text --json": "--text: cannot be printed together with --json",
     "show simulated.json --timeline no/where": "argument --timeline: must end in .json or .json.gz",
@@ -153,6 +154,7 @@ ERRORS = {
 @pytest.mark.parametrize(("line", "reason"), ERRORS.items())
 def test_errors_are_one_line_that_names_the_file(bfpp, line, reason):
     Path("other").write_text("{}")
+    Path("trace").write_text('{"traceEvents": []}')
     graph = build_graph("gpipe", Layout(2, 4))
     save_timeline(executed(graph, 0), "longer.json")
     code, out, err = bfpp(line)

@@ -70,7 +70,7 @@ def test_scaling_all_costs_scales_the_step():
 def test_a_number_is_set_whether_it_was_given_or_not(given, name):
     model, change = AbstractCosts(**given), parse_change(f"{name}=1.5")
     if name == "backward" and given == {"backward_input": 3.0}:
-        with pytest.raises(InvalidConfiguration, match="is not what its halves take together"):
+        with pytest.raises(InvalidConfiguration, match="is not the sum of its halves"):
             changed(model, change)
         return
     assert changed(model, change) == replace(model, **{name: 1.5})
@@ -84,7 +84,7 @@ def test_a_number_that_is_left_out_may_be_set_in_a_model_too():
     ):
         changed(PHYSICAL, parse_change("mlp=0.5"))
     with pytest.raises(
-        InvalidConfiguration, match=r"'model.mlp' is not given, so it takes no fact"
+        InvalidConfiguration, match=r"'model.mlp' is not set, so it cannot be scaled"
     ):
         changed(PHYSICAL, parse_change("mlp=x2"))
 
@@ -151,7 +151,7 @@ def test_changes_reach_what_they_name():
     [
         (PHYSICAL, "forward", "is not NAME=VALUE or NAME=xFACTOR"),
         (PHYSICAL, "forward=fast", "is not NAME=VALUE or NAME=xFACTOR"),
-        (PHYSICAL, "forward=1", "it takes a factor: x0.9"),
+        (PHYSICAL, "forward=1", "scale it: x0.9"),
         (PHYSICAL, "bandwidth=x2", "is ambiguous"),
         (PHYSICAL, "speed=x2", "is not a parameter; there are all_reduce, backward, "),
         (PHYSICAL, "microbatch_size=1.5", "must be a whole number"),

@@ -121,4 +121,4 @@ def test_graphs_and_files_of_orders_say_their_slices(bfpp, answer, tmp_path, mon
 def test_parts_of_micro_batches_are_not_trained(bfpp) -> None:
     code, _, error = bfpp("run seq1f1b --pp 2 --microbatches 4 --steps 1 --backend local")
     assert (code, error.count("\n")) == (2, 1)
-    assert "--slices: parts of micro-batches cannot be trained yet" in error
+    assert "--slices: slices of micro-batches cannot be trained yet" in error

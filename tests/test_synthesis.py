@@ -501,9 +501,15 @@ def test_the_command_says_the_peak_and_its_bound(bfpp, answer) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ("--memory-limit x", "--memory-limit: 'x' is no number above 0, nor one of GB"),
-        ("--memory-limit 3B", "--memory-limit: '3B' is no number above 0, nor one of GB"),
-        ("--memory-limit 2,3GB", "--memory-limit: is counted or in gigabytes, not both"),
+        ("--memory-limit x", "--memory-limit: 'x' must be a number above 0, or a size as in 40GB"),
+        (
+            "--memory-limit 3B",
+            "--memory-limit: '3B' must be a number above 0, or a size as in 40GB",
+        ),
+        (
+            "--memory-limit 2,3GB",
+            "--memory-limit: must be in micro-batches or in gigabytes, not both",
+        ),
         ("--memory-limit 40GB", "--memory-limit: in gigabytes needs --model and --cluster"),
         ("--slack 5%", "--slack: goes with --objective memory, not step"),
         ("--placement vee --loops 3", "--loops: vee has 2 stages a rank"),

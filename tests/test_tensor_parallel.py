@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bfpp.executor.corpus import IGNORED
 from bfpp.executor.model import drawing
 from bfpp.executor.processes import Place, join, launch
-from bfpp.executor.shards import Meeting, ProcessShards, Shards, ThreadShards
+from bfpp.executor.shards import ProcessShards, Shards, ThreadExchange, ThreadShards
 from bfpp.executor.tensor_parallel import Region, divide, divided_loss
 from bfpp.executor.transformer import Block, Embedding, Output, TransformerSizes, token_loss
 from bfpp.schedules import InvalidConfiguration
@@ -115,7 +115,7 @@ def require_plain(sizes: TransformerSizes, found: list[tuple[Values, Values]]) -
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("case", SIZES)
 def test_divided_layers_compute_what_plain_ones_do(case: str, size: int, sequence: bool) -> None:
-    meeting = Meeting(size)
+    meeting = ThreadExchange(size)
     with ThreadPoolExecutor(size) as pool:
         found = pool.map(
             lambda rank: divided(SIZES[case], ThreadShards(meeting, rank), sequence), range(size)
@@ -151,7 +151,7 @@ def test_what_is_not_summed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_divided_is_refused() -> None:
-    region = Region(ThreadShards(Meeting(3), 0))
+    region = Region(ThreadShards(ThreadExchange(3), 0))
     with pytest.raises(InvalidConfiguration, match="3 must divide heads of keys and values: 4"):
         divide(Block(SIZES["plain"]), region)
     with pytest.raises(InvalidConfiguration, match="the layers of a head take all places"):

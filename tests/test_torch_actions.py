@@ -105,5 +105,5 @@ def test_once_a_step_is_gathered_before_all_and_reduced_after_it():
 
 
 def test_stages_of_several_units_are_gathered_in_parts():
-    with pytest.raises(InvalidConfiguration, match="one unit alone"):
+    with pytest.raises(InvalidConfiguration, match="must have one unit"):
         write_actions(build_graph("gpipe", Layout(2, 2, units_per_stage=2)))

@@ -173,7 +173,7 @@ def test_orders_without_a_layout_say_why(text: str, reason: str) -> None:
 
 
 def test_no_orders_have_no_layout() -> None:
-    with pytest.raises(InvalidConfiguration, match="orders: hold no step"):
+    with pytest.raises(InvalidConfiguration, match="orders: contain no step"):
         layout_of([])
 
 

@@ -104,7 +104,7 @@ SEARCH = "search --model bert-6.6b --cluster dgx1-v100 --gpus 8 --batch 8 --sche
     ("work", "told"),
     [
         (take_all_memory, "bfpp search: out of memory: tried to allocate 1.15 EB"),
-        (leave, "bfpp search: --workers: a process that simulates was ended from outside"),
+        (leave, "bfpp search: --workers: a worker was killed from outside"),
     ],
 )
 def test_a_worker_without_memory_is_told_in_one_line(bfpp, monkeypatch, work, told):

@@ -321,14 +321,14 @@ def test_an_allocation_that_failed_is_one_line(kind: type[Exception], text: str)
     )
     verdict = judge(scene(watch.beat()))
     assert verdict is not None
-    assert verdict.foreseen
+    assert verdict.expected
     assert not verdict.traceback
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_save_that_another_process_left_is_not_the_fault_of_who_says_so(is_lost: bool) -> None:
     watch = Watch()
-    watch.foreseen = (CheckpointError,)
+    watch.expected = (CheckpointError,)
     lost = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer")
     with pytest.raises(CheckpointError) as error, Processes(None, Path("saved")).one_line_errors():
         raise lost if is_lost else OSError(28, "No space left on device")

@@ -203,7 +203,7 @@ def test_a_v_has_two_stages_a_rank(name: str) -> None:
     with pytest.raises(InvalidConfiguration, match=f"loops: {name} is not looped: 2 stages a rank"):
         schedule.layout(3, 4, 4)
     with pytest.raises(
-        InvalidConfiguration, match=f"3 parts of a rank are no multiple of {name}'s"
+        InvalidConfiguration, match=f"3 parts of a rank are not a multiple of {name}'s"
     ):
         schedule.divided(3, 4, 3)
 

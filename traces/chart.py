@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bfpp.traces.appearance import QUIET_INK
-from bfpp.traces.svg_elements import document, number, stroked, text, text_width
+from bfpp.traces.svg_elements import document, moved, number, shortened, stroked, text, text_width
 from bfpp.traces.time_axis import round_step
 
 COLOURS = ("#1f5fa8", "#d9700f", "#2f8f5b", "#8a4fb0", "#b8324f", "#5b6770")
 """Series colours, in the order of their first mention; told apart by colour-blind readers."""
 
 WIDTH, HEIGHT, EDGE, LEFT, BELOW, ABOVE = 250.0, 190.0, 8.0, 34.0, 28.0, 30.0
+LEAST_WIDTH, RIGHT = 150.0, 10.0
 TITLE, SMALL, LINE, LEGEND = 9.5, 7.5, 1.4, 18.0
 GRID, DOT = "#dfe3e8", 2.1
 MOST_TICKS = 6
@@ -72,34 +73,40 @@ class _Scale(NamedTuple):
         return [tick * step for tick in range(first, last + 1)]
 
 
-def svg_charts(charts: Sequence[Chart], columns: int | None = None) -> str:
-    """The charts from left to right, in rows of `columns`, with a legend of all series below."""
+def svg_charts(
+    charts: Sequence[Chart], columns: int | None = None, points: float | None = None
+) -> str:
+    """The charts from left to right, in rows of `columns`, with a legend of all series below.
+
+    Given a width in points (1/72 inch), it is that of the print: charts are narrower, and there
+    are fewer in a row where they would be too narrow to read; letters keep their size.
+    """
     names = list(dict.fromkeys(each.name for chart in charts for each in chart.series))
     colours = {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(names)}
-    columns = columns or len(charts)
-    rows = math.ceil(len(charts) / columns)
+    columns, each = columns or len(charts), WIDTH
+    if points:
+        room = points - 2 * EDGE
+        columns = max(1, min(columns, int(room / LEAST_WIDTH)))
+        each = room / columns
     body = []
     for at, chart in enumerate(charts):
         row, column = divmod(at, columns)
-        body += _moved(row * HEIGHT, _chart(chart, EDGE + column * WIDTH, colours))
-    width = 2 * EDGE + WIDTH * columns
-    body += _legend(colours, EDGE + LEFT, rows * HEIGHT + EDGE + LEGEND / 2)
-    return document(width, rows * HEIGHT + LEGEND + EDGE, charts[0].title, body)
+        body += moved(EDGE + column * each, row * HEIGHT, _chart(chart, each, colours))
+    width, bottom = 2 * EDGE + each * columns, math.ceil(len(charts) / columns) * HEIGHT
+    legend, bottom = _legend(colours, EDGE + LEFT, bottom + EDGE + LEGEND / 2, width - EDGE)
+    unit = "pt" if points else ""
+    return document(width, bottom + LEGEND / 2, charts[0].title, [*body, *legend], unit)
 
 
-def _moved(down: float, body: list[str]) -> list[str]:
-    return [f'<g transform="translate(0 {number(down)})">', *body, "</g>"] if down else body
-
-
-def _chart(chart: Chart, left: float, colours: dict[str, str]) -> list[str]:
+def _chart(chart: Chart, width: float, colours: dict[str, str]) -> list[str]:
     xs = [x for each in chart.series for x in each.x]
     ys = [y for each in chart.series for y in each.y if math.isfinite(y)]
-    right, bottom = left + WIDTH - 10, HEIGHT - BELOW
-    x = _scale(xs, left + LEFT, right, chart.logarithmic_x, from_zero=False)
+    right, bottom = width - RIGHT, HEIGHT - BELOW
+    x = _scale(xs, LEFT, right, chart.logarithmic_x, from_zero=False)
     if chart.logarithmic_x and len(choices := sorted(set(xs))) <= MOST_TICKS + 2:
         x = x._replace(marks=tuple(choices))
     y = _scale(ys, bottom, EDGE + ABOVE, chart.logarithmic_y, from_zero=chart.from_zero)
-    body = [text(left, EDGE + TITLE, chart.title, TITLE)]
+    body = [text(0, EDGE + TITLE, shortened(chart.title, TITLE, width - RIGHT), TITLE)]
     body += _axes(chart, x, y)
     for each in chart.series:
         body.append(_drawn(each, x, y, colours[each.name]))
@@ -121,7 +128,7 @@ def _scale(
 
 def _logarithmic_ticks(least: float, most: float) -> list[float]:
     decades = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
-    for factors in ((1, 2, 5), (1, 3), (1,)):
+    for factors in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         ticks = [factor * 10.0**decade for decade in decades for factor in factors]
         inside = [tick for tick in ticks if least <= tick <= most]
         if len(inside) <= MOST_TICKS + 2:
@@ -166,10 +173,16 @@ def _drawn(series: Series, x: _Scale, y: _Scale, colour: str) -> str:
     return stroked(pieces, colour, LINE) + dots
 
 
-def _legend(colours: dict[str, str], left: float, top: float) -> list[str]:
-    body = []
+def _legend(
+    colours: dict[str, str], left: float, top: float, right: float
+) -> tuple[list[str], float]:
+    """The series' names in as many lines as they take, and the middle of the last."""
+    body: list[str] = []
+    x = left
     for name, colour in colours.items():
-        body.append(stroked([f"M{number(left)} {number(top)}h14"], colour, 2 * LINE))
-        body.append(text(left + 18, top + SMALL * 0.36, name, SMALL))
-        left += 30 + text_width(name, SMALL)
-    return body
+        if x > left and x + 18 + text_width(name, SMALL) > right:
+            x, top = left, top + LEGEND * 0.75
+        body.append(stroked([f"M{number(x)} {number(top)}h14"], colour, 2 * LINE))
+        body.append(text(x + 18, top + SMALL * 0.36, name, SMALL))
+        x += 30 + text_width(name, SMALL)
+    return body, top

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bfpp.traces.recorded import MalformedTrace, Range, Recorded, as_launched, outermost
+from bfpp.traces.recorded import MalformedTrace, Recorded, TracedRange, as_launched, outermost
 
 SECONDS_PER_MICROSECOND = 1e-6
 
@@ -53,14 +53,14 @@ def _ranges(
     events: Iterable[Mapping[str, Any]],
     category: str,
     launched: Callable[[Mapping[str, Any]], float],
-) -> list[Range]:
+) -> list[TracedRange]:
     found = []
     for event in events:
         if event.get("cat") == category:
             start = _seconds(event)
             end = start + float(event["dur"]) * SECONDS_PER_MICROSECOND
             thread = event["pid"], event["tid"]
-            found.append(Range(str(event["name"]), thread, launched(event), start, end))
+            found.append(TracedRange(str(event["name"]), thread, launched(event), start, end))
     return as_launched(found)
 
 

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bfpp.traces.recorded import MalformedTrace, Range, Recorded, as_launched, outermost
+from bfpp.traces.recorded import MalformedTrace, Recorded, TracedRange, as_launched, outermost
 
 SECONDS_PER_NANOSECOND = 1e-9
 
@@ -81,10 +81,10 @@ def recorded_processes(path: Path) -> list[Recorded]:
 class _Process:
     """What is found of a process, and the devices of its kernels."""
 
-    ranges: list[Range] = field(default_factory=list)
-    kernels: list[Range] = field(default_factory=list)
+    ranges: list[TracedRange] = field(default_factory=list)
+    kernels: list[TracedRange] = field(default_factory=list)
     devices: set[int] = field(default_factory=set)
-    sequence: dict[Range, str] = field(default_factory=dict)
+    sequence: dict[TracedRange, str] = field(default_factory=dict)
 
 
 def _processes(database: sqlite3.Connection) -> list[Recorded]:
@@ -112,7 +112,7 @@ def _add_ranges(database: sqlite3.Connection, found: dict[int, _Process]) -> Non
             continue
         process = found[thread >> THREAD_BITS]
         begun = _seconds(start)
-        it = Range(call[1], thread, begun, begun, _seconds(end))
+        it = TracedRange(call[1], thread, begun, begun, _seconds(end))
         process.ranges.append(it)
         if call[2]:
             process.sequence[it] = call[2]
@@ -129,7 +129,9 @@ def _add_kernels(
         process = found[number >> THREAD_BITS]
         begun = launched.get((number >> THREAD_BITS, correlation), start)
         lane = device, stream
-        process.kernels.append(Range(name, lane, _seconds(begun), _seconds(start), _seconds(end)))
+        process.kernels.append(
+            TracedRange(name, lane, _seconds(begun), _seconds(start), _seconds(end))
+        )
         process.devices.add(device)
 
 
@@ -146,7 +148,7 @@ def _recorded(process: _Process, base: int) -> Recorded:
     )
 
 
-def _kept(operators: Sequence[Range], sequence: dict[Range, str]) -> Iterator[float]:
+def _kept(operators: Sequence[TracedRange], sequence: dict[TracedRange, str]) -> Iterator[float]:
     """When operators began whose sequence numbers autograd came back to."""
     again = {sequence[it] for it in operators if it in sequence and it.name.startswith(_AUTOGRAD)}
     for it in operators:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from bfpp.schedules.operations import OPERATIONS, Operation
 from bfpp.schedules.torch_format import CARRIED, MalformedOrders, steps_of
-from bfpp.traces.recorded import COMMUNICATES, STEP, Range, Recorded, outermost, within
+from bfpp.traces.recorded import COMMUNICATES, STEP, Recorded, TracedRange, outermost, within
 
 
 class Pass(NamedTuple):
@@ -67,8 +67,8 @@ class Recognised:
     passes: list[Pass]
     are_named: bool
     receives: list[Receive]
-    received: list[Range]
-    update: Range | None
+    received: list[TracedRange]
+    update: TracedRange | None
     unknown: list[str]
 
 
@@ -115,7 +115,7 @@ def recognised(seen: Recorded) -> Recognised:
     )
 
 
-def _named_so(seen: Recorded, span: Range) -> list[Pass]:
+def _named_so(seen: Recorded, span: TracedRange) -> list[Pass]:
     """The passes that a range's name says it is: none, one, or the two of a block."""
     whole = span.thread, span.start, span.end
     if found := _NUMBERED.fullmatch(span.name):
@@ -164,7 +164,7 @@ def _by_operators(seen: Recorded) -> Iterator[Pass]:
             yield Pass(_KINDS[kind], None, None, run[0].thread, run[0].start, run[-1].end)
 
 
-def _kind(seen: Recorded, operator: Range) -> str:
+def _kind(seen: Recorded, operator: TracedRange) -> str:
     """Of which pass an operator is, or that it communicates, or nothing."""
     if COMMUNICATES.match(operator.name):
         return "communication"
@@ -175,7 +175,7 @@ def _kind(seen: Recorded, operator: Range) -> str:
     return "forward" if is_kept else ""
 
 
-def _computing(seen: Recorded, it: Pass, received: Sequence[Range]) -> Pass:
+def _computing(seen: Recorded, it: Pass, received: Sequence[TracedRange]) -> Pass:
     """The pass without its wait; a half may have nothing else, and lasts no time.
 
     On a device, from its first to its last kernel. On the host, what Python does around the
@@ -184,7 +184,7 @@ def _computing(seen: Recorded, it: Pass, received: Sequence[Range]) -> Pass:
     """
     if not seen.work:
         return it  # the profile has annotations alone
-    span = Range("", it.thread, it.start, it.start, it.end)
+    span = TracedRange("", it.thread, it.start, it.start, it.end)
     parts = _begun(seen, seen.work, span)
     if not parts:
         return it._replace(start=it.end)
@@ -198,7 +198,7 @@ def _computing(seen: Recorded, it: Pass, received: Sequence[Range]) -> Pass:
     return it._replace(start=max([it.start, *before]), end=min([it.end, *after]))
 
 
-def _on_device(seen: Recorded, span: Range) -> Range:
+def _on_device(seen: Recorded, span: TracedRange) -> TracedRange:
     """From the first to the last kernel that was launched in a range; itself without any."""
     kernels = within(seen.kernels, span)
     if not kernels:
@@ -206,13 +206,15 @@ def _on_device(seen: Recorded, span: Range) -> Range:
     return span._replace(start=min(it.start for it in kernels), end=max(it.end for it in kernels))
 
 
-def _begun(seen: Recorded, ranges: Sequence[Range], span: Range) -> Sequence[Range]:
+def _begun(
+    seen: Recorded, ranges: Sequence[TracedRange], span: TracedRange
+) -> Sequence[TracedRange]:
     """What began in a range: by its own thread, but kernels may be launched for it by others."""
     inside = within(ranges, span)
     return inside if seen.kernels else [it for it in inside if it.thread == span.thread]
 
 
-def _receives(seen: Recorded, received: Sequence[Range]) -> Iterator[Receive]:
+def _receives(seen: Recorded, received: Sequence[TracedRange]) -> Iterator[Receive]:
     """What arrived in ranges that say what they receive."""
     for span in seen.annotations:
         found = _RECEIVE.fullmatch(span.name)

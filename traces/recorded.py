@@ -26,7 +26,7 @@ class MalformedTrace(InvalidFile):
     """A file that does not hold what its profiler writes; the reason is one line."""
 
 
-class Range(NamedTuple):
+class TracedRange(NamedTuple):
     """Something that ran; `launched` is when the host began it, where a device ran it."""
 
     name: str
@@ -47,24 +47,24 @@ class Recorded:
 
     rank: int | None
     base: int
-    annotations: Sequence[Range]
-    functions: Sequence[Range]
-    operators: Sequence[Range]
-    kernels: Sequence[Range]
+    annotations: Sequence[TracedRange]
+    functions: Sequence[TracedRange]
+    operators: Sequence[TracedRange]
+    kernels: Sequence[TracedRange]
     kept: Sequence[float]
 
     @cached_property
-    def work(self) -> list[Range]:
+    def work(self) -> list[TracedRange]:
         """What computed: kernels, or operators where there was no device."""
         return [it for it in self.kernels or self.operators if not COMMUNICATES.match(it.name)]
 
     @property
-    def steps(self) -> dict[int, Range]:
+    def steps(self) -> dict[int, TracedRange]:
         """The steps that have a range, by number."""
         named = ((STEP.fullmatch(it.name), it) for it in self.annotations)
         return {int(found[1] or found[2]): it for found, it in named if found}
 
-    def during(self, span: Range) -> Recorded:
+    def during(self, span: TracedRange) -> Recorded:
         """What the host began within a range."""
         return replace(
             self,
@@ -76,18 +76,18 @@ class Recorded:
         )
 
 
-def within(ranges: Sequence[Range], span: Range) -> Sequence[Range]:
+def within(ranges: Sequence[TracedRange], span: TracedRange) -> Sequence[TracedRange]:
     """Those that the host began within a range."""
     first, last = (bisect_left(ranges, at, key=_launched) for at in (span.start, span.end))
     return ranges[first:last]
 
 
-def as_launched(ranges: Iterable[Range]) -> list[Range]:
+def as_launched(ranges: Iterable[TracedRange]) -> list[TracedRange]:
     """In the order in which the host began them."""
     return sorted(ranges, key=_launched)
 
 
-def outermost(ranges: Iterable[Range]) -> Iterator[Range]:
+def outermost(ranges: Iterable[TracedRange]) -> Iterator[TracedRange]:
     """Those that are not inside another one of the same thread."""
     until: dict[object, float] = {}
     for it in sorted(ranges, key=lambda it: (it.start, -it.end)):
@@ -96,5 +96,5 @@ def outermost(ranges: Iterable[Range]) -> Iterator[Range]:
             yield it
 
 
-def _launched(it: Range) -> float:
+def _launched(it: TracedRange) -> float:
     return it.launched

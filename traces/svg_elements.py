@@ -78,6 +78,11 @@ def labels(entries: Iterable[tuple[float, float, str]], size: float, ink: str) -
     return f'<g font-size="{number(size)}" text-anchor="middle" fill="{ink}">{inside}</g>'
 
 
+def moved(right: float, down: float, body: list[str]) -> list[str]:
+    """The elements as a group, moved."""
+    return [f'<g transform="translate({number(right)} {number(down)})">', *body, "</g>"]
+
+
 def box(left: float, top: float, right: float, bottom: float) -> str:
     """A rectangle, as a piece of a path; where two share an edge, they share its rounding."""
     return f"M{number(left)} {number(top)}H{number(right)}V{number(bottom)}H{number(left)}z"

@@ -19,6 +19,7 @@ EDGE, TITLE, SMALL = 6.0, 10.0, 7.5
 MARGIN, BETWEEN = 34.0, 16.0
 COLUMN, BOX, BOX_HEIGHT, ROW = 20.0, 13.0, 15.0, 22.0
 ARROW = 3.2
+LEAST_COLUMN, LEAST_SMALL = 10.0, 5.0
 
 
 class _Grid(NamedTuple):
@@ -27,39 +28,61 @@ class _Grid(NamedTuple):
     left: float
     top: float
     layout: Layout
+    column: float
+
+    @property
+    def box(self) -> float:
+        """The width of a layer's box."""
+        return BOX * self.column / COLUMN
+
+    @property
+    def small(self) -> float:
+        """The size of layers' numbers."""
+        return max(LEAST_SMALL, min(SMALL, SMALL * self.column / COLUMN))
 
     def rank_of(self, layer: int) -> int:
         return int(self.layout.rank_of_unit[layer])
 
     def corner(self, layer: int) -> tuple[float, float]:
         """The upper left corner of a layer's box."""
-        x = self.left + layer * COLUMN + (COLUMN - BOX) / 2
+        x = self.left + layer * self.column + (self.column - self.box) / 2
         return x, self.top + self.rank_of(layer) * ROW + (ROW - BOX_HEIGHT) / 2
 
     @property
     def width(self) -> float:
-        return self.layout.units * COLUMN
+        return self.layout.units * self.column
 
     @property
     def height(self) -> float:
         return self.layout.pp * ROW
 
 
-def svg_placements(layouts: Sequence[tuple[str, Layout]]) -> str:
-    """The placements beside each other, each with its caption.
+def svg_placements(layouts: Sequence[tuple[str, Layout]], points: float | None = None) -> str:
+    """The placements side by side, each with its caption.
 
     One layer is one unit, and has its number on it and below it. The line is
-    the way of a micro-batch's forward pass.
+    the way of a micro-batch's forward pass. Given a width in points (1/72 inch),
+    it is that of the print, and placements are below one another where that takes it.
     """
-    left, body, bottom = EDGE, [], 0.0
-    for title, layout in layouts:
-        grid = _Grid(left + MARGIN, EDGE + TITLE + 6, layout)
-        body.append(text(left, EDGE + TITLE, _fitting(title, grid), TITLE))
+    units = [layout.units for _, layout in layouts] or [0]
+    column, columns = COLUMN, len(layouts)
+    if points:
+        share = (points - 2 * EDGE + BETWEEN) / len(units) - MARGIN - BETWEEN
+        columns = columns if share >= LEAST_COLUMN * max(units) else 1
+        room = points - 2 * EDGE if columns == 1 else share + MARGIN
+        column = min(COLUMN, (room - MARGIN) / max(units))
+    left, top, body, right, bottom = EDGE, EDGE, [], EDGE, EDGE
+    for at, (title, layout) in enumerate(layouts):
+        if at and at % columns == 0:
+            left, top = EDGE, bottom + BETWEEN
+        grid = _Grid(left + MARGIN, top + TITLE + 6, layout, column)
+        body.append(text(left, top + TITLE, _fitting(title, grid), TITLE))
         body += _rows(grid) + _path(grid) + _boxes(grid) + _axis(grid)
+        right = max(right, grid.left + grid.width)
         left = grid.left + grid.width + BETWEEN
-        bottom = max(bottom, grid.top + grid.height)
+        bottom = max(bottom, grid.top + grid.height + 2 * SMALL + 6)
     title = "; ".join(title for title, _ in layouts) or "no placements"
-    return document(max(left - BETWEEN, 0) + EDGE, bottom + 2 * SMALL + 6 + EDGE, title, body)
+    return document(points or right + EDGE, bottom + EDGE, title, body, "pt" if points else "")
 
 
 def _fitting(title: str, grid: _Grid) -> str:
@@ -96,9 +119,9 @@ def _path(grid: _Grid) -> list[str]:
         x, y = grid.corner(layer)
         to_x, to_y = grid.corner(following)
         middle, to_middle = y + BOX_HEIGHT / 2, to_y + BOX_HEIGHT / 2
-        turn = (x + BOX + to_x - ARROW) / 2
+        turn = (x + grid.box + to_x - ARROW) / 2
         lines.append(
-            f"M{number(x + BOX)} {number(middle)}H{number(turn)}"
+            f"M{number(x + grid.box)} {number(middle)}H{number(turn)}"
             f"V{number(to_middle)}H{number(to_x - ARROW)}"
         )
         heads.append(_head(to_x, to_middle))
@@ -123,10 +146,10 @@ def _boxes(grid: _Grid) -> list[str]:
     for layer in range(grid.layout.units):
         x, y = grid.corner(layer)
         colour = fill(Operation.FORWARD, grid.rank_of(layer), ranks)
-        place = (x + BOX / 2, y + BOX_HEIGHT / 2 + SMALL * 0.36, str(layer))
+        place = (x + grid.box / 2, y + BOX_HEIGHT / 2 + grid.small * 0.36, str(layer))
         elements += [
-            filled([box(x, y, x + BOX, y + BOX_HEIGHT)], colour),
-            labels([place], SMALL, ink(colour)),
+            filled([box(x, y, x + grid.box, y + BOX_HEIGHT)], colour),
+            labels([place], grid.small, ink(colour)),
         ]
     return elements
 
@@ -134,10 +157,10 @@ def _boxes(grid: _Grid) -> list[str]:
 def _axis(grid: _Grid) -> list[str]:
     baseline = grid.top + grid.height + SMALL + 1
     places = [
-        (grid.left + (layer + 0.5) * COLUMN, baseline, str(layer))
+        (grid.left + (layer + 0.5) * grid.column, baseline, str(layer))
         for layer in range(grid.layout.units)
     ]
     return [
-        labels(places, SMALL, QUIET_INK),
+        labels(places, grid.small, QUIET_INK),
         text(grid.left + grid.width / 2, baseline + SMALL + 3, "layer", SMALL, "middle", QUIET_INK),
     ]

@@ -84,6 +84,8 @@ def read_timeline(text: str | bytes) -> Timeline:
         record = parsed(text)
     except NotJson as error:
         raise MalformedTimeline(error.reason) from None
+    if isinstance(record, dict) and "traceEvents" in record:
+        raise MalformedTimeline("is a trace: bfpp import makes a timeline of it")
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise MalformedTimeline(f'is not a timeline: it has no "format": "{FORMAT}"')
     return recorded_timeline(record)

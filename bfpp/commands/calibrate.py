@@ -10,7 +10,7 @@ from bfpp import options as shared
 from bfpp.executor.settings import BackendName
 from bfpp.formats import PROFILE
 from bfpp.jobs import about, device_job_of, fail, limits_of
-from bfpp.measuring import told
+from bfpp.measuring import progress
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.profiles import as_toml
 from bfpp.results import print_json, print_table
@@ -28,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=shared.whole_number,
         default=2,
         metavar="N",
-        help="ranks that compute and transfer at the same time; as many as will run (default: 2)",
+        help="ranks that compute and transfer concurrently: as many as will train (default: 2)",
     )
     add_model_arguments(parser)
     add_device_arguments(parser)
     add_process_arguments(parser)
     parser.add_argument(
-        "--quick", action="store_true", help="fewer sizes and repetitions, less exact"
+        "--quick", action="store_true", help="fewer sizes and repetitions: faster, less accurate"
     )
     add_output(parser, "--out", [PROFILE], "write the profile, in TOML", required=True)
     add_force_argument(parser)
@@ -44,14 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, and write."""
     if options.backend == BackendName.TORCH_PIPELINING:
-        raise InvalidConfiguration("backend", "what is measured is our own runtime: cpu")
+        raise InvalidConfiguration("backend", "only bfpp's own runtime can be measured: cpu")
     if (options.tp or 1) > 1:
-        raise InvalidConfiguration("tp", "what is measured are whole layers")
+        raise InvalidConfiguration("tp", "only whole layers can be measured")
     job = device_job_of(options, find_schedule("breadth-first"), Layout(options.pp, 1))
     if ties(job.model):
         raise InvalidConfiguration(
             "model",
-            f"{options.model} has tied embeddings, which a profile has no price of: a model file "
+            f"{options.model} has tied embeddings, which a profile does not price: a model file "
             "with tied_embeddings = false can be measured (bfpp models NAME writes one)",
         )
     from bfpp.executor.calibration import QUICK, Effort, calibrate
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     prepare(options.interface)
     job.require_devices()
     job.plan().check()
-    with told(options) as tell:
+    with progress(options) as report:
         try:
             work = (job, QUICK if options.quick else Effort())
             limits = limits_of(options)
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
                 work,
                 job.processes,
                 limits,
-                lambda message: tell(message.get("what", "")),
+                lambda message: report(message.get("what", "")),
                 options.interface,
             )
         except RunFailed as error:

@@ -39,7 +39,7 @@ def _check_orders(text: bytes, communication: Communication) -> Found:
 
 def _check_graph(text: bytes, communication: Communication) -> Found:
     if communication.p2p is not P2P.CHANNELS:
-        raise InvalidConfiguration("p2p", "a task graph says itself how its transfers are posted")
+        raise InvalidConfiguration("p2p", "a task graph already says how its transfers are posted")
     found = violations(read_graph(text))
     wrong, remarks = (
         [asdict(each) for each in found if each.kind is kind] for kind in (Kind.WRONG, Kind.REMARK)
@@ -55,19 +55,21 @@ FORMATS: dict[str, Callable[[bytes, Communication], Found]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp check`."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="the file to check; - for input")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="file to check; - for standard input"
+    )
     parser.add_argument(
         "--format",
         choices=list(FORMATS),
-        help="compute orders in PyTorch's format, or a task graph in JSON, as `bfpp simulate "
-        "--graph` writes it (default: graph if the file begins with a brace, else torch)",
+        help="compute orders in PyTorch's format, or a task graph in JSON from `bfpp simulate "
+        "--graph` (default: graph if the file begins with a brace, else torch)",
     )
     shared.add_posting_arguments(parser)
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="take a graph as invalid, too, that computes right and yet gathers or reduces more or "
-        "less often than its sharding prescribes",
+        help="also fail for a graph that computes correctly but gathers or reduces more or less "
+        "often than its sharding prescribes",
     )
     shared.add_json_argument(parser)
 

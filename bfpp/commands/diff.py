@@ -14,7 +14,7 @@ from bfpp.pictures import (
     write_pictures,
 )
 from bfpp.results import print_json
-from bfpp.saved import Saved, add_timeline_argument, load
+from bfpp.saved import SavedTimeline, add_timeline_argument, load
 from bfpp.traces.difference import difference
 
 FILES = ("simulated", "measured")
@@ -33,9 +33,9 @@ def run(options: argparse.Namespace) -> int:
     """Lay the two over one another; both may be simulated or measured, in either order."""
     check_picture_arguments(options)
     found = difference(*(load(getattr(options, name), name.upper()) for name in FILES))
-    step = Saved(found.simulated).title
+    step = SavedTimeline(found.simulated).title
     results = [
-        Saved(timeline, name[0].upper() + name[1:])
+        SavedTimeline(timeline, name[0].upper() + name[1:])
         for timeline, name in zip((found.simulated, found.measured), found.names, strict=True)
     ]
     if options.json:

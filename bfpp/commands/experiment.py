@@ -21,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=["bfpp", *FRAMEWORKS],
         default="bfpp",
-        help="print an experiment file, the command of Megatron-LM, or the settings of torchtitan, "
-        "with what these cannot express (default: bfpp)",
+        help="print an experiment file, a Megatron-LM command, or torchtitan settings, and what "
+        "these cannot express (default: bfpp)",
     )
-    add_output(parser, "--out", [EXPERIMENT], "write it to a file, which takes SCHEDULE's place")
+    add_output(parser, "--out", [EXPERIMENT], "write it to a file that can be given as SCHEDULE")
     add_force_argument(parser)
     shared.add_json_argument(parser)
 

@@ -13,7 +13,7 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.parser import Parser
 from bfpp.predictions import Prediction, predict, print_cautions
 from bfpp.results import NOISE, RANKS_SHOWN, print_json, print_table
-from bfpp.saved import Saved, is_timeline_file, load
+from bfpp.saved import SavedTimeline, is_timeline_file, load
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs import CostModel
 from bfpp.sim.engines import simulate
@@ -38,17 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what if a parameter were VALUE, or with NAME=xFACTOR times that factor; "
-        "forward, backward, transfer, gather, reduce, optimizer, stage.N, or a number of the "
-        "model or the cluster, such as inter_node.bandwidth; each --set is a case of its own",
+        help="what if: set a parameter to VALUE, or scale it with NAME=xFACTOR: forward, backward, "
+        "transfer, gather, reduce, optimizer, stage.N, or a number of the model or the cluster, "
+        "such as inter_node.bandwidth; each --set is a separate case",
     )
     group.add_argument(
         "--against",
         action="append",
         default=[],
         metavar='"OPTIONS"',
-        help='what if these options were given too, such as "--loops 8" or "gpipe --loops 1"; '
-        "with a saved timeline, another one",
+        help='compare with these options changed, such as "--loops 8" or "gpipe --loops 1"; '
+        "of a saved timeline, compare with another one",
     )
     shared.add_json_argument(parser)
 
@@ -102,18 +102,18 @@ def _saved(options: argparse.Namespace) -> tuple[Explanation, Cases, list[str]]:
     """The timeline, and its comparisons: replays with changed costs, or other timelines."""
     if given := shared.given(options):
         raise InvalidConfiguration(min(given), "a saved timeline is as it ran; --set changes it")
-    saved = Saved(load(Path(options.schedule), "SCHEDULE"))
+    saved = SavedTimeline(load(Path(options.schedule), "SCHEDULE"))
     base = Explanation(saved)
 
     def replayed(costs: CostModel) -> Explanation:
-        return Explanation(Saved(simulate(saved.timeline.graph, costs, options.engine)))
+        return Explanation(SavedTimeline(simulate(saved.timeline.graph, costs, options.engine)))
 
     cases: Cases = {}
     for text in options.set:
         costs = changed(saved.costs, parse_change(text))
         cases[text] = replayed(saved.costs), replayed(costs)
     for text in options.against:
-        cases[text] = base, Explanation(Saved(load(Path(text), "--against")))
+        cases[text] = base, Explanation(SavedTimeline(load(Path(text), "--against")))
     return base, cases, []
 
 
@@ -128,7 +128,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
     except ValueError as error:
         raise InvalidConfiguration("against", f"{text!r}: {error}") from None
     if refused := NOT_AGAINST.intersection(word.partition("=")[0] for word in words):
-        raise InvalidConfiguration("against", f"{min(refused)} is no part of a configuration")
+        raise InvalidConfiguration("against", f"{min(refused)} is not an option of an experiment")
     schedule = [] if words and not words[0].startswith("-") else [options.schedule]
     own = dict.fromkeys(shared.schedule_parameters())
     compared = parser.parse([*schedule, *words], argparse.Namespace(**vars(options) | own))
@@ -140,7 +140,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
 
 def _print(explained: Explanation) -> None:
     result = explained.result
-    if isinstance(result, Saved):
+    if isinstance(result, SavedTimeline):
         print_table("Where it is from", ("", ""), result.origins)
     print_table(result.title, ("", ""), result.highlights())
     if isinstance(result, Prediction):

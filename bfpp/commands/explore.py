@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port",
         type=whole_number,
         metavar="N",
-        help="serve to this machine's browser at this port (default: any that is free)",
+        help="port to serve this machine's browser at (default: any free one)",
     )
     add_output_folder(
         group,

@@ -37,20 +37,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "checkpoint",
         type=Path,
         metavar="CHECKPOINT",
-        help="the directory of bfpp run --checkpoint, or one of the checkpoints in it",
+        help="directory of bfpp run --checkpoint, or one checkpoint in it",
     )
     parser.add_argument(
         "--step",
         type=shared.whole_number,
         metavar="N",
-        help="the step that the checkpoint was saved after (default: the last one)",
+        help="step of the checkpoint (default: the last)",
     )
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help="the config.json that the model was trained by: whatever else it says, such as "
-        "special tokens, goes into the new one (default: what the checkpoint says of the model)",
+        help="config.json that the model was trained from: its other entries, such as special "
+        "tokens, are copied (default: only what the checkpoint knows of the model)",
     )
     group = parser.add_argument_group("output")
     add_output_folder(
@@ -146,7 +146,9 @@ def _given(file: Path, sizes: TransformerSizes) -> dict[str, Any]:
     for name, size in vars(replace(other, context=sizes.context)).items():
         if size != (own := getattr(sizes, name)):
             raise InvalidConfiguration(
-                "config", f"{file} is of another model: {name} {size}, and the checkpoint has {own}"
+                "config",
+                f"{file} is the config of another model: {name} {size}, and the checkpoint has "
+                f"{own}",
             )
     config: dict[str, Any] = json.loads(read_file(file))
     return config

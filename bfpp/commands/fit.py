@@ -28,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp fit`."""
     parser.epilog = COLUMNS_IN_WORDS
     parser.add_argument(
-        "table", type=Path, metavar="TABLE.csv", help="measured configurations, one a row"
+        "table", type=Path, metavar="TABLE.csv", help="measured configurations, one per row"
     )
     add_output(parser, "--out", [CONSTANTS], "write the constants as TOML, for --constants")
     parser.add_argument(
         "--no-cross-validation",
         action="store_true",
-        help="do not estimate the error elsewhere by leaving out each method of each table in turn",
+        help="skip the cross-validation, which leaves out each method of each table in turn",
     )
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -44,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
     """Fit, report, and write the constants."""
     with blaming("TABLE.csv"):
         rows = read_measurements(options.table)
-    with _progress(1 if options.no_cross_validation else fits(rows)) as tell:
-        found = fit(rows, not options.no_cross_validation, tell)
+    with _progress(1 if options.no_cross_validation else fits(rows)) as progress:
+        found = fit(rows, not options.no_cross_validation, progress)
     if options.json:
         print_json(_record(found, rows))
     else:
@@ -66,12 +66,12 @@ def _progress(total: int) -> Iterator[Tell | None]:
         job = bar.add_task("fitting", total=total)
         started = 0
 
-        def tell(what: str) -> None:
+        def advance(what: str) -> None:
             nonlocal started
             bar.update(job, description=f"fitting {what}", completed=started)
             started += 1
 
-        yield tell
+        yield advance
 
 
 def _mean(errors: Numbers) -> float:

@@ -11,7 +11,7 @@ from bfpp import options as shared
 from bfpp.errors import blaming
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
-from bfpp.saved import Saved
+from bfpp.saved import SavedTimeline
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.reading import read_file
 from bfpp.schedules.steps import Order
@@ -35,22 +35,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="TRACE",
-        help="what torch.profiler exported, one file a rank in the order of the pipeline (or as "
-        "the files' distributedInfo says); what nsys export --type sqlite made of one rank or "
-        "several; one file of --perfetto, compressed or not; or those of --chakra",
+        help="traces from torch.profiler, one file per rank in pipeline order (or as their "
+        "distributedInfo says); from nsys export --type sqlite, of one or several ranks; one file "
+        "from --perfetto, compressed or not; or those from --chakra",
     )
     parser.add_argument(
         "--orders",
         type=Path,
         metavar="FILE",
-        help="the compute orders, as bfpp orders prints them: the n-th pass of a rank is its n-th "
-        "step (default: what the names in the traces say)",
+        help="compute orders in the format of bfpp orders: the n-th pass of a rank is the n-th of "
+        "its order (default: read the names in the traces)",
     )
     parser.add_argument(
         "--step",
         type=int,
         metavar="N",
-        help="the step to import, as the profiler counts them (default: the last one)",
+        help="step to import, as the profiler counts them (default: the last)",
     )
     add_output(
         parser,
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Import, say what was assumed and what is missing, and write."""
-    result = Saved(_timeline(options))
+    result = SavedTimeline(_timeline(options))
     if options.json:
         print_json(result.record)
     else:
@@ -87,7 +87,8 @@ def _timeline(options: argparse.Namespace) -> Timeline:
         return imported(seen, _orders(options.orders), options.step)
     if len(traces) > 1 or options.orders or options.step is not None:
         raise InvalidInput(
-            "TRACE: a trace of --perfetto, as those of --chakra, has all ranks, orders and one step"
+            "TRACE: a trace from --perfetto or --chakra already has all ranks, their orders and "
+            "one step"
         )
     return ours[0]
 

@@ -14,7 +14,7 @@ from bfpp import options as shared
 from bfpp.cluster_files import cluster_text
 from bfpp.formats import CLUSTER
 from bfpp.jobs import fail, require_torch
-from bfpp.measuring import About, Measured, of_device, of_system, told
+from bfpp.measuring import About, Measured, of_device, of_system, progress
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import print_json, print_table
 from bfpp.schedules import InvalidConfiguration
@@ -27,29 +27,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         metavar="NAME",
-        help="the device to measure, by PyTorch's name: cuda, cuda:1, cpu (default: cuda)",
+        help="torch device to measure: cuda, cuda:1, cpu (default: cuda)",
     )
     parser.add_argument(
         "--like",
         metavar="NAME|FILE",
-        help="take what is not measured (peaks, memory bandwidth, the network between nodes) from "
-        "this cluster (default: the preset with this GPU)",
+        help="cluster that provides what is not measured: peak throughput, memory bandwidth, "
+        "networks (default: a preset with the same GPUs)",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="measure fewer shapes and sizes; less exact"
+        "--quick", action="store_true", help="fewer shapes and sizes: faster, less accurate"
     )
     parser.add_argument(
         "--members",
         type=shared.whole_number,
         metavar="N",
-        help="measure collectives between N devices (default: all GPUs of this machine; with 1, "
-        "links are those of --like)",
+        help="measure collectives among N devices (default: all GPUs of this machine; with one "
+        "GPU, links are taken from --like)",
     )
     parser.add_argument(
         "--simumax",
         type=Path,
         metavar="FILE",
-        help="fit to the measurements in a system file of SimuMax instead of measuring",
+        help="use the measurements in a SimuMax system file instead of measuring",
     )
     add_output(parser, "--out", [CLUSTER], "write the cluster to a TOML file", required=True)
     add_force_argument(parser)
@@ -95,8 +95,8 @@ def _of_system(options: argparse.Namespace) -> Measured:
 
 def _of_device(options: argparse.Namespace) -> Measured | None:
     device = options.device or "cuda"
-    with told(options) as tell:
-        return of_device(device, options.like, options.quick, options.members, tell)
+    with progress(options) as report:
+        return of_device(device, options.like, options.quick, options.members, report)
 
 
 def _lines(about: About) -> list[str]:
@@ -108,7 +108,7 @@ def _lines(about: About) -> list[str]:
     ]
 
 
-# Reports
+# What is printed
 
 Group = tuple[str, ...]
 

@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=["torch", "torch-actions"],
         default="torch",
-        help="the actions of torch.distributed.pipelining: stage, F or B (or the halves I and W), "
-        "micro-batch; or with communication among them, which its runtime loads as compute_comms "
+        help="actions of torch.distributed.pipelining: compute only (stage, F or B or the halves I "
+        "and W, micro-batch), or with communication, which its runtime loads as compute_comms "
         "(default: torch)",
     )
     shared.add_json_argument(parser)

@@ -17,11 +17,11 @@ from rich.text import Text
 from bfpp import formats
 from bfpp import options as shared
 from bfpp.errors import blaming
-from bfpp.figures import converted
+from bfpp.figures import add_width_argument, converted
 from bfpp.outputs import Output, add_force_argument, add_output_folder, require_installed
 from bfpp.paper import ITEMS
 from bfpp.paper.index import write_index
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.results import output, print_json, print_table
 from bfpp.schedules import InvalidInput
 from bfpp.schedules.invalid import did_you_mean
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "items",
         nargs="*",
         metavar="ITEM",
-        help=f"what to make (default: all of {', '.join(ITEMS)})",
+        help=f"figures and tables to make (default: all: {', '.join(ITEMS)})",
     )
     add_output_folder(
         parser, "--out", Path("out/paper"), "folder for the files (default: out/paper)"
@@ -52,8 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=tuple(ALSO),
         default=[],
-        help="write figures in this format too, in addition to SVG (repeat for both)",
+        help="also write figures in this format (repeatable)",
     )
+    add_width_argument(parser, "printed width of figures")
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         for each in outputs.values():
             each.require_ours(options.force)
     with TemporaryDirectory() as folder:
-        aside = Path(folder)
+        aside = Folder(Path(folder), options.width)
         console = Console(stderr=True)
         made = {
             name: _also(ITEMS[name](aside), options.also)

@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--verify",
         action="store_true",
-        help="train again in one plain loop, and compare all losses and weights; exit with 1 if "
-        "they differ by more than rounding",
+        help="train again in a plain single-process loop and compare all losses and weights; exit "
+        "with 1 if they differ by more than rounding",
     )
     add_output(
         group,
@@ -72,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--log-every",
         type=shared.whole_number,
         metavar="N",
-        help="a line on standard error for every N steps (default: one every few seconds where "
-        "that is no terminal, and none with --json)",
+        help="print a line to standard error every N steps (default: one every few seconds unless "
+        "it is a terminal; none with --json)",
     )
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     predicted = _predicted_memory(job, plan) if is_first and job.measures_memory else []
     tokens = tokens_of_step(plan)
     sleeps = sleeps_of(load_profile(options.sleep), plan) if options.sleep else None
-    job = replace(job, tells_weights=options.verify, sleeps=sleeps)
+    job = replace(job, collects_weights=options.verify, sleeps=sleeps)
     try:
         with listening(options, job, tokens) as listener:
             limits = limits_of(options)
@@ -172,7 +172,7 @@ def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Out
     from bfpp.executor.measured import timeline_of
 
     if outcome.columns is None:
-        raise InvalidConfiguration("trace", "there is no step left to trace")
+        raise InvalidConfiguration("trace", "no step is left to trace")
     timeline = timeline_of(outcome.columns, plan.graph)
     memory = [each.held for each in outcome.memory if each.replica == each.tp_rank == 0]
     with options.trace.written() as path:

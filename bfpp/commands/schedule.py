@@ -39,50 +39,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "experiment",
         nargs="?",
         metavar="EXPERIMENT",
-        help="an experiment file (*.toml), whose order is sought, and whose values options change",
+        help="experiment file (*.toml) to find an order for; options override its values",
     )
     shared.add_experiment_arguments(parser)
     parser.add_argument(
         "--memory-limit",
         metavar="M[,M...]",
-        help="the most activations that a rank keeps, in micro-batches of its work "
-        "(peak_microbatches), or with a model what it reserves, as in 40GB; one for all ranks, or "
-        "one a rank (default: the device's memory with a model, else none)",
+        help="most activations that a rank may hold, in micro-batches of its work "
+        "(peak_microbatches), or with a model the memory it may reserve, as in 40GB; one limit for "
+        "all ranks, or one per rank (default: the device's memory with a model, else none)",
     )
     parser.add_argument(
         "--placement",
         choices=PLACEMENTS,
         default=PLACEMENTS[0],
-        help="stages: one a rank, two on a V, --loops looped, or whichever of these is best "
+        help="one stage per rank, two on a V, --loops looped, or the best of these "
         "(default: contiguous)",
     )
     parser.add_argument(
         "--no-split",
         dest="split",
         action="store_false",
-        help="without: backward passes in halves",
+        help="do not split backward passes into halves",
     )
     parser.add_argument(
         "--choose",
         metavar="WHAT[,WHAT]",
         type=lambda text: text.split(","),
         default=[],
-        help="what is chosen together with the order, for the step of a model: cut (the layers of "
-        "each stage), recompute (how many of them are recomputed), or both",
+        help="with a model, choose together with the order: cut (the layers of each stage), "
+        "recompute (how many of them are recomputed), or both",
     )
     parser.add_argument(
         "--objective",
         choices=[*Aim],
         default=Aim.STEP,
-        help="what is as short as can be: a step, the period from step to step, or the quantile of "
-        "a step over costs with jitter; or the memory of the fullest rank (default: step)",
+        help="what to minimise: the step time, the period from step to step, a quantile of the "
+        "step time under jitter, or the memory of the fullest rank (default: step)",
     )
     parser.add_argument(
         "--slack",
         type=share,
         default=0.0,
         metavar="SHARE",
-        help="with --objective memory: how much longer than the shortest a step may take, as in "
+        help="with --objective memory: how much longer than the shortest step it may take, as in "
         "5%% (default: 0)",
     )
     parser.add_argument(
@@ -90,9 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=shared.seconds,
         default=10.0,
         metavar="S",
-        help="how long to search (default: 10; it ends sooner where nothing can be better)",
+        help="time limit of the search (default: 10; ends early once the order is proven optimal)",
     )
-    add_output(parser, "--out", [ORDERS], "write the order to a file, which takes SCHEDULE's place")
+    add_output(parser, "--out", [ORDERS], "write the order to a file that can be given as SCHEDULE")
     add_force_argument(parser)
     shared.add_json_argument(parser)
 
@@ -154,9 +154,11 @@ def _limits(text: str | None) -> tuple[list[float] | None, list[float] | None]:
     numbers = [amount(limit) for limit in limits]
     for limit, number in zip(limits, numbers, strict=True):
         if not number > 0:
-            raise InvalidConfiguration(FIELD, f"{limit!r} is no number above 0, nor one of GB")
+            raise InvalidConfiguration(
+                FIELD, f"{limit!r} must be a number above 0, or a size as in 40GB"
+            )
     if len(in_gigabytes) > 1:
-        raise InvalidConfiguration(FIELD, "is counted or in gigabytes, not both")
+        raise InvalidConfiguration(FIELD, "must be in micro-batches or in gigabytes, not both")
     return (None, numbers) if in_gigabytes == {True} else (numbers, None)
 
 

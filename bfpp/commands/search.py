@@ -63,32 +63,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--journal",
         [JOURNAL],
-        "keep every result in FILE as it comes; what FILE has already is not simulated again",
+        "append every result to FILE; results already in it are not simulated again",
         grows=True,
     )
     parser.add_argument(
         "--top",
         type=shared.whole_number,
         metavar="K",
-        help="find the K best, and those that none faster undercuts in memory; what cannot be one "
-        "of them is not simulated (default: simulate all)",
+        help="find the K best and the Pareto front of throughput and memory, and simulate only "
+        "what can be one of them (default: simulate everything)",
     )
     parser.add_argument(
         "--objective",
         choices=list(Objective),
         default=Objective.THROUGHPUT,
-        help="what is best: most samples a second, least memory, fewest GPU-hours a token, or the "
-        "shortest step that most draws of costs with jitter allow (default: throughput)",
+        help="what to optimise: samples per second, memory, GPU-hours per token, or a quantile of "
+        "the step time under jitter (default: throughput)",
     )
     for name, kind, purpose in (
         (
             "deviation",
             shared.seconds,
-            "standard deviation of ranks' and of tasks' costs, as a share",
+            "relative standard deviation of the costs of ranks and of tasks",
         ),
-        ("quantile", shared.seconds, "share of draws in which a step takes no longer"),
-        ("draws", shared.whole_number, "draws of costs"),
-        ("seed", shared.whole_number, "seed of the generator that draws"),
+        ("quantile", shared.seconds, "quantile of the step time"),
+        ("draws", shared.whole_number, "number of draws"),
+        ("seed", shared.whole_number, "random seed"),
     ):
         default = getattr(USUAL_JITTER, name)
         parser.add_argument(
@@ -102,7 +102,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--price", type=shared.seconds, metavar="P", help="price of a GPU-hour, in any currency"
     )
     add_output(parser, "--best", [EXPERIMENT], "write the best as an experiment file")
-    add_output(parser, "--html", [HTML], "a page: throughput against memory, the best timelines")
+    add_output(
+        parser, "--html", [HTML], "web page: throughput against memory, and the best timelines"
+    )
     add_output(parser, "--out", list(WRITERS), "write all results to FILE.csv or FILE.parquet")
     add_force_argument(parser)
     shared.add_json_argument(parser)
@@ -217,7 +219,7 @@ def _print(
     title = (
         f"{problem.model.name} on {problem.gpus} GPUs of {problem.cluster.name}: "
         f"{sum(outcome.fits for outcome in outcomes):,} of {tried}. "
-        "Tflop/s per GPU; GB on the largest rank; * none is faster with less memory"
+        "Tflop/s per GPU; GB on the largest rank; * on the Pareto front of speed and memory"
     )
     shown = list(best_first[:SHOWN])
     shown += [each for each in pareto(best_first) if each not in shown]
@@ -233,7 +235,7 @@ def _print(
 
 
 COLUMNS = (
-    "schedule", "batch", "pp x tp x dp", "loops", "micro-batches", "choices", "MFU",
+    "schedule", "batch", "pp x tp x dp", "loops", "micro-batches x size", "choices", "MFU",
     "Tflop/s", "GB", "",
 )  # fmt: skip
 
@@ -275,7 +277,7 @@ def _row(outcome: Outcome, front: set[Configuration]) -> tuple[str, ...]:
         str(row["batch"]),
         _groups(row),
         str(row["loops"]),
-        f"{row['microbatches']} of {row['microbatch_size']}",
+        f"{row['microbatches']} x {row['microbatch_size']}",
         ", ".join(_choices(row)),
         f"{row['mfu']:.1%}",
         f"{row['tflops_per_gpu']:.2f}",

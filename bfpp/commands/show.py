@@ -14,7 +14,7 @@ from bfpp.pictures import (
     write_pictures,
 )
 from bfpp.results import print_json, print_table
-from bfpp.saved import Saved, add_timeline_argument, load
+from bfpp.saved import SavedTimeline, add_timeline_argument, load
 from bfpp.tables import print_idle, print_result
 
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Report, and draw."""
     check_picture_arguments(options)
-    result = Saved(load(options.file, "FILE"))
+    result = SavedTimeline(load(options.file, "FILE"))
     if options.json:
         print_json(result.record)
     else:

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pictures.add_argument(
         "--pieces",
         action="store_true",
-        help="in timelines, dispatch and combine of experts as tasks inside passes",
+        help="show expert dispatch and combine as tasks inside passes, in timelines",
     )
     add_memory_argument(pictures)
     add_export_arguments(parser)

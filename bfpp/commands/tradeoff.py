@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=shared.whole_number,
         metavar="B",
-        help="the batch size, in samples, at which a training needs twice the samples",
+        help="critical batch size, in samples: there, training needs twice as many samples",
     )
     parser.add_argument(
         "--sizes",
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     }
     if not any(found.values()):
         raise InvalidConfiguration(
-            "model", "nothing fits in memory; `bfpp search` says by how much"
+            "model", "nothing fits in memory; `bfpp search` shows what is missing"
         )
     if options.json:
         record = {name: [_record(each, options) for each in sizes] for name, sizes in found.items()}

@@ -54,14 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "table",
         type=table_path,
         metavar="TABLE.csv",
-        help=f"measured configurations, one a row; or published ones: {', '.join(sources())}",
+        help=f"measured configurations, one per row, or published ones: {', '.join(sources())}",
     )
     priced_by = parser.add_mutually_exclusive_group()
     priced_by.add_argument(
         "--constants",
         type=Path,
         metavar="FILE",
-        help="constants from bfpp fit --out (default: those that are shipped)",
+        help="constants from bfpp fit --out (default: as shipped)",
     )
     priced_by.add_argument("--profile", metavar="FILE", help=OPTIONS["profile"].help)
     add_figure(parser, "--svg", "predicted throughput against measured")

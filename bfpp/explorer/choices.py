@@ -21,7 +21,7 @@ ORDERS = "orders.csv"
 """What pasted orders are called."""
 
 
-class Range(NamedTuple):
+class Slider(NamedTuple):
     """The numbers of a slider; its number field takes larger ones too."""
 
     least: float
@@ -36,8 +36,8 @@ SECONDS = ("forward", "backward", "transfer", "gather", "reduce", "optimizer")
 PRICES = {"forward": 1, "backward": 2}
 """Seconds of what is not free where nobody says them."""
 
-RANGES = {name: Range(1, most, 1) for name, most in COUNTS.items()}
-RANGES |= {name: Range(0, 4, 0.05) for name in SECONDS}
+RANGES = {name: Slider(1, most, 1) for name, most in COUNTS.items()}
+RANGES |= {name: Slider(0, 4, 0.05) for name in SECONDS}
 
 GROUPS = {
     "Schedule": ("schedule", "beside", "pp", "loops", "microbatches"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from bfpp.paper import (
     figure_1,
@@ -28,9 +27,9 @@ from bfpp.paper import (
     table_models,
     zero_bubble,
 )
-from bfpp.paper.item import Made
+from bfpp.paper.item import Folder, Made
 
-ITEMS: dict[str, Callable[[Path], Made]] = {
+ITEMS: dict[str, Callable[[Folder], Made]] = {
     "figure-1": figure_1.make,
     "figure-2": figure_2.make,
     "figure-3": figure_3.make,

@@ -84,7 +84,7 @@ METHOD_OF_SCHEDULE = {
 
 
 @dataclass(frozen=True)
-class Panel:
+class PaperPanel:
     """A model on a cluster, at the batch sizes that the paper tried.
 
     `untried` are methods with the sharding that it did not try with them.
@@ -115,9 +115,9 @@ ETHERNET_UNTRIED = (("No pipeline", "full"),)
 LARGE = (8, 9, 12, 16, 24, 32, 48, 64, 128, 256, 512)
 SMALL = (32, 48, 64, 96, 128, 192, 256, 384, 512)
 PANELS = (
-    Panel("a", "52 B model", "E.1", "bert-52b", "dgx1-v100", 6780, LARGE),
-    Panel("b", "6.6 B model", "E.2", "bert-6.6b", "dgx1-v100", 3430, SMALL),
-    Panel(
+    PaperPanel("a", "52 B model", "E.1", "bert-52b", "dgx1-v100", 6780, LARGE),
+    PaperPanel("b", "6.6 B model", "E.2", "bert-6.6b", "dgx1-v100", 3430, SMALL),
+    PaperPanel(
         "c",
         "6.6 B model, Ethernet",
         "E.3",
@@ -131,7 +131,7 @@ PANELS = (
 
 
 @cache
-def best_outcomes(panel: Panel) -> dict[str, dict[int, Outcome]]:
+def best_outcomes(panel: PaperPanel) -> dict[str, dict[int, Outcome]]:
     """By method and batch size, the fastest configuration that is likely to fit."""
     work, method_of = [], {}
     with executor("local") as workers:
@@ -150,7 +150,7 @@ def best_outcomes(panel: Panel) -> dict[str, dict[int, Outcome]]:
     return {name: _best(outcomes) for name, outcomes in found.items()}
 
 
-def _problem(panel: Panel, variant: Variant) -> Problem:
+def _problem(panel: PaperPanel, variant: Variant) -> Problem:
     return Problem(
         load_model(panel.model),
         load_cluster(panel.cluster),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from bfpp.paper.item import Made
+from bfpp.paper.item import Folder, Made
 from bfpp.schedules import Schedule
 from bfpp.sim.compiled_engine import simulate
 from bfpp.sim.experiment import Experiment
@@ -28,11 +27,11 @@ TITLES = {
 
 
 def draw_charts(
-    charts: Sequence[Chart], directory: Path, name: str, sentence: str, columns: int | None = None
+    charts: Sequence[Chart], folder: Folder, name: str, sentence: str, columns: int | None = None
 ) -> Made:
     """Write the charts, in rows of `columns`, and their points as JSON."""
-    path = directory / f"{name}.svg"
-    path.write_text(svg_charts(charts, columns), encoding="utf-8")
+    path = folder / f"{name}.svg"
+    path.write_text(svg_charts(charts, columns, folder.points), encoding="utf-8")
     points: dict[str, Any] = {
         chart.title: {each.name: list(map(list, zip(each.x, each.y, strict=True)))
                       for each in chart.series}

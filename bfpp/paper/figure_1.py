@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from bfpp.paper.best import PANELS
 from bfpp.paper.figure_8 import trainings
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.traces.bar_chart import Bars, svg_bars
 
 SIZE = 4096
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Pick the size from the trade-off of figure 8."""
     found = {
         name: next(each for each in candidates if each.gpus == SIZE)
@@ -31,12 +29,12 @@ def make(directory: Path) -> Made:
     ]
     columns = ["method", "days", "GPU-days", "batch", "memory (GB)"]
     table = PaperTable(f"The 52 B model on {SIZE:,} V100 GPUs", columns, rows)
-    path, figure = directory / "figure-1.md", directory / "figure-1.svg"
+    path, figure = folder / "figure-1.md", folder / "figure-1.svg"
     table.write(path)
     days = Bars("(a) training time (days)", {name: each.days for name, each in found.items()})
     memory = {name: each.outcome.memory_min_gb for name, each in found.items()}
     panels = [days, Bars("(b) memory of a GPU (GB)", memory)]
-    figure.write_text(svg_bars(panels, table.title), encoding="utf-8")
+    figure.write_text(svg_bars(panels, table.title, folder.points), encoding="utf-8")
     fastest = min(found, key=lambda name: found[name].days)
     baseline = min(each.days for name, each in found.items() if name != fastest)
     sentence = (

@@ -10,10 +10,9 @@ of a layer's forward pass: it makes the jump just above one sample for each GPU.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from bfpp.paper.charts import draw_charts
-from bfpp.paper.item import Made, graph_of
+from bfpp.paper.item import Folder, Made, graph_of
 from bfpp.schedules import Communication
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.compiled_engine import simulate
@@ -33,7 +32,7 @@ METHODS = {
 """For each method its schedule, its ranks, and numbers of micro-batches of one sample."""
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Replay every method at every batch size, overlapped and not."""
     charts = []
     for overlap, title in ((True, "(a) Theoretical efficiency"), (False, "(b) Without overlap")):
@@ -43,7 +42,7 @@ def make(directory: Path) -> Made:
         )
     return draw_charts(
         charts,
-        directory,
+        folder,
         "figure-2",
         "As in the paper: looping helps small batches, breadth-first most; efficiency jumps just "
         "above one sample per GPU, where transfers can be hidden; without overlap much of the "

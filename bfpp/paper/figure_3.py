@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from bfpp.paper.item import Made
+from bfpp.paper.item import Folder, Made
 from bfpp.schedules import Layout
 from bfpp.traces.svg import svg_placements
 
@@ -14,10 +12,10 @@ PLACEMENTS = (
 )
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Draw the two placements."""
-    path = directory / "figure-3.svg"
-    path.write_text(svg_placements(PLACEMENTS), encoding="utf-8")
+    path = folder / "figure-3.svg"
+    path.write_text(svg_placements(PLACEMENTS, folder.points), encoding="utf-8")
     record = {
         caption: [layout.units_of(rank) for rank in range(layout.pp)]
         for caption, layout in PLACEMENTS

@@ -7,9 +7,7 @@ as six backward passes, so that half the step's compute could hide all of them.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from bfpp.paper.item import Made, captioned, draw, graph_of
+from bfpp.paper.item import Folder, Made, captioned, draw, graph_of
 from bfpp.schedules import Communication
 from bfpp.sim.abstract import AbstractCosts
 
@@ -23,7 +21,7 @@ CAPTIONS = {
 }
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Simulate and draw the four schedules."""
     panels = [
         captioned(
@@ -38,4 +36,4 @@ def make(directory: Path) -> Made:
         f"{times[3]} breadth-first. The paper says that the looped schedules run significantly "
         "faster than the non-looped ones, with breadth-first the fastest."
     )
-    return draw(panels, directory, "figure-4", title, sentence)
+    return draw(panels, folder, "figure-4", title, sentence)

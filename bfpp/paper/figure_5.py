@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from bfpp.paper.charts import SOFTWARE, TITLES, UTILIZATION, draw_charts, utilization
-from bfpp.paper.item import Made
+from bfpp.paper.item import Folder, Made
 from bfpp.schedules import find_schedule
 from bfpp.traces.chart import Chart, Series
 
@@ -16,7 +14,7 @@ CONFIGURATIONS = (
 )
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Simulate the two fixed configurations."""
     charts = []
     for title, model, groups, microbatches in CONFIGURATIONS:
@@ -30,7 +28,7 @@ def make(directory: Path) -> Made:
         )
     return draw_charts(
         charts,
-        directory,
+        folder,
         "figure-5",
         "The paper prints no numbers here; it says that breadth-first is by far the most "
         "efficient for few micro-batches, and that depth-first's network overhead makes it worse "

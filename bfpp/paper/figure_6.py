@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from bfpp.paper.charts import TITLES, UTILIZATION, draw_charts, utilization
-from bfpp.paper.item import Made
+from bfpp.paper.item import Folder, Made
 from bfpp.traces.chart import Chart, Series
 
 LOOPS = (1, 2, 4, 8)
@@ -13,7 +11,7 @@ WITHOUT_LOOPS = {"breadth-first": "gpipe", "depth-first": "1f1b"}
 """What each looped schedule is called at one loop."""
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Simulate the 52 B model on 8 x 8 devices, at two batch sizes."""
     charts, curves = [], {}
     for letter, batch in (("a", 16), ("b", 64)):
@@ -33,7 +31,7 @@ def make(directory: Path) -> Made:
     breadth, depth = curves["breadth-first"], curves["depth-first"]
     return draw_charts(
         charts,
-        directory,
+        folder,
         "figure-6",
         f"At batch 64 the paper finds breadth-first best at 4 loops (here at "
         f"{max(breadth, key=breadth.__getitem__)}), and depth-first at 30 % with 8 loops against "

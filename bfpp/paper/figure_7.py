@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
-from bfpp.paper.best import METHOD_OF_SCHEDULE, METHODS, PANELS, Panel, best_outcomes, printed
+from bfpp.paper.best import METHOD_OF_SCHEDULE, METHODS, PANELS, PaperPanel, best_outcomes, printed
 from bfpp.paper.charts import UTILIZATION, draw_charts
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.validation import compare
@@ -25,7 +24,7 @@ NEAR = 0.05
 """How much slower than the best a printed optimum may be predicted and still count as near."""
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Search every panel, and lay the printed optima over ours."""
     charts = [_chart(panel) for panel in PANELS]
     ahead = _ahead_at_the_least_batch(PANELS[0])
@@ -48,13 +47,13 @@ def make(directory: Path) -> Made:
             f"faster than non-looped and {ahead['Depth-first']:.0%} faster than depth-first at "
             f"{LEAST}, which cannot run one sample more (the paper: 53 % and 43 %)."
         )
-    made = draw_charts(charts, directory, "figure-7", sentence)
+    made = draw_charts(charts, folder, "figure-7", sentence)
     counts = {"same_winner": right, "close": close, "compared": len(margins), "near_best": near}
     record = {**made.record, **counts, "breadth_first_ahead": ahead}
     return replace(made, record=record, table=_table(gaps))
 
 
-def _ahead_at_the_least_batch(panel: Panel) -> dict[str, float]:
+def _ahead_at_the_least_batch(panel: PaperPanel) -> dict[str, float]:
     """By how much breadth-first is faster than other methods, with a sample to overlap transfers.
 
     Against non-looped at the same batch, and depth-first at the least one, as
@@ -86,7 +85,7 @@ class Gap(NamedTuple):
         return self.best.tflops_per_gpu / self.predicted - 1
 
 
-def _gaps(panel: Panel) -> list[Gap]:
+def _gaps(panel: PaperPanel) -> list[Gap]:
     best, gaps = best_outcomes(panel), []
     for row in printed(panel.table):
         method = METHOD_OF_SCHEDULE[row.schedule]
@@ -124,7 +123,7 @@ def _table(gaps: Sequence[Gap]) -> PaperTable:
     return PaperTable(title, columns, rows)
 
 
-def _chart(panel: Panel) -> Chart:
+def _chart(panel: PaperPanel) -> Chart:
     peak = load_cluster(panel.cluster).device.peak / 1e12
     best = best_outcomes(panel)
     series = []
@@ -142,7 +141,7 @@ def _chart(panel: Panel) -> Chart:
     )
 
 
-def _margins(panel: Panel) -> list[float]:
+def _margins(panel: PaperPanel) -> list[float]:
     """At each batch size with several methods, how the printed winner compares to ours.
 
     By how much it was measured to be faster: 0 where both are the same method.

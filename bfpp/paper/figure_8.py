@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from bfpp.paper.best import GPUS, METHODS, PANELS, Panel, best_outcomes
+from bfpp.paper.best import GPUS, METHODS, PANELS, PaperPanel, best_outcomes
 from bfpp.paper.charts import draw_charts
-from bfpp.paper.item import Made
+from bfpp.paper.item import Folder, Made
 from bfpp.sim.tradeoff import Training, tradeoff
 from bfpp.traces.chart import Chart, Series
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-def trainings(panel: Panel) -> dict[str, list[Training]]:
+def trainings(panel: PaperPanel) -> dict[str, list[Training]]:
     """By method, the training that ends first on each size of the cluster."""
     best = best_outcomes(panel)
     return {
@@ -22,7 +20,7 @@ def trainings(panel: Panel) -> dict[str, list[Training]]:
     }
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Extrapolate every panel."""
     found = {panel.letter: trainings(panel) for panel in PANELS}
     charts = [_chart(panel, found[panel.letter]) for panel in PANELS]
@@ -32,7 +30,7 @@ def make(directory: Path) -> Made:
     sizes = ", ".join(f"{size:,}" for size in SIZES)
     return draw_charts(
         charts,
-        directory,
+        folder,
         "figure-8",
         f"Points from right to left: {sizes} GPUs. The paper finds breadth-first better at nearly "
         f"all scales for the 52 B model; here it is the cheapest on {ours} of {len(cheapest)} "
@@ -45,7 +43,7 @@ def _by_size(found: dict[str, list[Training]]) -> list[list[tuple[str, Training]
     return [[(name, each[at]) for name, each in found.items() if each] for at in range(len(SIZES))]
 
 
-def _chart(panel: Panel, found: dict[str, list[Training]]) -> Chart:
+def _chart(panel: PaperPanel, found: dict[str, list[Training]]) -> Chart:
     return Chart(
         f"({panel.letter}) {panel.title} (B_crit {panel.critical_batch:g})",
         "training time (days, logarithmic)",

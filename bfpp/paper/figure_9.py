@@ -8,9 +8,7 @@ and a half forward passes, and an all-reduce, which moves twice as much, three.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from bfpp.paper.item import Made, captioned, draw, graph_of
+from bfpp.paper.item import Folder, Made, captioned, draw, graph_of
 from bfpp.schedules import Communication, Sharding
 from bfpp.sim.abstract import AbstractCosts
 
@@ -27,7 +25,7 @@ PANELS = (
 )
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Simulate and draw the four ways to accumulate gradients."""
     panels = [
         captioned(
@@ -44,4 +42,4 @@ def make(directory: Path) -> Made:
         f"{times[1]} and {times[3]}. The paper says that depth-first overlaps poorly and, fully "
         "sharded, repeats the network operations, and that breadth-first solves both."
     )
-    return draw(panels, directory, "figure-9", title, sentence)
+    return draw(panels, folder, "figure-9", title, sentence)

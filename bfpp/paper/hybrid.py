@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from pathlib import Path
 
 from bfpp.paper.charts import UTILIZATION, draw_charts, utilization
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.schedules import Layout, Schedule, TaskGraph, build_graph, find_schedule
 from bfpp.schedules.counts import peak_microbatches
 from bfpp.sim.abstract import AbstractCosts
@@ -49,14 +48,14 @@ def hiding_sequence(ranks: int, transfer: float) -> int:
     return ceil(ranks * (1 + transfer))
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Simulate, draw what each sequence costs and saves, and say what follows."""
     graphs = {each: _graph(_hybrid(each)) for each in SEQUENCES}
     breadth_first = _graph(find_schedule("breadth-first"))
     charts = [_of_transfers(graphs), _of_memory(graphs, breadth_first), *_of_the_model()]
-    made = draw_charts(charts, directory, "hybrid", _sentence(charts))
+    made = draw_charts(charts, folder, "hybrid", _sentence(charts))
     table = _table(graphs, breadth_first)
-    path = directory / "hybrid.md"
+    path = folder / "hybrid.md"
     table.write(path)
     return Made([*made.files, path], made.record, table, made.sentence)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.traces.html import look
 
 STYLE = """
@@ -26,10 +26,10 @@ th { color: var(--quiet); font-weight: 500; }
 """
 
 
-def write_index(made: Mapping[str, Made], directory: Path) -> Path:
+def write_index(made: Mapping[str, Made], folder: Folder) -> Path:
     """Write `index.html` next to the files that it shows."""
     sections = "".join(_section(name, item) for name, item in made.items())
-    path = directory / "index.html"
+    path = folder / "index.html"
     path.write_text(
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="generator" content="bfpp">'

@@ -38,6 +38,18 @@ class PaperTable:
 
 
 @dataclass(frozen=True)
+class Folder:
+    """Where an item writes its files, and the printed width of its figures in points, if any."""
+
+    path: Path
+    points: float | None = None
+
+    def __truediv__(self, name: str) -> Path:
+        """The file of that name."""
+        return self.path / name
+
+
+@dataclass(frozen=True)
 class Made:
     """The files that an item wrote, what it says in JSON and in a sentence, and its table."""
 
@@ -87,16 +99,14 @@ def captioned(caption: str, graph: TaskGraph, costs: AbstractCosts) -> Captioned
     return Captioned(caption, simulate(graph, costs))
 
 
-def draw(
-    panels: Sequence[Captioned], directory: Path, name: str, title: str, sentence: str
-) -> Made:
+def draw(panels: Sequence[Captioned], folder: Folder, name: str, title: str, sentence: str) -> Made:
     """Write the timelines below one another, for print and for the browser."""
     from bfpp.traces.html import write_html
     from bfpp.traces.panel import Panel
     from bfpp.traces.svg import write_svg
 
-    svg, html = directory / f"{name}.svg", directory / f"{name}.html"
-    write_svg([Panel(panel.caption, panel.timeline) for panel in panels], svg)
+    svg, html = folder / f"{name}.svg", folder / f"{name}.html"
+    write_svg([Panel(panel.caption, panel.timeline) for panel in panels], svg, folder.points)
     page = [Panel(panel.caption, panel.timeline, summary=panel.summary) for panel in panels]
     write_html(page, html, title, sentence)
     record = {"panels": [panel.record for panel in panels]}

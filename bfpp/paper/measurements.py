@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from pathlib import Path
 
-from bfpp.paper.item import Made
+from bfpp.paper.item import Folder, Made
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Copy the rows that are available."""
     text = (files("bfpp.paper") / "measurements.csv").read_bytes()
-    path = directory / "measurements.csv"
+    path = folder / "measurements.csv"
     path.write_bytes(text)
     rows = len(text.splitlines()) - 1
     sentence = f"The {rows} rows of tables E.1 to E.3 that are at hand, one configuration each."

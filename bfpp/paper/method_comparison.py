@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.paper.methods import FLEXIBLE, LAYERS, METHODS, MICROBATCHES, RANKS, Method
 from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.schedules.counts import (
@@ -51,7 +50,7 @@ COUNTS: dict[str, Callable[[TaskGraph], float]] = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class ComparedCell:
     """A formula as printed, its value, what was counted, and why they may differ."""
 
     formula: str
@@ -66,7 +65,7 @@ class Cell:
         return f"{_short(self.counted)} (!)\n(printed {self.formula} = {_short(self.printed)})"
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Count every row, and write the table for programs and for people."""
     table = {method.name: _cells(method) for method in METHODS}
     record = {
@@ -79,7 +78,7 @@ def make(directory: Path) -> Made:
             for name, cells in table.items()
         ],
     }
-    path = directory / "table-method-comparison"
+    path = folder / "table-method-comparison"
     as_json, as_markdown = path.with_suffix(".json"), path.with_suffix(".md")
     as_json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     layout = _layout(table)
@@ -93,12 +92,12 @@ def make(directory: Path) -> Made:
     return Made([as_json, as_markdown], record, layout, sentence)
 
 
-def _cells(method: Method) -> dict[str, Cell]:
+def _cells(method: Method) -> dict[str, ComparedCell]:
     graph, size = method.graph(), method.size
     cells = {}
     for column, count in COUNTS.items():
         formula, counted = method.printed[column], count(graph)
-        cells[column] = Cell(
+        cells[column] = ComparedCell(
             formula.text,
             formula.value(size),
             counted,
@@ -107,7 +106,7 @@ def _cells(method: Method) -> dict[str, Cell]:
         )
     if method.name in FLEXIBLE:
         printed, counted = FLEXIBLE[method.name], _runs(method, MICROBATCHES + 1)
-        cells["flexible N_mb"] = Cell(
+        cells["flexible N_mb"] = ComparedCell(
             "yes" if printed else "no",
             printed,
             counted,
@@ -126,7 +125,7 @@ def _runs(method: Method, microbatches: int) -> bool:
     return True
 
 
-def _layout(table: Mapping[str, Mapping[str, Cell]]) -> PaperTable:
+def _layout(table: Mapping[str, Mapping[str, ComparedCell]]) -> PaperTable:
     columns = [*COUNTS, "flexible N_mb"]
     rows = [
         [name, *(str(cells[column]) if column in cells else "" for column in columns)]

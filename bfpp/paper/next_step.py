@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from bfpp.paper.charts import draw_charts
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.paper.next_step_search import (
     LIMITS,
     METHODS,
@@ -72,7 +71,7 @@ GROWTH = (1, 2, 4, 8, 16)
 """Clusters of the trade-off, in sizes of the one that is searched."""
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Simulate, search, extrapolate; draw what is found, and say what follows."""
     charts = [
         *(_of_microbatches(scenario) for scenario in SCENARIOS),
@@ -81,8 +80,8 @@ def make(directory: Path) -> Made:
         *(_of_costs(scenario, network) for network in NETWORKS for scenario in SCENARIOS),
     ]
     cases = [case for scenario in SCENARIOS for case in _cases(scenario)]
-    made = draw_charts(charts, directory, "next-step", _sentence(cases), len(SCENARIOS))
-    path = directory / "next-step.md"
+    made = draw_charts(charts, folder, "next-step", _sentence(cases), len(SCENARIOS))
+    path = folder / "next-step.md"
     table = _table(cases)
     table.write(path)
     record = {**made.record, "cases": [case.record for case in cases]}
@@ -190,7 +189,7 @@ def _of_costs(scenario: Scenario, network: str) -> Chart:
     )
 
 
-class Case(NamedTuple):
+class NextStepCase(NamedTuple):
     """Breadth-first against the fastest other method, on a network at a batch size."""
 
     scenario: Scenario
@@ -222,17 +221,17 @@ class Case(NamedTuple):
         }
 
 
-def _cases(scenario: Scenario) -> Iterator[Case]:
+def _cases(scenario: Scenario) -> Iterator[NextStepCase]:
     found = fastest(scenario)
     for network in NETWORKS:
         for batch in scenario.batches:
             others = rivals(found, network, batch)
             ours = found.get(Key(network, OURS, batch))
             if ours and others:
-                yield Case(scenario, network, batch, ours, *others[0])
+                yield NextStepCase(scenario, network, batch, ours, *others[0])
 
 
-def _table(cases: Sequence[Case]) -> PaperTable:
+def _table(cases: Sequence[NextStepCase]) -> PaperTable:
     columns = (
         "model, network", "samples per GPU", "breadth-first, MFU", "GB", "as", "best other", "MFU",
         "GB", "as", "breadth-first is faster by",
@@ -269,11 +268,11 @@ def _cells(found: Fastest) -> tuple[str, str, str]:
     return f"{outcome.mfu:.1%}", f"{outcome.memory_reserved_gb:.0f}", ", ".join(chosen)
 
 
-def _sentence(cases: Sequence[Case]) -> str:
+def _sentence(cases: Sequence[NextStepCase]) -> str:
     return " ".join(_of_network(network, cases) for network in NETWORKS)
 
 
-def _of_network(network: str, cases: Sequence[Case]) -> str:
+def _of_network(network: str, cases: Sequence[NextStepCase]) -> str:
     """Where breadth-first wins on a network, by how much, and who wins elsewhere."""
     here = [case for case in cases if case.network == network]
     won = [case for case in here if case.lead.share > TIE]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from bfpp.paper.best import printed
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.sim.validation import Comparison, compare, mean_absolute_error
 
 COLUMNS = (
@@ -14,7 +12,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def make(table: str, directory: Path) -> Made:
+def make(table: str, folder: Folder) -> Made:
     """Predict the rows of a table (E.1, E.2 or E.3)."""
     comparisons = [compare(row) for row in printed(table)]
     throughput = mean_absolute_error(comparisons, "tflops_per_gpu")
@@ -23,7 +21,7 @@ def make(table: str, directory: Path) -> Made:
     layout = PaperTable(
         f"Table {table}: measured and predicted", COLUMNS, [_row(each) for each in comparisons]
     )
-    path = directory / f"table-{table.lower().replace('.', '')}.md"
+    path = folder / f"table-{table.lower().replace('.', '')}.md"
     layout.write(path)
     sentence = (
         f"Over {len(comparisons)} rows the mean absolute error is {throughput:.1f} % for "

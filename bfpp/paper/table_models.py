@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.sim.model import load_model
 
 PRINTED = {"bert-52b": (64, 64, 128, 8192, 1024), "bert-6.6b": (32, 32, 128, 4096, 1024)}
 COLUMNS = ("layers", "attention heads", "head size", "hidden size", "sequence length")
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Put the presets next to the printed numbers."""
     rows, agree = [], []
     for name, printed in PRINTED.items():
@@ -23,7 +21,7 @@ def make(directory: Path) -> Made:
             [name, *(f"{here} ({there})" for here, there in zip(ours, printed, strict=True))]
         )
     table = PaperTable("The models: ours (as printed)", ["model", *COLUMNS], rows)
-    path = directory / "table-models.md"
+    path = folder / "table-models.md"
     table.write(path)
     sentence = "All numbers agree." if all(agree) else "Some numbers differ."
     return Made([path], {"agree": all(agree)}, table, sentence)

@@ -7,11 +7,10 @@ answer has a closed form (`Passes`), and as the 52 B model on the paper's cluste
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from bfpp.paper.charts import draw_charts, utilization
-from bfpp.paper.item import Made, PaperTable
+from bfpp.paper.item import Folder, Made, PaperTable
 from bfpp.schedules import Communication, Layout, Schedule, Sharding, build_graph, find_schedule
 from bfpp.schedules.counts import peak_microbatches
 from bfpp.sim.abstract import AbstractCosts
@@ -84,11 +83,11 @@ class Passes(NamedTuple):
         return layout.microbatches * self.backward - later
 
 
-def make(directory: Path) -> Made:
+def make(folder: Folder) -> Made:
     """Simulate, draw what halves gain and cost, and say what follows."""
     table = _table()
-    made = draw_charts(_charts(), directory, "zero-bubble", _sentence(table))
-    path = directory / "zero-bubble.md"
+    made = draw_charts(_charts(), folder, "zero-bubble", _sentence(table))
+    path = folder / "zero-bubble.md"
     table.write(path)
     return Made([*made.files, path], made.record, table, made.sentence)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from bfpp.executor.backends.protocol import MakeWorker
 from bfpp.executor.lanes import Device
 from bfpp.executor.plan import Plan
-from bfpp.executor.shards import Meeting, ThreadShards
+from bfpp.executor.shards import ThreadExchange, ThreadShards
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Task
 from bfpp.schedules.operations import transfers
@@ -23,7 +23,7 @@ class LocalBackend:
     def __init__(self, plan: Plan, device: Device, make: MakeWorker = Worker) -> None:
         self.plan, self.device = plan, device
         ranks = range(plan.graph.layout.pp)
-        self.meetings = [[Meeting(plan.tp) for _ in range(plan.dp)] for _ in ranks]
+        self.meetings = [[ThreadExchange(plan.tp) for _ in range(plan.dp)] for _ in ranks]
         self.pipelines = [
             [make(plan, rank, pipeline, device, self._shards(rank, pipeline)) for rank in ranks]
             for pipeline in range(plan.pipelines)

@@ -103,7 +103,7 @@ class RuntimeWorker(Worker):
         )
         for microbatch, loss in enumerate(losses):
             self.losses[microbatch] = loss.detach()
-            self._tell_of_loss(Cell(self.plan.graph.layout.units - 1, microbatch))
+            self._mark_bad_loss(Cell(self.plan.graph.layout.units - 1, microbatch))
 
     backward = backward_input = backward_weight = forward
 

@@ -27,7 +27,7 @@ from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Seconds
 
 
-class Scale(nn.Module):
+class ScaleLayer(nn.Module):
     """A layer that hands on as many numbers as it gets."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ def measure_transfers(plan: Plan, bench: Bench) -> Profile:
     for size in bench.bytes:
         width = max(1, size // plan.dtype.itemsize)
         small = replace(
-            plan, graph=graph, model=_idle_model(layout.units, Scale, width), microbatch_size=1
+            plan, graph=graph, model=_idle_model(layout.units, ScaleLayer, width), microbatch_size=1
         )
         columns = bench.run(small)
         for sender, receiver, tasks in _channels(graph) if columns else ():

@@ -50,7 +50,7 @@ class Start:
     abandoned: tuple[str, ...] = ()
 
 
-class Saved(NamedTuple):
+class SaveName(NamedTuple):
     """What a checkpoint's name says: which save of its directory it was, and of which step."""
 
     number: int
@@ -149,11 +149,11 @@ def to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _saved(directory: Path) -> list[Saved]:
+def _saved(directory: Path) -> list[SaveName]:
     paths = directory.iterdir() if directory.is_dir() else ()
     named = [(COMPLETE.fullmatch(path.name), path) for path in paths]
     return sorted(
-        Saved(int(match["number"]), int(match["step"]), path) for match, path in named if match
+        SaveName(int(match["number"]), int(match["step"]), path) for match, path in named if match
     )
 
 

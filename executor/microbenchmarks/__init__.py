@@ -44,7 +44,7 @@ def device_of(name: str) -> torch.device:
         raise InvalidConfiguration("device", f"must be cpu, cuda or cuda:N, not {name!r}")
     number = int(name.partition(":")[2] or 0)
     if number >= (gpus := torch.cuda.device_count()):
-        raise InvalidConfiguration("device", f"{name} is not here: this machine has {gpus} GPUs")
+        raise InvalidConfiguration("device", f"{name} does not exist: this machine has {gpus} GPUs")
     return torch.device("cuda", number)
 
 
@@ -101,6 +101,6 @@ def about_device(device: torch.device) -> dict[str, str | int]:
 
 def _driver() -> str:
     """The version of NVIDIA's driver (Linux)."""
-    told = Path("/proc/driver/nvidia/version")
-    words = told.read_text().split() if told.exists() else []
+    version = Path("/proc/driver/nvidia/version")
+    words = version.read_text().split() if version.exists() else []
     return next((word for word in words if word[:1].isdigit()), "unknown")

@@ -21,7 +21,7 @@ from bfpp.executor.lanes import Device, Streams, Threads
 from bfpp.executor.microbenchmarks.clock import Clock
 from bfpp.executor.microbenchmarks.designs import Design
 from bfpp.executor.microbenchmarks.kernels import Row
-from bfpp.executor.microbenchmarks.machine import BACKWARD, FORWARD, Block
+from bfpp.executor.microbenchmarks.machine import BACKWARD, FORWARD, HostBoundBlock
 from bfpp.executor.model import Model
 from bfpp.executor.settings import Activations, BackendName, Precision
 from bfpp.executor.training import Trainer
@@ -48,10 +48,10 @@ class Blocks:
 
         def batch(step: int, samples: range) -> tuple[torch.Tensor, torch.Tensor]:
             del step
-            values = torch.ones(len(samples), Block.width, Block.width)
+            values = torch.ones(len(samples), HostBoundBlock.width, HostBoundBlock.width)
             return values, values
 
-        return Model([Block] * self.number, functional.mse_loss, batch)
+        return Model([HostBoundBlock] * self.number, functional.mse_loss, batch)
 
 
 def dispatch(clock: Clock, design: Design) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from bfpp.executor.microbenchmarks.designs import Design
 from bfpp.executor.microbenchmarks.kernels import Row, random
 
 
-class Block(nn.Module):
+class HostBoundBlock(nn.Module):
     """An MLP with norm and residual, so small that launching it takes longer than running it."""
 
     width = 64
@@ -43,9 +43,9 @@ BLOCKS = 20
 
 def host(clock: Clock, design: Design) -> Iterator[Row]:
     """The host's time for the kernels of small blocks, as eager training launches them."""
-    blocks = nn.Sequential(*(Block() for _ in range(BLOCKS)))
+    blocks = nn.Sequential(*(HostBoundBlock() for _ in range(BLOCKS)))
     blocks.to(clock.device, torch.bfloat16)
-    value = random(clock, Block.width, Block.width)
+    value = random(clock, HostBoundBlock.width, HostBoundBlock.width)
     for each in blocks.parameters():
         each.grad = torch.zeros_like(each)
     taken = {"forward": 0.0, "backward": 0.0}

@@ -1,8 +1,8 @@
-"""What a process tells the others about itself, twice a second: its beat.
+"""Heartbeats: twice a second, a process publishes the state of its lanes.
 
-Pure values, and their form as JSON in the shared store. A beat says what each
-lane of the process does and for how long, so that whoever reads it can name
-the task, without the graph, once the process can no longer be asked.
+Pure values, and their JSON form in the shared store. A beat says what each lane
+is doing and for how long, so that a reader can name the task without the graph,
+after the process itself can no longer answer.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds after which the processes are no longer waited for.
+    """Timeouts of the watch, in seconds.
 
-    `hang`: a task that computes, a process that gives no sign of life, or a
-    run in which nothing moves. `grace`: such silence, once something is known
-    to be wrong; a connection that failed has twice as long for a better
-    explanation, since the peer that broke it knows more. `start`: until a
-    process's first beat, which comes once it has imported all that it needs.
-    `beat`: between two beats.
+    `hang`: the longest compute task, silence of a process, or time without
+    progress in the whole run. `grace`: the longest silence once something is
+    known to be wrong; a lost connection gets twice that, since the peer that
+    closed it can explain more. `start`: until a process's first beat, which it
+    sends after its imports. `beat`: the interval between two beats.
     """
 
     hang: float = 60.0
@@ -32,17 +31,17 @@ class Limits:
 
     @property
     def communication(self) -> timedelta:
-        """What torch may take: longer than any of these, as the watch knows whose fault it is."""
+        """Torch's own timeout: longer than all others, since only the watch can name a culprit."""
         return timedelta(seconds=max(3600.0, 10 * self.hang, 2 * self.start))
 
 
 @dataclass(frozen=True)
 class Activity:
-    """What a lane does, in words that follow `in`: `backward of stage 3`.
+    """What a lane is doing, worded to follow `in`: `backward of stage 3`.
 
-    `peers` are the processes that it cannot end without: with none, it is a
-    computation. `number` is the task's in the graph, to find the earliest.
-    `limit` is how many seconds it may take, where that is not the run's limit.
+    `peers` are the processes that it waits for; without any it is compute.
+    `number` is its task number in the graph, by which the earliest is found.
+    `limit` is its own timeout in seconds, if not the run's.
     """
 
     words: str
@@ -53,9 +52,9 @@ class Activity:
 
 @dataclass(frozen=True)
 class LaneState:
-    """A lane's activity, or its last one if not `busy`, and for how many seconds so.
+    """A lane's activity (its last one unless `busy`), and since how many seconds.
 
-    `thread` is that of the host's which is in it; 0 for what a device is in.
+    `thread` is the host thread that runs it; 0 for a device's lane.
     """
 
     lane: str
@@ -67,9 +66,9 @@ class LaneState:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception, where it was raised, and for how many seconds it is known.
+    """An exception, where it was raised, and since how many seconds it is known.
 
-    One that was `foreseen` says all that there is to say: it has no traceback.
+    An `expected` one explains itself and has no traceback.
     """
 
     error: str
@@ -78,16 +77,16 @@ class Failure:
     in_communication: bool
     traceback: str
     seconds: float = 0.0
-    foreseen: bool = False
+    expected: bool = False
 
 
 @dataclass(frozen=True)
 class Beat:
     """The state of one process.
 
-    `title` names it (`rank 1`, or nothing before it has said so). `quiet` is
-    for how many seconds no lane has begun or ended anything. `done` is said
-    once, at the end: silence after it is no sign of trouble.
+    `title` names it (`rank 1`; empty until the rank is known). `quiet` is how
+    many seconds ago a lane last began or ended a task. `done` is set in the
+    last beat: silence after it is no fault.
     """
 
     count: int
@@ -112,11 +111,11 @@ class Beat:
 
     @property
     def ended(self) -> list[LaneState]:
-        """The lanes that are between two tasks, the last to end one first."""
+        """The lanes between two tasks, most recently ended first."""
         return sorted((lane for lane in self.lanes if not lane.busy), key=lambda it: it.seconds)
 
     def to_json(self) -> str:
-        """The form in the store."""
+        """Its JSON form in the store."""
         return json.dumps(asdict(self))
 
 

@@ -1,8 +1,8 @@
-"""The processes that we start ourselves, by torch's own launcher.
+"""The processes that we start ourselves, with torch's own launcher.
 
-Each is the leader of a session, so Ctrl-C reaches only the parent, and killing
-its group kills what it has started too. Whether one has ended is asked without
-reaping it: its group stays there to be killed until the end.
+Each leads a session of its own, so Ctrl-C reaches only the parent, and killing
+its group also kills what it has started. Ended processes are polled without
+reaping them, so that their groups can still be killed at the end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Children:
         self._logs = [Path(context.stderrs[number]) for number in numbers]
 
     def ended(self) -> dict[int, int]:
-        """How the processes that ended did: by their exit code, or the signal (negative)."""
+        """Exit codes of the processes that have ended; negative for a signal."""
         return {
             number: ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
             for number, handler in enumerate(self._handlers)
@@ -61,11 +61,11 @@ class Children:
         }
 
     def ask_where(self, process: int) -> None:
-        """Has a process that hangs write to its log where it is."""
+        """Make a hung process write its stacks to its log."""
         os.kill(self._handlers[process].proc.pid, ASK_WHERE)
 
     def ask_to_stop(self) -> None:
-        """Has all of them end in order."""
+        """Ask all of them to end gracefully."""
         for handler in self._handlers:
             if handler.proc.poll() is None:
                 os.kill(handler.proc.pid, signal.SIGTERM)
@@ -75,7 +75,7 @@ class Children:
         return self._logs[process].read_text(errors="replace")
 
     def close(self) -> None:
-        """Ends all of them, the stopped ones and those that ignore SIGTERM too."""
+        """Kill all of them, including stopped ones and those that ignore SIGTERM."""
         for handler in self._handlers:
             handler.close(signal.SIGKILL)
         for handler in self._handlers:
@@ -106,7 +106,7 @@ def _environment(number: int, processes: int, port: int, interface: str | None) 
 
 @contextmanager
 def _own_signal_handlers() -> Iterator[None]:
-    """Undoes that torch's launcher takes the signals, Ctrl-C among them, for itself."""
+    """Restore the signal handlers, Ctrl-C included, that torch's launcher replaces."""
     before = {number: signal.getsignal(number) for number in TORCH_HANDLES}
     try:
         yield

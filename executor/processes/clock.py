@@ -1,8 +1,8 @@
-"""How far each process's clock is from the first one's.
+"""The offset of each process's clock from that of the first.
 
-Ping-pongs with the first process, as in NTP: its clock, read between a ping
-sent and a pong received, is compared with the middle of the two. The fastest
-round trip bounds the error best, by half of what it took.
+As in NTP: the first process's clock, read between a ping and its pong, is compared
+with the midpoint of the two. The fastest round trip gives the tightest bound on
+the error: half of its duration.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ClockOffset:
 
     @property
     def nanoseconds(self) -> int:
-        """What to take from a time of this process to get the first one's."""
+        """What to subtract from this process's time to get that of the first."""
         return self.measured if abs(self.measured) > self.uncertainty else 0
 
 

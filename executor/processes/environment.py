@@ -1,6 +1,6 @@
-"""The environment variables of a run's processes, which are there before their part begins.
+"""The environment variables of a run's processes, set before they start work.
 
-Whatever the user has set stays; `--interface` goes before it.
+What the user has set is kept, except that `--interface` overrides it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from bfpp.executor.processes.network import (
 )
 from bfpp.schedules import InvalidConfiguration
 
-TORCHRUN = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # what it tells its processes
+TORCHRUN = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # set by torchrun
 GLOO = "GLOO_SOCKET_IFNAME"
 NCCL = "NCCL_SOCKET_IFNAME"
 
 STREAMS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
-"""As many as there are lanes: more than the 8 of the default, so that none waits for another.
+"""One connection per lane, more than the default of 8, so that lanes do not serialise.
 
 CUDA reads it when it starts.
 """
 
 
 def is_joined() -> bool:
-    """Whether somebody else, torchrun or a cluster, started the processes."""
+    """Whether torchrun or a cluster started the processes."""
     return os.environ.keys() >= TORCHRUN
 
 
@@ -39,21 +39,21 @@ def prepare(interface: str | None = None) -> None:
     """
     if interface is not None and interface not in (known := interfaces()):
         raise InvalidConfiguration(
-            "interface", f"{interface} is none of this machine's: {', '.join(known)}"
+            "interface", f"{interface} is not an interface of this machine: {', '.join(known)}"
         )
     if is_joined():
         os.environ.update(missing(os.environ, interface))
 
 
 def missing(environment: Mapping[str, str], interface: str | None) -> dict[str, str]:
-    """What is to be set besides, in a process that joins others."""
+    """Variables that are still to be set in a process that joins others."""
     found = {**STREAMS, **chosen(interface or _route(environment))}
     kept = environment.keys() - (chosen(interface).keys())
     return {name: value for name, value in found.items() if name not in kept}
 
 
 def chosen(interface: str | None) -> dict[str, str]:
-    """The variables for an interface; NCCL finds its own way within a machine."""
+    """The variables for an interface; within a machine, NCCL needs none."""
     if interface is None:
         return {}
     own = {GLOO: interface}
@@ -61,7 +61,7 @@ def chosen(interface: str | None) -> dict[str, str]:
 
 
 def _route(environment: Mapping[str, str]) -> str | None:
-    """The interface by which the first process is reached."""
+    """The interface on the route to the first process."""
     host, local = environment["MASTER_ADDR"], environment.get("LOCAL_WORLD_SIZE")
     is_elsewhere = local is not None and local != environment["WORLD_SIZE"]
     return (interface_to_others if is_elsewhere else interface_to)(host)

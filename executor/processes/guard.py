@@ -1,9 +1,9 @@
 """The thread that sends a process's beats and ends the process when it must.
 
-It is a thread of its own, so that it does both while the lanes are stuck in
-gloo or in a kernel, and ends the process with `os._exit`, which asks nobody.
-What it looks at after each beat is `look`'s: a child of our own launcher only
-sees whether its parent lives, a process of torchrun's has to judge.
+A separate thread can do so while the lanes are stuck in gloo or in a kernel; it
+ends the process with `os._exit`, which waits for nothing. After each beat it
+calls `look`: a child of our own launcher checks that its parent is alive, a
+process of torchrun diagnoses the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bfpp.executor.processes.beats import Limits
 from bfpp.executor.processes.observer import beat_key
 from bfpp.executor.processes.watch import Watch
 
-LOST = -1  # what `look` gets where the store does not answer any more
+LOST = -1  # what `look` gets once the store no longer answers
 
 
 class Guard:
@@ -45,13 +45,13 @@ class Guard:
         return self._bell.fileno()
 
     def start(self) -> None:
-        """Sends the first beat and goes on by itself."""
+        """Send the first beat and continue in the background."""
         self._watch.alarm = self._ring
         self._send(done=False)
         self._thread.start()
 
     def finish(self) -> None:
-        """Says in a last beat that the process is done."""
+        """Send a last beat that says the process is done."""
         self._done = True
         self._ring()
         self._thread.join()
@@ -72,14 +72,14 @@ class Guard:
                 self._send(done)
                 self._look(signal)
         except DistError:
-            # The store is gone, and with it whoever hosts it.
+            # The store is gone, and so is its host.
             self._look(LOST)
         except BaseException as error:
             self._watch.record(error)
             self._send(done=False)
 
     def _sleep(self) -> int:
-        """Until the next beat is due or the bell rings; the signal that rang it, or 0."""
+        """Wait for the next beat or the bell; returns the signal that rang it, or 0."""
         heard, _, _ = select.select([self._heard], [], [], self._limits.beat)
         return max(self._heard.recv(64)) if heard else 0
 

@@ -1,9 +1,9 @@
 """A run in processes that torchrun started.
 
-There is no parent of ours that sees how a process ends, so the processes judge
-themselves: the first and the last (two, and on two hosts if there are two,
-since one may be the one that hangs), and any that failed or was asked to end;
-or all, where neither of the two has started in time.
+No parent process of ours sees how they end, so they diagnose failures themselves:
+the first and the last (two of them, and on different hosts if there are several,
+since one may be the one that hangs), any that failed or was asked to end, and all
+of them if neither the first nor the last has started in time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STORE_LOST = "the connection to the run's store is lost: the host of process 0, 
 
 
 class Jury:
-    """One process's share in the verdict."""
+    """A process that takes part in the diagnosis."""
 
     def __init__(self, place: Place, store: Store) -> None:
         self._place = place
@@ -52,7 +52,7 @@ class Jury:
         store.set(_address_key(place.process), f"{_host()} {os.getpid()}")
 
     def look(self, signal_number: int) -> None:
-        """After each beat: ends the process if there is a verdict, or it was asked to end."""
+        """After each beat: end the process if there is a verdict or it was asked to end."""
         if signal_number == LOST:
             self._end(Verdict(self._place.process, STORE_LOST), say=self._place.local == 0)
         if signal_number == signal.SIGINT:
@@ -71,7 +71,7 @@ class Jury:
                 self._leave(STOPPED)
 
     def wait_for_others(self) -> None:
-        """Until all are done: the first process may host the store that they still need."""
+        """Wait until all are done: the first process may host the store that the others need."""
         while any(not (beat and beat.done) for beat in self._observer.look().beats):
             time.sleep(self._place.limits.beat / 5)
 
@@ -92,7 +92,7 @@ class Jury:
         return verdict
 
     def _is_alone(self) -> bool:
-        """Whether those who should judge have not started when all should have."""
+        """Whether the first and the last process are both late to start."""
         last = self._place.processes - 1
         is_late = time.monotonic() > self._ends_alone
         return is_late and not any(self._store.check([beat_key(each)]) for each in (0, last))
@@ -112,7 +112,7 @@ class Jury:
         os._exit(code)
 
     def _kill(self, process: int) -> None:
-        """Ends one of this host that may not end by itself: torchrun would wait for it."""
+        """End a process of this host that may not end by itself: torchrun would wait for it."""
         if self._store.check([_address_key(process)]):
             host, pid = self._store.get(_address_key(process)).decode().split()
             if host == _host():
@@ -146,7 +146,7 @@ def launch_joined(
 def _store(process: int, timeout: timedelta) -> Store:
     """The store by which processes find each other: torchrun's, or the first process hosts one.
 
-    It does not wait for the others: who has not started is the watch's to say.
+    It does not wait for the others: the watch reports who has not started.
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_host = process == 0 and not _has_store()
@@ -164,7 +164,7 @@ def _store(process: int, timeout: timedelta) -> Store:
 
 
 def _wait_for(host: str, port: int, seconds: float) -> None:
-    """Until somebody answers there: torch tells of each attempt that fails, in many lines."""
+    """Wait until the port answers: torch would log every failed attempt in many lines."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -178,12 +178,12 @@ def _wait_for(host: str, port: int, seconds: float) -> None:
 
 
 def _has_store() -> bool:
-    """Whether torchrun hosts the store; who else sets its variables leaves that to us."""
+    """Whether torchrun hosts the store; other launchers that set its variables do not."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _of_this_attempt(store: Store) -> Store:
-    """Apart from what an earlier attempt said, where torchrun tries again."""
+    """Keys of this attempt only: torchrun may restart a run with the same store."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return PrefixStore(f"attempt {attempt}", store)
 
@@ -198,4 +198,4 @@ def _host() -> str:
 
 
 def _nothing(_: Message) -> None:
-    """Where the messages of the other processes go."""
+    """Where the other processes send their messages."""

@@ -1,9 +1,8 @@
 """Starts the processes of a run on this machine, or joins those of torchrun.
 
-The parent hosts the store through which the processes find each other, so no
-port is chosen before it is taken, and the store outlives any of them. It sees
-how a process ends, reads their beats, and raises `RunFailed` once, naming the
-culprit; whatever happens, it leaves no process behind.
+The parent hosts the rendezvous store, so no port is chosen before it is bound, and
+the store outlives every process. The parent sees how processes end, reads their
+beats, and raises `RunFailed` once, naming the culprit; it leaves no process behind.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from bfpp.executor.processes.stopping import Stop, Terminated, is_offered, sigte
 from bfpp.executor.processes.verdict import RunFailed, Scene, Verdict, judge, judge_exit
 from bfpp.schedules import InvalidInput
 
-PERIOD = 0.05  # seconds between two looks at messages and ends
-TO_ANSWER = 1.0  # seconds that a process that hangs has to say where
+PERIOD = 0.05  # seconds between two polls of messages and exits
+TO_ANSWER = 1.0  # seconds for a hung process to write its stacks
 LOG_LINES = 20
 
 
@@ -105,7 +104,7 @@ def _launch_own(
 
 @contextmanager
 def _directory() -> Iterator[Path]:
-    """Where the work, the outcome and the logs are; kept for the logs if a process failed."""
+    """The directory of the work, the outcome and the logs; kept if a process failed."""
     directory = Path(tempfile.mkdtemp(prefix="bfpp-"))
     keep = False
     try:
@@ -126,7 +125,7 @@ def _supervise(
     directory: Path,
     stop: Stop,
 ) -> Verdict | None:
-    """Until all processes are done, or one of them ended the run, or SIGTERM did."""
+    """Wait until all processes are done, or one of them or SIGTERM ended the run."""
     gone: dict[int, int] = {}
     next_look = 0.0
     was_asked = False
@@ -148,13 +147,13 @@ def _supervise(
 
 
 def _hear(store: TCPStore, on_message: Callable[[Message], None]) -> None:
-    """What was sent until now; not what is sent meanwhile, which may never end."""
+    """The messages sent so far; not those sent meanwhile, which may never end."""
     for _ in range(store.queue_len(MESSAGES)):
         on_message(json.loads(store.queue_pop(MESSAGES)))
 
 
 def _with_records(scene: Scene, directory: Path) -> Scene:
-    """The scene with what the silent ones were in at last, not when they last could say it."""
+    """The state with the last recorded activities of silent processes, newer than their beats."""
     beats = list(scene.beats)
     for process, beat in scene.known():
         if scene.silent[process] > scene.patience:
@@ -182,7 +181,7 @@ def _judge_ends(scene: Scene, ended: dict[int, int], directory: Path) -> Verdict
 
 
 def _failure(children: Children, verdict: Verdict, directory: Path) -> RunFailed:
-    if verdict.foreseen:
+    if verdict.expected:
         return RunFailed(verdict.process, verdict.message, "")
     stacks = _where(children, verdict) if verdict.alive else ""
     log = "\n".join(children.log(verdict.process).splitlines()[-LOG_LINES:])
@@ -192,7 +191,7 @@ def _failure(children: Children, verdict: Verdict, directory: Path) -> RunFailed
 
 
 def _where(children: Children, verdict: Verdict) -> str:
-    """The stacks of the threads to blame; nothing where the process cannot even say that."""
+    """The stacks of the threads to blame, if the process can still write them."""
     children.ask_where(verdict.process)
     found, before = "", ""
     for _ in range(round(TO_ANSWER / PERIOD)):

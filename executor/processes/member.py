@@ -1,7 +1,7 @@
-"""A process that we started ourselves, from where `bfpp.executor.member` begins.
+"""A process of our own launcher, after `bfpp.executor.member` has started it.
 
-It ends with its parent, however the parent ends: the kernel is asked to kill
-it, and where there is no such kernel its guard sees that the parent is gone.
+It ends with its parent, however the parent ends: the kernel is asked to kill it,
+or, on systems without that, its guard notices that the parent is gone.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ RECORD = "lanes-{}"
 
 
 def end_with_parent() -> None:
-    """Has the kernel kill this process when its parent ends (Linux only)."""
+    """Ask the kernel to kill this process when its parent ends (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     end_if_orphaned()  # it may have ended while this process imported torch
 
 
 def end_if_orphaned() -> None:
-    """Ends this process if its parent has ended."""
+    """End this process if its parent has ended."""
     if os.getppid() != int(os.environ[PARENT]):
         os._exit(1)
 
 
 def end_or_stop(place: Place, store: Store, signal_number: int) -> None:
-    """What the guard does at every beat, and where a signal came: the parent's, or a stranger's."""
+    """What the guard does at every beat and signal, from the parent or anyone else."""
     end_if_orphaned()
     if signal_number == signal.SIGTERM:
         if not is_offered(store):
@@ -57,7 +57,7 @@ def end_or_stop(place: Place, store: Store, signal_number: int) -> None:
 
 
 def main(directory: Path) -> None:
-    """Does this process's part; the first one's outcome goes to the directory."""
+    """Run this process's part; the first one writes the outcome to the directory."""
     end_with_parent()
     entry, arguments, limits = pickle.loads((directory / WORK).read_bytes())  # noqa: S301  ours
     process, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -79,4 +79,6 @@ def main(directory: Path) -> None:
             (directory / OUTCOME).write_bytes(pickle.dumps(outcome))
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)  # all is said: the interpreter's own end can only be slow, or hang
+        os._exit(
+            0
+        )  # everything is written: the interpreter's own shutdown could only be slow, or hang

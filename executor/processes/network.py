@@ -1,7 +1,7 @@
 """The network interfaces of this machine, and the one that leads to another.
 
-Told by the kernel: a datagram socket that is connected sends nothing, but gets
-the local address of the route that it would take.
+The kernel knows: connecting a datagram socket sends nothing, but gives it the
+local address of its route.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Interface(ctypes.Structure):
 
 
 def interfaces() -> list[str]:
-    """The names of all."""
+    """The names of all interfaces."""
     return [name for _, name in socket.if_nameindex()]
 
 
 def interface_to(host: str) -> str | None:
-    """The interface by which a host is reached, if that can be known."""
+    """The interface on the route to a host, if it can be found."""
     if sys.platform != "linux":
         return None
     names = {address: name for name, address, _ in _addresses()}
@@ -42,7 +42,7 @@ def interface_to(host: str) -> str | None:
 
 
 def interface_to_others(host: str) -> str | None:
-    """The same for a host that other machines reach by that name, though it may be this one.
+    """The same for a host that other machines reach by that name; it may be this one.
 
     A machine may know its own name as that of its loopback interface, where no
     other machine answers.
@@ -56,7 +56,7 @@ def interface_to_others(host: str) -> str | None:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether it leads to this machine alone."""
+    """Whether it is a loopback interface."""
     return name in _loopbacks()
 
 
@@ -65,10 +65,10 @@ def _loopbacks() -> set[str]:
 
 
 def _local_addresses(host: str) -> Iterator[bytes]:
-    """By which addresses of its own this machine would reach a host."""
+    """The local addresses from which this machine would reach a host."""
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError):  # whoever connects tells of it
+    except (OSError, UnicodeError):  # reported when connecting fails
         return
     for family, kind, *_, address in found:
         with suppress(OSError), socket.socket(family, kind) as probe:

@@ -1,7 +1,7 @@
 """Reads the beats of all processes and settles, once, who is to blame.
 
-Silence adds up from look to look, and a long time between two counts as a short
-one: an observer that was itself stopped does not take the others for dead.
+Silence is summed from look to look, and a long gap between looks counts as a short
+one: an observer that was itself stopped does not declare the others dead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VERDICTS = "verdicts"
 
 
 def beat_key(process: int) -> str:
-    """Where the beats of a process are in the store."""
+    """The store key of a process's beats."""
     return f"beat/{process}"
 
 
@@ -41,7 +41,7 @@ class Observer:
         self._looked = clock()
 
     def look(self, ending: bool = False) -> Scene:
-        """The scene as it is now."""
+        """The current state of all processes."""
         now = self._clock()
         elapsed = min(now - self._looked, 2 * self._limits.beat)
         self._looked = now
@@ -60,9 +60,9 @@ class Observer:
 
 
 def publish(store: Store, verdict: Verdict) -> bool:
-    """Makes it everyone's verdict; False where another one was first.
+    """Publish the verdict; False if another process was first.
 
-    A count says who was first: two may come to the same verdict at once.
+    A counter decides: two processes may reach the same verdict at once.
     """
     is_first = store.add(VERDICTS, 1) == 1
     if is_first:

@@ -1,7 +1,7 @@
-"""Where a process is among the others, and how it gets there.
+"""The place of a process among the others, and how it joins them.
 
-The processes that we start ourselves see the same environment variables as
-those of torchrun, so there is one way in.
+Processes of our own launcher get the same environment variables as torchrun's,
+so both join in one way.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FOREVER = timedelta(days=30)
 class Place:
     """One process of the run, numbered as torch does: `process` of `processes`.
 
-    `local` numbers those of one host, and so its GPU. `send` gives a message
-    to whoever started the run, from the first process, and nothing elsewhere.
-    `stop` says whether this process was asked to end the run in order.
+    `local` is the number on its host, and so of its GPU. `send` passes messages
+    from the first process to the launcher; elsewhere it does nothing. `stop`
+    says whether this process was asked to end the run gracefully.
     """
 
     process: int
@@ -42,7 +42,7 @@ class Place:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the process whose outcome is the run's."""
+        """Whether this process returns the outcome of the run."""
         return self.process == 0
 
     @property
@@ -51,21 +51,21 @@ class Place:
         return tuple(each for each in range(self.processes) if each != self.process)
 
     def offer_to_stop(self) -> None:
-        """From now on, who asks the run to end is not answered by ending it at once."""
+        """From now on, SIGTERM stops the run gracefully and not at once."""
         if self.is_first:
             offer(self.store)
 
     @property
     def timeout(self) -> timedelta:
-        """What a communication may take."""
+        """The timeout of a communication."""
         return self.limits.communication
 
 
 def connect(timeout: timedelta) -> distributed.TCPStore:
     """A connection of its own to the store that the environment names.
 
-    One that waits for a key blocks whoever else uses it, so each thread that
-    must not wait has one.
+    Waiting for a key blocks all users of a connection, so each thread that must
+    not wait has its own.
     """
     return distributed.TCPStore(
         os.environ["MASTER_ADDR"],
@@ -89,20 +89,20 @@ def join(place: Place) -> None:
 
 
 def part(place: Place) -> None:
-    """The end of `join`, where it was called."""
+    """Undo `join`, if it was called."""
     if distributed.is_initialized():
         with place.watch.during(Activity("leaving the process group")):
             distributed.destroy_process_group()
 
 
 def use_cores(processes: int) -> None:
-    """Shares the host's cores among its processes, unless the user has done so."""
+    """Divide the host's cores among its processes, unless the user has."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, cores() // processes))
 
 
 def cores() -> int:
-    """The cores that this process may use, where the system tells; else all."""
+    """The cores that this process may use, if the system says; else all."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,9 +1,8 @@
-"""What each lane is in, kept where it outlives the process: its launcher reads it at its end.
+"""What each lane is doing, recorded so that it outlives the process: the launcher reads it.
 
 A beat is up to half a second old, in which hundreds of tasks may have come and
-gone. So each lane writes what it enters and leaves to a place of its own in a
-file that is mapped into memory: no call of the system, and whole whenever the
-process ends, by whatever means.
+gone. So each lane writes what it enters and leaves to its own entry in a
+memory-mapped file: no system call, and intact however the process ends.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from bfpp.executor.processes.beats import Activity, Beat, LaneState
 
 MOST_LANES = 1024
 NO_STEP = -1
-OTHERS = (-1,)  # for whom it waits, which is in the beats
+OTHERS = (-1,)  # whom it waits for: the beats say that
 
 
 class Entry(NamedTuple):
-    """What a lane is in, or its last activity: whether still, in which step, and since when.
+    """A lane's current or last activity: whether it still runs, in which step, and since when.
 
-    `waits` is whether others are needed for it, `thread` the one of the host's that is in it.
+    `waits` says whether it waits for other processes; `thread` is the host thread that runs it.
     """
 
     busy: bool
@@ -41,7 +40,7 @@ FORM = struct.Struct("<?qd?q102p")
 
 
 class Record:
-    """The entries of a process's lanes, to be written."""
+    """The writable entries of a process's lanes."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(FORM.size * MOST_LANES))  # a disk that is full shows here
@@ -50,7 +49,7 @@ class Record:
         self._places: dict[str, int] = {}
 
     def write(self, lane: str, entry: Entry) -> None:
-        """A lane enters something, or has left it; beyond the most lanes, nothing is kept."""
+        """A lane begins or ends an activity; lanes beyond the maximum are not recorded."""
         place = self._places.get(lane)
         if place is None:
             place = self._places[lane] = FORM.size * len(self._places)
@@ -59,7 +58,7 @@ class Record:
 
 
 def last_beat(path: Path, beat: Beat) -> Beat:
-    """The last beat of a process that beats no more, with what its lanes were in at last."""
+    """The last beat of a silent process, updated with what its lanes last did."""
     if not path.exists():
         return beat
     now = time.monotonic()

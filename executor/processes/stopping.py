@@ -1,15 +1,15 @@
 """A run that is asked to end: what SIGTERM means.
 
-- Before the first step is done, and in an entry that never offers to stop, it ends
-  the run at once: there is nothing to save.
-- After that the run stops in order. Whoever got the signal marks its `Stop`; at the
-  end of each step all processes agree (`bfpp.executor.training`), so all of them stop
-  after the same step, save, and say so.
-- A second one ends the run at once. One that comes with the first is no second
-  one: SLURM signals every process of a job, and a launcher passes the signal on.
+- Before the first step is done, and for an entry that cannot stop gracefully, it
+  ends the run at once: there is nothing to save.
+- After that the run stops gracefully. The process that gets the signal marks its
+  `Stop`; all processes agree at the end of each step (`bfpp.executor.training`), so
+  that they stop after the same step, save, and say so.
+- A second signal ends the run at once. One that arrives together with the first does
+  not count: SLURM signals every process of a job, and a launcher forwards its signal.
 
-Our own launcher hears the signal and passes it on to its processes. Of torchrun's,
-each hears it itself, and has 30 seconds before torchrun kills it.
+Our own launcher forwards the signal to its processes. Those of torchrun get it
+directly, and have 30 seconds before torchrun kills them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from bfpp.executor.processes.guard import Guard
 
 OFFERED = "stops"
 ECHO = 1.0
-"""Seconds within which another SIGTERM is the same request."""
+"""Seconds within which a second SIGTERM counts as the same request."""
 
 STOPPED = 128 + signal.SIGTERM
-"""The exit code of what SIGTERM ended."""
+"""The exit code of a run that SIGTERM ended."""
 
 
 class Terminated(SystemExit):
@@ -40,7 +40,7 @@ class Terminated(SystemExit):
 
 
 class Stop:
-    """Whether a process was asked to stop, and again."""
+    """Whether a process was asked to stop, once or twice."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -49,11 +49,11 @@ class Stop:
 
     @property
     def asked(self) -> bool:
-        """Whether the run is to stop after the step under way."""
+        """Whether the run should stop after the current step."""
         return self._since is not None
 
     def ask(self) -> None:
-        """Takes note of a SIGTERM."""
+        """Note a SIGTERM."""
         if self._since is None:
             self._since = self._clock()
         elif self._clock() > self._since + ECHO:
@@ -61,18 +61,18 @@ class Stop:
 
 
 def offer(store: Store) -> None:
-    """Says, from the first process, that a step is done: there is something to save from now on."""
+    """Says, from the first process, that a step is done: from now on there is something to save."""
     store.set(OFFERED, "1")
 
 
 def is_offered(store: Store) -> bool:
-    """Whether the run stops in order where it is asked to."""
+    """Whether the run stops gracefully when asked to."""
     return bool(store.check([OFFERED]))
 
 
 @contextmanager
 def sigterm_asks(stop: Stop) -> Iterator[None]:
-    """For a parent: SIGTERM is taken note of, unless whoever called has a handler of its own."""
+    """For a parent: note SIGTERM, unless the caller has a handler of its own."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -86,7 +86,7 @@ def sigterm_asks(stop: Stop) -> Iterator[None]:
 
 @contextmanager
 def signals_to(guard: Guard, numbers: Sequence[int]) -> Iterator[None]:
-    """Tells the guard of signals, also while the main thread is stuck in gloo."""
+    """Pass signals to the guard, even while the main thread is stuck in gloo."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

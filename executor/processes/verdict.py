@@ -1,18 +1,18 @@
-"""Who is to blame when a run stops: a pure function of what was last seen.
+"""Who is to blame when a run stops: a pure function of the last known state.
 
-The rules, tried in this order, name a culprit and not one of its victims:
+The rules are tried in this order, so as to name a culprit and not a victim:
 
 1. An exception that was not raised in communication explains itself.
-2. Processes that have not started in time are named together: one that imports
-   over a network file system may be slow, and the others can only wait for it.
+2. Processes that have not started in time are named together: imports over a
+   network file system may be slow, and the others can only wait.
 3. A process that gives no sign of life is dead or stopped.
 4. A computation that takes longer than the limit hangs. (A wait may be long:
    the last rank waits for all others' first tasks.)
-5. A connection that failed is named only if nothing above explains it in time.
-6. Where all have started, nobody moves and everybody waits, the earliest task
-   says who for whom.
+5. A lost connection is named only if nothing above explains it in time.
+6. If all have started and all wait, with no progress, the earliest task of each
+   says who waits for whom.
 
-What only a parent knows, how a process ended, goes before all of these.
+How a process ended, which only its parent knows, takes precedence over all of these.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ MOST_NAMES = 8
 
 
 class RunFailed(Exception):
-    """A run ended by one of its processes, in words that name it and its task.
+    """A run ended by one of its processes; the message names it and its task.
 
-    `details` are for whoever looks for the cause: the traceback, where it hangs
-    or the end of the process's log, and where the logs are. There are none
-    where the message says it all.
+    `details` help to find the cause: the traceback, the stacks of a hang or the
+    end of the process's log, and where the logs are. They are empty if the
+    message says everything.
     """
 
     def __init__(self, process: int, message: str, details: str) -> None:
@@ -46,22 +46,22 @@ class RunFailed(Exception):
 class Verdict:
     """The process to blame, and why in a sentence; `traceback` where there is one.
 
-    `alive`: it may still be asked where it hangs, which is in these `threads`
-    if any are known. `foreseen`: nothing is to be added to the message.
+    `alive`: it can still write its stacks, of these `threads` if any are known.
+    `expected`: the message needs no details.
     """
 
     process: int
     message: str
     traceback: str = ""
     alive: bool = False
-    foreseen: bool = False
+    expected: bool = False
     threads: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(filter(None, (self.message, self.traceback.rstrip())))
 
     def to_json(self) -> str:
-        """The form in the store."""
+        """Its JSON form in the store."""
         return json.dumps(asdict(self))
 
 
@@ -73,7 +73,7 @@ def verdict_from_json(text: str | bytes) -> Verdict:
 
 @dataclass(frozen=True)
 class Wait:
-    """A lane of a process that waits for others; in no step before the first and after the last."""
+    """A lane of a process that waits for others; `step` is None outside the steps."""
 
     process: int
     step: int | None
@@ -86,9 +86,9 @@ class Wait:
 
 @dataclass(frozen=True)
 class Scene:
-    """The last beat of each process, and for how many seconds it has been silent.
+    """The last beat of each process, and how many seconds it has been silent since.
 
-    `ending`: somebody already asked the processes to end, so one must have died.
+    `ending`: the processes were already asked to end, so one must have died.
     """
 
     beats: tuple[Beat | None, ...]
@@ -98,24 +98,24 @@ class Scene:
 
     @property
     def patience(self) -> float:
-        """Seconds of silence that are too many: few, once something is known to be wrong."""
+        """The longest silence allowed, in seconds: short once something is known to be wrong."""
         suspicious = self.ending or any(beat.failure for _, beat in self.known())
         return self.limits.grace if suspicious else self.limits.hang
 
     def known(self) -> Iterator[tuple[int, Beat]]:
-        """The processes that have said something and are not done."""
+        """The processes that have started and are not done."""
         for process, beat in enumerate(self.beats):
             if beat is not None and not beat.done:
                 yield process, beat
 
     @property
     def unstarted(self) -> list[int]:
-        """The processes that have not said anything yet."""
+        """The processes that have not started yet."""
         return [process for process, beat in enumerate(self.beats) if beat is None]
 
     @property
     def waits(self) -> list[Wait]:
-        """What each process waits in, if it does, the earliest first."""
+        """The waiting lanes of all processes, earliest task first."""
         found = [
             Wait(process, beat.step, beat.waiting[0])
             for process, beat in self.known()
@@ -124,12 +124,12 @@ class Scene:
         return sorted(found, key=Wait.order)
 
     def name(self, process: int) -> str:
-        """`rank 1 (process 3)`; before a process has said its rank, `process 3`."""
+        """`rank 1 (process 3)`; `process 3` while its rank is unknown."""
         beat = self.beats[process]
         return f"{beat.title} (process {process})" if beat and beat.title else f"process {process}"
 
     def where(self, process: int, lead: str = ", last seen ") -> str:
-        """`, last seen in step 12, in backward of stage 3`, as far as that is known."""
+        """`, last seen in step 12, in backward of stage 3`, as far as known."""
         beat = self.beats[process]
         return (
             " before it had started"
@@ -139,12 +139,12 @@ class Scene:
 
 
 def judge(scene: Scene) -> Verdict | None:
-    """The first rule's verdict, or none while all may still be well."""
+    """The verdict of the first rule that applies; None if nothing is wrong yet."""
     return next(filter(None, (rule(scene) for rule in RULES)), None)
 
 
 def judge_exit(scene: Scene, process: int, status: int) -> Verdict:
-    """The verdict on a process that ended, by its exit code or its signal (negative)."""
+    """The verdict on a process that ended with this exit code, or signal (negative)."""
     end = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with code {status}"
     return Verdict(process, f"{scene.name(process)} {end}{scene.where(process)}")
 
@@ -162,7 +162,7 @@ def _failed(scene: Scene, process: int, how: str, failure: Failure) -> Verdict:
     where = ", ".join(f"in {part}" for part in (step, failure.activity) if part)
     message = " ".join(filter(None, (scene.name(process), how, where)))
     message = f"{message}: {failure.error}"
-    return Verdict(process, message, failure.traceback, foreseen=failure.foreseen)
+    return Verdict(process, message, failure.traceback, expected=failure.expected)
 
 
 def _unstarted(scene: Scene) -> Verdict | None:
@@ -226,13 +226,13 @@ def _standstill(scene: Scene) -> Verdict | None:
 
 
 def _may_be_well(beat: Beat, limits: Limits) -> bool:
-    """Whether it moves, or may take its time: in a computation, or outside the steps."""
+    """Whether it makes progress, or may be slow: in compute, or outside the steps."""
     outside = beat.step is None and not beat.waiting
     return beat.quiet <= limits.hang or bool(beat.computing) or outside
 
 
 def _idle(scene: Scene, known: dict[int, Beat]) -> Verdict | None:
-    """A process that waits for nobody has stopped by itself."""
+    """A process that has stopped although it waits for nobody."""
     for process, beat in known.items():
         if not beat.waiting:
             message = f"{scene.name(process)} has begun no task for {beat.quiet:.0f} s"
@@ -273,7 +273,7 @@ def _in_step(step: int | None) -> str:
 
 
 def _doing(beat: Beat) -> str:
-    """`in backward of stage 3`: what a process computes, or waits in, or did last."""
+    """`in backward of stage 3`: what a process computes, waits in, or did last."""
     for lanes, preposition in ((beat.computing, "in"), (beat.waiting, "in"), (beat.ended, "after")):
         if lanes:
             return f"{preposition} {lanes[0].activity.words}"

@@ -1,8 +1,8 @@
-"""What a process is doing: its lanes record it here, and its beat reports it to the others.
+"""What a process is doing: its lanes record it here, and its beats report it to the others.
 
-The lanes say `enter` and `leave` around each task, which is one store into a
-dict, and one into the record of a process whose launcher reads it: no lock, and
-text only the first time. All other words are made only when a beat is.
+The lanes call `enter` and `leave` around each task: one store into a dict, and one
+into the record that the launcher reads. There is no lock, and a task is described in
+text only once; everything else is formatted only when a beat is sent.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def task_number(number: int) -> Activity:
 class Watch:
     """The activities of one process's lanes.
 
-    Whoever runs the steps sets `step`, and sets it to None after the last: in
-    a step, a process that begins nothing for long has stopped, and outside it
-    may take its time. `foreseen` are the errors that explain themselves, in
-    communication too; `advice` is for whoever is out of memory.
+    `step` is set by the training loop, and to None after the last: within a step,
+    a process that begins no task for long counts as stopped; outside, it may be
+    slow. `expected` are errors that explain themselves, even in communication;
+    `advice` is added when memory runs out.
     """
 
     def __init__(self, record: Record | None = None) -> None:
         self.step: int | None = None
-        self.foreseen: tuple[type[BaseException], ...] = ()
+        self.expected: tuple[type[BaseException], ...] = ()
         self.advice = ""
         self.alarm: Callable[[], None] = lambda: None  # sends the beat at once
         self.look: Callable[[], None] = lambda: None  # before a beat: for lanes that cannot report
@@ -61,24 +61,24 @@ class Watch:
         self._begun = time.monotonic()
 
     def introduce(self, title: str, describe: Callable[[int], Activity]) -> None:
-        """Names the process (`rank 1`) and says how to put a task's number in words.
+        """Set the process's title (`rank 1`) and how to describe a task by its number.
 
-        The others are informed at once: the process may end before its next beat.
+        The others learn it at once: the process may end before its next beat.
         """
         self._title, self._describe = title, describe
         self._words = {}
         self.alarm()
 
     def enter(self, lane: str, doing: Doing) -> None:
-        """The lane begins a task, in the thread that calls."""
+        """The lane begins a task, in the calling thread."""
         self._set(lane, (doing, time.monotonic(), True, threading.get_ident()))
 
     def see(self, lane: str, doing: Doing) -> None:
-        """A lane of a device, which cannot report by itself, is seen in a task."""
+        """A device's lane, which cannot report by itself, is seen in a task."""
         self._set(lane, (doing, time.monotonic(), True, NO_THREAD))
 
     def leave(self, lane: str) -> None:
-        """The lane has ended the task that it was in."""
+        """The lane has ended its task."""
         doing, _, _, thread = self._lanes[lane]
         self._set(lane, (doing, time.monotonic(), False, thread))
 
@@ -88,7 +88,7 @@ class Watch:
             return
         doing, since, busy, thread = now
         words = self._words.get(doing)
-        if words is None:  # each task is put in words once
+        if words is None:  # each task is described once
             activity = self._activity(doing)
             words = self._words[doing] = activity.words.encode(), bool(activity.peers)
         text, waits = words
@@ -97,9 +97,9 @@ class Watch:
 
     @contextmanager
     def during(self, activity: Activity, lane: str = MAIN) -> Iterator[None]:
-        """Something outside the graph: building the model, saving a checkpoint.
+        """An activity outside the graph: building the model, saving a checkpoint.
 
-        An exception leaves the lane where it is, so that the report says where.
+        After an exception the lane stays in it, so that the report says where.
         """
         self.enter(lane, activity)
         yield
@@ -107,7 +107,7 @@ class Watch:
 
     @contextmanager
     def waiting_for(self, peers: tuple[int, ...]) -> Iterator[None]:
-        """What the calling thread computes waits for other processes, as long as this lasts."""
+        """While this lasts, the calling thread's compute waits for other processes."""
         lane = self._own_lane()
         if lane is None:  # of a device, whose lanes cannot report
             yield
@@ -118,30 +118,30 @@ class Watch:
         self.enter(lane, doing)
 
     def failed(self, error: BaseException) -> NoReturn:
-        """Reports an exception in the thread that raised it, and waits to be ended.
+        """Report an exception in the thread that raised it, and wait to be ended.
 
-        It never returns: a process that left at once would look like the
-        culprit where it is the victim of another.
+        It never returns: a process that exited at once would look like the
+        culprit even if it is a victim.
         """
         self.record(error)
         self.alarm()
         self.wait_to_be_ended()
 
     def wait_to_be_ended(self) -> NoReturn:
-        """Lets another process, which has failed, be the one that ends the run."""
+        """Leave it to another process, which has failed, to end the run."""
         while True:
             time.sleep(3600)
 
     def record(self, error: BaseException) -> None:
-        """Keeps an exception for the next beat; the first call counts."""
+        """Keep an exception for the next beat; only the first call counts."""
         activity = self._activity(self._own_doing())
         short = shortage(error)
-        foreseen = isinstance(error, self.foreseen) or short is not None
-        text = str(error) if foreseen else f"{type(error).__name__}: {error}".strip()
+        expected = isinstance(error, self.expected) or short is not None
+        text = str(error) if expected else f"{type(error).__name__}: {error}".strip()
         if short is not None:
             text = "; ".join(filter(None, [short, self.advice]))
-        # What was foreseen may have come of a connection: a save that another process left.
-        origin = error.__cause__ if foreseen else error
+        # An expected error may follow from a lost connection: a save that another process left.
+        origin = error.__cause__ if expected else error
         broken = origin is not None and _is_broken_connection(origin, activity)
         frames = traceback.format_exception(error, limit=TRACEBACK_FRAMES)
         failure = Failure(
@@ -149,8 +149,8 @@ class Watch:
             activity.words,
             activity.number,
             in_communication=broken,
-            traceback="" if foreseen else "".join(frames),
-            foreseen=foreseen,
+            traceback="" if expected else "".join(frames),
+            expected=expected,
         )
         self._failure = self._failure or (failure, time.monotonic())
 
@@ -160,7 +160,7 @@ class Watch:
         return self._failure is not None
 
     def beat(self, done: bool = False) -> Beat:
-        """The state of the process now."""
+        """The current state of the process."""
         with suppress(Exception):  # whoever uses the device will raise it too
             self.look()
         self._count += 1
@@ -181,7 +181,7 @@ class Watch:
         )
 
     def _own_doing(self) -> Doing:
-        """What the calling thread is in, as its lanes said."""
+        """The activity that the calling thread is in."""
         lane = self._own_lane()
         return NOWHERE if lane is None else self._lanes[lane][0]
 
@@ -196,12 +196,12 @@ class Watch:
             return doing
         try:
             return self._describe(doing)
-        except Exception:  # a word that is missing must not stop the beats
+        except Exception:  # a missing description must not stop the beats
             return task_number(doing)
 
 
 def _is_broken_connection(error: BaseException, activity: Activity) -> bool:
-    """Whether it may be another's fault; of its own accord torch raises nothing but this."""
+    """Whether it may be another process's fault: the one error that torch raises then."""
     is_waiting = bool(activity.peers) and isinstance(error, RuntimeError)
     words = any(word in str(error) for word in BROKEN_CONNECTION)
     return is_waiting or isinstance(error, DistError) or words

@@ -110,8 +110,8 @@ def _followed(tasks: Turns) -> tuple[Integers, Integers]:
 def _gather_rounds(draft: Draft, steps: Steps, runs: Runs) -> Integers:
     """When to queue each gather.
 
-    Once the buffer is free, and not before the run `prefetch` runs ahead has begun, unless that
-    begins in one block with it; if it is the one of its step, before everything.
+    As soon as the buffer is free and the run `prefetch` runs earlier has begun, unless both runs
+    begin in one fused block; a gather once per step comes before everything.
     """
     rounds = np.full(len(runs.gathers.lead), BEFORE, dtype=np.int32)
     if draft.communication.gathers_runs:

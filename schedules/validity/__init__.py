@@ -24,7 +24,7 @@ from enum import StrEnum
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.validity import buffers, compute, structure, transfers
 from bfpp.schedules.validity.blocks import blocks
-from bfpp.schedules.validity.buffers import Buffers
+from bfpp.schedules.validity.buffers import BufferUse
 from bfpp.schedules.validity.findings import Finding
 from bfpp.schedules.validity.happens_before import HappensBefore, replay
 from bfpp.schedules.validity.offloads import offloads
@@ -84,12 +84,12 @@ ORDER: dict[str, Callable[[TaskGraph, HappensBefore], Iterator[Finding]]] = {
     "optimizer": compute.optimizer,
 }
 
-BUFFERS: dict[str, Callable[[Buffers], Iterator[Finding]]] = {
+BUFFERS: dict[str, Callable[[BufferUse], Iterator[Finding]]] = {
     "weights": buffers.weights,
     "gradients": buffers.gradients,
 }
 
-PRESCRIBED: dict[str, Callable[[Buffers], Iterator[Finding]]] = {
+PRESCRIBED: dict[str, Callable[[BufferUse], Iterator[Finding]]] = {
     "gathers": buffers.gathers,
     "reductions": buffers.reductions,
 }
@@ -118,6 +118,6 @@ def _findings(graph: TaskGraph) -> Iterator[tuple[str, Finding]]:
     order = HappensBefore(graph, turn)
     for name, ordered in ORDER.items():
         yield from ((name, finding) for finding in ordered(graph, order))
-    uses = Buffers(graph, order)
+    uses = BufferUse(graph, order)
     for name, buffered in (BUFFERS | PRESCRIBED).items():
         yield from ((name, finding) for finding in buffered(uses))

@@ -46,7 +46,7 @@ def _empty() -> tuple[Operation, ...]:
     return of_scope(Scope.UNIT, enders(GRADIENTS))
 
 
-class Buffers:
+class BufferUse:
     """Who fills and who empties the buffers of a graph's steps: found once, for several rules."""
 
     def __init__(self, graph: TaskGraph, order: HappensBefore) -> None:
@@ -76,7 +76,7 @@ class Buffers:
         return nearest(self.order, step, having(graph, _empty()), graph.gradient_buffer, ahead=True)
 
 
-def weights(buffers: Buffers) -> Iterator[Finding]:
+def weights(buffers: BufferUse) -> Iterator[Finding]:
     """Each step finds its unit's weights in its buffer, and nobody overwrites them."""
     graph, served = buffers.graph, buffers.served
     for step, gather in _not_of_its_unit(graph, served):
@@ -92,7 +92,7 @@ def weights(buffers: Buffers) -> Iterator[Finding]:
         yield message, (other, step)
 
 
-def gradients(buffers: Buffers) -> Iterator[Finding]:
+def gradients(buffers: BufferUse) -> Iterator[Finding]:
     """What a step adds to its buffer is reduced once, for its unit, and not while it adds."""
     graph, covered = buffers.graph, buffers.covered
     for step, reduction in _not_of_its_unit(graph, covered):
@@ -115,13 +115,13 @@ def _not_of_its_unit(graph: TaskGraph, found: Uses) -> list[tuple[int, int]]:
     return list(zip(found.step[strange].tolist(), found.task[strange].tolist(), strict=True))
 
 
-def gathers(buffers: Buffers) -> Iterator[Finding]:
+def gathers(buffers: BufferUse) -> Iterator[Finding]:
     """One gather for each unit (partial sharding, or once a step) or each run, else none."""
     per_run = buffers.graph.communication.gathers_runs
     yield from _one_each(buffers.graph, _fill(), buffers.served, per_run=per_run)
 
 
-def reductions(buffers: Buffers) -> Iterator[Finding]:
+def reductions(buffers: BufferUse) -> Iterator[Finding]:
     """One reduction for each unit, or (full sharding) for each backward run."""
     per_run = buffers.graph.communication.reduces_runs
     yield from _one_each(buffers.graph, _empty(), buffers.covered, per_run=per_run)

@@ -164,7 +164,7 @@ def memory_of(experiment: Experiment, limit: Limits, gigabytes: Limits) -> Memor
     """
     layout = experiment.configuration.layout
     if limit is not None and gigabytes is not None:
-        raise InvalidConfiguration(FIELD, "is counted or in gigabytes, not both")
+        raise InvalidConfiguration(FIELD, "must be in micro-batches or in gigabytes, not both")
     if limit is not None or experiment.physical is None:
         if gigabytes is not None:
             raise InvalidConfiguration(FIELD, "in gigabytes needs --model and --cluster")

@@ -62,7 +62,7 @@ async function replayedAnswer(chosen) {
     choices.steps[choices.listed
       .map((name) => (name === "schedule" ? schedule : values[name])).join(" ")]);
   const missing = names[steps.findIndex((step) => !step)];
-  if (missing) return { wrong: { reason: `${missing} cannot be divided so` } };
+  if (missing) return { wrong: { reason: `${missing} does not support these sizes` } };
   const { model } = values;
   if (!steps.every(({ known }) => model in known)) {
     const sizes = Object.entries(choices.withModels).map(([name, value]) => `${name} ${value}`);
