@@ -200,9 +200,14 @@ def test_as_much_as_fits_into_a_share_is_chosen(sizes: list[int], share: float) 
     assert all(found.size + size > share * sum(sizes) for size in others)
 
 
-def test_what_a_unit_hands_on_goes_with_the_next_one() -> None:
-    """Its result is the next one's input, and both have saved it: it is copied once, and gone."""
-    graph = build_graph("gpipe", Layout(1, 4, units_per_stage=2), Communication(offload=1))
+@pytest.mark.parametrize("sharding", [Sharding.NONE, Sharding.FULL])
+def test_what_a_unit_hands_on_goes_with_the_next_one(sharding: Sharding) -> None:
+    """Its result is the next one's input, and both have saved it: it is copied once, and gone.
+
+    Weights that are gathered again for the backward pass do not go.
+    """
+    communication = Communication(sharding, offload=1)
+    graph = build_graph("gpipe", Layout(1, 4, units_per_stage=2), communication)
     plan, copied = plan_of(graph, model=chain(2, 64)), []
     with training(plan) as run:
         (worker,) = run.backend.workers
