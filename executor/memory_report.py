@@ -33,6 +33,7 @@ from torch import Tensor
 from bfpp.executor.allocations import Allocations
 from bfpp.executor.dispatch import Observe
 from bfpp.executor.flat import memory_of
+from bfpp.executor.offloading import ignore
 from bfpp.executor.payload import tensors_of
 from bfpp.executor.worker import Cell, Worker
 from bfpp.schedules import Operation, Task
@@ -162,6 +163,7 @@ class Recorder:
         """What was held in the step, which is over: its log is summed up, once, and let go."""
         if self.held is None:
             self.held = self._summed_up()
+            self.worker.offloading.moved = ignore
             self.allocations, self.marks = Allocations(), {}
         return self.held
 

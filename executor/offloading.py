@@ -154,11 +154,16 @@ class Kept:
         return sum(part.size for part in self.chosen)
 
 
+def ignore(size: int) -> None:
+    """Count nothing."""
+    del size
+
+
 class Offloading:
     """The passes of a worker that are offloaded; `inputs` are those of all its passes.
 
-    Of the pool's memory, `lent_away` bytes of inputs are on the host alone. `moved` is told of
-    other memory that goes to the host, or (less than zero) comes back.
+    Of the pool's memory, `lent_away` bytes of inputs are on the host alone. `moved` is called with
+    the bytes of other memory that go to the host, or (less than zero) come back.
     """
 
     def __init__(self, pool: Pool, inputs: dict[Cell, Parcel]) -> None:
@@ -166,7 +171,7 @@ class Offloading:
         self.host = Pool(pool.device, lambda shape: pool.device.on_host(shape.bytes))
         self.kept: dict[Cell, Kept] = {}
         self.lent_away = 0
-        self.moved: Callable[[int], None] = lambda _: None
+        self.moved: Callable[[int], None] = ignore
 
     def keep(self, cell: Cell, stays: Collection[int]) -> Kept:
         """A forward pass begins, whose memory will go but for what `stays`."""

@@ -151,6 +151,17 @@ def test_what_is_offloaded_is_gone_from_the_device() -> None:
         assert one.host == 0 < other.host
 
 
+def test_after_the_first_step_nothing_is_logged() -> None:
+    report = MemoryReport(ignore)
+    with training(plan_of("gpipe", Sharding.NONE, "none", 1), observe=report) as run:
+        run.run(range(1))
+        logs = [recorder.allocations.log for recorder in report.recorders.values()]
+        run.run(range(1, 2))
+        before = [*map(len, logs)]
+        run.run(range(2, 3))
+        assert [*map(len, logs)] == before
+
+
 def test_it_holds_as_many_microbatches_as_the_graph_says_and_trains_the_same() -> None:
     plan = plan_of("1f1b", Sharding.PARTIAL, "none")
     measured, losses = measured_of(plan, 2)
