@@ -61,8 +61,8 @@ def require_compilable(graph: TaskGraph, *, waits: bool) -> None:
     if waits:
         raise InvalidConfiguration(
             FIELD,
-            "is done in one thread, and tensor-parallel ranks of one process wait for each other: "
-            "--backend cpu or cuda",
+            "tensor-parallel ranks of one process wait for each other, but layers are compiled in "
+            "one thread: use --backend cpu or cuda",
         )
 
 

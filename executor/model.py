@@ -132,10 +132,9 @@ def _named(given: str, model: Model) -> list[int]:
     names = [name for stage in stages for name in stage]
     for name, layer in zip_longest(names, model.names):
         if name != layer:
-            end = "the end"
-            raise InvalidConfiguration(
-                "cut", f"has {name or end} where the model's next part is {layer or end}"
-            )
+            found = f"has {name}" if name else "ends"
+            due = f"the model's next part is {layer}" if layer else "the model ends"
+            raise InvalidConfiguration("cut", f"{found} where {due}")
     return list(map(len, stages))
 
 

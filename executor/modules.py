@@ -18,8 +18,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils import _pytree as pytree
 
-from bfpp.executor.payload import Tree, in_precision, tensors_of
+from bfpp.executor.payload import Tree, in_precision
 from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import InvalidConfiguration
 
@@ -37,25 +38,32 @@ class Call:
     result: Any
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Stands for a buffer of this name."""
+
+    name: str
+
+
 class Given(nn.Module):
     """A part with what else it is called with, by place or name: constants and buffers."""
 
-    def __init__(self, part: nn.Module, places: int, others: Mapping[str, Any]) -> None:
+    def __init__(self, part: nn.Module, places: tuple[Any, ...], names: Mapping[str, Any]) -> None:
         super().__init__()
-        self.part, self.places, self.others = part, places, dict(others)
-        for name, value in others.items():
-            if isinstance(value, Tensor):
-                self.register_buffer(f"given {name}", value, persistent=False)
-                self.others[name] = None
+        self.part = part
+        self.others = pytree.tree_map_only(Tensor, self._keep, (places, dict(names)))
+
+    def _keep(self, tensor: Tensor) -> Kept:
+        kept = Kept(f"given {len(self._buffers)}")
+        self.register_buffer(kept.name, tensor, persistent=False)
+        return kept
 
     def forward(self, value: Tree) -> Tree:
         """What the part returns."""
-        found = {
-            name: self._buffers.get(f"given {name}", other) for name, other in self.others.items()
-        }
-        names = [*found]
-        given = [found[name] for name in names[: self.places]]
-        return self.part(value, *given, **{name: found[name] for name in names[self.places :]})
+        places, names = pytree.tree_map_only(
+            Kept, lambda kept: self._buffers[kept.name], self.others
+        )
+        return self.part(value, *places, **names)
 
 
 @uncompiled()
@@ -139,11 +147,11 @@ def _with_others(
     network: nn.Module, part: nn.Module, call: Call, buffers: Mapping[int, Tensor]
 ) -> nn.Module:
     """A part as it is called: with constants, and the network's buffers."""
-    others = {str(place): value for place, value in enumerate(call.given[1:])} | {**call.further}
-    if not others:
-        return part
-    for name, value in others.items():
-        others[name] = buffers.get(id(value), value)
-        if others[name] is value and tensors_of(value):
+
+    def kept(tensor: Tensor) -> Tensor:
+        if id(tensor) not in buffers:
             _refuse(network, f"calls {call.name} with another tensor that it has computed")
-    return Given(part, len(call.given) - 1, others)
+        return buffers[id(tensor)]
+
+    others = call.given[1:], dict(call.further)
+    return Given(part, *pytree.tree_map_only(Tensor, kept, others)) if any(others) else part

@@ -34,9 +34,10 @@ ARENA_MAX = -8
 
 
 def share_heap() -> None:
-    """Let threads that allocate from now on do so from one heap, unless the user decides that."""
+    """Let threads that allocate from now on do so from one heap, unless the user has decided."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
-    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
+    is_given = "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.getenv("GLIBC_TUNABLES", "")
+    if mallopt is not None and not is_given:
         mallopt(ARENA_MAX, 1)
 
 

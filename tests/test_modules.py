@@ -29,10 +29,11 @@ class Turned(nn.Module):
         self.inner = Tanh(WIDTH)
 
     def forward(
-        self, value: Tensor, angles: Tensor, mask: Tensor | None, *, scale: float
+        self, value: Tensor, turns: tuple[Tensor, Tensor], mask: Tensor | None, *, scale: float
     ) -> Tensor:
         assert mask is None
-        result: Tensor = value + scale * self.inner(value * angles)
+        angles, shift = turns
+        result: Tensor = value + scale * self.inner(value * angles + shift)
         return result
 
 
@@ -43,6 +44,7 @@ class Network(nn.Module):
         super().__init__()
         self.tok_embeddings = nn.Embedding(WORDS, WIDTH)
         self.register_buffer("angles", torch.linspace(0.5, 1, WIDTH, dtype=torch.float64))
+        self.register_buffer("shift", torch.linspace(0, 1, WIDTH, dtype=torch.float64))
         self.layers = nn.ModuleDict({str(number): Turned() for number in range(layers)})
         self.norm = nn.LayerNorm(WIDTH)
         self.output = nn.Linear(WIDTH, WORDS, bias=False)
@@ -50,7 +52,7 @@ class Network(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         value = self.tok_embeddings(tokens)
         for layer in self.layers.values():
-            value = layer(value, self.angles, None, scale=0.5)
+            value = layer(value, (self.angles, self.shift), None, scale=0.5)
         result: Tensor = self.output(self.norm(value))
         return result
 
@@ -116,10 +118,11 @@ def test_stages_have_the_parts_that_the_cut_names(
     ("cut", "reason"),
     [
         (str([NAMES[:3], NAMES[4:]]), "has layers.3 where the model's next part is layers.2"),
-        (str([NAMES[:3], NAMES[3:-1]]), "has the end where the model's next part is output"),
+        (str([NAMES[:3], NAMES[3:-1]]), "ends where the model's next part is output"),
+        (str([NAMES, ["loss"]]), "has loss where the model ends"),
         (str([NAMES]), "says 1 stages, and there are 2"),
         (str([NAMES, []]), "stage 1 has 0 layers, which are not 1 units"),
-        ("[1", "is not a list of each stage's names"),
+        ("[1", "is not a list with the module names of each stage"),
         ("3,5", "2 stages of 8 layers are not 2 stages of 7"),
     ],
 )
@@ -152,7 +155,7 @@ class Short(Network):
 class Computed(Network):
     def forward(self, tokens: Tensor) -> Tensor:
         value = self.tok_embeddings(tokens)
-        return self.layers["0"](value, self.angles * 2, None, scale=1.0)  # type: ignore[no-any-return]
+        return self.layers["0"](value, (self.angles * 2, self.shift), None, scale=1.0)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
