@@ -57,9 +57,7 @@ class Saver:
         with self.place.watch.during(slow(self.place, f"saving step {step}")):
             pieces = pieces_of(self.backend.workers)
             held = copied(pieces) if self.in_background else pieces
-            save = (
-                checkpoint.save
-            )  # loaded here: in a thread, torch's modules would come half loaded
+            save = checkpoint.save  # in a thread, torch's modules would come half loaded
 
             def write() -> SavedCheckpoint:
                 path = save(saving.directory, step, held, settings, self.group, retention)

@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--members",
         type=shared.whole_number,
         metavar="N",
-        help="measure collectives among N devices (default: all GPUs of this machine; with one "
-        "GPU, links are taken from --like)",
+        help="measure collectives among N devices (default: torchrun's processes, or all GPUs of "
+        "this machine; with one, links are taken from --like)",
     )
     parser.add_argument(
         "--simumax",

@@ -6,6 +6,7 @@ Each is a `Row` whose kind says what ran. Constants are fitted to them in `bfpp.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from collections.abc import Iterator
@@ -56,7 +57,9 @@ def design_of(device: torch.device, quick: bool) -> Design:
 
 
 def members_of(device: torch.device) -> int:
-    """How many devices of this kind the machine has."""
+    """How many devices are measured together: torchrun's processes, or all GPUs of the machine."""
+    if is_joined():
+        return int(os.environ["WORLD_SIZE"])
     return torch.cuda.device_count() if device.type == "cuda" else 1
 
 
@@ -76,7 +79,7 @@ def measure_links(device: torch.device, design: Design, members: int) -> list[Ro
     GPUs than the machine has.
     """
     on_gpus = device.type == "cuda"
-    if on_gpus and members > (gpus := members_of(device)):
+    if on_gpus and members > (gpus := torch.cuda.device_count()):
         raise InvalidConfiguration("members", f"{members} GPUs, but this machine has {gpus}")
     if members == 1 and not is_joined():
         return []
