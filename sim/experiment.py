@@ -218,7 +218,9 @@ class Experiment(Values):
         if self.offload != SELECTIVE:
             return int(self.offload)
         if self.model is None:
-            raise InvalidConfiguration("offload", "selective needs --model and --cluster")
+            raise InvalidConfiguration(
+                "offload", "selective needs --model and --cluster, or an experiment file with both"
+            )
         if self.balance is not None:
             raise InvalidConfiguration("offload", "selective cannot be combined with --balance")
         from bfpp.sim.offloading import least_passes

@@ -56,9 +56,8 @@ def test_a_sweep_has_a_record_for_each_combination():
     assert [("refused" in each) for each in records] == [True, False, True, False]
     alone = bfpp.predict(base.changed(pp=3, schedule="depth-first", sequence=3)).record
     assert records[3]["step_time"] == alone["step_time"]
-    assert (
-        json.loads(json.dumps(records)) == records
-    )  # plain values, as pandas.DataFrame likes them
+    plain = json.loads(json.dumps(records))  # as pandas.DataFrame takes them
+    assert plain == records
 
 
 def test_a_search_finds_what_the_command_finds():
