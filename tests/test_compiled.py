@@ -176,7 +176,7 @@ def test_ranks_of_one_process_that_wait_for_each_other_are_refused() -> None:
         compile=True,
     )
     with pytest.raises(
-        InvalidConfiguration, match="wait for each other, .* use --backend cpu or cuda"
+        InvalidConfiguration, match=r"wait for each other, .* use --backend cpu or cuda"
     ):
         job.plan()
 
