@@ -224,7 +224,7 @@ class Worker(Memory):
 
         def saved(tensor: Tensor) -> Tensor | Placed:
             placed = unit.place(tensor) if is_moved else tensor
-            return kept.place(placed) if kept and placed is tensor else placed
+            return kept.place(placed) if kept and isinstance(placed, Tensor) else placed
 
         return saved_tensors_hooks(saved, find)
 
