@@ -18,8 +18,10 @@ from bfpp.numbers_given import whole_number as whole_number
 from bfpp.schedules import (
     P2P,
     Communication,
+    InvalidConfiguration,
     registered_schedules,
 )
+from bfpp.schedules.offload import SELECTIVE
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
 from bfpp.sim.engines import ENGINES
@@ -220,7 +222,11 @@ def pipeline(options: argparse.Namespace) -> Experiment:
         for name, value in given(options).items()
         if name in names or name in schedule_parameters()
     }
-    return named(options.schedule).changed(**values)
+    experiment = named(options.schedule).changed(**values)
+    if experiment.offload == SELECTIVE and experiment.model is None:
+        reason = "selective needs an experiment file with a model and a cluster; all and N do not"
+        raise InvalidConfiguration("offload", reason)
+    return experiment
 
 
 def named(schedule: str) -> Experiment:

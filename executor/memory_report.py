@@ -95,8 +95,8 @@ class MemoryReport:
             yield
 
     def measured(self) -> list[Measured]:
-        """The memory of this process's workers; of none before a first step."""
-        return [
+        """The memory of this process's workers, by their places; of none before a first step."""
+        measured = [
             Measured(
                 worker.replica,
                 worker.tp_rank,
@@ -106,6 +106,7 @@ class MemoryReport:
             )
             for worker, recorder in self.recorders.items()
         ]
+        return sorted(measured, key=Measured.place)  # lanes begin a step in any order
 
     def _peaks(self, worker: Worker) -> tuple[int | None, int | None]:
         """What torch's allocator has counted, if it is the worker's alone."""

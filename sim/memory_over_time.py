@@ -2,9 +2,8 @@
 
 State, weights, gradients and workspaces are there all the time. Activations come with the steps
 of the rank's compute, and go; between steps there is what has been saved. The optimizer's step
-comes when they are gone. The highest moment is the peak of `bfpp.sim.memory`. Offloaded activations
-are gone from the end of their copy to the host until the one back begins; the peak of
-`bfpp.sim.memory` is what this is at most, however slow copies are.
+comes when they are gone. Offloaded activations are away while the order of passes says so
+(`bfpp.schedules.absences`). The highest moment is the peak of `bfpp.sim.memory`.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ def plan_of(
     sharding: Sharding = Sharding.NONE,
     sizes: TransformerSizes = PLAIN,
     groups: int = 1,
+    offload: int = 0,
     **settings: object,
 ) -> Plan:
     """A plan in double precision, whose clipping does clip."""
@@ -66,7 +67,7 @@ def plan_of(
         "optimization": Optimization(1e-2, clip=0.05),
         "dp_replicate": groups,
     }
-    communication = Communication(sharding, clipping=True, hybrid=groups > 1)
+    communication = Communication(sharding, clipping=True, hybrid=groups > 1, offload=offload)
     graph = build_graph(schedule, layout, communication)
     return Plan(graph, model_of(sizes), dp=dp, tp=tp, **(defaults | settings))  # type: ignore[arg-type]
 
@@ -79,6 +80,15 @@ CASES = {
     ),
     "all, fully sharded": plan_of(
         "breadth-first", 2, 2, sharding=Sharding.FULL, activations=Activations.KEEP, sizes=LLAMA
+    ),
+    "all, fully sharded, offloaded, in sequence": plan_of(
+        "breadth-first",
+        2,
+        sharding=Sharding.FULL,
+        activations=Activations.KEEP,
+        sizes=LLAMA,
+        offload=1,
+        sequence_parallel=True,
     ),
     "all, fully sharded, recomputed, in sequence": plan_of(
         "breadth-first", 2, 2, sharding=Sharding.FULL, sequence_parallel=True

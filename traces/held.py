@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bfpp.schedules import Operation, TaskGraph
 from bfpp.schedules.absences import absences
-from bfpp.schedules.columns import NONE, Integers, Seconds, among
+from bfpp.schedules.columns import NONE, Integers, among
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.operations import OFFLOADED, RELOADED, enders, readers, writers
 from bfpp.traces.memory import GIGABYTE, PARTS, MemoryCurve
@@ -32,7 +32,7 @@ class Held:
 
     A step of training begins with what is held after the update. Of the saved activations, each of
     the rank's copies to the host and back has `copied` bytes: they are counted as long as they are
-    needed, and left out of a curve while they are on the host alone.
+    needed, and left out (`on_device`) while they are on the host alone.
     """
 
     rank: int
@@ -54,16 +54,14 @@ class Held:
     def on_device(self, graph: TaskGraph) -> Held:
         """The same without what is on the host alone, however long copies take.
 
-        It is away while the order of passes says so (`bfpp.schedules.absences`).
+        It is away while the order of passes says so (`bfpp.schedules.absences`); what comes back
+        counts from the next step on.
         """
         saved = PARTS["saved"]
         if not len(self.copied) or saved not in self.during:
             return self
         away = _away_in_steps(graph, self)
-        during, after = (
-            {**each, saved: each[saved] - left}
-            for each, left in zip((self.during, self.after), away, strict=True)
-        )
+        during, after = ({**each, saved: each[saved] - away} for each in (self.during, self.after))
         return Held(self.rank, during, after)
 
     def on_host(self, graph: TaskGraph) -> float:
@@ -112,14 +110,8 @@ def curves(timeline: Timeline, memory: Sequence[Held]) -> list[MemoryCurve]:
 
 
 def curve_of(timeline: Timeline, held: Held) -> MemoryCurve:
-    """What a rank holds over time."""
-    curve = _needed(timeline, held)
-    has_copies = len(held.copied) > 0 and PARTS["saved"] in held.during
-    return _on_device(curve, away_over_time(timeline, held)) if has_copies else curve
-
-
-def _needed(timeline: Timeline, held: Held) -> MemoryCurve:
-    """What a rank holds on its devices and on the host."""
+    """What a rank holds on its devices over time."""
+    held = held.on_device(timeline.graph)
     steps = steps_of(timeline.graph, held.rank)
     begin, end = (each[steps] - timeline.first_start for each in (timeline.start, timeline.end))
     # The moment after a step that another follows at once is no moment.
@@ -135,21 +127,8 @@ def _needed(timeline: Timeline, held: Held) -> MemoryCurve:
     return MemoryCurve(held.rank, time[in_order], parts, task[in_order])
 
 
-def _on_device(curve: MemoryCurve, away: Away) -> MemoryCurve:
-    """A curve without what is on the host, with a moment at the end or begin of each copy."""
-    time = np.append(curve.time, away.time)
-    before = np.searchsorted(curve.time, away.time, side="right") - 1
-    source = np.append(np.arange(len(curve.time)), before)
-    in_order = np.argsort(time, kind="stable")
-    time, source = time[in_order], source[in_order]
-    parts = {name: size[source] for name, size in curve.parts.items()}
-    parts[PARTS["saved"]] -= away.at(time) / GIGABYTE
-    task, copies = curve.task[source], np.append(curve.task, away.task)[in_order]
-    return MemoryCurve(curve.rank, time, parts, np.where(task == NONE, copies, task))
-
-
-def _away_in_steps(graph: TaskGraph, held: Held) -> tuple[Numbers, Numbers]:
-    """Bytes on the host alone during each of a rank's steps, and right after it."""
+def _away_in_steps(graph: TaskGraph, held: Held) -> Numbers:
+    """Bytes on the host alone during each of a rank's steps."""
     found, copies = absences(graph), copies_of(graph, held.rank)
     own = (graph.rank[found.offload] == held.rank) & (found.leaves != NONE)
     size = held.copied[np.searchsorted(copies, found.offload[own])]
@@ -157,31 +136,5 @@ def _away_in_steps(graph: TaskGraph, held: Held) -> tuple[Numbers, Numbers]:
     leaves, returns = (np.searchsorted(steps, each[own]) for each in (found.leaves, found.returns))
     change = np.zeros(len(steps) + 1)
     np.add.at(change, leaves, size)
-    after = change.copy()
     np.subtract.at(change, returns + 1, size)
-    np.subtract.at(after, returns, size)
-    return np.cumsum(change)[:-1], np.cumsum(after)[:-1]
-
-
-class Away(NamedTuple):
-    """When copies of a rank's activations leave and come back, and the bytes away from then on."""
-
-    time: Seconds
-    bytes: Numbers
-    task: Integers
-
-    def at(self, time: Seconds) -> Numbers:
-        """Bytes that are on the host alone at some moments."""
-        found: Numbers = np.append(0.0, self.bytes)[np.searchsorted(self.time, time, side="right")]
-        return found
-
-
-def away_over_time(timeline: Timeline, held: Held) -> Away:
-    """What a rank has on the host alone."""
-    graph = timeline.graph
-    copies = copies_of(graph, held.rank)
-    leaves = among(graph.operation[copies], writers(OFFLOADED))
-    moment = np.where(leaves, timeline.end[copies], timeline.start[copies]) - timeline.first_start
-    in_time = np.argsort(moment, kind="stable")
-    change = np.where(leaves, held.copied, -held.copied)
-    return Away(moment[in_time], np.cumsum(change[in_time]), copies[in_time])
+    return np.cumsum(change)[:-1]
