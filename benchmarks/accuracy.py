@@ -189,15 +189,15 @@ def of_sources(runs: Sequence[Run], titles: Mapping[str, str]) -> Results:
         )
     means = [[float(row[name]) for row in rows] for name in ("mean error (%)", "left out")]
     far = Counter(run.source for run in runs if abs(run.error_left_out) > FAR)
-    of_each = "; ".join(f"{count} of {titles[name]}" for name, count in far.most_common())
+    of_each = "; ".join(f"{count} of {titles[name]}" for name, count in far.most_common()) or "none"
+    share = far.total() / len(runs)
     return Results(
         "Accuracy of predicted step times",
         "left out, a mean over sources of 10 %, and 5 % of the runs more than 35 % off",
         rows,
         [
             f"Mean over sources: {mean(means[0]):.1f} %, left out {mean(means[1]):.1f} %.",
-            f"Left out, {far.total() / len(runs):.1%} of the runs are more than {FAR:.0f} % off: "
-            f"{of_each or 'none'}.",
+            f"Left out, {share:.1%} of the runs are more than {FAR:.0f} % off: {of_each}.",
             HOSTS,
             "Errors in per cent of the measured time; a negative bias is too fast.",
             "Left out: what was fitted to a source is as other sources have it.",
