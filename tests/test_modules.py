@@ -119,7 +119,7 @@ def test_stages_have_the_parts_that_the_cut_names(
         (str([NAMES[:3], NAMES[3:-1]]), "has the end where the model's next part is output"),
         (str([NAMES]), "says 1 stages, and there are 2"),
         (str([NAMES, []]), "stage 1 has 0 layers, which are not 1 units"),
-        ("[1", "is not a list of each stage's names"),
+        ("[1", "is not a list with the module names"),
         ("3,5", "2 stages of 8 layers are not 2 stages of 7"),
     ],
 )
