@@ -447,6 +447,12 @@ def test_a_limit_that_cannot_be(limit: float, reason: str) -> None:
         synthesize(Experiment("1f1b", pp=4, microbatches=8), memory_limit=limit, seconds=SOON)
 
 
+def test_passes_that_take_no_time_have_no_best_order() -> None:
+    nothing = Experiment("1f1b", pp=2, microbatches=4, forward=0.0, backward=0.0)
+    with pytest.raises(InvalidConfiguration, match="forward: no order is better"):
+        synthesize(nothing, seconds=SOON)
+
+
 def test_stages_are_priced_by_their_units() -> None:
     experiment = Experiment("1f1b", pp=2, microbatches=3, units_per_stage=2, transfer=0.5)
     graph = experiment.graph()
