@@ -13,7 +13,8 @@ from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import chosen
 from bfpp.sim.compute import group_place, parts
 from bfpp.sim.operators import Collective, Way
-from bfpp.sim.physical import PhysicalCosts, PhysicalStep
+from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.physical_step import PhysicalStep
 from bfpp.sim.place import GroupPlace
 
 

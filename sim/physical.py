@@ -1,12 +1,7 @@
 """Costs from first principles: a model on a cluster, divided over its devices.
 
-Rules:
-
-- A compute step takes the seconds of `bfpp.sim.compute`, on every device of a
-  tensor-parallel group alike, and longer for the communication that it overlaps.
-- Transfers, gathers and reductions are those of `bfpp.sim.links`.
-- The optimizer's update moves the rank's share of the state through memory.
-- A step does not go beyond the device's power limit.
+Tasks are priced by `bfpp.sim.physical_step`. A step does not go beyond the device's power limit,
+and takes no less than the busiest rank's host.
 """
 
 from __future__ import annotations
@@ -18,38 +13,30 @@ import numpy as np
 
 from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Sharding, TaskGraph
 from bfpp.schedules.attention import Attention, ContextExchange
-from bfpp.schedules.columns import NONE, Integers, Seconds
-from bfpp.schedules.composite import shares
-from bfpp.schedules.graph import SomeKinds
+from bfpp.schedules.columns import NONE, Seconds
 from bfpp.schedules.offload import require_share
-from bfpp.schedules.operations import EXPERTS, Operation, compute_steps
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
-from bfpp.sim import cost_kernels
 from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compiled_engine import Times, times
-from bfpp.sim.compiling import WORK
 from bfpp.sim.compute import (
     UnitSeconds,
-    exchange_seconds,
     part_counts,
     parts,
     recomputes_units,
-    taken_by_exchanges,
     unit_launches,
     unit_seconds,
 )
-from bfpp.sim.costs import Costs, Load, in_turns, inside_passes, narrowest
+from bfpp.sim.costs import Costs
 from bfpp.sim.divisible import NARROW, require_divisible
 from bfpp.sim.implementation import PAPER, Implementation, ParameterBytes
-from bfpp.sim.links import Beside, Exchanged, Links
+from bfpp.sim.links import Beside, Links
 from bfpp.sim.model import Transformer, model_flops
-from bfpp.sim.offloading import host_copy_seconds
-from bfpp.sim.operators import Execution, Routing, Way
+from bfpp.sim.operators import Execution, Routing
+from bfpp.sim.physical_step import HostStep, PhysicalStep
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import TOLERANCE, WithinPower, least_seconds, within_power
-from bfpp.sim.prices import PRICES
 from bfpp.sim.quantisation import quantisation_of
 from bfpp.sim.remembered import of_any_size, once_for_stages
 from bfpp.sim.unit_layers import Layers, layers_of_units
@@ -393,226 +380,6 @@ class PhysicalCosts:
         busiest = layout.sums(passes).max() * layout.whole_microbatches / (1 + len(layout.copies))
         within = (1 - TOLERANCE) * self._least_seconds(layout)
         return (1 - ROUNDING) * max(float(busiest), within)
-
-
-@dataclass(frozen=True, eq=False)
-class PhysicalStep:
-    """A training step while its tasks are priced."""
-
-    physical: PhysicalCosts
-    graph: TaskGraph
-
-    def __post_init__(self) -> None:
-        if self.graph.communication.hybrid != self.physical.degrees.is_hybrid:
-            groups = self.physical.degrees.dp_replicate
-            raise InvalidConfiguration("dp_replicate", f"the task graph is not for {groups} groups")
-        model = self.physical.model
-        if self.graph.communication.tied_embeddings and not model.tied_embeddings:
-            reason = f"{model.name}'s output layer has weights of its own"
-            raise InvalidConfiguration("tied_embeddings", reason)
-
-    @property
-    def links(self) -> Links:
-        """The links that communication crosses."""
-        return self.physical.links(self.graph.layout)
-
-    @property
-    def parameter_bytes(self) -> ParameterBytes:
-        """What is kept of each parameter."""
-        return self.physical.parameter_bytes(self.graph.communication.sharding)
-
-    def costs(self) -> Costs:
-        """The costs of each task, at full clocks."""
-        graph = self.graph
-        of_kinds, received, sent = self.of_kinds()
-        costs = of_kinds.of(graph.kinds.of_task)
-        if graph.templates:
-            costs = replace(costs, seconds=self._in_pieces(costs.seconds))
-        WORK.loop(cost_kernels, "lengthen", len(graph))(
-            graph.kinds.of_task, *graph.dependencies, received, sent, costs.seconds
-        )
-        return costs
-
-    def _in_pieces(self, seconds: Seconds) -> Seconds:
-        """The seconds of pieces; those of passes in blocks, which exchange while others compute.
-
-        Exchanging takes some of the multiprocessors from what computes in its block.
-        """
-        graph, inside = self.graph, np.zeros(len(self.graph))
-        in_block = np.flatnonzero(graph.is_compute & (graph.block != NONE)).astype(np.int32)
-        exchanged = self._exchanged_inside(in_block)
-        inside[in_block] = np.where(graph.piece[in_block] == NONE, exchanged, 0.0)
-        seconds = seconds.copy()
-        seconds[in_block] += taken_by_exchanges(self.physical) * exchanged
-        return in_turns(graph, seconds * shares(graph), inside, self._seconds_alone)
-
-    @property
-    def hidden_bytes(self) -> float:
-        """Bytes of the hidden state of a micro-batch, or of a slice of it."""
-        return self.physical.execution.hidden_bytes / self.graph.layout.slices
-
-    @property
-    def _gathered(self) -> float:
-        """Bytes that a step gathers when it receives: none where it computes with its share."""
-        return 0.0 if self.physical.execution.sequence_parallel else self.hidden_bytes
-
-    def of_kinds(self) -> Beside:
-        """What each kind of task costs: known of other graphs on the same stages."""
-        graph, physical = self.graph, self.physical
-        cells, others = graph.kinds.cells, graph.kinds.others
-        stages, templates = graph.layout.stages_on_ranks, tuple(graph.templates.items())
-        overlap = graph.communication.pp_overlap
-        of_cells = stages, cells.codes, overlap, templates
-        if of_cells not in physical.cells:
-            physical.cells[of_cells] = self.links.beside_compute(
-                cells, self.alone(cells), self._gathered, overlap=overlap
-            )
-        of_others = stages, others.codes, graph.communication
-        physical = physical.one_sample
-        if of_others not in physical.others:
-            physical.others[of_others] = PhysicalStep(physical, graph).alone(others)
-        return self.physical.cells[of_cells].and_others(physical.others[of_others])
-
-    def alone(self, kinds: SomeKinds) -> Costs:
-        """The costs of some kinds of tasks if nothing else were under way."""
-        seconds, moved = np.zeros((2, len(kinds.first)))
-        ports = np.full((len(kinds.first), self.links.width), NONE, dtype=np.int32)
-        for operation, chosen in kinds.by_operation():
-            load = PRICES[operation].physical_load(self, kinds.first[chosen])
-            seconds[chosen], moved[chosen], ports[chosen] = load
-        if self.graph.templates:
-            seconds += inside_passes(self.graph, self._seconds_alone)[kinds.place]
-        return Costs(seconds, moved, ports, self.links.port_bandwidth)
-
-    def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
-        """Seconds of tasks that have their ports to themselves."""
-        load = PRICES[operation].physical_load(self, tasks)
-        ports = np.broadcast_to(load.ports, (len(tasks), self.links.width))
-        rate = narrowest(self.links.port_bandwidth, ports)
-        seconds: Seconds = np.broadcast_to(load.seconds + load.bytes / rate, len(tasks))
-        return seconds
-
-    def gathered(self, tasks: Integers) -> Exchanged:
-        """What all-gathers exchange."""
-        layout, sharding = self.graph.layout, self.graph.communication.sharding
-        sizes = self.physical.gathered_bytes(layout, sharding)
-        return Exchanged(self.links.shared, sizes[self.graph.unit[tasks]], Way.ALL_GATHER)
-
-    def reduced(self, tasks: Integers) -> Exchanged:
-        """What reductions exchange."""
-        unsharded = self.graph.communication.sharding is Sharding.NONE
-        sizes = np.full(len(tasks), self.parameter_bytes.gradients)
-        way = Way.ALL_REDUCE if unsharded else Way.REDUCE_SCATTER
-        return Exchanged(self.links.shared, sizes, way)
-
-    def all_reduced(self, tasks: Integers) -> Exchanged:
-        """What all-reduces across groups of replicas exchange."""
-        sizes = np.full(len(tasks), self.parameter_bytes.gradients)
-        return Exchanged(self.links.replicated, sizes, Way.ALL_REDUCE)
-
-    @property
-    def tied_bytes(self) -> float:
-        """What two devices exchange of the tied embedding's gradients: their share, if sharded.
-
-        Nothing where the ends are on the same ranks.
-        """
-        layout, physical = self.graph.layout, self.physical
-        if not layout.ends_are_apart:
-            return 0.0
-        share = physical.state_share(layout, self.graph.communication.sharding)
-        if not physical.implementation.shards_tied_embedding:
-            share = 1.0
-        parameters = physical.model.word_parameters(physical.tp)
-        return parameters * share * self.parameter_bytes.gradients
-
-    def passes(self, tasks: Integers, *parts: str) -> Load:
-        """Passes of micro-batches through units, by their parts; of slices, an equal share.
-
-        What they exchange between experts is in that, unless it is priced by itself.
-        """
-        layout = self.graph.layout
-        units = self.physical.unit_seconds(layout)
-        by_unit = sum(getattr(units, part) for part in parts) / layout.slices
-        return Load(by_unit[self.graph.unit[tasks]] - self._exchanged_inside(tasks))
-
-    def host_copies(self, tasks: Integers) -> Load:
-        """What is offloaded of units' activations, to the host or back."""
-        layout = self.graph.layout
-        seconds = host_copy_seconds(self.physical, layout) / layout.slices
-        return Load(seconds[self.graph.unit[tasks]])
-
-    def exchanges(self, tasks: Integers, operation: Operation) -> Load:
-        """All-to-alls of experts, each as long as if its pass had nothing else."""
-        return Load(np.full(len(tasks), self._exchange_seconds[operation]))
-
-    @cached_property
-    def _exchange_seconds(self) -> dict[Operation, float]:
-        """Seconds of a dispatch and of a combine: layers with experts exchange equally much."""
-        layers = (each.kept for each in parts(self.physical).layers)
-        each = next(
-            filter(None, (exchange_seconds(self.physical, layer) for layer in layers)), None
-        )
-        if each is None:
-            raise InvalidConfiguration("model", "has no experts to exchange tokens between")
-        slices = self.graph.layout.slices
-        kinds = Operation.EXPERT_DISPATCH, Operation.EXPERT_COMBINE
-        return {kind: one / slices for kind, one in zip(kinds, each, strict=True)}
-
-    def _exchanged_inside(self, tasks: Integers) -> Seconds:
-        """Seconds of the exchanges that are pieces of the tasks' passes."""
-        seconds = np.zeros(len(tasks))
-        for (operation, unit), template in self.graph.templates.items():
-            exchanged = sum(
-                self._exchange_seconds[piece.operation]
-                for piece in template
-                if piece.operation.row.stream is EXPERTS
-            )
-            of_pass = (self.graph.operation[tasks] == operation) & (self.graph.unit[tasks] == unit)
-            seconds[of_pass] = exchanged
-        return seconds
-
-    def state_traffic(self, tasks: Integers, traffic: float) -> Load:
-        """Tasks that move `traffic` bytes for each parameter of a rank's state."""
-        layout, sharding = self.graph.layout, self.graph.communication.sharding
-        parameters = self.physical.state_parameters(layout, sharding)
-        seconds = self._traffic_seconds(parameters * traffic)
-        return Load(seconds[self.graph.rank[tasks]])
-
-    def quantising_weights(self, tasks: Integers) -> Seconds:
-        """Seconds in which the weights of tasks' ranks are quantised, as they are once a step."""
-        physical = self.physical
-        if (quantisation := physical.execution.quantisation) is None:
-            return np.zeros(len(tasks))
-        layout = self.graph.layout
-        traffic = quantisation.traffic(physical.execution.number)
-        parameters = layout.sums(physical.quantised_parameters(layout))
-        return self._traffic_seconds(parameters * traffic)[self.graph.rank[tasks]]
-
-    def _traffic_seconds(self, size: Seconds) -> Seconds:
-        device = self.physical.cluster.device
-        return size / (device.memory_bandwidth * device.memory_efficiency)
-
-
-class HostStep(PhysicalStep):
-    """The same step as its hosts see it: passes take what it takes to launch their kernels."""
-
-    def passes(self, tasks: Integers, *parts: str) -> Load:
-        """Passes of micro-batches through units, by their parts."""
-        layout = self.graph.layout
-        units = self.physical.unit_launches(layout)
-        by_unit = sum(getattr(units, part) for part in parts) / layout.slices
-        return Load(by_unit[self.graph.unit[tasks]])
-
-    def seconds(self) -> float:
-        """Seconds of the busiest rank's host, which also dispatches the tasks of all its lanes."""
-        graph = self.graph
-        launching = np.zeros(len(graph))
-        for operation, tasks in graph.by_operation():
-            if operation in compute_steps():
-                launching[tasks] = PRICES[operation].physical_load(self, tasks).seconds
-        launched = np.bincount(graph.rank, launching, graph.layout.pp)
-        dispatched = self.physical.dispatch_seconds * np.diff(graph.rank_tasks.start)
-        return float((launched + dispatched).max())
 
 
 @of_any_size

@@ -16,7 +16,7 @@ from bfpp.sim.costs import Load
 
 if TYPE_CHECKING:
     from bfpp.sim.abstract import AbstractCosts
-    from bfpp.sim.physical import PhysicalStep
+    from bfpp.sim.physical_step import PhysicalStep
     from bfpp.sim.profile import MeasuredStep
 
 NORM_TRAFFIC = 4.0

@@ -28,12 +28,14 @@ def latest(answer: Callable[[Unpack[Further]], Answer]) -> Callable[[Unpack[Furt
 
     What is asked is compared, not hashed: the same objects are known at once.
     """
-    known: list[tuple[tuple[*Further], Answer]] = []
+    last: tuple[tuple[*Further], Answer] | None = None
 
     def remembered(*asked: *Further) -> Answer:
-        if not known or known[0][0] != asked:
-            known[:] = [(asked, answer(*asked))]
-        return known[0][1]
+        nonlocal last
+        found = last  # by this thread: others may ask meanwhile
+        if found is None or found[0] != asked:
+            last = found = asked, answer(*asked)
+        return found[1]
 
     return remembered
 

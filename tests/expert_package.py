@@ -15,7 +15,7 @@ from bfpp.schedules.columns import Integers
 from bfpp.schedules.composite import Piece, Template
 from bfpp.schedules.operations import Group, Row, Scope, Stream, declare
 from bfpp.sim.costs import Load
-from bfpp.sim.physical import PhysicalStep
+from bfpp.sim.physical_step import PhysicalStep
 from bfpp.sim.prices import PRICES, Price
 from bfpp.traces.operations import TRACED, Cause, Mark, Tone, Traced
 

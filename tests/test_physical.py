@@ -31,11 +31,8 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import BFPP, CURRENT, MEGATRON, PAPER, find_implementation
 from bfpp.sim.model import Transformer, hardware_flops, load_model, model_flops
 from bfpp.sim.operators import Collective, Way
-from bfpp.sim.physical import (
-    PhysicalCosts,
-    PhysicalStep,
-    rank_parameters,
-)
+from bfpp.sim.physical import PhysicalCosts, rank_parameters
+from bfpp.sim.physical_step import PhysicalStep
 from bfpp.sim.place import GroupPlace
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.prediction import predict

@@ -15,7 +15,7 @@ from bfpp.sim.cluster import load_cluster
 from bfpp.sim.evaluation import evaluate
 from bfpp.sim.implementation import find_implementation
 from bfpp.sim.model import load_model
-from bfpp.sim.physical import PhysicalStep
+from bfpp.sim.physical_step import PhysicalStep
 from bfpp.sim.prediction import predict
 from bfpp.sim.prices import PRICES
 from bfpp.sim.search import Problem, configurations

@@ -51,12 +51,15 @@ class OfStages:
     def __init__(self, problem: Problem) -> None:
         rows = zip(problem.operations, problem.seconds, strict=True)
         self.rows = dict([*rows, *zip(TRANSFERS, problem.transfers, strict=True)])
+        self.after = problem.after
 
     def costs(self, graph) -> Costs:
         seconds = np.zeros(len(graph))
         for operation, row in self.rows.items():
             tasks = graph.operation == operation
             seconds[tasks] = row[graph.unit[tasks]]
+        updates = graph.operation == Operation.OPTIMIZER
+        seconds[updates] = self.after[graph.rank[updates]]
         return fixed_costs(seconds)
 
 
@@ -84,7 +87,8 @@ def problems(
     least = (layout.holds * sizes).sum(axis=1)
     limits = least * draw(st.sampled_from([1.0, 1.5, 2.0, 99.0]))
     seconds = np.array([row() for _ in operations])
-    return Problem(layout, operations, seconds, transfers, np.zeros(pp), sizes, limits, spans)
+    after = np.array(draw(st.sampled_from([[0.0] * pp, row()[:pp]])))
+    return Problem(layout, operations, seconds, transfers, after, sizes, limits, spans)
 
 
 @SOME
@@ -163,7 +167,8 @@ def test_no_period_is_longer_than_the_longest_span(problem: Problem, seed: int) 
         received = np.append(0.0, problem.transfers[0])[graph.unit[passes]]
         received[graph.operation[passes] != Operation.FORWARD] = 0.0
         np.minimum.at(first, graph.rank[passes], timeline.start[passes] - received)
-        np.maximum.at(last, graph.rank[passes], timeline.end[passes])
+        busy = passes | (graph.operation == Operation.OPTIMIZER)
+        np.maximum.at(last, graph.rank[busy], timeline.end[busy])
         assert each.seconds == pytest.approx((last - first).max(), rel=1e-12)
         slack = 1e-9 * each.seconds
         assert lower_bound(problem).seconds - slack <= period(timeline) <= each.seconds + slack
@@ -440,6 +445,12 @@ def test_gigabytes_are_what_is_reserved() -> None:
 def test_a_limit_that_cannot_be(limit: float, reason: str) -> None:
     with pytest.raises(InvalidConfiguration, match=reason):
         synthesize(Experiment("1f1b", pp=4, microbatches=8), memory_limit=limit, seconds=SOON)
+
+
+def test_passes_that_take_no_time_have_no_best_order() -> None:
+    nothing = Experiment("1f1b", pp=2, microbatches=4, forward=0.0, backward=0.0)
+    with pytest.raises(InvalidConfiguration, match="forward: no order is better"):
+        synthesize(nothing, seconds=SOON)
 
 
 def test_stages_are_priced_by_their_units() -> None:

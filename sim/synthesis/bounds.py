@@ -78,11 +78,13 @@ def _ways(problem: Problem) -> _Ways:
     back[-1] = first[-1] + forward[-1]
     for stage in reversed(range(stages - 1)):
         back[stage] = back[stage + 1] + backward[stage + 1] + return_[stage + 1]
-    # A rank's own weight half comes after, as may those of all the stages that follow.
-    left[0] = weight[0]
+    # A rank's own weight half comes after, and what follows its last pass, as may those of all
+    # the stages that the gradient goes on to.
+    own = weight + problem.after[problem.layout.rank_of_stage]
+    left[0] = own[0]
     for stage in range(1, stages):
         onward = return_[stage] + backward[stage - 1] + left[stage - 1]
-        left[stage] = max(weight[stage], onward)
+        left[stage] = max(own[stage], onward)
     return _Ways(first, back, left, float((back + backward + left).max()))
 
 

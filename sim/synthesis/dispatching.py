@@ -89,7 +89,7 @@ def dispatch(problem, rule, words):
             stale[problem.rank[after]] = True
     longest = 0.0
     for here in range(ranks):
-        longest = max(longest, taken(problem, begun[here], free[here]))
+        longest = max(longest, taken(problem, here, begun[here], free[here]))
     return longest
 
 

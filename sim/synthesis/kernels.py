@@ -6,13 +6,14 @@ first come, first served, so that a word says all of an order. By pass there are
 pass `after` it that needs what it hands on, or -1, its `seconds`, and its `arrival`: how much later
 what it hands on is where it is needed. `size` is what a stage keeps of a micro-batch from the
 start of its forward pass to the end of its last backward one, and `limit` the most that a rank may
-keep. The stages of rank r are those of `stage` from `first[r]` on.
+keep; after its last pass it is busy for `rest` more. The stages of rank r are those of `stage` from
+`first[r]` on.
 
 Whatever is sent from rank to rank in one direction is sent one after the other: `channel` numbers
 the `channels` that passes send on, -1 where nothing is sent.
 
-How long words take is when their last pass ends; or, of `spans`, the longest time from a rank's
-begin, when it can receive what its first pass needs, to the end of its last.
+How long words take is until no rank is busy any more; or, of `spans`, the longest time from a
+rank's begin, when it can receive what its first pass needs, until it is not.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Arrays(NamedTuple):
     channel: np.ndarray
     size: np.ndarray
     limit: np.ndarray
+    rest: np.ndarray
     stage: np.ndarray
     first: np.ndarray
     channels: int
@@ -84,8 +86,9 @@ def begin_of(problem, code, start):
 
 
 @compiled
-def taken(problem, begun, end):
+def taken(problem, here, begun, end):
     """How long a rank takes that begins then and whose last pass ends then."""
+    end += problem.rest[here]
     return end - begun if problem.spans else end
 
 
@@ -189,18 +192,19 @@ def replay(problem, words, lengths, old, here, first, new):
     longest = 0.0
     for each in range(ranks):
         begun = begin_of(problem, words[each, 0], new.start[each, 0])
-        longest = max(longest, taken(problem, begun, free[each]))
+        longest = max(longest, taken(problem, each, begun, free[each]))
     return longest
 
 
 @compiled
 def last_rank(problem, words, lengths, start):
-    """The rank whose last pass ends last, or whose span is the longest."""
+    """The rank that is busy last, or whose span is the longest."""
     latest, found = -1.0, 0
     for here in range(len(problem.limit)):
         last = lengths[here] - 1
         end = start[here, last] + problem.seconds[words[here, last]]
-        span = taken(problem, begin_of(problem, words[here, 0], start[here, 0]), end)
+        begun = begin_of(problem, words[here, 0], start[here, 0])
+        span = taken(problem, here, begun, end)
         if span > latest:
             latest, found = span, here
     return found

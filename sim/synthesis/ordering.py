@@ -63,7 +63,10 @@ def problem_of(board: Board, memory: Memory) -> Problem:
 
 @dataclass(frozen=True, eq=False)
 class BoardSearch:
-    """The search on a board. Raises `InvalidConfiguration` if one micro-batch has no room."""
+    """The search on a board.
+
+    Raises `InvalidConfiguration` if one micro-batch has no room, or passes take no time.
+    """
 
     board: Board
     memory: Memory
@@ -71,6 +74,8 @@ class BoardSearch:
     problem: Problem
 
     def __post_init__(self) -> None:
+        if not self.problem.seconds.any():
+            raise InvalidConfiguration("forward", "no order is better: all passes take 0 s")
         full = np.flatnonzero(~self.problem.has_room)
         if len(full):
             reason = f"one micro-batch alone keeps more on rank {full[0]}"

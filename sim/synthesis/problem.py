@@ -101,6 +101,7 @@ class Problem:
             channel.ravel(),
             self.sizes,
             self.room,
+            self.after,
             np.argsort(rank, kind="stable"),
             np.append(0, np.cumsum(self.held.sum(axis=1))),
             int(channel.max()) + 1,

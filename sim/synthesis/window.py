@@ -93,7 +93,7 @@ class Window:
         self.before = [[each for each in row if self.known[each] < begin] for row in rows]
         self.after = [[each for each in row if self.known[each] >= until] for row in rows]
         self.model = new_model()
-        self.horizon = self.grain.whole(known.seconds + float(problem.after.max())) + 1
+        self.horizon = self.grain.whole(known.seconds) + 1
         least = self.grain.whole(lower_bound(problem).seconds * (1 - TOLERANCE))
         self.step = self.model.new_int_var(least, self.horizon, "")
         self.free = [
