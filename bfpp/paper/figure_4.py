@@ -14,10 +14,10 @@ from bfpp.sim.abstract import AbstractCosts
 RANKS, LAYERS, MICROBATCHES = 4, 16, 8
 COSTS = AbstractCosts(forward=1, backward=2, reduce=12)
 CAPTIONS = {
-    "gpipe": "(a) Non-looped pipeline, GPipe schedule",
-    "1f1b": "(b) Non-looped pipeline, 1F1B schedule",
-    "depth-first": "(c) Looped pipeline, depth-first schedule",
-    "breadth-first": "(d) Looped pipeline, breadth-first schedule",
+    "gpipe": "(a) GPipe (non-looped)",
+    "1f1b": "(b) 1F1B (non-looped)",
+    "depth-first": "(c) Depth-first (looped)",
+    "breadth-first": "(d) Breadth-first (looped)",
 }
 
 
