@@ -30,7 +30,7 @@ def make(folder: Folder) -> Made:
         for name, caption in CAPTIONS.items()
     ]
     title = f"The four schedules: {LAYERS} layers, {RANKS} devices, {MICROBATCHES} micro-batches"
-    times = [f"{panel.timeline.step_time:g}" for panel in panels]
+    times = [f"{panel.timeline.step_time:g} s" for panel in panels]
     sentence = (
         f"A step takes {times[0]} with GPipe, {times[1]} with 1F1B, {times[2]} depth-first and "
         f"{times[3]} breadth-first. The paper says that the looped schedules run significantly "
