@@ -109,7 +109,7 @@ def print_difference(found: Difference, title: str) -> None:
         ("", *names),
         [
             ("step time", *_in_words(step)),
-            ("bubble", *bubbles, ""),
+            ("bubble ratio", *bubbles, ""),
             *(
                 (f"  {name}", *_in_words(pair))
                 for name, pair in found.mean_rank.items()

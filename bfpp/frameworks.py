@@ -29,7 +29,7 @@ class FrameworkConfig(NamedTuple):
 
     def __str__(self) -> str:
         """The text, below comments that list what is missing."""
-        return "".join(f"# not there: {each}\n" for each in self.missing) + self.text
+        return "".join(f"# no equivalent: {each}\n" for each in self.missing) + self.text
 
 
 def loops_around(layout: Layout) -> bool:

@@ -22,6 +22,7 @@ from bfpp.schedules import (
     registered_schedules,
 )
 from bfpp.schedules.offload import SELECTIVE
+from bfpp.schedules.registry import ALIASES
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
 from bfpp.sim.engines import ENGINES
@@ -56,20 +57,27 @@ TYPES = {"count": whole_number, "seconds": seconds, "number": seconds}
 
 def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
     """SCHEDULE, by name or by file; `more` is what else a command takes for it."""
-    summaries = [f"{name}: {each.summary}" for name, each in registered_schedules().items()]
+    known = [f"{_names(name)}: {each.summary}" for name, each in registered_schedules().items()]
     parser.add_argument(
         "schedule",
         metavar="SCHEDULE",
-        help="; ".join(
+        help="\n".join(
             [
-                *summaries,
+                "name of a schedule, or a file:",
+                *known,
                 *more,
-                "a file of orders (*.csv, in PyTorch's format)",
-                "a schedule in a Python file (FILE.py:NAME)",
-                "or an experiment file (*.toml), whose values are overridden by options",
+                "FILE.csv: orders in PyTorch's format",
+                "FILE.py:NAME: a schedule in a Python file",
+                "FILE.toml: an experiment file, whose values options override",
             ]
         ),
     )
+
+
+def _names(schedule: str) -> str:
+    """A schedule's name, and those that others give it."""
+    others = [alias for alias, name in ALIASES.items() if name == schedule]
+    return f"{schedule} ({', '.join(others)})" if others else schedule
 
 
 def add_layout_arguments(parser: argparse.ArgumentParser, *further: str) -> None:
@@ -266,5 +274,7 @@ def side_by_side(known: Sequence[Experiment], values: Mapping[str, Any]) -> list
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
     """Whether to answer a program rather than a person."""
     parser.add_argument(
-        "--json", action="store_true", help="print only one JSON object (times in seconds)"
+        "--json",
+        action="store_true",
+        help="print one JSON object and nothing else (times in seconds)",
     )

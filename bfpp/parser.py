@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from bfpp.errors import one_line
 from bfpp.schedules.invalid import did_you_mean
@@ -18,8 +19,21 @@ _CHOICES = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)$", re.DOTALL
 _OPTION = re.compile(r"--?[^\W\d]")
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Fits help to the terminal line by line, so that a list in it stays one."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        if "\n" not in text:
+            return super()._split_lines(text, width)
+        rows = (textwrap.wrap(row, width, subsequent_indent="  ") for row in text.splitlines())
+        return [line for row in rows for line in row]
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that takes no abbreviations."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=HelpFormatter, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Name the option and the reason on standard error, and exit with 2."""

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from bfpp.sim.costs import CostModel
 
 
-def add_timeline_argument(parser: argparse.ArgumentParser, name: str, metavar: str) -> None:
+def add_timeline_argument(
+    parser: argparse.ArgumentParser, name: str, metavar: str, purpose: str
+) -> None:
     """A file of a timeline, simulated or measured."""
     parser.add_argument(
         name,
         type=Path,
         metavar=metavar,
-        help="a timeline, as bfpp simulate --timeline writes it (compressed or not)",
+        help=f"{purpose}, from bfpp simulate --timeline, bfpp run --trace or bfpp import",
     )
 
 
@@ -47,12 +49,11 @@ class SavedTimeline(Result):
 
     @property
     def origins(self) -> list[tuple[str, str]]:
-        """The source, and what the writer of the file says, in words."""
-        about = self.timeline.about.items()
-        origins = [
-            ("source", self.timeline.source),
-            *((name, _in_words(each)) for name, each in about),
-        ]
+        """The source, and what the writer of the file says, in words; no costs of zero."""
+        timeline = self.timeline
+        source = "measured" if timeline.is_measured else f"simulated ({timeline.source} engine)"
+        about = {name: each for name, each in timeline.about.items() if each != 0}
+        origins = [("source", source), *((name, _in_words(each)) for name, each in about.items())]
         return [(one_line(name.replace("_", " ")), one_line(value)) for name, value in origins]
 
     @property

@@ -39,7 +39,7 @@ def write_found_page(
     lead = f"Best of {len(best_first):,} that fit: {_title(best_first[0])}." if best_first else ""
     found = {
         "x": "GB on the largest rank",
-        "y": "samples a second",
+        "y": "samples per second",
         "filters": FILTERS,
         "rows": [_row(each, each.configuration in front) for each in best_first],
     }
@@ -66,6 +66,6 @@ def _title(outcome: Outcome) -> str:
         f"{record['dp']} data, {counted(record['loops'], 'loop')}, "
         f"{counted(record['microbatches'], 'micro-batch', 'es')} of "
         f"{counted(record['microbatch_size'], 'sample')}, sharding {record['sharding']}: "
-        f"{outcome.samples_per_second:.4g} samples a second, {outcome.tflops_per_gpu:.4g} Tflop/s "
-        f"per GPU, {outcome.memory_largest_gb:.1f} GB"
+        f"{outcome.samples_per_second:.4g} samples per second, "
+        f"{outcome.tflops_per_gpu:.4g} Tflop/s per GPU, {outcome.memory_largest_gb:.1f} GB"
     )

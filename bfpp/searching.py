@@ -79,7 +79,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"{what}{SEVERAL} (default: 1)",
         )
-    for name, title in (("--precision", "precisions"), ("--recompute", "recomputations")):
+    for name, title in (("--precision", "precision"), ("--recompute", "activation checkpointing")):
         parser.add_argument(
             name,
             nargs="+",

@@ -128,6 +128,6 @@ def _registered(name: str) -> Schedule:
         raise InvalidConfiguration(
             "schedule",
             f"{name!r} is not a schedule; choose from {', '.join(known)}, or name a file "
-            f"(*{ORDERS}, *{MARK}NAME)" + did_you_mean(name, known),
+            f"(*{ORDERS}, *{MARK}NAME)" + did_you_mean(name, [*known, *ALIASES]),
         )
     return known[name]

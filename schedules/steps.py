@@ -257,7 +257,7 @@ class WithBlocks(Schedule):
     _: KW_ONLY
     fused_blocks: bool = field(
         default=True,
-        metadata={"help": "without: the two passes of a fused block run in turn"},
+        metadata={"help": "run the two passes of a fused block one after the other"},
     )
 
     def orders(self, layout: Layout) -> list[Order]:

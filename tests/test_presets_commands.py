@@ -80,7 +80,7 @@ def test_what_the_tables_say(answer, monkeypatch):
     assert ["dgx1-v100", "8", "125", "32", "900", f"{inside:.0f}", "6.25", "10,000"] in rows
 
 
-LLAMA_ROW = ["8.0", "32", "4,096", "14,336", "gated", "32/8", "8,192", "128,256", "own"]
+LLAMA_ROW = ["8.0", "32", "4,096", "14,336", "gated", "32/8", "8,192", "128,256", "untied"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -304,7 +304,7 @@ def test_what_is_proven_of_crossings_holds(problem: Problem) -> None:
     [
         ((1, 1, 1, 0), 8, 41, ""),
         ((18, 18, 9, 1), 8, 695, ""),
-        ((1, 1, 1, 0), 12, 41 + 2 * 9, " for 8 micro-batches, and the memory of rank 0"),
+        ((1, 1, 1, 0), 12, 41 + 2 * 9, " (last 8 micro-batches) and the memory of rank 0"),
     ],
 )
 def test_crossings_prove_more_than_memory_does(
@@ -321,7 +321,7 @@ def test_crossings_prove_more_than_memory_does(
     monkeypatch.setattr(exact, "TOO_MANY", 0)
     monkeypatch.setattr(exact, "MOST_CROSSINGS", 8 * 5)
     bound, _ = solve(problem, search(problem, [], 0.0)[0], 20.0)
-    assert bound == (least, "how micro-batches cross" + by)
+    assert bound == (least, "the crossing of micro-batches" + by)
 
 
 @pytest.mark.parametrize("most_free", [12, 1000])

@@ -52,7 +52,7 @@ LETTERS = (8.5, 6.0, 5.0)
 SWATCH, LINE = 16.5, 13.0
 TICK, MOST_TICKS = 30.0, 10
 """User units that a tick and its number have for themselves, at least."""
-NUMBERS, UNITS = "numbers: micro-batch", "; of gathers and reductions, unit"
+NUMBERS, UNITS = "numbers: micro-batch", "; unit for all-gathers and reductions"
 GRID, SEAM = "#dfe3e8", "#ffffff"
 
 

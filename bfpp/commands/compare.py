@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "schedules",
         nargs="*",
         metavar="SCHEDULE",
-        help=f"schedules to compare (default: {', '.join(DEFAULT_SCHEDULES)})",
+        help="schedules to compare, by name or from files as bfpp simulate takes them (default: "
+        f"{', '.join(DEFAULT_SCHEDULES)})",
     )
     shared.add_experiment_arguments(parser)
     shared.add_engine_argument(parser)

@@ -47,6 +47,7 @@ def _complete(action: argparse.Action, known: Mapping[str, Sequence[str]]) -> No
     """Complete an option with the names known for it, or files where its metavar says so."""
     import shtab
 
+    action.help = action.help and action.help.partition("\n")[0].rstrip(":")  # without the list
     metavar = action.metavar if isinstance(action.metavar, str) else ""
     if action.dest in known and not action.choices:
         action.choices = known[action.dest]

@@ -22,8 +22,8 @@ FILES = ("simulated", "measured")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp diff`."""
-    for name in FILES:
-        add_timeline_argument(parser, name, name.upper())
+    for name, purpose in zip(FILES, ("timeline to judge", "timeline to judge it by"), strict=True):
+        add_timeline_argument(parser, name, name.upper(), purpose)
     add_picture_arguments(parser)
     add_force_argument(parser)
     shared.add_json_argument(parser)

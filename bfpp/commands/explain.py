@@ -29,7 +29,7 @@ NOT_AGAINST = {"-h", "--help", "--json", "--set", "--against"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp explain`."""
-    shared.add_schedule_argument(parser, "a saved timeline (*.json, *.json.gz), as it ran")
+    shared.add_schedule_argument(parser, "FILE.json, FILE.json.gz: a saved timeline, as it ran")
     shared.add_experiment_arguments(parser)
     shared.add_engine_argument(parser)
     group = parser.add_argument_group("comparisons, each explained cause by cause")

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         kind=Precision,
         default=Precision.FLOAT32,
-        purpose="of the weights in the file",
+        purpose="precision of the weights in the file",
         words=PRECISIONS,
     )
     add_force_argument(parser)

@@ -59,9 +59,9 @@ def _toml(value: object) -> str:
 
 MODELS = Presets[Transformer](
     name="model",
-    title="Models: billion parameters (those of a token), experts of a token and all, heads of "
-    "queries/keys, tokens of a sequence, words, and whether the output layer's weights are tied to "
-    "the embedding",
+    title="Models: billions of parameters (active for a token), active and all experts, heads of "
+    "queries/keys, tokens per sequence, vocabulary, and whether the output layer is tied to the "
+    "embedding",
     files="a TOML file, or a Hugging Face config.json",
     columns={
         "billion": _billions,
@@ -70,8 +70,8 @@ MODELS = Presets[Transformer](
         "MLP": _mlp_text,
         "heads": lambda model: f"{model.heads}/{_kv_heads(model)}",
         "tokens": lambda model: f"{model.sequence:,}",
-        "words": lambda model: f"{model.vocabulary:,}",
-        "output": lambda model: "tied" if model.tied_embeddings else "own",
+        "vocab": lambda model: f"{model.vocabulary:,}",
+        "output": lambda model: "tied" if model.tied_embeddings else "untied",
     },
     load=load_model,
     record=_record,

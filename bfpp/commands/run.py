@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group,
         "--metrics",
         [METRICS],
-        "write a JSON line for each step as it ends; with --resume, behind those of the run "
-        "that it goes on from",
+        "write a JSON line for each step as it ends; with --resume, append to those of the run "
+        "before",
         grows=True,
     )
     group.add_argument(

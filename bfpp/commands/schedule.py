@@ -207,6 +207,7 @@ def _peak_record(peak: Peak) -> dict[str, Any]:
 def _print(found: Synthesis, path: str | None) -> None:
     rows = [("step time", in_words(found.step_time)), *_chosen(found.experiment), *_sought(found)]
     print_table(f"Order of {found.placement} stages", ("", ""), rows)
+    sys.stdout.write(f"Lower bound from {(found.peak or found.bound).by}.\n\n")
     if path:
         name = shlex.quote(path)
         sys.stdout.write(f"Next: bfpp simulate {name} --text")
@@ -229,7 +230,7 @@ def _sought(found: Synthesis) -> list[tuple[str, str]]:
         rows = [
             ("within", in_words(peak.within)),
             ("peak memory", f"{peak.amount:.4g} {unit}"),
-            ("lower bound", f"{peak.bound:.4g} {unit}, by {peak.by}"),
+            ("lower bound", f"{peak.bound:.4g} {unit}"),
         ]
         best, none = "best schedule within the step time", "none: no such order keeps less"
     else:
@@ -237,7 +238,7 @@ def _sought(found: Synthesis) -> list[tuple[str, str]]:
         rule = None if seconds is None else (in_words(seconds), seconds / found.seconds - 1)
         rows = [
             *([] if found.aim is Aim.STEP else [(SOUGHT[found.aim], in_words(found.seconds))]),
-            ("lower bound", f"{in_words(found.bound.seconds)}, by {found.bound.by}"),
+            ("lower bound", in_words(found.bound.seconds)),
         ]
         best, none = "best schedule within the limit", "none: no order is faster"
     gap = f"{found.gap:.2%}" if found.gap > TOLERANCE else none

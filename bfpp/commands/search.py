@@ -17,7 +17,7 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.predictions import shortage
 from bfpp.results import print_json, print_table
-from bfpp.schedules import Communication, Configuration, InvalidInput
+from bfpp.schedules import Communication, Configuration, InvalidInput, Sharding
 from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.search_fixed import parse_fixed
 from bfpp.search_page import TIMELINES, write_found_page
@@ -172,7 +172,7 @@ def _report(
             left_out = {
                 **tried.excluded,
                 f"{TOO_LARGE}, once simulated": len(outcomes) - len(best_first),
-                "is another by another name": merged,
+                "is the same as another by another name": merged,
             }
             best = _experiment(found.winner, problem, options)
             print_decision(found, left_out, best, cost(found.winner, options.price))
@@ -254,8 +254,9 @@ def _choices(row: Mapping[str, Any]) -> list[str]:
     """
     default = Communication()
     layers = [int(each) for each in row["cut"].split(",")] if row["cut"] else []
-    named = [row[name] for name in ("sharding", "precision", "recompute") if row[name]]
-    named += [f"offload {row['offload']}"] if row["offload"] else []
+    named = [f"{row['sharding']} sharding"] if row["sharding"] != Sharding.NONE else []
+    named += [row["precision"]] if row["precision"] else []
+    named += [f"{name} {row[name]}" for name in ("recompute", "offload") if row[name]]
     uneven = [f"{min(layers)} to {max(layers)} layers"] if layers else []
     return [
         *named,

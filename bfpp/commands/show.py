@@ -20,7 +20,7 @@ from bfpp.tables import print_idle, print_result
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp show`."""
-    add_timeline_argument(parser, "file", "FILE")
+    add_timeline_argument(parser, "file", "FILE", "saved timeline")
     add_picture_arguments(parser)
     add_export_arguments(parser)
     add_force_argument(parser)

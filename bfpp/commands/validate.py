@@ -26,9 +26,8 @@ from bfpp.sim.validation import (
 )
 from bfpp.traces.time_axis import in_words
 
-SHOWN = ("batch", "pp", "tp", "dp", "microbatch_size", "microbatches", "loops", "sharding")
 COLUMNS = (
-    "configuration", "batch", "pp", "tp", "dp", "size", "micro-batches", "loops", "sharding",
+    "configuration", "batch", "pp x tp x dp", "micro-batches x size", "loops", "sharding",
 )  # fmt: skip
 
 
@@ -116,8 +115,14 @@ def _print(comparisons: Sequence[Comparison]) -> None:
     rows = []
     for each in comparisons:
         row = each.measured.record
-        cells = [f"{row['table']} {row['schedule']}".strip()]
-        cells += [str(row[name]) for name in SHOWN]
+        cells = [
+            f"{row['table']} {row['schedule']}".strip(),
+            str(row["batch"]),
+            f"{row['pp']} x {row['tp']} x {row['dp']}",
+            f"{row['microbatches']} x {row['microbatch_size']}",
+            str(row["loops"]),
+            str(row["sharding"]),
+        ]
         for name in names:
             cells += _cells(each, name)
         rows.append(cells)

@@ -33,7 +33,7 @@ def make(folder: Folder) -> Made:
     table.write(path)
     days = Bars("(a) training time (days)", {name: each.days for name, each in found.items()})
     memory = {name: each.outcome.memory_min_gb for name, each in found.items()}
-    panels = [days, Bars("(b) memory of a GPU (GB)", memory)]
+    panels = [days, Bars("(b) memory per GPU (GB)", memory)]
     figure.write_text(svg_bars(panels, table.title, folder.points), encoding="utf-8")
     fastest = min(found, key=lambda name: found[name].days)
     baseline = min(each.days for name, each in found.items() if name != fastest)

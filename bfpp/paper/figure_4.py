@@ -14,10 +14,10 @@ from bfpp.sim.abstract import AbstractCosts
 RANKS, LAYERS, MICROBATCHES = 4, 16, 8
 COSTS = AbstractCosts(forward=1, backward=2, reduce=12)
 CAPTIONS = {
-    "gpipe": "(a) Non-looped pipeline, GPipe schedule",
-    "1f1b": "(b) Non-looped pipeline, 1F1B schedule",
-    "depth-first": "(c) Looped pipeline, depth-first schedule",
-    "breadth-first": "(d) Looped pipeline, breadth-first schedule",
+    "gpipe": "(a) GPipe (non-looped)",
+    "1f1b": "(b) 1F1B (non-looped)",
+    "depth-first": "(c) Depth-first (looped)",
+    "breadth-first": "(d) Breadth-first (looped)",
 }
 
 
@@ -30,7 +30,7 @@ def make(folder: Folder) -> Made:
         for name, caption in CAPTIONS.items()
     ]
     title = f"The four schedules: {LAYERS} layers, {RANKS} devices, {MICROBATCHES} micro-batches"
-    times = [f"{panel.timeline.step_time:g}" for panel in panels]
+    times = [f"{panel.timeline.step_time:g} s" for panel in panels]
     sentence = (
         f"A step takes {times[0]} with GPipe, {times[1]} with 1F1B, {times[2]} depth-first and "
         f"{times[3]} breadth-first. The paper says that the looped schedules run significantly "

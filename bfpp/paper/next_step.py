@@ -32,7 +32,7 @@ from bfpp.sim.tradeoff import tradeoff
 from bfpp.traces.chart import Chart, Series
 
 OURS = METHODS[0].name
-UTILIZATION = "model flops utilization (%)"
+UTILIZATION = "MFU (%)"
 
 # The critical batch in tokens grows with the number of parameters as between the paper's two
 # models, to the power of 0.33: 14.9 million for 530 B, 13.7 for 405 B, 7.7 for 70 B.
@@ -123,7 +123,7 @@ def _of_microbatches(scenario: Scenario) -> Chart:
     points = [(each, each, scenario.loops[1]) for each in MICROBATCHES]
     return Chart(
         f"Figure 5, {scenario.title}",
-        "micro-batches for each pipeline rank",
+        "micro-batches per pipeline rank",
         UTILIZATION,
         [_series(scenario, name, points) for name in SCHEDULES],
         logarithmic_x=True,

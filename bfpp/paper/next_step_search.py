@@ -57,7 +57,7 @@ METHODS = (
 )
 """The paper's methods, now all with every level of sharding."""
 
-NETWORKS = {"InfiniBand": 1.0, "an eighth of it": 0.125}
+NETWORKS = {"InfiniBand": 1.0, "1/8 InfiniBand": 0.125}
 """Shares of the bandwidth between nodes."""
 
 

@@ -58,8 +58,9 @@ def _page(name: str, summary: str) -> Iterator[str]:
 def _entry(action: argparse.Action) -> str:
     """An option, and below it what it means."""
     meaning = argparse.HelpFormatter("bfpp")._expand_help(action) if action.help else ""
-    meaning = _BARE.sub(r"`\1`", " ".join(meaning.split()).replace("<", "&lt;"))
-    return f"`{_invocation(action)}`\n:   {meaning}\n"
+    first, *rows = _BARE.sub(r"`\1`", meaning.replace("<", "&lt;")).splitlines() or [""]
+    listed = "".join(f"\n    - {row}" for row in rows)
+    return f"`{_invocation(action)}`\n:   {first}\n{listed}\n"
 
 
 def _invocation(action: argparse.Action) -> str:

@@ -57,7 +57,7 @@ def _of_crossings(problem: Problem, known: Found, seconds: float) -> Bound:
         if last.problem.microbatches * crossings > MOST_CROSSINGS:
             break
         proven, is_all = Crossing(last.problem, at_once, last.known.seconds).proven(left)
-        bound = max(bound, last.bound(proven, "how micro-batches cross"))
+        bound = max(bound, last.bound(proven, "the crossing of micro-batches"))
         is_all &= rounds > 0
         count *= 2
     return bound
@@ -93,7 +93,7 @@ class _Last:
     def bound(self, proven: float, by: str) -> Bound:
         """That of all, where that of the last is proven."""
         if self.before:
-            by += f" for {self.problem.microbatches} micro-batches, and the memory of rank 0"
+            by += f" (last {self.problem.microbatches} micro-batches) and the memory of rank 0"
         return Bound(self.before + proven, by)
 
 

@@ -74,7 +74,7 @@ function drawScatter(graph, found, rows, words) {
   });
   graph.replaceChildren(...parts, ...points);
   words.textContent = `${rows.length.toLocaleString("en")} of ${found.rows.length.toLocaleString("en")} `
-    + "configurations; filled: none is faster with less memory";
+    + "configurations; filled: on the Pareto front";
 }
 
 function roundTicks(most) {

@@ -107,7 +107,7 @@ function writeLegend() {
     return element("li", {}, swatch, element("span", {}, capital(name)));
   });
   const note = element("li", { className: "note" });
-  note.append("Lighter: later micro-batch. Numbers: micro-batch; of gathers and reductions, unit.");
+  note.append("Lighter: later micro-batch. Numbers: micro-batch; unit for all-gathers and reductions.");
   find(".legend").replaceChildren(...items, note);
 }
 
