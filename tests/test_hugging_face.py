@@ -228,7 +228,7 @@ MEASURED = ["calibrate", "--out", "profile.toml"]
     ("commands", "model", "told"),
     [
         ([MEASURED], "gpt-1.2b", "gpt-1.2b has tied embeddings, which a profile does not price"),
-        ([["run", "gpipe"], MEASURED], "qwen3-30b-a3b", "qwen3-30b-a3b has experts, and the"),
+        ([["run", "gpipe"], MEASURED], "qwen3-30b-a3b", "qwen3-30b-a3b has experts, which the"),
     ],
 )
 def test_a_model_whose_layers_cannot_be_run_is_not_run(commands, model, told, bfpp):

@@ -124,7 +124,7 @@ def test_the_documentations_listeners_hear_of_a_run(
 ) -> None:
     """The page's example of listeners, with the page's example of a model."""
     page = (ROOT / "docs" / "executor.md").read_text()
-    listeners, model = re.findall(r"```python.*?\n(.*?)```", page, flags=re.DOTALL)
+    listeners, model, *_ = re.findall(r"```python.*?\n(.*?)```", page, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text(model)
     names: dict[str, Any] = {}

@@ -53,7 +53,7 @@ BAD = {
     "--trace out.json --no-task-times": "--trace: needs the times of tasks: not with --no-task",
     "--trace out.json --cuda-graphs": "--trace: needs the times of tasks: not with --cuda-graphs",
     "--cuda-graphs": "--cuda-graphs: are for --backend cuda, or --backend local --device cuda",
-    "--compile --tp 2": "--compile: is not for layers that are divided",
+    "--compile --tp 2": "--compile: tensor-parallel ranks of one process wait",
     "--compile --backend torch-pipelining --recompute none": "--compile: PyTorch's runtime runs",
     "--steps 0": "argument --steps: must be a whole number of at least 1, not '0'",
     "--precision float8": "argument --precision: invalid choice: 'float8'",
