@@ -266,6 +266,17 @@ def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
     return alive
 
 
+def left_by_steps(graph: TaskGraph, units: UnitActivations) -> Numbers:
+    """Activations that each compute step leaves, with all that halves of passes restored."""
+    _, tasks = graph.compute_tasks
+    unit, operation = graph.unit[tasks], graph.operation[tasks]
+    left = np.zeros(len(tasks))
+    for data, size in ((SAVED, units.saved * graph.trains), (HALVED, units.halved)):
+        left += _alive(operation, data, size[unit]) - among(operation, enders(data)) * size[unit]
+    # What ends may leave a rest of rounding behind.
+    return np.maximum(left, 0.0) / graph.layout.slices
+
+
 def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> Passing:
     """The same while each compute step runs, in the order of the graph's, rank by rank.
 

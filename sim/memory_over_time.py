@@ -15,10 +15,9 @@ import numpy as np
 
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import Seconds as Numbers
-from bfpp.schedules.columns import among
-from bfpp.schedules.operations import HALVED, SAVED, Operation, enders
+from bfpp.schedules.operations import Operation
 from bfpp.sim.activations import UnitActivations, activations_of_units
-from bfpp.sim.memory import passing_of_steps, rank_memories
+from bfpp.sim.memory import left_by_steps, passing_of_steps, rank_memories
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.traces.held import Held, copies_of, steps_of
 from bfpp.traces.memory import PARTS
@@ -44,13 +43,9 @@ def held_over_time(
 
     A share of what is saved is copied where the graph offloads it.
     """
-    start, tasks = graph.compute_tasks
+    start, _ = graph.compute_tasks
     saved, transient = passing_of_steps(graph, units)
-    ends = sum(
-        among(graph.operation[tasks], enders(data)) * size[graph.unit[tasks]]
-        for data, size in ((SAVED, units.saved), (HALVED, units.halved))
-    )
-    after = np.maximum(saved - ends / graph.layout.slices, 0.0)
+    after = left_by_steps(graph, units)
     held = [
         _held(graph, rank, (saved[own], transient[own], after[own]), sizes)
         for rank, sizes in enumerate(others)

@@ -9,12 +9,14 @@ import pytest
 
 from bfpp.schedules import find_schedule
 from bfpp.schedules.columns import NONE
+from bfpp.schedules.operations import Operation
+from bfpp.sim.activations import activations_of_units
 from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.memory import rank_memories
 from bfpp.sim.memory_over_time import memory_over_time
 from bfpp.traces.held import curves
-from bfpp.traces.memory import GIGABYTE, MOST_ROWS, fullest, svg_memory
+from bfpp.traces.memory import GIGABYTE, MOST_ROWS, PARTS, fullest, svg_memory
 
 CASES = {
     "1f1b": {"schedule": "1f1b"},
@@ -64,6 +66,30 @@ def test_what_a_rank_holds_between_steps_is_what_waits_for_its_backward_pass():
     saved = last.parts["saved activations"]
     assert (saved[last.task == NONE] < 1e-9).all()
     assert fullest(found) is found[0]
+
+
+def test_between_halves_all_that_is_restored_stays():
+    """While a backward pass runs, the layer that it restores is transient; then it is saved."""
+    timeline, physical = predicted(**CASES["halves"])
+    graph, units = timeline.graph, activations_of_units(physical, timeline.graph.layout)
+    _, tasks = graph.compute_tasks
+    for held in memory_over_time(graph, physical):
+        keeps, expected = 0.0, []
+        for task in tasks[graph.rank[tasks] == held.rank]:
+            unit = graph.unit[task]
+            saved, halved = units.saved[unit], units.halved[unit]
+            match graph.operation[task]:
+                case Operation.FORWARD:
+                    keeps += saved
+                case Operation.BACKWARD_INPUT:
+                    keeps += halved
+                case Operation.BACKWARD:
+                    keeps -= saved
+                case Operation.BACKWARD_WEIGHT:
+                    keeps -= saved + halved
+            expected.append(keeps)
+        found = held.after[PARTS["saved"]][: len(expected)]
+        assert found == pytest.approx(expected, abs=1)
 
 
 def test_the_figure_has_a_row_for_some_ranks_and_the_fullest():
