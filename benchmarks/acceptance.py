@@ -56,8 +56,11 @@ RUNS = (
 FIRST, WINDOW = 50, 20
 """Steps whose losses are compared one by one; and as a mean, anywhere in the run."""
 
-TOLERANCE = 0.02
-"""The most that a loss, or the mean of a window, may differ from another curve's."""
+PLAIN, OTHER = 0.02, 0.05
+"""The most that a loss or a mean may differ from the plain loop's, and a mean from float32's.
+
+A step that float16 leaves out puts its curve a step behind: 0.03 where the loss falls fastest.
+"""
 
 MANY, GRADIENT = 256, 0.005
 """Micro-batches, and the error that their gradient may have in BF16, as a share of its norm."""
@@ -109,11 +112,9 @@ def curves() -> Results:
             losses = [report.loss for report in reports]
             plain = train_plainly(plan, range(steps)).losses
             exact = exact or losses
-            differences = (
-                apart(losses[:FIRST], plain[:FIRST]),
-                apart(means(losses), means(plain)),
-                apart(means(losses), means(exact)),
-            )
+            first = apart(losses[:FIRST], plain[:FIRST])
+            throughout = apart(means(losses), means(plain))
+            other = apart(means(losses), means(exact))
             parameters = sum(unit.flat.size for w in backend.workers for unit in w.units.values())
             rows.append(
                 {
@@ -123,17 +124,17 @@ def curves() -> Results:
                     "tokens a step": microbatches * samples * CONTEXT,
                     "first loss": f"{losses[0]:.3f}",
                     f"mean of the last {WINDOW}": f"{means(losses)[-1]:.4f}",
-                    f"first {FIRST} losses, from a plain loop's": f"{differences[0]:.1e}",
-                    f"means of {WINDOW}, from a plain loop's": f"{differences[1]:.1e}",
-                    "from float32's": f"{differences[2]:.1e}",
+                    f"first {FIRST} losses, from a plain loop's": f"{first:.1e}",
+                    f"means of {WINDOW}, from a plain loop's": f"{throughout:.1e}",
+                    f"means of {WINDOW}, from float32's": f"{other:.1e}",
                     "skipped steps": sum(bool(report.skipped) for report in reports),
                     "seconds a step": f"{taken / steps:.2f}",
-                    "met": "yes" if max(differences) < TOLERANCE else "NO",
+                    "met": "yes" if max(first, throughout) < PLAIN and other < OTHER else "NO",
                 }
             )
     return Results(
         "Small language models in several precisions",
-        f"losses and means within {TOLERANCE} of the other curve's, anywhere in the run",
+        f"within {PLAIN} of a plain loop's curve, and {OTHER} of float32's, anywhere in the run",
         rows,
     )
 
