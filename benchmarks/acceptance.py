@@ -1,8 +1,11 @@
 """Whether small language models learn alike in every precision, and as in a plain loop.
 
-A pipeline of two ranks on the demonstration's text, all in this process. The plain loop
-computes in the same precision, on the same batches; the curves in 16 bits are laid over the one
-in float32, too. And how far the gradients of many micro-batches in BF16 are from those in FP64.
+A pipeline of two ranks trains Llama-style models on the demonstration's text, all in this process.
+The plain loop computes in the same precision, on the same batches; curves in 16 bits are compared
+with the one in float32, too. Training amplifies rounding, whoever rounds: single losses are
+compared over the first steps, and later their means over some steps.
+
+And how far the gradients of many micro-batches in BF16 are from those in FP64.
 """
 
 from __future__ import annotations
@@ -30,7 +33,18 @@ from bfpp.schedules import Communication, Layout, Sharding, build_graph
 
 CONTEXT = 64
 LARGE = TransformerSizes(
-    layers=9, hidden=320, heads=8, kv_heads=4, context=CONTEXT, vocabulary=257, mlp=864, gated=True
+    layers=9,
+    hidden=320,
+    heads=8,
+    kv_heads=4,
+    context=CONTEXT,
+    vocabulary=257,
+    mlp=864,
+    gated=True,
+    norm="rms",
+    positions="rotary",
+    biases=False,
+    query_biases=False,
 )
 SMALL = replace(LARGE, layers=5, hidden=128, mlp=344)
 RUNS = (
@@ -39,11 +53,14 @@ RUNS = (
 )
 """Models, their steps, micro-batches, samples in one, and precisions."""
 
-LAST = 20
-"""Steps whose mean loss is compared: single ones differ by their batch."""
+FIRST, WINDOW = 50, 20
+"""Steps whose losses are compared one by one; and as a mean, anywhere in the run."""
 
-PLAIN, OTHER = 0.02, 0.02
-"""The most that a loss may differ from the plain loop's, and the last ones from float32's."""
+PLAIN, OTHER = 0.02, 0.05
+"""The most that a loss or a mean may differ from the plain loop's, and a mean from float32's.
+
+A step that float16 leaves out puts its curve a step behind: 0.03 where the loss falls fastest.
+"""
 
 MANY, GRADIENT = 256, 0.005
 """Micro-batches, and the error that their gradient may have in BF16, as a share of its norm."""
@@ -73,10 +90,20 @@ def trained(plan: Plan, steps: int) -> tuple[list[Report], LocalBackend]:
     return reports, backend
 
 
+def means(losses: Sequence[float]) -> list[float]:
+    """Of every window of a curve."""
+    return [mean(losses[first : first + WINDOW]) for first in range(len(losses) - WINDOW + 1)]
+
+
+def apart(ones: Sequence[float], others: Sequence[float]) -> float:
+    """The largest difference of two curves."""
+    return max(abs(one - other) for one, other in zip(ones, others, strict=True))
+
+
 def curves() -> Results:
     rows = []
     for name, sizes, steps, microbatches, samples, precisions in RUNS:
-        exact = 0.0
+        exact: list[float] = []
         for precision in precisions:
             plan = plan_of(sizes, steps, microbatches, samples, precision)
             begin = perf_counter()
@@ -84,9 +111,10 @@ def curves() -> Results:
             taken = perf_counter() - begin
             losses = [report.loss for report in reports]
             plain = train_plainly(plan, range(steps)).losses
-            last = mean(losses[-LAST:])
-            exact = exact or last
-            apart = max(abs(a - b) for a, b in zip(losses, plain, strict=True))
+            exact = exact or losses
+            first = apart(losses[:FIRST], plain[:FIRST])
+            throughout = apart(means(losses), means(plain))
+            other = apart(means(losses), means(exact))
             parameters = sum(unit.flat.size for w in backend.workers for unit in w.units.values())
             rows.append(
                 {
@@ -95,17 +123,18 @@ def curves() -> Results:
                     "steps": steps,
                     "tokens a step": microbatches * samples * CONTEXT,
                     "first loss": f"{losses[0]:.3f}",
-                    f"mean of the last {LAST}": f"{last:.4f}",
-                    "largest difference from the plain loop": f"{apart:.1e}",
-                    "from float32's last losses": f"{last - exact:+.4f}",
+                    f"mean of the last {WINDOW}": f"{means(losses)[-1]:.4f}",
+                    f"first {FIRST} losses, from a plain loop's": f"{first:.1e}",
+                    f"means of {WINDOW}, from a plain loop's": f"{throughout:.1e}",
+                    f"means of {WINDOW}, from float32's": f"{other:.1e}",
                     "skipped steps": sum(bool(report.skipped) for report in reports),
                     "seconds a step": f"{taken / steps:.2f}",
-                    "met": "yes" if apart < PLAIN and abs(last - exact) < OTHER else "NO",
+                    "met": "yes" if max(first, throughout) < PLAIN and other < OTHER else "NO",
                 }
             )
     return Results(
         "Small language models in several precisions",
-        f"losses within {PLAIN} of a plain loop, the last ones within {OTHER} of float32's",
+        f"within {PLAIN} of a plain loop's curve, and {OTHER} of float32's, anywhere in the run",
         rows,
     )
 
@@ -145,10 +174,11 @@ def gradients(counts: Sequence[int] = (16, MANY)) -> Results:
     for count in counts:
         exact = gradient(model, Precision.FLOAT64, count)
         error = float((gradient(model, Precision.BFLOAT16, count) - exact).norm() / exact.norm())
-        rows.append({"micro-batches": count, "error": f"{100 * error:.2f} %"})
+        met = "yes" if error < GRADIENT else "NO"
+        rows.append({"micro-batches": count, "error": f"{100 * error:.2f} %", "met": met})
     return Results(
         "The gradient in BF16: its error against FP64, as a share of its norm",
-        f"below {100 * GRADIENT} % at {MANY} micro-batches",
+        f"below {100 * GRADIENT} %",
         rows,
         ["The 1 M model, one sequence a micro-batch; its first weights rounded to BF16."],
     )
