@@ -342,7 +342,11 @@ def test_whatever_can_be_used_has_a_name_and_news_is_told(explored: Page) -> Non
 @pytest.mark.browser
 def test_keys_alone_reach_everything(explored: Page) -> None:
     explored.emulate()
-    explored.driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
+    # Where something was touched last, Tab would go on from there.
+    explored.driver.execute_script(
+        "document.body.tabIndex = -1; document.body.focus();"
+        "document.body.removeAttribute('tabindex')"
+    )
     usable = (
         "[...document.querySelectorAll('summary, select, button, input, textarea, figure, .numbers'"
         ")].filter((each) => each.checkVisibility() && each.tabIndex >= 0)"

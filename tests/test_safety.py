@@ -84,7 +84,7 @@ def kill_at_random(
         time.sleep(chance.uniform(0, 6))
     else:
         due = chance.randrange(1, STEPS - 8)
-        wait_for(lambda: (last := checkpoint.latest(directory)) and step_of(last) >= due)
+        wait_for(lambda: (last := checkpoint.latest(directory)) and step_of(last) >= due, 180)
         time.sleep(chance.uniform(0, 0.2))
     rank = chance.randrange(4)
     assert alive([process.pid]), "the run was too short"
