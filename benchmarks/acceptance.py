@@ -18,6 +18,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
+from benchmarks.gpu import llama
 from benchmarks.measure import Results
 from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.corpus import Text, default_text
@@ -32,20 +33,7 @@ from bfpp.executor.transformer import TransformerSizes, transformer
 from bfpp.schedules import Communication, Layout, Sharding, build_graph
 
 CONTEXT = 64
-LARGE = TransformerSizes(
-    layers=9,
-    hidden=320,
-    heads=8,
-    kv_heads=4,
-    context=CONTEXT,
-    vocabulary=257,
-    mlp=864,
-    gated=True,
-    norm="rms",
-    positions="rotary",
-    biases=False,
-    query_biases=False,
-)
+LARGE = llama(vocabulary=257, layers=9, hidden=320, heads=8, kv_heads=4, mlp=864, context=CONTEXT)
 SMALL = replace(LARGE, layers=5, hidden=128, mlp=344)
 RUNS = (
     ("10 M", LARGE, 200, 2, 1, (Precision.FLOAT32, Precision.BFLOAT16)),

@@ -73,10 +73,10 @@ class Size:
         return self.tokens * 6 * (weights + sizes.layers * sizes.hidden * sizes.context)
 
 
-def llama(**sizes: int) -> TransformerSizes:
+def llama(vocabulary: int = 32_000, **sizes: int) -> TransformerSizes:
     return TransformerSizes(
         **sizes,
-        vocabulary=32_000,
+        vocabulary=vocabulary,
         gated=True,
         norm="rms",
         positions="rotary",

@@ -49,7 +49,7 @@ class SavedTimeline(Result):
 
     @property
     def origins(self) -> list[tuple[str, str]]:
-        """The source, and what the writer of the file says, in words; no costs of zero."""
+        """Titles and values of what the file says about itself, without costs of zero."""
         timeline = self.timeline
         source = "measured" if timeline.is_measured else f"simulated ({timeline.source} engine)"
         about = {name: each for name, each in timeline.about.items() if each != 0}

@@ -18,7 +18,7 @@ class Lane(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The lane in words, without its rank: `send gradients to 2`."""
+        """Its name within its rank: `send gradients to 2`."""
         if self.peer == NONE:
             return self.stream.title
         return f"{self.stream.title} {self.stream.toward} {self.peer}"

@@ -116,7 +116,7 @@ def copied_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of_another_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Host memory that is lent again while it is in use."""
+    """Host memory is reused while another copy is still in it."""
     made: dict[int, Tensor] = {}
 
     def take(self: Pool, shape: Shape) -> Tensor:

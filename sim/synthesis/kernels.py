@@ -3,8 +3,8 @@
 A pass is a number, `kind * stages + stage`, of kinds forward (0), backward or its input half (1)
 and weight half (2). A rank's *word* holds its passes in order; the micro-batches of each are
 first come, first served, so that a word says all of an order. By pass there are its `rank`, the
-pass `after` it that needs what it hands on, or -1, its `seconds`, and its `arrival`: how much later
-what it hands on is where it is needed. `size` is what a stage keeps of a micro-batch from the
+pass `after` it that takes its output, or -1, its `seconds`, and its `arrival`: how long after its
+end the output is there. `size` is what a stage keeps of a micro-batch from the
 start of its forward pass to the end of its last backward one, and `limit` the most that a rank may
 keep; after its last pass it is busy for `rest` more. The stages of rank r are those of `stage` from
 `first[r]` on.
@@ -65,7 +65,7 @@ class Run(NamedTuple):
 
 @compiled
 def hand_on(problem, code, microbatch, end, sent, arrived):
-    """Send what a pass that ends hands on; the pass that needs it, or -1.
+    """Send the output of a pass that ends; returns the pass that takes it, or -1.
 
     `sent` holds when each channel is free, `arrived` when each pass has what it needs.
     """

@@ -184,7 +184,7 @@ class Problem:
 
 
 def next_of(code: int, stages: int) -> int:
-    """The pass that needs what this one hands on, or -1."""
+    """The pass that takes the output of this one, or -1."""
     kind, stage = divmod(code, stages)
     if kind == 0:
         return stage + 1 if stage + 1 < stages else stages + stage
