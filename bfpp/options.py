@@ -18,10 +18,8 @@ from bfpp.numbers_given import whole_number as whole_number
 from bfpp.schedules import (
     P2P,
     Communication,
-    InvalidConfiguration,
     registered_schedules,
 )
-from bfpp.schedules.offload import SELECTIVE
 from bfpp.schedules.registry import ALIASES
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
@@ -230,11 +228,7 @@ def pipeline(options: argparse.Namespace) -> Experiment:
         for name, value in given(options).items()
         if name in names or name in schedule_parameters()
     }
-    experiment = named(options.schedule).changed(**values)
-    if experiment.offload == SELECTIVE and experiment.model is None:
-        reason = "selective needs an experiment file with a model and a cluster; all and N do not"
-        raise InvalidConfiguration("offload", reason)
-    return experiment
+    return named(options.schedule).changed(**values)
 
 
 def named(schedule: str) -> Experiment:

@@ -219,7 +219,9 @@ class Experiment(Values):
             return int(self.offload)
         if self.model is None:
             raise InvalidConfiguration(
-                "offload", "selective needs --model and --cluster, or an experiment file with both"
+                "offload",
+                "selective needs --model and --cluster; bfpp run and orders take them from an "
+                "experiment file",
             )
         if self.balance is not None:
             raise InvalidConfiguration("offload", "selective cannot be combined with --balance")

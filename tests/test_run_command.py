@@ -34,7 +34,7 @@ BAD = {
     "--offload all --backend torch-pipelining --recompute none": "--offload: PyTorch's runtime off",
     "--offload all --offload-share 2": "--offload-share: must be more than 0 and at most 1, not 2",
     "--offload some": "--offload: 'some' is not one of off, all, selective, or a number of passes",
-    "--offload selective": "--offload: selective needs an experiment file with a model",
+    "--offload selective": "--offload: selective needs --model and --cluster; bfpp run and orders",
     "--resume": "--checkpoint: is needed by --resume and --save-every",
     "--save-every 2": "--checkpoint: is needed by --resume and --save-every",
     "--keep 2": "--checkpoint: is needed by --keep, --keep-every and --async-save",
