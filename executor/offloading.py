@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -162,16 +163,21 @@ def ignore(size: int) -> None:
 class Offloading:
     """The passes of a worker that are offloaded; `inputs` are those of all its passes.
 
-    Of the pool's memory, `lent_away` bytes of inputs are on the host alone. `moved` is called with
-    the bytes of other memory that go to the host, or (less than zero) come back.
+    `moved` is called with the bytes that go to the host of memory that is not the pool's, or (less
+    than zero) come back.
     """
 
     def __init__(self, pool: Pool, inputs: dict[Cell, Parcel]) -> None:
         self.pool, self.inputs = pool, inputs
         self.host = Pool(pool.device, lambda shape: pool.device.on_host(shape.bytes))
         self.kept: dict[Cell, Kept] = {}
-        self.lent_away = 0
         self.moved: Callable[[int], None] = ignore
+
+    @property
+    def lent_away(self) -> int:
+        """Bytes of inputs in the pool's memory that are on the host alone."""
+        chosen = chain.from_iterable(kept.chosen for kept in [*self.kept.values()])
+        return sum(part.size for part in chosen if part.lent and part.here is None)
 
     def keep(self, cell: Cell, stays: Collection[int]) -> Kept:
         """A forward pass begins, whose memory will go but for what `stays`."""
@@ -200,7 +206,6 @@ class Offloading:
             if part.lent and lent is not None:
                 self.inputs[cell] = Parcel(())
                 self.pool.give(lent)
-                self.lent_away += part.size
             else:
                 self.moved(part.size)
 
@@ -210,10 +215,9 @@ class Offloading:
         for part in kept.chosen:
             if part.lent:
                 lent = room = self.pool.take(part.lent)
-                self.lent_away -= part.size
             else:
                 self.moved(-part.size)
-                room = torch.empty(part.size, dtype=torch.uint8, device=kept.device)
+                room = torch.empty(part.size, dtype=torch.uint8, device=self.pool.device.device)
             part.here = room.untyped_storage()
         self.inputs[cell] = Parcel(tuple(map(find, kept.inputs)), lent)
         for leaf, saved in kept.leaves:
@@ -221,10 +225,7 @@ class Offloading:
 
     def forget(self, cell: Cell) -> None:
         """It is back, and autograd's alone: gone part by part as the backward pass goes on."""
-        kept = self.kept.pop(cell, None)
-        if kept is not None:  # autograd has its method as a hook, and keeps it
-            for each in (kept.parts, kept.handed_on, kept.chosen, kept.inputs, kept.leaves):
-                each.clear()
+        self.kept.pop(cell, None)
 
     def reload(self, cell: Cell) -> None:
         """Copy back."""

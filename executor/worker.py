@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+from weakref import proxy
 
 import numpy as np
 import torch
@@ -222,9 +223,11 @@ class Worker(Memory):
         if kept is None and not is_moved:
             return nullcontext()
 
+        own = kept and proxy(kept)  # autograd keeps its hooks until the backward pass is over
+
         def saved(tensor: Tensor) -> Tensor | Placed:
             placed = unit.place(tensor) if is_moved else tensor
-            return kept.place(placed) if kept and isinstance(placed, Tensor) else placed
+            return own.place(placed) if own and isinstance(placed, Tensor) else placed
 
         return saved_tensors_hooks(saved, find)
 
