@@ -41,6 +41,7 @@ class Memory:
         self.gathers = counts_of(plan, Operation.GATHER, rank)
         self.weights = self._buffers("weight_buffer")
         self.gradients = self._buffers("gradient_buffer")
+        in_place = reduced_in_place(plan, rank)
         for number, unit in self.units.items():
             unit.attach(
                 {each: self.weights[each] for each in buffers_of(plan, number, "weight_buffer")},
@@ -48,7 +49,7 @@ class Memory:
                     each: self.gradients[each]
                     for each in buffers_of(plan, number, "gradient_buffer")
                 },
-                reduces_in_place=number in reduced_in_place(plan, rank),
+                reduces_in_place=number in in_place,
             )
             if number not in self.gathers:
                 unit.settle()

@@ -27,20 +27,17 @@ class Shares(NamedTuple):
 
 
 @uncompiled()
-def unit_shares(plan: Plan) -> list[Shares]:
-    """Those of each unit, by the shapes of its parameters."""
+def shares_of(plan: Plan, unit: int) -> Shares:
+    """Those of a unit, by the shapes of its parameters."""
     region = Region(ThreadShards(ThreadExchange(plan.tp), 0), plan.sequence_parallel)
-    found = []
-    for cut in plan.cuts:
-        layers = {each: divide(plan.outline(each), region) for each in cut}
-        for layer in layers.values():
-            plan.compute_in(layer)
-        places = places_of(plan, layers)
-        own, tied, frozen, wide = names_of(plan, places)
-        share = partial(_share, plan, values_of(places), wide)
-        trained = share(own) + (share(tied) if tied else 0)
-        found.append(Shares(trained, share(frozen) if frozen else 0))
-    return found
+    layers = {each: divide(plan.outline(each), region) for each in plan.cuts[unit]}
+    for layer in layers.values():
+        plan.compute_in(layer)
+    places = places_of(plan, layers)
+    own, tied, frozen, wide = names_of(plan, places)
+    share = partial(_share, plan, values_of(places), wide)
+    trained = share(own) + (share(tied) if tied else 0)
+    return Shares(trained, share(frozen) if frozen else 0)
 
 
 def _share(
@@ -52,8 +49,8 @@ def _share(
 
 def resident_bytes(plan: Plan, rank: int) -> dict[str, float]:
     """Bytes that are on a device of a rank all the time: of its state, and in buffers."""
-    shares = unit_shares(plan)
     units = plan.graph.layout.units_of(rank)
+    shares = {unit: shares_of(plan, unit) for unit in units}
     number, full = plan.dtype.itemsize, plan.state_dtype.itemsize
     in_place = number == full and not counts_of(plan, Operation.GATHER, rank)
     kept = full + moment_bytes(plan.optimization, plan.state_dtype)
