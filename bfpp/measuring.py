@@ -82,8 +82,9 @@ def of_device(
     matches where `like` names no cluster, and `RunFailed` if a process fails.
     """
     from bfpp.executor import microbenchmarks
+    from bfpp.executor.devices import device_named
 
-    device = microbenchmarks.device_of(name)
+    device = device_named(name)
     about = microbenchmarks.about_device(device)
     base = _like(like, str(about["device"]))
     design = microbenchmarks.design_of(device, quick)

@@ -9,6 +9,7 @@ import torch
 
 from bfpp.executor.compiled import require_compilable, require_compiler
 from bfpp.executor.cuda_graphs import require_capturable
+from bfpp.executor.devices import device_named
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import BackendName, Saving, Sleeps, Training
 from bfpp.executor.sources import ModelSource
@@ -88,10 +89,6 @@ class Job(Training):
             raise InvalidConfiguration(
                 "tp", "--backend local runs tensor-parallel ranks on a CPU: --backend cuda, or cpu"
             )
-        if self.backend is BackendName.LOCAL and device.type == "cuda" and device.index >= gpus:
-            raise InvalidConfiguration(
-                "device", f"{self.device} does not exist: this machine has {gpus} GPUs"
-            )
         if self.compile:
             require_compiler(self.uses_gpu)
 
@@ -103,10 +100,7 @@ class Job(Training):
 
     def local_device(self) -> torch.device:
         """The device of all ranks."""
-        kind, _, index = self.device.partition(":")
-        if kind not in ("cpu", "cuda") or not (index or "0").isdecimal():
-            raise InvalidConfiguration("device", f"must be cpu, cuda or cuda:N, not {self.device}")
-        return torch.device(kind, int(index or 0))
+        return device_named(self.device)
 
 
 def _processes_here(processes: int) -> int:

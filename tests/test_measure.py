@@ -315,9 +315,10 @@ def test_only_the_first_process_writes_and_one_that_fails_is_named(
 
 def test_under_torchrun_links_are_those_of_its_processes(monkeypatch):
     microbenchmarks = pytest.importorskip("bfpp.executor.microbenchmarks")
+    from bfpp.executor.devices import device_named
     from bfpp.executor.processes.environment import TORCHRUN
 
-    cpu = microbenchmarks.device_of("cpu")
+    cpu = device_named("cpu")
     assert microbenchmarks.members_of(cpu) == 1
     for name in TORCHRUN:
         monkeypatch.setenv(name, "3")

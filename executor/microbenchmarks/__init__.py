@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,25 +27,12 @@ __all__ = [
     "Row",
     "about_device",
     "design_of",
-    "device_of",
     "measure",
     "measure_links",
     "members_of",
 ]
 
 PARTS = (streaming, products, host, dispatch, copies, attention, sustained)
-
-
-def device_of(name: str) -> torch.device:
-    """The device of that name; raises `InvalidConfiguration` if this machine has none."""
-    if name == "cpu":
-        return torch.device(name)
-    if not re.fullmatch("cuda(:[0-9]{1,4})?", name):
-        raise InvalidConfiguration("device", f"must be cpu, cuda or cuda:N, not {name!r}")
-    number = int(name.partition(":")[2] or 0)
-    if number >= (gpus := torch.cuda.device_count()):
-        raise InvalidConfiguration("device", f"{name} does not exist: this machine has {gpus} GPUs")
-    return torch.device("cuda", number)
 
 
 def design_of(device: torch.device, quick: bool) -> Design:

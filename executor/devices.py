@@ -1,0 +1,26 @@
+"""The devices of this machine, by the names that torch has for them."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from bfpp.schedules import InvalidConfiguration
+
+FIELD = "device"
+
+
+def device_named(name: str) -> torch.device:
+    """The CPU, or a GPU by its number; raises `InvalidConfiguration` if this machine has none such.
+
+    Torch would take a number that is too large for another one.
+    """
+    if name == "cpu":
+        return torch.device(name)
+    if not re.fullmatch("cuda(:[0-9]{1,4})?", name):
+        raise InvalidConfiguration(FIELD, f"must be cpu, cuda or cuda:N, not {name}")
+    number = int(name.partition(":")[2] or 0)
+    if number >= (gpus := torch.cuda.device_count()):
+        raise InvalidConfiguration(FIELD, f"{name} does not exist: this machine has {gpus} GPUs")
+    return torch.device("cuda", number)
