@@ -39,8 +39,8 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Stands for a buffer of this name."""
+class BufferName:
+    """Stands for the buffer of this name."""
 
     name: str
 
@@ -53,15 +53,15 @@ class Given(nn.Module):
         self.part = part
         self.others = pytree.tree_map_only(Tensor, self._keep, (places, dict(names)))
 
-    def _keep(self, tensor: Tensor) -> Kept:
-        kept = Kept(f"given {len(self._buffers)}")
+    def _keep(self, tensor: Tensor) -> BufferName:
+        kept = BufferName(f"given {len(self._buffers)}")
         self.register_buffer(kept.name, tensor, persistent=False)
         return kept
 
     def forward(self, value: Tree) -> Tree:
         """What the part returns."""
         places, names = pytree.tree_map_only(
-            Kept, lambda kept: self._buffers[kept.name], self.others
+            BufferName, lambda kept: self._buffers[kept.name], self.others
         )
         return self.part(value, *places, **names)
 

@@ -79,6 +79,5 @@ def main(directory: Path) -> None:
             (directory / OUTCOME).write_bytes(pickle.dumps(outcome))
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(
-            0
-        )  # everything is written: the interpreter's own shutdown could only be slow, or hang
+        # Everything is written: the interpreter's own shutdown could only be slow, or hang.
+        os._exit(0)
