@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-DEMO := --model bert-52b --cluster dgx1-v100 --pp 8 --tp 4 --dp 2 --microbatches 16 --loops 4
+DEMO := --model bert-52b --cluster dgx1-v100 --pp 8 --tp 4 --dp 2 --sharding zero1 --microbatches 16 --loops 4
 TRAINED := breadth-first --pp 2 --loops 2 --microbatches 8
 
 FRESH := $(foreach each, causes closed_forms compiled_lowering engines evaluation object_lowering \

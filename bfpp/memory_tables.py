@@ -54,7 +54,7 @@ def _peak(held: Held) -> dict[str, Any]:
 
 
 def _is_known(held: Held) -> bool:
-    """Whether that is said of activations."""
+    """Whether saved activations are among the parts: of some models they are not predicted."""
     return PARTS["saved"] in held.during
 
 

@@ -138,6 +138,8 @@ def test_a_sequence_is_for_the_schedules_that_use_it(answer, bfpp):
     assert (times[0], times[2]) == (compared[3]["step_time"], without[2]["step_time"])
     free = words.replace("0.5", "0")
     assert times[1] == answer(f"simulate depth-first {free} --sequence 8")["step_time"]
+    Path("depth.toml").write_text(bfpp(f"experiment depth-first {words} --sequence 8")[1])
+    assert answer("explain", "depth.toml", *others)["what_if"] == explained["what_if"]
     code, _, err = bfpp("explain", "depth-first", "--against", "gpipe --sequence 4")
     assert (code, err) == (2, "bfpp explain: --sequence: gpipe has no such parameter\n")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bfpp import options as shared
 from bfpp.errors import one_line
+from bfpp.experiment_file import is_experiment_file
 from bfpp.explanation import Explanation
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.parser import Parser
@@ -88,7 +89,7 @@ def _predicted(options: argparse.Namespace) -> tuple[Explanation, Cases, list[st
         words = _with_options(options, text)
         case = shared.experiment(words)
         compared.append((text, case, case.costs))
-        if words.model != options.model:
+        if case.model != experiment.model:
             assumed += assumptions(words)
     base = Explanation(predict(experiment, options.engine))
     cases = {
@@ -120,7 +121,8 @@ def _saved(options: argparse.Namespace) -> tuple[Explanation, Cases, list[str]]:
 def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
     """The options as they would be with some more words on the command line.
 
-    Parameters of a schedule are inherited by those that have them.
+    With another schedule, the values of an experiment file stay. Parameters of a schedule are
+    inherited by those that have them.
     """
     parser: Parser = options.parser
     try:
@@ -129,12 +131,16 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
         raise InvalidConfiguration("against", f"{text!r}: {error}") from None
     if refused := NOT_AGAINST.intersection(word.partition("=")[0] for word in words):
         raise InvalidConfiguration("against", f"{min(refused)} is not an option of an experiment")
-    schedule = [] if words and not words[0].startswith("-") else [options.schedule]
+    base = vars(options)
+    if not words or words[0].startswith("-"):
+        words = [options.schedule, *words]
+    elif not is_experiment_file(words[0]):
+        base = base | shared.named(options.schedule).record | shared.given(options)
     own = dict.fromkeys(shared.schedule_parameters())
-    compared = parser.parse([*schedule, *words], argparse.Namespace(**vars(options) | own))
+    compared = parser.parse(words, argparse.Namespace(**base | own))
     for parameter in shared.experiment(compared).rule.parameters:
         if getattr(compared, parameter) is None:
-            setattr(compared, parameter, getattr(options, parameter))
+            setattr(compared, parameter, base.get(parameter))
     return compared
 
 
