@@ -26,7 +26,6 @@ from bfpp.executor.payload import Parcel, Shape
 from bfpp.executor.placed import Placed, find, place
 from bfpp.executor.pool import Pool
 from bfpp.schedules import InvalidConfiguration, TaskGraph
-from bfpp.schedules.absences import absences
 from bfpp.schedules.columns import NONE, Integers
 
 
@@ -48,7 +47,7 @@ class Offloads:
     @staticmethod
     def of(graph: TaskGraph) -> Offloads:
         """That of a graph."""
-        offload, _, leaves, returns = absences(graph)
+        offload, _, leaves, returns = graph.absences
         of_tasks = graph.unit[offload].tolist(), graph.microbatch[offload].tolist()
         cells = [*map(Cell, *of_tasks)]
         return Offloads(frozenset(cells), _by_pass(cells, leaves), _by_pass(cells, returns))

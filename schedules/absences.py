@@ -7,13 +7,15 @@ Activations whose copy to the host no pass waits for in between stay where they 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Integers, among
-from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import OFFLOADED, compute_steps, enders, writers
+
+if TYPE_CHECKING:
+    from bfpp.schedules.graph import TaskGraph
 
 
 class Absences(NamedTuple):
@@ -34,10 +36,11 @@ def absences(graph: TaskGraph) -> Absences:
     leaving, coming = (among(graph.operation, of(OFFLOADED)) for of in (writers, enders))
     passes = among(graph.operation, compute_steps())
     first, last = np.full((2, len(graph)), NONE, dtype=np.int32)
-    task, on = _edges(graph, passes, leaving)
-    first[on[::-1]] = task[::-1]
-    task, on = _edges(graph, coming, passes)
-    last[task] = on
+    task, on = graph.dependent, graph.dependencies.member
+    waits = np.flatnonzero(passes[task] & leaving[on])[::-1]
+    first[on[waits]] = task[waits]  # from the last task on, so that the first remains
+    waits = np.flatnonzero(coming[task] & passes[on])
+    np.maximum.at(last, task[waits], on[waits])
     offload, reload = (_by_cell(graph, each) for each in (leaving, coming))
     in_order = np.argsort(offload)
     offload, reload = offload[in_order], reload[in_order]
@@ -45,16 +48,6 @@ def absences(graph: TaskGraph) -> Absences:
     stays = (leaves == NONE) | (returns < leaves)
     leaves[stays] = returns[stays] = NONE
     return Absences(offload, reload, leaves, returns)
-
-
-def _edges(graph: TaskGraph, of: Flags, on: Flags) -> tuple[Integers, Integers]:
-    """The dependencies of some tasks on others, both in the order of their numbers."""
-    start, member = graph.dependencies
-    task = np.repeat(np.arange(len(graph), dtype=np.int32), np.diff(start))
-    chosen = of[task] & on[member]
-    task, member = task[chosen], member[chosen]
-    in_order = np.lexsort((member, task))
-    return task[in_order], member[in_order]
 
 
 def _by_cell(graph: TaskGraph, chosen: Flags) -> Integers:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bfpp.schedules.absences import Absences, absences
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, among, group_by
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.composite import Templates, expanded, require_templates
@@ -320,6 +321,11 @@ class TaskGraph:
         first = np.unique(passes, axis=1, return_index=True)[1]
         whole[pieces[first]] = True
         return whole
+
+    @cached_property
+    def absences(self) -> Absences:
+        """When offloaded activations are away from their device."""
+        return absences(self)
 
     @cached_property
     def is_transfer(self) -> Flags:

@@ -2,8 +2,8 @@
 
 - A pass that is in flight keeps what its unit's parts save.
 - Between the halves of a backward pass, it also keeps what it has recomputed; or, as eager PyTorch
-  does, the gradients that those of weights are made of, and recomputes again. (Others let go of
-  what the second half does not need, which is about as much as these gradients.)
+  does, the gradients that those of weights are made of, and recomputes again. (Other software
+  frees what the second half does not need, which is about as much as these gradients.)
 - While a part runs backward, what it recomputes is allocated too, with the gradients of its
   activations. Parts run one after the other, so the largest counts.
 - In addition to what it saves, the head has its logits, or a weight's gradient before it is added.
@@ -37,9 +37,10 @@ TRANSFER_BUFFERS = 2
 class UnitActivations:
     """Bytes on a device, as columns over units.
 
-    `saved` of each micro-batch in flight, and `halved` what a backward pass in halves adds to it
-    from the first one on; `transient` is what the unit's most demanding part needs in addition
-    while it runs backward. What `restored_layer` says of it is in `halved` too.
+    `saved` by each micro-batch in flight, and `halved` what it holds in addition between the two
+    halves of its backward pass; `transient` is what the unit's most demanding part needs in
+    addition while it runs backward. `restored_layer` is the share of `transient` that `halved`
+    counts too.
     """
 
     saved: Numbers

@@ -252,35 +252,32 @@ def passes_alive(timeline: Timeline, rank: int) -> tuple[Numbers, Numbers]:
     """
     operation = timeline.graph.operation[timeline.compute_tasks(rank)]
     each = np.ones(len(operation))
-    return _alive(operation, SAVED, each), _alive(operation, HALVED, each)
+    return _alive(operation, SAVED, each).during, _alive(operation, HALVED, each).during
 
 
-def _alive(operation: Codes, data: Datum, size: Numbers) -> Numbers:
-    """How much data has been written by a step and not ended before it, each item of this `size`.
+class _Alive(NamedTuple):
+    """Bytes of some data during each step, and after it."""
+
+    during: Numbers
+    after: Numbers
+
+
+def _alive(operation: Codes, data: Datum, size: Numbers) -> _Alive:
+    """How much data has been written and has not ended, each item of this `size`.
 
     The steps are those of a rank, or of several one after the other: each ends all it writes.
     """
+    ends = among(operation, enders(data)) * size
     change = among(operation, writers(data)) * size
-    change[1:] -= (among(operation, enders(data)) * size)[:-1]
-    alive: Numbers = np.cumsum(change)
-    return alive
+    change[1:] -= ends[:-1]
+    during: Numbers = np.cumsum(change)
+    return _Alive(during, during - ends)
 
 
-def left_by_steps(graph: TaskGraph, units: UnitActivations) -> Numbers:
-    """Activations that each compute step leaves, with all that halves of passes restored."""
-    _, tasks = graph.compute_tasks
-    unit, operation = graph.unit[tasks], graph.operation[tasks]
-    left = np.zeros(len(tasks))
-    for data, size in ((SAVED, units.saved * graph.trains), (HALVED, units.halved)):
-        left += _alive(operation, data, size[unit]) - among(operation, enders(data)) * size[unit]
-    # What ends may leave a rest of rounding behind.
-    return np.maximum(left, 0.0) / graph.layout.slices
+def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> tuple[Passing, Numbers]:
+    """Activations during each compute step, and all that it leaves; the steps rank by rank.
 
-
-def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> Passing:
-    """The same while each compute step runs, in the order of the graph's, rank by rank.
-
-    As if nothing were offloaded: when that is away depends on how long copies take.
+    Offloaded activations are included: `bfpp.traces.held` leaves out what is on the host.
     A backward pass restores one layer at a time; what one in two halves holds from the first half
     to the end of the second is saved, but for that layer. The passes of a block are under way at
     once.
@@ -288,14 +285,15 @@ def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> Passing:
     _, tasks = graph.compute_tasks
     unit, operation = graph.unit[tasks], graph.operation[tasks]
     saved = _alive(operation, SAVED, units.saved[unit] * graph.trains)
+    halves = _alive(operation, HALVED, units.halved[unit])
+    # Rounding may leave a little of what has ended.
+    kept = saved.during + np.maximum(halves.during - units.restored_layer[unit], 0.0)
+    left = np.maximum(saved.after + halves.after, 0.0)
     transient = units.transient[unit]
-    if among(operation, writers(HALVED)).any():
-        halves = _alive(operation, HALVED, units.halved[unit])
-        # What ends may leave a rest of rounding behind.
-        saved += np.maximum(halves - units.restored_layer[unit], 0.0)
     second = np.flatnonzero((graph.block[tasks] != NONE) & (graph.block[tasks] != tasks))
     transient[second] += transient[second - 1]
-    return Passing(saved / graph.layout.slices, transient / graph.layout.slices)
+    slices = graph.layout.slices
+    return Passing(kept / slices, transient / slices), left / slices
 
 
 def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:

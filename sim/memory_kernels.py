@@ -42,7 +42,7 @@ def find_peaks(tasks, ahead, of_operations, bytes_of_units, most_saved, most_tra
             alive[here] += saved[own]
         if halves[code]:
             pending[here] += halved[own]
-        # What ends may leave a rest of rounding behind.
+        # Rounding may leave a little of what has ended.
         kept = alive[here] + max(pending[here] - restored_layer[own], 0.0)
         beside = needed[here] if block[task] >= 0 and block[task] != task else 0.0
         needed[here] = transient[own]

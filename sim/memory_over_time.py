@@ -17,7 +17,7 @@ from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.operations import Operation
 from bfpp.sim.activations import UnitActivations, activations_of_units
-from bfpp.sim.memory import left_by_steps, passing_of_steps, rank_memories
+from bfpp.sim.memory import passing_of_steps, rank_memories
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.traces.held import Held, copies_of, steps_of
 from bfpp.traces.memory import PARTS
@@ -44,8 +44,7 @@ def held_over_time(
     A share of what is saved is copied where the graph offloads it.
     """
     start, _ = graph.compute_tasks
-    saved, transient = passing_of_steps(graph, units)
-    after = left_by_steps(graph, units)
+    (saved, transient), after = passing_of_steps(graph, units)
     held = [
         _held(graph, rank, (saved[own], transient[own], after[own]), sizes)
         for rank, sizes in enumerate(others)

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from bfpp.schedules.graph import SomeKinds
 from bfpp.schedules.operations import EXPERTS, Operation, compute_steps
 from bfpp.sim import cost_kernels
 from bfpp.sim.compiling import WORK
-from bfpp.sim.compute import exchange_seconds, parts, taken_by_exchanges
+from bfpp.sim.compute import UnitSeconds, exchange_seconds, parts, taken_by_exchanges
 from bfpp.sim.costs import Costs, Load, in_turns, inside_passes, narrowest
 from bfpp.sim.implementation import ParameterBytes
 from bfpp.sim.links import Beside, Exchanged, Links
@@ -170,10 +171,14 @@ class PhysicalStep:
 
         What they exchange between experts is in that, unless it is priced by itself.
         """
-        layout = self.graph.layout
-        units = self.physical.unit_seconds(layout)
-        by_unit = sum(getattr(units, part) for part in parts) / layout.slices
-        return Load(by_unit[self.graph.unit[tasks]] - self._exchanged_inside(tasks))
+        units = self.physical.unit_seconds(self.graph.layout)
+        return Load(self._of_units(units, tasks, parts) - self._exchanged_inside(tasks))
+
+    def _of_units(self, units: UnitSeconds, tasks: Integers, parts: Sequence[str]) -> Seconds:
+        """The sum of some parts of passes, for each task."""
+        by_unit = sum(getattr(units, part) for part in parts) / self.graph.layout.slices
+        seconds: Seconds = by_unit[self.graph.unit[tasks]]
+        return seconds
 
     def host_copies(self, tasks: Integers) -> Load:
         """What is offloaded of units' activations, to the host or back."""
@@ -238,18 +243,21 @@ class HostStep(PhysicalStep):
 
     def passes(self, tasks: Integers, *parts: str) -> Load:
         """Passes of micro-batches through units, by their parts."""
-        layout = self.graph.layout
-        units = self.physical.unit_launches(layout)
-        by_unit = sum(getattr(units, part) for part in parts) / layout.slices
-        return Load(by_unit[self.graph.unit[tasks]])
+        return Load(self._of_units(self.physical.unit_launches(self.graph.layout), tasks, parts))
 
     def seconds(self) -> float:
-        """Seconds of the busiest rank's host, which also dispatches the tasks of all its lanes."""
-        graph = self.graph
+        """Seconds of the busiest rank's host, which also dispatches the tasks of all its lanes.
+
+        A pass in pieces is dispatched, and its kernels are launched, once.
+        """
+        graph, ranks = self.graph, self.graph.layout.pp
+        share = np.where(graph.is_pass & ~graph.is_compute, 0.0, shares(graph))
         launching = np.zeros(len(graph))
         for operation, tasks in graph.by_operation():
             if operation in compute_steps():
                 launching[tasks] = PRICES[operation].physical_load(self, tasks).seconds
-        launched = np.bincount(graph.rank, launching, graph.layout.pp)
-        dispatched = self.physical.dispatch_seconds * np.diff(graph.rank_tasks.start)
+        start, task = graph.rank_tasks
+        rank = np.repeat(np.arange(ranks), np.diff(start))
+        launched = np.bincount(graph.rank, launching * share, ranks)
+        dispatched = self.physical.dispatch_seconds * np.bincount(rank, share[task], ranks)
         return float((launched + dispatched).max())

@@ -2,8 +2,9 @@
 
 A device that waits, for others or for the network, draws little power and runs
 the faster afterwards. So it is the mean over a step that is limited: where a
-step would be faster, clocks fall until it is not. A host that dispatches tasks limits a
-step alike: it runs ahead of the device where that has long ones.
+step would be faster, clocks fall until it is not. The host, which dispatches
+tasks, limits a step in the same way: it gets ahead while the device runs long
+tasks.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ class OneSample(Protocol):
 
 
 def latest(answer: Callable[[Unpack[Further]], Answer]) -> Callable[[Unpack[Further]], Answer]:
-    """Remember the last answer, for who asks the same again and again.
+    """Remember the last answer alone, for callers that ask the same several times in a row.
 
-    What is asked is compared, not hashed: the same objects are known at once.
+    Arguments are compared and not hashed, which is fastest where they are the same objects.
     """
     last: tuple[tuple[*Further], Answer] | None = None
 

@@ -16,7 +16,6 @@ from bfpp.schedules import (
     build_graph,
     find_schedule,
 )
-from bfpp.schedules.absences import absences
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import FROM_HOST, TO_HOST
 from bfpp.schedules.validity import violations
@@ -115,7 +114,7 @@ def test_however_slow_copies_are_they_end_while_their_memory_is_held_and_its_pea
     _, physical = simulated(experiment(schedule))
     peaks = memories_of(slow.graph, physical)
     for timeline in (fast, slow):
-        found = absences(timeline.graph)
+        found = timeline.graph.absences
         gone = found.leaves != NONE
         assert gone.any()
         assert (timeline.end[found.offload] <= timeline.start[found.leaves])[gone].all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,8 @@ from bfpp.schedules.operations import EXPERTS, Operation
 from bfpp.schedules.validity import violations
 from bfpp.sim.compute import blocked_seconds, parts
 from bfpp.sim.engines import simulate
+from bfpp.sim.implementation import BFPP
+from bfpp.sim.physical_step import HostStep
 from bfpp.sim.pieces import with_exchanges
 from bfpp.traces.causes import Cause, Causes
 from bfpp.traces.metrics import bubble, bubble_fraction
@@ -61,6 +65,16 @@ def test_whole_passes_and_pieces_take_equally_long(schedule, recompute, model, e
     assert expanded.step_time == pytest.approx(whole.step_time, rel=1e-9)
     assert (expanded.duration >= 0).all()
     assert violations(composite) == []
+
+
+def test_the_host_dispatches_passes_and_not_their_pieces():
+    """Pieces keep a host as busy as their whole passes do, and so its step is as long."""
+    implementation = replace(BFPP, dispatch_seconds=1.0)
+    graph, composite, costs = both(experiment(implementation=implementation))
+    whole, pieces = (HostStep(costs, each).seconds() for each in (graph, composite.expanded()))
+    assert pieces == pytest.approx(whole)
+    assert costs.step_time(composite.expanded()) == pytest.approx(costs.step_time(graph), rel=0.01)
+    assert costs.step_time(graph) > 0.99 * whole
 
 
 def test_in_a_fused_block_one_pass_exchanges_while_the_other_computes():

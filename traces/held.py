@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bfpp.schedules import Operation, TaskGraph
-from bfpp.schedules.absences import absences
 from bfpp.schedules.columns import NONE, Integers, among
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.operations import OFFLOADED, RELOADED, enders, readers, writers
@@ -129,7 +128,7 @@ def curve_of(timeline: Timeline, held: Held) -> MemoryCurve:
 
 def _away_in_steps(graph: TaskGraph, held: Held) -> Numbers:
     """Bytes on the host alone during each of a rank's steps."""
-    found, copies = absences(graph), copies_of(graph, held.rank)
+    found, copies = graph.absences, copies_of(graph, held.rank)
     own = (graph.rank[found.offload] == held.rank) & (found.leaves != NONE)
     size = held.copied[np.searchsorted(copies, found.offload[own])]
     steps = steps_of(graph, held.rank)

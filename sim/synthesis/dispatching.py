@@ -13,6 +13,25 @@ PACES = 2
 
 
 @compiled
+def ready_of(problem, room, code, done, kept, arrived, paced):
+    """When the next micro-batch of a pass may start, infinite where that is not known yet.
+
+    The first stage waits until it is `paced`; a forward pass leaves its `room` of the limit free.
+    """
+    stages, microbatch = len(problem.size), done[code]
+    if microbatch == problem.microbatches:
+        return inf
+    if code < stages:
+        here = problem.rank[code]
+        if kept[here] + (problem.size[code] + room[code]) > problem.limit[here]:
+            return inf
+        return arrived[code, microbatch] if code else paced
+    if microbatch >= done[code - stages]:
+        return inf
+    return arrived[code, microbatch] if code < 2 * stages else 0.0
+
+
+@compiled
 def dispatch(problem, rule, words):
     """Fill the words: each rank in turn runs the pass of the least start, times patience, less key.
 
@@ -43,19 +62,7 @@ def dispatch(problem, rule, words):
                 for at in range(problem.first[here], problem.first[here + 1]):
                     stage = problem.stage[at]
                     for code in range(stage, codes, stages):
-                        microbatch = done[code]
-                        if microbatch == problem.microbatches:
-                            continue
-                        ready = 0.0
-                        if code < stages:
-                            more = problem.size[stage] + room[stage]
-                            if kept[here] + more > problem.limit[here]:
-                                continue
-                            ready = arrived[code, microbatch] if code else paced
-                        elif microbatch >= done[code - stages]:
-                            continue
-                        elif code < 2 * stages:
-                            ready = arrived[code, microbatch]
+                        ready = ready_of(problem, room, code, done, kept, arrived, paced)
                         if ready == inf:
                             continue
                         start = max(free[here], ready)
