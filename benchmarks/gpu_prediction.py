@@ -20,6 +20,7 @@ from bfpp.executor.job import Job
 from bfpp.executor.microbenchmarks.dispatch import local_trainer
 from bfpp.executor.settings import Activations, BackendName, Precision
 from bfpp.measuring import of_device
+from bfpp.schedules.offload import ALL, OFF
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, parse_recomputation
 from bfpp.sim.calibration import calibrate
 from bfpp.sim.cluster import Cluster
@@ -61,6 +62,8 @@ class Case:
     microbatches: int
     microbatch_size: int = 1
     recompute: str = "none"
+    offload: int = OFF
+    offload_share: float = 1.0
 
     @property
     def experiment(self) -> Experiment:
@@ -74,6 +77,8 @@ class Case:
             model=MODELS[self.model],
             implementation="bfpp",
             recompute=self.recompute,
+            offload=self.offload,
+            offload_share=self.offload_share,
             precision="bf16",
         )
 
@@ -93,6 +98,7 @@ class Case:
             microbatch_size=self.microbatch_size,
             precision=Precision.BFLOAT16,
             activations=Activations.RECOMPUTE if is_full else Activations.KEEP,
+            offload_share=self.offload_share,
             **({} if is_full else {"recomputation": policy}),
         )
 
@@ -113,6 +119,9 @@ CASES = (
     Case("Llama 2.0B", "breadth-first", 20, 4, recompute="full"),
     Case("GPT 1.4B", "breadth-first", 8, 4, 2),
     Case("Llama 0.3B", "gpipe", 2, 4, 8),
+    Case("Llama 1.1B", "gpipe", 1, 4, offload=ALL),
+    Case("GPT 1.4B", "gpipe", 4, 4, 2, offload=ALL, offload_share=0.25),
+    Case("Llama 0.3B", "breadth-first", 4, 4, 4, offload=4),
 )
 
 
@@ -165,6 +174,7 @@ def row_of(case: Case, clusters: Mapping[str, Cluster | str]) -> dict[str, Any]:
         "stages": case.loops,
         "micro-batches": f"{case.microbatches} x {case.microbatch_size}",
         "recompute": case.recompute,
+        "offloaded": f"{case.offload_share:.0%}" if case.offload else "no",
         "measured (ms)": f"{1e3 * found['seconds']:.1f}",
     }
     for name, cluster in clusters.items():

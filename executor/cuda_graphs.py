@@ -18,7 +18,10 @@ for a mark that was made outside the graph.
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -93,7 +96,10 @@ class GraphDispatcher(Dispatcher):
             worker.pool = Pool(self.backend.device)
         graph, stream = torch.cuda.CUDAGraph(), self.main.stream
         # Other threads load batches meanwhile.
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with (
+            _no_collection(),
+            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+        ):
             forked = self.main.mark()
             for lane in self.lanes.values():
                 lane.wait(forked)
@@ -130,6 +136,23 @@ class GraphDispatcher(Dispatcher):
         super().close()
         self.main.close()
         self.cuda_graph = None
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Garbage is collected before, not meanwhile.
+
+    Of pinned memory that is freed, torch marks when the streams that used it are done: on one that
+    is recorded, the mark would be part of the graph, and nobody could ever ask for it.
+    """
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _is_update(meeting: JointTask) -> bool:

@@ -61,25 +61,24 @@ def _by_pass(cells: Iterable[Cell], passes: Integers) -> dict[int, list[Cell]]:
     return found
 
 
+def _bytes(storage: torch.UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
 class Part:
     """Memory that a pass keeps, `lent` by the pool in some shape or its own; and its copy."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.here: torch.UntypedStorage | None = tensor.untyped_storage()
+        self.here: Tensor | None = _bytes(tensor.untyped_storage())
         self.lent: Shape | None = None
         self.host: Tensor | None = None
-        self.size = self.here.nbytes()
-
-    @property
-    def storage(self) -> torch.UntypedStorage:
-        """Where it is on the device."""
-        assert self.here is not None, "used while it is on the host"  # noqa: S101
-        return self.here
+        self.size = self.here.numel()
 
     @property
     def bytes(self) -> Tensor:
-        """All of it, as one tensor."""
-        return Placed(self, torch.uint8, torch.Size([self.size]), (1,), 0).tensor()
+        """All of it, where it is on the device."""
+        assert self.here is not None, "used while it is on the host"  # noqa: S101
+        return self.here
 
 
 class Kept:
@@ -217,7 +216,7 @@ class Offloading:
             else:
                 self.moved(-part.size)
                 room = torch.empty(part.size, dtype=torch.uint8, device=self.pool.device.device)
-            part.here = room.untyped_storage()
+            part.here = _bytes(room.untyped_storage())
         self.inputs[cell] = Parcel(tuple(map(find, kept.inputs)), lent)
         for leaf, saved in kept.leaves:
             leaf.data = find(saved)

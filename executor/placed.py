@@ -17,8 +17,8 @@ class Memory(Protocol):
     """Where tensors are placed."""
 
     @property
-    def storage(self) -> torch.UntypedStorage:
-        """Where that is now."""
+    def bytes(self) -> Tensor:
+        """All of it, wherever it is now, as one tensor of bytes."""
         ...
 
 
@@ -33,9 +33,9 @@ class Placed(NamedTuple):
 
     def tensor(self) -> Tensor:
         """The tensor, wherever its memory is now."""
-        storage = self.memory.storage
-        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-        return empty.set_(storage, self.first, self.size, self.stride)
+        memory = self.memory.bytes
+        whole = memory.narrow(0, 0, memory.numel() // self.dtype.itemsize * self.dtype.itemsize)
+        return torch.as_strided(whole.view(self.dtype), self.size, self.stride, self.first)
 
 
 def place(tensor: Tensor, memory: Memory) -> Placed:

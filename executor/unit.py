@@ -271,9 +271,9 @@ class Unit:
         return result, starts
 
     @property
-    def storage(self) -> torch.UntypedStorage:
-        """Where its weights are read from now."""
-        return self.buffers[self.reads].untyped_storage()
+    def bytes(self) -> Tensor:
+        """The buffer that its weights are read from now."""
+        return self.buffers[self.reads].view(torch.uint8)
 
     def place(self, tensor: Tensor) -> Tensor | Placed:
         """Of weights their place, for autograd to remember; of anything else the tensor.

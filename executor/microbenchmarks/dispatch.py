@@ -51,7 +51,11 @@ class Blocks:
             values = torch.ones(len(samples), HostBoundBlock.width, HostBoundBlock.width)
             return values, values
 
-        return Model([HostBoundBlock] * self.number, functional.mse_loss, batch)
+        return Model([HostBoundBlock] * self.number, _loss, batch)
+
+
+def _loss(results: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.mse_loss(results.float(), targets)  # on a GPU, of one precision only
 
 
 def dispatch(clock: Clock, design: Design) -> Iterator[Row]:
