@@ -36,19 +36,21 @@ class Rotary:
     high: float = 4.0
     context: int = 8192
 
-    def angles(self, places: int, size: int, device: torch.device) -> Tensor:
-        """(places, size / 2), in single precision."""
+    def cosines_and_sines(self, places: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """(places, 1, size / 2) of the angles, which are in single precision."""
+        device = like.device
         exponents = torch.arange(0, size, 2, dtype=torch.float32, device=device) / size
         frequencies = self.base**-exponents
         turns = self.context * frequencies / (2 * math.pi)
         kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
         frequencies = frequencies * (kept + (1 - kept) / self.factor)
-        return torch.arange(places, dtype=torch.float32, device=device).outer(frequencies)
+        angles = torch.arange(places, dtype=torch.float32, device=device).outer(frequencies)
+        angles = angles.unsqueeze(1)
+        return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
 
 
-def turned(heads: Tensor, angles: Tensor) -> Tensor:
-    """(samples, heads, places, size) to the same: each number of the first half with its other."""
-    cosine, sine = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
+def turned(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """(samples, places, heads, size) to the same: each number of the first half with its other."""
     first, second = heads.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
@@ -189,15 +191,18 @@ class Attention(nn.Module):
         keys, values = map(self._heads, key_value.chunk(2, dim=-1))
         keys = self.key_norm(keys)
         if self.rotary is not None:
-            angles = self.rotary.angles(keys.shape[2], self.size, value.device)
-            queries, keys = turned(queries, angles), turned(keys, angles)
-        mixed = self.core(queries, keys, values)
+            angles = self.rotary.cosines_and_sines(keys.shape[1], self.size, value)
+            queries, keys = turned(queries, *angles), turned(keys, *angles)
+        mixed = self.core(*(heads.transpose(1, 2) for heads in (queries, keys, values)))
         result: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return result
 
     def _heads(self, value: Tensor) -> Tensor:
-        """(samples, context, heads x size) to (samples, heads, context, size)."""
-        heads: Tensor = value.unflatten(-1, (-1, self.size)).transpose(1, 2)
+        """(samples, context, heads x size) to (samples, context, heads, size).
+
+        Heads stay behind places in memory, so that attention's result need not be copied.
+        """
+        heads: Tensor = value.unflatten(-1, (-1, self.size))
         return heads
 
 

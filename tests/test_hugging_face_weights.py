@@ -212,10 +212,10 @@ def test_weights_that_are_not_the_models_are_refused(tmp_path: Path) -> None:
 
 def test_scores_depend_on_how_far_apart_places_are() -> None:
     torch.manual_seed(0)
-    angles = Rotary(100.0).angles(10, 8, torch.device("cpu")).double()
     query, key = torch.randn(2, 8, dtype=torch.float64)
-    queries = turned(query.expand(1, 1, 10, 8), angles)[0, 0]
-    keys = turned(key.expand(1, 1, 10, 8), angles)[0, 0]
+    angles = Rotary(100.0).cosines_and_sines(10, 8, query)
+    queries = turned(query.expand(1, 10, 1, 8), *angles)[0, :, 0]
+    keys = turned(key.expand(1, 10, 1, 8), *angles)[0, :, 0]
     scores = queries @ keys.T
     for apart in range(1, 9):
         along = scores.diagonal(apart)
