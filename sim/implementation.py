@@ -276,8 +276,8 @@ BFPP = Implementation(
     workspace_bytes=2**25,
     dummy_gradients=False,
     recomputes_units=True,
-    # Of a step of 409 tasks on an H100, which its host held up: what launching kernels leaves.
-    dispatch_seconds=1e-3,
+    # By `bfpp measure` on the host of an H100 (a Xeon, torch 2.11); of a machine, see its cluster.
+    dispatch_seconds=3.1e-4,
     # AdamW by PyTorch's multi-tensor kernels 80 (eight of them); gradients are looked at (4) and
     # cleared (4), weights copied (6).
     optimizer_traffic=94,
