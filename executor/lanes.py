@@ -32,7 +32,7 @@ class Mark(Protocol):
         ...
 
 
-class Lane(Protocol):
+class LaneQueue(Protocol):
     """One in-order queue of a rank."""
 
     def wait(self, mark: Mark) -> None:
@@ -52,7 +52,7 @@ class Lane(Protocol):
         ...
 
 
-class Device(Protocol):
+class DeviceRuntime(Protocol):
     """Where tensors live, and how lanes are made there."""
 
     @property
@@ -65,7 +65,7 @@ class Device(Protocol):
         """Whether actions end after they return."""
         ...
 
-    def lane(self, name: str) -> Lane:
+    def lane(self, name: str) -> LaneQueue:
         """A new lane."""
         ...
 

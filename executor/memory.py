@@ -26,7 +26,7 @@ from bfpp.schedules import Operation, Task
 from bfpp.schedules.columns import NONE
 
 
-class Memory:
+class RankMemory:
     """The units of one rank of one pipeline, and all buffers that they use."""
 
     def __init__(

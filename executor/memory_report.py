@@ -43,7 +43,7 @@ from bfpp.traces.memory import FILLS, PARTS
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredMemory:
     """The memory of one worker.
 
     `host` is what it takes of the host's memory for activations that are offloaded. `allocated`
@@ -94,10 +94,10 @@ class MemoryReport:
         with self.observe(task, recorder.worker), recorder.during(task):
             yield
 
-    def measured(self) -> list[Measured]:
+    def measured(self) -> list[MeasuredMemory]:
         """The memory of this process's workers, by their places; of none before a first step."""
         measured = [
-            Measured(
+            MeasuredMemory(
                 worker.replica,
                 worker.tp_rank,
                 recorder.end(),
@@ -106,7 +106,7 @@ class MemoryReport:
             )
             for worker, recorder in self.recorders.items()
         ]
-        return sorted(measured, key=Measured.place)  # lanes begin a step in any order
+        return sorted(measured, key=MeasuredMemory.place)  # lanes begin a step in any order
 
     def _peaks(self, worker: Worker) -> tuple[int | None, int | None]:
         """What torch's allocator has counted, if it is the worker's alone."""

@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from bfpp.executor.lanes import Device
+from bfpp.executor.lanes import DeviceRuntime
 from bfpp.executor.payload import Message
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Sleeps
@@ -44,7 +44,7 @@ class SleepingWorker(Worker):
         plan: Plan,
         rank: int,
         pipeline: int,
-        device: Device,
+        device: DeviceRuntime,
         shards: Shards,
         sleeps: Sleeps,
     ) -> None:

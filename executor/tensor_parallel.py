@@ -35,7 +35,7 @@ from bfpp.executor.corpus import IGNORED
 from bfpp.executor.payload import Form, Shape
 from bfpp.executor.shards import Result, Shards
 from bfpp.executor.slices import Slice
-from bfpp.executor.transformer import Block, Embedding, Output, token_loss
+from bfpp.executor.transformer import Block, Embedding, OutputHead, token_loss
 from bfpp.schedules import InvalidConfiguration
 
 SEQUENCE = 1
@@ -395,5 +395,5 @@ def _divide_output(layer: Any, region: Region) -> None:
 DIVISIONS: Mapping[type[nn.Module], Callable[[Any, Region], None]] = {
     Embedding: _divide_embedding,
     Block: _divide_block,
-    Output: _divide_output,
+    OutputHead: _divide_output,
 }

@@ -23,10 +23,10 @@ from bfpp.executor.halves import (
     backward_input,
     backward_weight,
 )
-from bfpp.executor.lanes import Device
+from bfpp.executor.lanes import DeviceRuntime
 from bfpp.executor.leaves import Result, edge_of
 from bfpp.executor.loading import Loader
-from bfpp.executor.memory import Memory
+from bfpp.executor.memory import RankMemory
 from bfpp.executor.offloading import Cell as Cell
 from bfpp.executor.offloading import Kept, Offloading
 from bfpp.executor.payload import Form, Parcel, Tree, in_precision, tensors_of
@@ -70,11 +70,11 @@ class Pass:
         return replace(self, results=tuple(map(edge_of, self.results)))
 
 
-class Worker(Memory):
+class Worker(RankMemory):
     """One rank of one pipeline: what it keeps, and the micro-batches under way."""
 
     def __init__(
-        self, plan: Plan, rank: int, pipeline: int, device: Device, shards: Shards
+        self, plan: Plan, rank: int, pipeline: int, device: DeviceRuntime, shards: Shards
     ) -> None:
         super().__init__(plan, rank, pipeline, device.device, shards)
         self.pool = Pool(device)

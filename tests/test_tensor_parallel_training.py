@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from bfpp.executor.checkpoint import Pieces, read_manifest
+from bfpp.executor.checkpoint import TensorPieces, read_manifest
 from bfpp.executor.corpus import Text
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Activations, LossScaling, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, LossScaling, Optimization
 from bfpp.executor.slices import Slice
 from bfpp.executor.state import pieces_of
 from bfpp.executor.tensor_parallel import Columns
@@ -63,7 +63,7 @@ def plan_of(
     schedule = find_schedule(name)
     layout = schedule.divided(pp, 4 // dp, 1)
     defaults: dict[str, object] = {
-        "precision": Precision.FLOAT64,
+        "precision": DType.FLOAT64,
         "optimization": Optimization(1e-2, clip=0.05),
         "dp_replicate": groups,
     }
@@ -162,7 +162,7 @@ def test_a_checkpoint_opens_whatever_the_ranks(tmp_path: Path) -> None:
 def test_all_ranks_leave_out_a_step_that_overflows() -> None:
     scaling = LossScaling(initial=2.0**40)
     plan = plan_of(
-        precision=Precision.FLOAT16,
+        precision=DType.FLOAT16,
         optimization=Optimization(1e-2, loss_scaling=scaling),
         sequence_parallel=True,
     )
@@ -188,7 +188,7 @@ def test_slices_make_up_the_whole() -> None:
             for first in range(0, len(values), 5):  # as shares cut it
                 pieces = [*own.pieces(first, values[first : first + 5])]
                 assert len(pieces) <= 3
-                for place, piece in Pieces(len(found), pieces, own.row).within(found):
+                for place, piece in TensorPieces(len(found), pieces, own.row).within(found):
                     assert (place == -1).all()
                     place.copy_(piece)
         assert torch.equal(found, whole.flatten())

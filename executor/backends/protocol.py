@@ -7,13 +7,13 @@ from typing import Protocol
 
 from torch import Tensor
 
-from bfpp.executor.lanes import Device
+from bfpp.executor.lanes import DeviceRuntime
 from bfpp.executor.plan import Plan
 from bfpp.executor.shards import Shards
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Task
 
-MakeWorker = Callable[[Plan, int, int, Device, Shards], Worker]
+MakeWorker = Callable[[Plan, int, int, DeviceRuntime, Shards], Worker]
 """Makes the worker of a rank of a pipeline, which divides its layers with others."""
 
 
@@ -26,7 +26,7 @@ class Backend(Protocol):
     """
 
     @property
-    def device(self) -> Device:
+    def device(self) -> DeviceRuntime:
         """Where the workers of this process are."""
         ...
 
