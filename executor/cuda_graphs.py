@@ -30,10 +30,10 @@ from torch import Tensor
 from bfpp.executor.backends.protocol import Backend
 from bfpp.executor.dispatch import Dispatcher, JointTask, Observe, Step, TaskMarks, ignore
 from bfpp.executor.lanes import StreamLane, Streams
-from bfpp.executor.payload import Parcel, Tree, tensors_of
+from bfpp.executor.payload import Cell, Parcel, Tree, tensors_of
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
-from bfpp.executor.worker import Cell, Worker
+from bfpp.executor.worker import Worker
 from bfpp.schedules import InvalidConfiguration, Operation
 
 FIELD = "cuda_graphs"

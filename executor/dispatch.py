@@ -20,9 +20,10 @@ from torch import Tensor
 from bfpp.executor.backends.protocol import Backend
 from bfpp.executor.finite import Seen, Where
 from bfpp.executor.lanes import Action, LaneQueue, Mark
+from bfpp.executor.payload import Cell
 from bfpp.executor.plan import Plan
 from bfpp.executor.waits import Clocks
-from bfpp.executor.worker import Cell, Worker
+from bfpp.executor.worker import Worker
 from bfpp.schedules import InvalidInput, Operation, Task
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import Table

@@ -34,8 +34,8 @@ from bfpp.executor.allocations import Allocations
 from bfpp.executor.dispatch import Observe
 from bfpp.executor.flat import memory_of
 from bfpp.executor.offloading import ignore
-from bfpp.executor.payload import tensors_of
-from bfpp.executor.worker import Cell, Worker
+from bfpp.executor.payload import Cell, tensors_of
+from bfpp.executor.worker import Worker
 from bfpp.schedules import Operation, Task
 from bfpp.schedules.operations import OFFLOADED, enders, writers
 from bfpp.traces.held import Held, copies_of, steps_of

@@ -27,9 +27,8 @@ from bfpp.executor.lanes import DeviceRuntime
 from bfpp.executor.leaves import Result, edge_of
 from bfpp.executor.loading import Loader
 from bfpp.executor.memory import RankMemory
-from bfpp.executor.offloading import Cell as Cell
 from bfpp.executor.offloading import Kept, Offloading
-from bfpp.executor.payload import Form, Parcel, Tree, in_precision, tensors_of
+from bfpp.executor.payload import Cell, Form, Parcel, Tree, in_precision, tensors_of
 from bfpp.executor.placed import Placed, find
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool

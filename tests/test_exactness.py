@@ -24,10 +24,11 @@ from bfpp.executor.dispatch import Dispatcher, Step
 from bfpp.executor.flat import UnitState
 from bfpp.executor.lanes import Threads
 from bfpp.executor.model import Model
+from bfpp.executor.payload import Cell
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Activations, DType, EmbeddingStage, Optimization
 from bfpp.executor.unit import Unit
-from bfpp.executor.worker import Cell, Worker
+from bfpp.executor.worker import Worker
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,

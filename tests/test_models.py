@@ -20,6 +20,7 @@ from bfpp.command_line import main
 from bfpp.executor.checkpoint import TensorPieces
 from bfpp.executor.corpus import IGNORED, MASK, Text, default_text
 from bfpp.executor.model import Layer, Model, cut
+from bfpp.executor.payload import Cell
 from bfpp.executor.plan import Plan
 from bfpp.executor.session import TrainingResult
 from bfpp.executor.settings import DType, EmbeddingStage, Optimization
@@ -36,7 +37,7 @@ from bfpp.executor.transformer import (
     transformer,
 )
 from bfpp.executor.verification import verify
-from bfpp.executor.worker import Cell, Pass, Worker
+from bfpp.executor.worker import Pass, Worker
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
 from tests.small_models import chain, mean_square, numbers
 from tests.training_runs import run_locally

@@ -16,12 +16,11 @@ from torch import Tensor
 from bfpp.executor.cuda_graphs import require_capturable
 from bfpp.executor.flat import memory_of
 from bfpp.executor.offloading import Kept, Offloading
-from bfpp.executor.payload import Parcel, Shape
+from bfpp.executor.payload import Cell, Parcel, Shape
 from bfpp.executor.placed import Placed
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
 from bfpp.executor.settings import Activations, DType, LossScaling, Optimization
-from bfpp.executor.worker import Cell
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,

@@ -25,10 +25,10 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from bfpp.executor.backends.distributed import DistributedBackend
 from bfpp.executor.lanes import DeviceRuntime
-from bfpp.executor.payload import Form
+from bfpp.executor.payload import Cell, Form
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Activations
-from bfpp.executor.worker import Cell, Worker
+from bfpp.executor.worker import Worker
 from bfpp.schedules import InvalidConfiguration, Operation, Sharding, Task, TaskGraph
 from bfpp.schedules.steps import STEP, Order
 from bfpp.schedules.torch_format import write_orders
