@@ -19,9 +19,10 @@ from torch import Tensor
 
 from bfpp.executor.backends.protocol import Backend
 from bfpp.executor.finite import Seen, Where
-from bfpp.executor.lanes import Action, LaneQueue, Mark
+from bfpp.executor.lanes import LaneQueue, Mark
 from bfpp.executor.payload import Cell
 from bfpp.executor.plan import Plan
+from bfpp.executor.thread_lanes import Action
 from bfpp.executor.waits import Clocks
 from bfpp.executor.worker import Worker
 from bfpp.schedules import InvalidInput, Operation, Task
@@ -30,7 +31,7 @@ from bfpp.schedules.operations import Table
 from bfpp.schedules.tasks import Lane
 
 Kernel = Callable[[Backend, Task, Sequence[Worker]], None]
-Place = tuple[int, Lane]
+WorkerLane = tuple[int, Lane]
 """Of a lane: its pipeline, and which of the graph's lanes it is."""
 
 LOADING = "loading the batch"
@@ -175,7 +176,7 @@ class Dispatcher:
         backend: Backend,
         observe: Observe = ignore,
         times: bool = True,
-        lanes: Mapping[Place, LaneQueue] | None = None,
+        lanes: Mapping[WorkerLane, LaneQueue] | None = None,
     ) -> None:
         self.plan, self.backend, self.observe, self.times = plan, backend, observe, times
         self.graph = graph = plan.graph

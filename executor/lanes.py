@@ -8,16 +8,13 @@ once by the host, which queues its kernels on the stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bfpp.executor.cuda_events import Events, StreamMark
-from bfpp.executor.thread_lanes import Crew, ThreadLane
-
-Action = Callable[[], None]
+from bfpp.executor.thread_lanes import Action, Crew, ThreadLane
 
 
 class Mark(Protocol):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfpp.executor.finite import Piece, Where, largest
+from bfpp.executor.finite import ParameterPart, Where, largest
 from bfpp.executor.flat import UnitState, memory_of
 from bfpp.executor.plan import Plan
 from bfpp.executor.scaler import Scaler
@@ -174,7 +174,7 @@ class RankMemory:
                     if frozen or state is not unit.frozen:
                         state.write(part)
 
-    def state_pieces(self, unit: Unit) -> Iterator[list[Piece]]:
+    def state_pieces(self, unit: Unit) -> Iterator[list[ParameterPart]]:
         """What is kept of a unit from step to step: of the weights, and of each moment."""
         for state in unit.trained:
             yield state.pieces(state.weights.detach())

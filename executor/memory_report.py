@@ -118,7 +118,7 @@ class MemoryReport:
 
 PLACE, INPUTS, AWAY = range(3)
 
-Mark = tuple[int, int, int]
+Moment = tuple[int, int, int]
 """A moment: the place in the log, how much memory that the pool lends is the input of passes, and
 how much of that is on the host."""
 
@@ -132,7 +132,7 @@ class Recorder:
         self.copied: dict[int, int] = {}
         worker.offloading.moved = self.allocations.moved
         self.begun: set[Cell] = set()
-        self.marks: dict[int, tuple[Mark, Mark]] = {}
+        self.marks: dict[int, tuple[Moment, Moment]] = {}
         self.held: Held | None = None
         parcels, targets = worker.inputs.values(), worker.targets.values()
         tensors = (*(parcel.tensors for parcel in parcels), *map(tensors_of, targets))
@@ -151,7 +151,7 @@ class Recorder:
             kept = self.worker.offloading.kept[Cell(task.unit, task.microbatch)]
             self.copied[task.number] = kept.size
 
-    def _mark(self) -> Mark:
+    def _mark(self) -> Moment:
         lent = [
             parcel.lent
             for cell, parcel in [*self.worker.inputs.items()]

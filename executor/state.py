@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bfpp.executor.checkpoint import TensorPieces
-from bfpp.executor.finite import Piece
+from bfpp.executor.finite import ParameterPart
 from bfpp.executor.unit import Unit
 from bfpp.executor.worker import Worker
 
@@ -22,7 +22,7 @@ MOMENTS = {"exp_avg": " first moment", "exp_avg_sq": " second moment"}
 Others have torch's name.
 """
 
-Kept = tuple[Unit, str, list[Piece]]
+StateParts = tuple[Unit, str, list[ParameterPart]]
 """Pieces of a unit's state, and what follows the parameters' names."""
 
 
@@ -54,13 +54,13 @@ def _copies(whole: TensorPieces) -> list[tuple[int, Tensor]]:
     ]
 
 
-def _weights(workers: Sequence[Worker]) -> Iterator[Kept]:
+def _weights(workers: Sequence[Worker]) -> Iterator[StateParts]:
     for _, unit in _units(workers):
         for state in unit.states:
             yield unit, "", state.pieces(state.weights.detach())
 
 
-def _moments(workers: Sequence[Worker]) -> Iterator[Kept]:
+def _moments(workers: Sequence[Worker]) -> Iterator[StateParts]:
     for worker, unit in _units(workers):
         for key, pieces in worker.updates.moments(unit.number):
             yield unit, MOMENTS.get(key, f" {key}"), pieces
@@ -70,7 +70,7 @@ def _units(workers: Sequence[Worker]) -> Iterator[tuple[Worker, Unit]]:
     return ((worker, unit) for worker in workers for unit in worker.units.values())
 
 
-def _by_name(kept: Iterable[Kept]) -> dict[str, TensorPieces]:
+def _by_name(kept: Iterable[StateParts]) -> dict[str, TensorPieces]:
     held: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
     extents: dict[str, tuple[int, int | None]] = {}
     for unit, suffix, pieces in kept:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 from weakref import proxy
 
 import numpy as np
@@ -38,14 +37,6 @@ from bfpp.executor.tensor_parallel import divided_loss
 from bfpp.executor.unit import Unit
 from bfpp.schedules import Operation, Task
 from bfpp.schedules.columns import NONE
-
-
-class Payload(NamedTuple):
-    """What a transfer carries: a unit's activations, or its input's gradients."""
-
-    operation: Operation
-    unit: int
-    microbatch: int
 
 
 @dataclass
@@ -88,7 +79,7 @@ class Worker(RankMemory):
         self.passes: dict[Cell, Pass] = {}
         self.halves: dict[Cell, list[Branch]] = {}
         self.incoming: dict[Cell, Parcel] = {}
-        self.outgoing: dict[Payload, Tensor] = {}
+        self.outgoing: dict[tuple[Operation, Cell], Tensor] = {}
         self.losses: dict[int, Tensor] = {}
 
     # The step
@@ -293,7 +284,7 @@ class Worker(RankMemory):
             for place, tensor in zip(parcel.tensors, tensors, strict=True):
                 place.copy_(tensor)
             assert parcel.lent is not None  # noqa: S101
-            self.outgoing[Payload(operation, *cell)] = parcel.lent
+            self.outgoing[operation, cell] = parcel.lent
 
     def _own(self, tensor: Tensor) -> Tensor:
         return tensor.clone() if self.pool.lends(tensor) or self.keeps(tensor) else tensor
@@ -324,7 +315,7 @@ class Worker(RankMemory):
 
     def sent(self, task: Task) -> Tensor:
         """What a transfer carries, at its sender."""
-        return self.outgoing.pop(Payload(task.operation, task.unit, task.microbatch))
+        return self.outgoing.pop((task.operation, Cell(task.unit, task.microbatch)))
 
     def space(self, task: Task) -> Tensor:
         """Where a transfer arrives, at its receiver."""

@@ -18,7 +18,7 @@ from bfpp.executor.settings import Activations, DType, Optimization
 from bfpp.executor.transformer import TransformerSizes, transformer
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, TaskGraph, build_graph
 from bfpp.schedules.attention import Attention
-from bfpp.schedules.precision import DType as Numbers
+from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, MLP, parse_recomputation
 from bfpp.sim.checkpointing import Checkpointed
 from bfpp.sim.layer import layer_operators
@@ -102,7 +102,9 @@ def test_a_layer_keeps_what_the_cost_model_says(
         causal=False,
         dropout=False,
     )
-    execution = Execution(model, 2, attention=Attention.FUSED, precision=Numbers.FP32, fused=False)
+    execution = Execution(
+        model, 2, attention=Attention.FUSED, precision=Precision.FP32, fused=False
+    )
     expected = Checkpointed(
         layer_operators(execution), recomputation.of_stage(0).of_layer(0)
     ).saved_bytes
