@@ -22,11 +22,9 @@ class Mark(Protocol):
 
     def passed(self) -> bool:
         """Whether the lane was here."""
-        ...
 
     def seconds(self) -> float:
         """When it was passed, on this process's clock; once it was."""
-        ...
 
 
 class LaneQueue(Protocol):
@@ -34,19 +32,15 @@ class LaneQueue(Protocol):
 
     def wait(self, mark: Mark) -> None:
         """Let what follows wait until another lane has passed a mark."""
-        ...
 
     def mark(self, timed: bool = False) -> Mark:
         """A mark at this point; only one that is `timed` need know when it was passed."""
-        ...
 
     def run(self, action: Action) -> None:
         """Run an action at this point."""
-        ...
 
     def close(self) -> None:
         """End, once all that was put on it is done."""
-        ...
 
 
 class DeviceRuntime(Protocol):
@@ -55,47 +49,37 @@ class DeviceRuntime(Protocol):
     @property
     def device(self) -> torch.device:
         """Torch's name for it."""
-        ...
 
     @property
     def is_asynchronous(self) -> bool:
         """Whether actions end after they return."""
-        ...
 
     def lane(self, name: str) -> LaneQueue:
         """A new lane."""
-        ...
 
     def load(self, value: Tensor) -> Tensor:
         """A tensor of the host's, for the lane whose action runs."""
-        ...
 
     def on_host(self, size: int) -> Tensor:
         """So many bytes of the host's memory, which lanes copy to and from as they compute."""
-        ...
 
     def begin(self) -> Mark | None:
         """A step begins: set the clock, and mark what was done here outside the lanes.
 
         None where what was done has ended.
         """
-        ...
 
     def here(self) -> Mark | None:
         """A mark on the lane whose action runs; None where actions end before they return."""
-        ...
 
     def after(self, mark: Mark | None) -> None:
         """Let the lane whose action runs wait for a mark that nobody will ask again."""
-        ...
 
     def reuse(self, marks: list[Mark]) -> None:
         """Nobody will ask these marks again: others may be made of them."""
-        ...
 
     def finish(self, marks: list[Mark]) -> None:
         """Wait on the host until all marks are passed; raises what an action raised."""
-        ...
 
 
 # On a CPU: threads that take turns at the lanes

@@ -19,7 +19,6 @@ class MovableStorage(Protocol):
     @property
     def bytes(self) -> Tensor:
         """All of it, wherever it is now, as one tensor of bytes."""
-        ...
 
 
 class Placed(NamedTuple):

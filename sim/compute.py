@@ -55,22 +55,18 @@ class ComputeSettings(Protocol):
     @property
     def cluster(self) -> Cluster:
         """Where it is trained."""
-        ...
 
     @property
     def execution(self) -> Execution:
         """How a micro-batch goes through the model on one device."""
-        ...
 
     @property
     def recomputation(self) -> Recomputation:
         """What the backward pass computes again."""
-        ...
 
     @property
     def implementation(self) -> Implementation:
         """Whose code runs."""
-        ...
 
 
 @dataclass(frozen=True)

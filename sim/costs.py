@@ -87,7 +87,6 @@ class CostModel(Protocol):
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The costs of each task of the graph."""
-        ...
 
 
 def inside_passes(graph: TaskGraph, alone: Callable[[Operation, Integers], Seconds]) -> Seconds:

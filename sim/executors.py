@@ -34,11 +34,9 @@ class Future(Protocol):
 
     def done(self) -> bool:
         """Whether the work has ended."""
-        ...
 
     def result(self) -> Any:
         """What the work returned; raises what it raised."""
-        ...
 
 
 class Executor(Protocol):
@@ -46,7 +44,6 @@ class Executor(Protocol):
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
         """Begin some work."""
-        ...
 
 
 @contextmanager
