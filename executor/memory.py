@@ -17,9 +17,9 @@ from torch import Tensor
 from bfpp.executor.finite import ParameterPart, Where, largest
 from bfpp.executor.flat import UnitState, memory_of
 from bfpp.executor.plan import Plan
+from bfpp.executor.region import Region
 from bfpp.executor.scaler import Scaler
 from bfpp.executor.shards import Shards
-from bfpp.executor.tensor_parallel import Region
 from bfpp.executor.unit import Unit
 from bfpp.executor.updates import Updates
 from bfpp.schedules import Operation, Task

@@ -19,9 +19,10 @@ from bfpp.executor.optimizers import require_elementwise, require_rates
 from bfpp.executor.payload import Form, Tree, tensors_of
 from bfpp.executor.ranks import Ranks
 from bfpp.executor.recomputing import counted_layers, require_recomputable
+from bfpp.executor.region import Region
 from bfpp.executor.settings import DType
 from bfpp.executor.shards import ThreadExchange, ThreadShards
-from bfpp.executor.tensor_parallel import Region, divide, divided_form, divided_loss
+from bfpp.executor.tensor_parallel import divide, divided_form, divided_loss
 from bfpp.executor.tracing import Traced, trace
 from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import P2P, InvalidConfiguration, TaskGraph

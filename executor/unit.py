@@ -21,8 +21,9 @@ from bfpp.executor.payload import Tree, tensors_of
 from bfpp.executor.placed import Placed, place
 from bfpp.executor.plan import Plan
 from bfpp.executor.recomputing import counted_layers, recompute
+from bfpp.executor.region import Region
 from bfpp.executor.slices import slices_of
-from bfpp.executor.tensor_parallel import Region, divide
+from bfpp.executor.tensor_parallel import divide
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import NONE
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bfpp.schedules import Communication, Layout, Order, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers
-from bfpp.schedules.graph import kinds_of, places_of_operations
+from bfpp.schedules.kinds import kinds_of, places_of_operations
 from bfpp.schedules.lowering import lower_steps as lower_by_columns
 from bfpp.schedules.lowering.offloading import require_backward
 from bfpp.schedules.lowering.passes import PAIR, ends_of_tied

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from bfpp.executor.batches import samples_of
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
+from bfpp.executor.region import Region
 from bfpp.executor.settings import Activations, DType
 from bfpp.executor.shards import alone
-from bfpp.executor.tensor_parallel import Region
 from bfpp.executor.unit import Unit
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph, lower
 from bfpp.schedules.steps import STEP, backward_input, backward_weight, forward

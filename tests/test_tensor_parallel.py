@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from bfpp.executor.corpus import IGNORED
 from bfpp.executor.model import drawing
 from bfpp.executor.processes import Place, join, launch
+from bfpp.executor.region import Region
 from bfpp.executor.shards import ProcessShards, Shards, ThreadExchange, ThreadShards
-from bfpp.executor.tensor_parallel import Region, divide, divided_loss
+from bfpp.executor.tensor_parallel import divide, divided_loss
 from bfpp.executor.transformer import Block, Embedding, OutputHead, TransformerSizes, token_loss
 from bfpp.schedules import InvalidConfiguration
 

@@ -18,10 +18,10 @@ from bfpp.executor.checkpoint import TensorPieces, read_manifest
 from bfpp.executor.corpus import Text
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
+from bfpp.executor.region import Columns
 from bfpp.executor.settings import Activations, DType, LossScaling, Optimization
 from bfpp.executor.slices import Slice
 from bfpp.executor.state import pieces_of
-from bfpp.executor.tensor_parallel import Columns
 from bfpp.executor.transformer import TransformerSizes, transformer
 from bfpp.executor.unit import Unit
 from bfpp.schedules import (
@@ -118,16 +118,16 @@ def test_a_norm_that_counts_what_all_ranks_hold_twice_is_caught(
 
 
 def test_half_a_backward_pass_computes_its_half_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bfpp.executor import tensor_parallel
+    from bfpp.executor import region
 
     asked: list[tuple[bool, ...]] = []
-    are_needed = tensor_parallel._are_needed
+    are_needed = region._are_needed
 
     def remember(ctx: Columns) -> list[bool]:
         asked.append(tuple(found := are_needed(ctx)))
         return found
 
-    monkeypatch.setattr(tensor_parallel, "_are_needed", remember)
+    monkeypatch.setattr(region, "_are_needed", remember)
     run_locally(CASES["halves of backward passes, in sequence"], range(1))
     kinds = {(first, all(others), any(others)) for first, *others in asked}
     assert kinds == {(True, False, False), (False, True, True)}
