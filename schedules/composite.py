@@ -27,7 +27,8 @@ import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Seconds, group_by
 from bfpp.schedules.invalid import InvalidConfiguration
-from bfpp.schedules.operations import COMPUTE, OPERATIONS, Operation
+from bfpp.schedules.operations import OPERATIONS, Operation
+from bfpp.schedules.streams import COMPUTE
 
 if TYPE_CHECKING:
     from bfpp.schedules.graph import TaskGraph

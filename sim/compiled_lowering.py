@@ -20,8 +20,9 @@ from bfpp.schedules.lowering.offloading import require_backward
 from bfpp.schedules.lowering.passes import PAIR, ends_of_tied
 from bfpp.schedules.lowering.posting import posted
 from bfpp.schedules.lowering.step_table import Steps, step_table
-from bfpp.schedules.operations import OPERATIONS, STREAMS
+from bfpp.schedules.operations import OPERATIONS
 from bfpp.schedules.steps import STEP
+from bfpp.schedules.streams import STREAMS
 from bfpp.schedules.tasks import Lane
 from bfpp.sim import graph_kernels, lowering_kernels, order_kernels
 from bfpp.sim.compiling import WORK, compiled

@@ -19,7 +19,7 @@ import numpy as np
 from bfpp.schedules import Operation, TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import block_order, fused_passes, template_numbers
-from bfpp.schedules.operations import Stream
+from bfpp.schedules.streams import Stream
 
 
 @dataclass(frozen=True, eq=False)

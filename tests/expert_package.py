@@ -13,7 +13,8 @@ from bfpp.executor.worker import Worker
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import Integers
 from bfpp.schedules.composite import Piece, Template
-from bfpp.schedules.operations import Group, Row, Scope, Stream, declare
+from bfpp.schedules.operations import Group, Row, Scope, declare
+from bfpp.schedules.streams import Stream
 from bfpp.sim.costs import Load
 from bfpp.sim.physical_step import PhysicalStep
 from bfpp.sim.prices import PRICES, Price

@@ -17,7 +17,7 @@ from bfpp.schedules import (
     find_schedule,
 )
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.operations import FROM_HOST, TO_HOST
+from bfpp.schedules.streams import FROM_HOST, TO_HOST
 from bfpp.schedules.validity import violations
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.activations import activations_of_units

@@ -40,10 +40,7 @@ from bfpp.schedules.counts import peak_activations
 from bfpp.schedules.graph_file import read_graph, write_graph
 from bfpp.schedules.operations import (
     BUILT_IN,
-    COMPUTE,
-    DATA,
     OPERATIONS,
-    STREAMS,
     Group,
     Row,
     Scope,
@@ -54,6 +51,7 @@ from bfpp.schedules.operations import (
 )
 from bfpp.schedules.order_validity import order_violations
 from bfpp.schedules.steps import STEP, backward_input, backward_weight, forward
+from bfpp.schedules.streams import COMPUTE, DATA, STREAMS
 from bfpp.schedules.validity import violations
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster

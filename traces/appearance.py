@@ -17,12 +17,12 @@ import numpy as np
 
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE, Integers
-from bfpp.schedules.operations import (
+from bfpp.schedules.operations import OPERATIONS
+from bfpp.schedules.streams import (
     COMPUTE,
     DATA,
     EXPERTS,
     FROM_HOST,
-    OPERATIONS,
     REPLICAS,
     STREAMS,
     TIED,

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.operations import COMPUTE, OPERATIONS
+from bfpp.schedules.operations import OPERATIONS
+from bfpp.schedules.streams import COMPUTE
 from bfpp.traces.appearance import COMPUTE_AND_DATA, fill, ink
 from bfpp.traces.causes import Wait
 from bfpp.traces.memory import MemoryCurve

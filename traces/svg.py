@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bfpp.schedules import Operation
-from bfpp.schedules.operations import COMPUTE, Scope
+from bfpp.schedules.operations import Scope
+from bfpp.schedules.streams import COMPUTE
 from bfpp.traces.appearance import (
     COMPUTE_AND_DATA,
     IDLE,

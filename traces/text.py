@@ -22,7 +22,8 @@ import numpy as np
 
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import Integers, Seconds
-from bfpp.schedules.operations import STREAMS, Scope, Stream
+from bfpp.schedules.operations import Scope
+from bfpp.schedules.streams import STREAMS, Stream
 from bfpp.traces.appearance import LaneRow, drawn_operations, drawn_rows, fill, ink, label
 from bfpp.traces.operations import LOOKS
 from bfpp.traces.time_axis import time_axis
