@@ -26,7 +26,7 @@ from bfpp.executor.lanes import Threads
 from bfpp.executor.model import Layer, Model, make
 from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
-from bfpp.executor.settings import LearningRates, Optimization, Precision
+from bfpp.executor.settings import DType, LearningRates, Optimization
 from bfpp.executor.state import pieces_of
 from bfpp.executor.training import Report, Trainer
 from bfpp.executor.transformer import TransformerSizes, transformer
@@ -36,8 +36,8 @@ CONTEXT = 64
 LARGE = llama(vocabulary=257, layers=9, hidden=320, heads=8, kv_heads=4, mlp=864, context=CONTEXT)
 SMALL = replace(LARGE, layers=5, hidden=128, mlp=344)
 RUNS = (
-    ("10 M", LARGE, 200, 2, 1, (Precision.FLOAT32, Precision.BFLOAT16)),
-    ("1 M", SMALL, 50, 4, 2, (Precision.FLOAT32, Precision.FLOAT16)),
+    ("10 M", LARGE, 200, 2, 1, (DType.FLOAT32, DType.BFLOAT16)),
+    ("1 M", SMALL, 50, 4, 2, (DType.FLOAT32, DType.FLOAT16)),
 )
 """Models, their steps, micro-batches, samples in one, and precisions."""
 
@@ -55,7 +55,7 @@ MANY, GRADIENT = 256, 0.005
 
 
 def plan_of(
-    sizes: TransformerSizes, steps: int, microbatches: int, samples: int, precision: Precision
+    sizes: TransformerSizes, steps: int, microbatches: int, samples: int, precision: DType
 ) -> Plan:
     optimization = Optimization(
         1e-3, 0.1, clip=1.0, no_decay=("vectors",), rates=LearningRates("cosine", 10, steps, 0.1)
@@ -138,7 +138,7 @@ def rounded(layer: Layer, number: int) -> nn.Module:
     return module
 
 
-def gradient(model: Model, precision: Precision, microbatches: int) -> Tensor:
+def gradient(model: Model, precision: DType, microbatches: int) -> Tensor:
     """That of the first step: ten times the optimizer's first moments after it."""
     graph = build_graph("gpipe", Layout(1, microbatches), Communication(Sharding.NONE))
     _, backend = trained(Plan(graph, model, precision=precision), 1)
@@ -160,8 +160,8 @@ def gradients(counts: Sequence[int] = (16, MANY)) -> Results:
     model = replace(given, layers=layers)
     rows = []
     for count in counts:
-        exact = gradient(model, Precision.FLOAT64, count)
-        error = float((gradient(model, Precision.BFLOAT16, count) - exact).norm() / exact.norm())
+        exact = gradient(model, DType.FLOAT64, count)
+        error = float((gradient(model, DType.BFLOAT16, count) - exact).norm() / exact.norm())
         met = "yes" if error < GRADIENT else "NO"
         rows.append({"micro-batches": count, "error": f"{100 * error:.2f} %", "met": met})
     return Results(

@@ -33,7 +33,7 @@ from bfpp.executor.job import Job
 from bfpp.executor.lanes import Mark, Streams
 from bfpp.executor.plan import Plan
 from bfpp.executor.processes.environment import STREAMS
-from bfpp.executor.settings import Activations, BackendName, Optimization, Precision
+from bfpp.executor.settings import Activations, BackendName, DType, Optimization
 from bfpp.executor.sources import TransformerSource
 from bfpp.executor.training import QUEUED, Trainer
 from bfpp.executor.transformer import TransformerSizes
@@ -119,7 +119,7 @@ def job_of(
         backend=BackendName.LOCAL,
         device="cuda",
         microbatch_size=size.samples,
-        precision=Precision.BFLOAT16,
+        precision=DType.BFLOAT16,
         activations=Activations.KEEP,
         optimization=Optimization(arguments=(("fused", True),)),
         compile=compiled,

@@ -18,7 +18,7 @@ import torch
 from benchmarks.measure import Results
 from bfpp.executor.job import Job
 from bfpp.executor.microbenchmarks.dispatch import local_trainer
-from bfpp.executor.settings import Activations, BackendName, Precision
+from bfpp.executor.settings import Activations, BackendName, DType
 from bfpp.measuring import of_device
 from bfpp.schedules.offload import ALL, OFF
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, parse_recomputation
@@ -96,7 +96,7 @@ class Case:
             backend=BackendName.LOCAL,
             device="cuda",
             microbatch_size=self.microbatch_size,
-            precision=Precision.BFLOAT16,
+            precision=DType.BFLOAT16,
             activations=Activations.RECOMPUTE if is_full else Activations.KEEP,
             offload_share=self.offload_share,
             **({} if is_full else {"recomputation": policy}),

@@ -21,7 +21,7 @@ class Export:
     """A kind of file: what its option says of it, its format, and how a timeline is written."""
 
     summary: str
-    format: formats.Format
+    format: formats.FileFormat
     write: Callable[[Timeline, Path], None]
 
 
@@ -30,7 +30,7 @@ class FolderExport:
     """A kind of files, one a rank: their names and contents, and what of a timeline is not said."""
 
     summary: str
-    format: formats.Format
+    format: formats.FileFormat
     files: Callable[[Timeline], Iterator[tuple[str, bytes]]]
     lost: str
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from struct import pack
 from zlib import crc32
 
-from bfpp.formats import PDF, PDF_MARK, PNG, PNG_MARK, SVG, Format
+from bfpp.formats import PDF, PDF_MARK, PNG, PNG_MARK, SVG, FileFormat
 from bfpp.numbers_given import length
 from bfpp.outputs import Output, add_output
 
@@ -50,7 +50,7 @@ def write_figure(figure: Output, svg: str) -> None:
         WRITERS[figure.format](svg, path)
 
 
-def converted(figure: Path, format_: Format) -> Path:
+def converted(figure: Path, format_: FileFormat) -> Path:
     """Write an SVG in another format too, in the same folder; the new file."""
     path = figure.with_suffix(format_.suffixes[0])
     WRITERS[format_](figure.read_text(encoding="utf-8"), path)
@@ -81,7 +81,7 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
     return pack(">I", len(content)) + kind + content + pack(">I", crc32(kind + content))
 
 
-WRITERS: dict[Format, Callable[[str, Path], None]] = {
+WRITERS: dict[FileFormat, Callable[[str, Path], None]] = {
     SVG: _write_svg,
     PDF: _write_pdf,
     PNG: _write_png,

@@ -22,7 +22,7 @@ COMPRESSED = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
-class Format:
+class FileFormat:
     """A format: what it is called, how names end (any way if empty), which files are ours.
 
     `needs` is the package that writes it, and the extra of bfpp that installs this one.
@@ -54,11 +54,11 @@ def _ends_with(mark: bytes, path: Path) -> bool:
         return mark in file.read()
 
 
-def _marked(title: str, suffixes: tuple[str, ...], mark: bytes, within: int = READ) -> Format:
-    return Format(title, suffixes, partial(_begins_with, mark, within))
+def _marked(title: str, suffixes: tuple[str, ...], mark: bytes, within: int = READ) -> FileFormat:
+    return FileFormat(title, suffixes, partial(_begins_with, mark, within))
 
 
-def _with_format(title: str, suffixes: tuple[str, ...], name: str) -> Format:
+def _with_format(title: str, suffixes: tuple[str, ...], name: str) -> FileFormat:
     """A format of JSON that says its name first; one that is inside another is not meant."""
     mark = f'{{"format": "bfpp {name} '.encode()
     return _marked(title, suffixes, mark, len(mark))
@@ -72,8 +72,8 @@ JSON = (".json", ".json.gz")
 HTML = _marked("page", (".html", ".htm"), b'<meta name="generator" content="bfpp">')
 SVG = _marked("figure", (".svg",), b"<!-- generator: bfpp -->")
 PDF_MARK, PNG_MARK = b"% generator: bfpp", b"Software\0bfpp"
-PDF = Format("figure", (".pdf",), partial(_ends_with, PDF_MARK), ("cairosvg", "print"))
-PNG = Format("figure", (".png",), partial(_begins_with, PNG_MARK, READ), ("cairosvg", "print"))
+PDF = FileFormat("figure", (".pdf",), partial(_ends_with, PDF_MARK), ("cairosvg", "print"))
+PNG = FileFormat("figure", (".png",), partial(_begins_with, PNG_MARK, READ), ("cairosvg", "print"))
 PERFETTO = _marked("trace", JSON, b'"generator": "bfpp"')
 KINETO = _marked("trace", (".json",), b'"generator": "bfpp"')
 CHAKRA = _marked("trace", (".et",), b"bfpp.source")
@@ -89,9 +89,9 @@ ORDERS = _marked("file of orders", (".csv",), b"# made by bfpp schedule")
 JOURNAL = _with_format("journal of a search", (), "search journal")
 METRICS = _marked("file of metrics", (), b'{"event": "begin", "run": "')
 FOUND_CSV = _marked("table of a search", (".csv",), b"schedule,pp,loops,")
-FOUND_PARQUET = Format(
+FOUND_PARQUET = FileFormat(
     "table of a search", (".parquet",), partial(_ends_with, b"bfpp search"), ("pyarrow", "search")
 )
 MARKDOWN = _marked("table", (".md",), b"<!-- generator: bfpp -->")
 PAPER_JSON = _marked("table", (".json",), b'"generator": "bfpp"')
-MEASUREMENTS = Format("table of the paper's measurements", (".csv",), _is_the_papers)
+MEASUREMENTS = FileFormat("table of the paper's measurements", (".csv",), _is_the_papers)

@@ -19,12 +19,12 @@ from bfpp.errors import one_line
 from bfpp.executor.settings import (
     Activations,
     BackendName,
-    Ends,
-    Evaluation,
+    DType,
+    EmbeddingStage,
+    HeldOutEvaluation,
     LearningRates,
     LossScaling,
     Optimization,
-    Precision,
     Saving,
     Sleeps,
 )
@@ -106,13 +106,13 @@ def device_job_of(options: argparse.Namespace, schedule: Schedule, layout: Layou
         device=options.device,
         dp=options.dp or 1,
         microbatch_size=options.microbatch_size,
-        precision=Precision(options.precision),
-        reduce_precision=options.reduce_precision and Precision(options.reduce_precision),
+        precision=DType(options.precision),
+        reduce_precision=options.reduce_precision and DType(options.reduce_precision),
         keeps_float32=options.keep_fp32,
         loader_threads=options.loader_threads or 0,
         activations=Activations.RECOMPUTE if is_full else Activations.KEEP,
         recomputation=NO_RECOMPUTATION if is_full else options.recompute,
-        ends=Ends(options.ends),
+        ends=EmbeddingStage(options.ends),
     )
 
 
@@ -193,7 +193,7 @@ def _optimization(options: argparse.Namespace) -> Optimization:
             options.decay_steps or (0 if options.lr_schedule == "constant" else options.steps),
             options.final_rate,
         ),
-    ).for_precision(Precision(options.precision))
+    ).for_precision(DType(options.precision))
     if options.loss_scale_interval is None:
         return chosen
     if chosen.loss_scaling is None:
@@ -236,9 +236,11 @@ def sleeps_of(costs: ProfiledCosts, plan: Plan) -> Sleeps:
     return Sleeps(**{kind: tuple(costs.pass_seconds(layout, kind).tolist()) for kind in PASSES})
 
 
-def _evaluation(options: argparse.Namespace) -> Evaluation | None:
+def _evaluation(options: argparse.Namespace) -> HeldOutEvaluation | None:
     if options.evaluate_every:
-        return Evaluation(options.evaluate_every, options.evaluate_steps or Evaluation.steps)
+        return HeldOutEvaluation(
+            options.evaluate_every, options.evaluate_steps or HeldOutEvaluation.steps
+        )
     if options.evaluate_steps or options.evaluate_text:
         reason = "is needed by --evaluate-steps and --evaluate-text"
         raise InvalidConfiguration("evaluate_every", reason)

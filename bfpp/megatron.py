@@ -8,7 +8,7 @@ rate are no part of an experiment.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from bfpp.frameworks import FrameworkConfig, loops_around, unsaid
 from bfpp.schedules import Per, Sharding
@@ -17,21 +17,20 @@ from bfpp.schedules.cut_formats import layout_text
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import CORE_ATTENTION, LAYER
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.model import Transformer
 
-Flag = tuple[str, ...]
-"""A flag, and its values."""
+Flags = Mapping[str, object]
+"""Flags by name. `True` is a flag alone, a tuple one of several values; None and False are none."""
 
 OWN = "1f1b", "depth-first"
 """Megatron-LM's schedules: 1F1B, and interleaved 1F1B."""
 
-NARROW: dict[Precision, Flag] = {
-    Precision.FP8_DELAYED: ("--fp8-recipe", "delayed"),
-    Precision.FP8_CURRENT: ("--fp8-recipe", "tensorwise"),
-    Precision.FP8_BLOCK: ("--fp8-recipe", "blockwise"),
-    Precision.MXFP8: ("--fp8-recipe", "mxfp8"),
+RECIPES = {
+    Precision.FP8_DELAYED: "delayed",
+    Precision.FP8_CURRENT: "tensorwise",
+    Precision.FP8_BLOCK: "blockwise",
+    Precision.MXFP8: "mxfp8",
 }
-"""Recipes of Transformer Engine."""
+"""Recipes of Transformer Engine for FP8."""
 
 EXCHANGES = {
     ContextExchange.RING: "p2p",
@@ -52,193 +51,190 @@ SAID = frozenset(
 def command(experiment: Experiment) -> FrameworkConfig:
     """The command, a flag a line, and what it cannot express."""
     physical = experiment.require_physical()
-    flags = [flag for part in PARTS for flag in part(experiment)]
     devices, node = physical.degrees.devices, physical.cluster.domain
     nodes = -(-devices // node)
     program = ["torchrun", f"--nnodes={nodes}", f"--nproc-per-node={min(devices, node)}"]
-    lines = [" ".join((*program, "pretrain_gpt.py")), *(shlex.join(flag) for flag in flags)]
+    flags = [flag for part in PARTS for flag in part(experiment).items()]
+    lines = [shlex.join((name, *_values(value))) for name, value in flags if _is_given(value)]
     missing = (*_missing(experiment), *unsaid(experiment, SAID))
-    return FrameworkConfig(" \\\n    ".join(lines) + "\n", missing)
+    text = " \\\n    ".join([" ".join((*program, "pretrain_gpt.py")), *lines]) + "\n"
+    return FrameworkConfig(text, missing)
 
 
-def _of_model(experiment: Experiment) -> Iterator[Flag]:
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False
+
+
+def _values(value: object) -> tuple[str, ...]:
+    if value is True:
+        return ()
+    return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
+
+
+def _of_model(experiment: Experiment) -> Flags:
     model = experiment.transformer
-    yield "--num-layers", str(model.layers)
-    yield "--hidden-size", str(model.hidden)
-    yield "--ffn-hidden-size", str(model.mlp_width)
-    yield "--num-attention-heads", str(model.heads)
-    if model.kv_heads not in (None, model.heads):
-        yield ("--group-query-attention",)
-        yield "--num-query-groups", str(model.kv_heads)
-    if model.head_dim is not None and model.latent is None:
-        yield "--kv-channels", str(model.head_dim)
-    yield "--seq-length", str(model.sequence)
-    yield "--max-position-embeddings", str(model.sequence)
-    yield "--vocab-size", str(model.vocabulary)
-    if model.positions == "rotary":
-        yield "--position-embedding-type", "rope"
-    if model.norm == "rms":
-        yield "--normalization", "RMSNorm"
-        yield ("--disable-bias-linear",)
-    if model.gated:
-        yield ("--swiglu",)
-    if not model.has_dropout:
-        yield "--attention-dropout", "0"
-        yield "--hidden-dropout", "0"
-    if not (model.tied_embeddings or experiment.tied_embeddings):
-        yield ("--untie-embeddings-and-output-weights",)
-    if model.prediction_modules:
-        yield "--mtp-num-layers", str(model.prediction_modules)
-    if model.window is not None:
-        yield "--window-size", f"({model.window - 1},0)"
-        if model.global_every is not None:
-            yield "--window-attn-skip-freq", str(model.global_every)
-    yield from _of_latents(model)
-    yield from _of_experts(experiment)
+    grouped = model.kv_heads not in (None, model.heads)
+    rms, window = model.norm == "rms", model.window
+    no_dropout = None if model.has_dropout else 0
+    return {
+        "--num-layers": model.layers,
+        "--hidden-size": model.hidden,
+        "--ffn-hidden-size": model.mlp_width,
+        "--num-attention-heads": model.heads,
+        "--group-query-attention": grouped,
+        "--num-query-groups": model.kv_heads if grouped else None,
+        "--kv-channels": model.head_dim if model.latent is None else None,
+        "--seq-length": model.sequence,
+        "--max-position-embeddings": model.sequence,
+        "--vocab-size": model.vocabulary,
+        "--position-embedding-type": "rope" if model.positions == "rotary" else None,
+        "--normalization": "RMSNorm" if rms else None,
+        "--disable-bias-linear": rms,
+        "--swiglu": model.gated,
+        "--attention-dropout": no_dropout,
+        "--hidden-dropout": no_dropout,
+        "--untie-embeddings-and-output-weights": not (
+            model.tied_embeddings or experiment.tied_embeddings
+        ),
+        "--mtp-num-layers": model.prediction_modules or None,
+        "--window-size": None if window is None else f"({window - 1},0)",
+        "--window-attn-skip-freq": None if window is None else model.global_every,
+    }
 
 
-def _of_latents(model: Transformer) -> Iterator[Flag]:
+def _of_latents(experiment: Experiment) -> Flags:
     """Multi-latent attention."""
-    if (latent := model.latent) is None:
-        return
-    yield ("--multi-latent-attention",)
-    if latent.q_rank is not None:
-        yield "--q-lora-rank", str(latent.q_rank)
-    yield "--kv-lora-rank", str(latent.kv_rank)
-    yield "--qk-head-dim", str(model.key_head_dim - latent.rope_dim)
-    yield "--qk-pos-emb-head-dim", str(latent.rope_dim)
-    yield "--v-head-dim", str(model.value_dim)
-
-
-def _of_experts(experiment: Experiment) -> Iterator[Flag]:
-    """A mixture of experts, and how tokens are dispatched."""
     model = experiment.transformer
+    if (latent := model.latent) is None:
+        return {}
+    return {
+        "--multi-latent-attention": True,
+        "--q-lora-rank": latent.q_rank,
+        "--kv-lora-rank": latent.kv_rank,
+        "--qk-head-dim": model.key_head_dim - latent.rope_dim,
+        "--qk-pos-emb-head-dim": latent.rope_dim,
+        "--v-head-dim": model.value_dim,
+    }
+
+
+def _of_experts(experiment: Experiment) -> Flags:
+    """A mixture of experts, and how tokens are dispatched."""
+    model, capacity = experiment.transformer, experiment.capacity_factor
     if (experts := model.experts) is None:
-        return
-    yield "--num-experts", str(experts.routed)
-    yield "--moe-router-topk", str(experts.chosen)
-    yield "--moe-ffn-hidden-size", str(experts.width)
-    yield ("--moe-grouped-gemm",)
-    if experts.shared:
-        yield "--moe-shared-expert-intermediate-size", str(experts.shared)
-    if dense := model.dense_layers:
-        yield "--moe-layer-freq", f"([0]*{dense}+[1]*{model.layers - dense})"
-    if experiment.dispatch == "deduplicated":
-        yield "--moe-token-dispatcher-type", "flex"
-        yield "--moe-flex-dispatcher-backend", "deepep"
-    else:
-        yield "--moe-token-dispatcher-type", "alltoall"
-    if experiment.capacity_factor is not None:
-        yield "--moe-expert-capacity-factor", f"{experiment.capacity_factor:g}"
-        yield ("--moe-pad-expert-input-to-capacity",)
-    if experiment.shared_overlap:
-        yield ("--moe-shared-expert-overlap",)
-    if experiment.fused_router:
-        yield ("--moe-router-fusion",)
+        return {}
+    dense, deduplicated = model.dense_layers, experiment.dispatch == "deduplicated"
+    return {
+        "--num-experts": experts.routed,
+        "--moe-router-topk": experts.chosen,
+        "--moe-ffn-hidden-size": experts.width,
+        "--moe-grouped-gemm": True,
+        "--moe-shared-expert-intermediate-size": experts.shared or None,
+        "--moe-layer-freq": f"([0]*{dense}+[1]*{model.layers - dense})" if dense else None,
+        "--moe-token-dispatcher-type": "flex" if deduplicated else "alltoall",
+        "--moe-flex-dispatcher-backend": "deepep" if deduplicated else None,
+        "--moe-expert-capacity-factor": None if capacity is None else f"{capacity:g}",
+        "--moe-pad-expert-input-to-capacity": capacity is not None,
+        "--moe-shared-expert-overlap": experiment.shared_overlap,
+        "--moe-router-fusion": experiment.fused_router,
+    }
 
 
-def _of_groups(experiment: Experiment) -> Iterator[Flag]:
+def _of_groups(experiment: Experiment) -> Flags:
     degrees = experiment.configuration.degrees
-    yield "--tensor-model-parallel-size", str(degrees.tp)
-    yield "--pipeline-model-parallel-size", str(degrees.pp)
-    if experiment.require_physical().execution.sequence_parallel:
-        yield ("--sequence-parallel",)
-    if degrees.cp > 1:
-        yield "--context-parallel-size", str(degrees.cp)
-        yield "--cp-comm-type", EXCHANGES[ContextExchange(experiment.cp_comm)]
-    if degrees.ep > 1:
-        yield "--expert-model-parallel-size", str(degrees.ep)
-        yield "--expert-tensor-parallel-size", "1"
-    yield "--micro-batch-size", str(experiment.microbatch_size)
-    yield "--global-batch-size", str(experiment.configuration.batch)
+    contexts, experts = degrees.cp > 1, degrees.ep > 1
+    return {
+        "--tensor-model-parallel-size": degrees.tp,
+        "--pipeline-model-parallel-size": degrees.pp,
+        "--sequence-parallel": experiment.require_physical().execution.sequence_parallel,
+        "--context-parallel-size": degrees.cp if contexts else None,
+        "--cp-comm-type": EXCHANGES[ContextExchange(experiment.cp_comm)] if contexts else None,
+        "--expert-model-parallel-size": degrees.ep if experts else None,
+        "--expert-tensor-parallel-size": 1 if experts else None,
+        "--micro-batch-size": experiment.microbatch_size,
+        "--global-batch-size": experiment.configuration.batch,
+    }
 
 
-def _of_stages(experiment: Experiment) -> Iterator[Flag]:
+def _of_stages(experiment: Experiment) -> Flags:
     """Virtual stages, or a layout where stages are uneven; and groups of micro-batches."""
     configuration, layout = experiment.configuration, experiment.configuration.layout
     if layout.pp == 1 or not loops_around(layout):
-        return
-    layers = experiment.layers_of_stages
-    if len(set(layers)) > 1:
-        predictions = experiment.transformer.prediction_modules
-        yield "--pipeline-model-parallel-layout", layout_text(layers, predictions)
-    elif layout.loops > 1:
-        yield "--num-virtual-stages-per-pipeline-rank", str(layout.loops)
-    if layout.loops > 1:
-        sequence = configuration.schedule.parameters.get("sequence")
-        if configuration.schedule.name == "breadth-first":
-            sequence = layout.microbatches
-        if sequence not in (None, layout.pp):
-            yield "--microbatch-group-size-per-virtual-pipeline-stage", str(sequence)
-        if not configuration.communication.pp_overlap:
-            yield ("--no-overlap-p2p-communication",)
+        return {}
+    layers, loops = experiment.layers_of_stages, layout.loops > 1
+    uneven = len(set(layers)) > 1
+    text = layout_text(layers, experiment.transformer.prediction_modules) if uneven else None
+    sequence = configuration.schedule.parameters.get("sequence")
+    if configuration.schedule.name == "breadth-first":
+        sequence = layout.microbatches
+    grouped = loops and sequence not in (None, layout.pp)
+    return {
+        "--pipeline-model-parallel-layout": text,
+        "--num-virtual-stages-per-pipeline-rank": layout.loops if loops and not uneven else None,
+        "--microbatch-group-size-per-virtual-pipeline-stage": sequence if grouped else None,
+        "--no-overlap-p2p-communication": loops and not configuration.communication.pp_overlap,
+    }
 
 
-def _of_replicas(experiment: Experiment) -> Iterator[Flag]:
+def _of_replicas(experiment: Experiment) -> Flags:
     """How data parallelism shards, and which of its communication overlaps."""
     configuration = experiment.configuration
     degrees, communication = configuration.degrees, configuration.communication
-    if communication.sharding is Sharding.FULL:
-        yield ("--use-megatron-fsdp",)
-        yield "--data-parallel-sharding-strategy", "optim_grads_params"
-        yield "--ckpt-format", "fsdp_dtensor"
-    if communication.sharding is not Sharding.NONE:
-        yield ("--use-distributed-optimizer",)
-        if degrees.dp_replicate > 1:
-            yield "--num-distributed-optimizer-instances", str(degrees.dp_replicate)
-    if communication.dp_overlap and degrees.dp * degrees.cp > 1:
-        yield ("--overlap-grad-reduce",)
-        if communication.sharding is not Sharding.NONE:
-            yield ("--overlap-param-gather",)
-    if not communication.clipping:
-        yield "--clip-grad", "0"
+    full = communication.sharding is Sharding.FULL
+    sharded = communication.sharding is not Sharding.NONE
+    overlaps = communication.dp_overlap and degrees.dp * degrees.cp > 1
+    instances = degrees.dp_replicate if sharded and degrees.dp_replicate > 1 else None
+    return {
+        "--use-megatron-fsdp": full,
+        "--data-parallel-sharding-strategy": "optim_grads_params" if full else None,
+        "--ckpt-format": "fsdp_dtensor" if full else None,
+        "--use-distributed-optimizer": sharded,
+        "--num-distributed-optimizer-instances": instances,
+        "--overlap-grad-reduce": overlaps,
+        "--overlap-param-gather": overlaps and sharded,
+        "--clip-grad": None if communication.clipping else 0,
+    }
 
 
-def _of_precision(experiment: Experiment) -> Iterator[Flag]:
+def _of_precision(experiment: Experiment) -> Flags:
     physical = experiment.require_physical()
     precision = physical.execution.precision
-    if precision is Precision.FP16:
-        yield ("--fp16",)
-    elif precision.is_mixed:
-        yield ("--bf16",)
-    if precision in NARROW:
-        yield "--fp8-format", "e4m3" if precision is Precision.MXFP8 else "hybrid"
-        yield NARROW[precision]
-    if precision is Precision.NVFP4:
-        yield "--fp4-format", "e2m1"
-    if physical.quantised_weights:
-        narrow = "fp4" if precision is Precision.NVFP4 else "fp8"
-        yield (f"--{narrow}-param-gather",)
+    fp4, half = precision is Precision.NVFP4, precision is Precision.FP16
+    fp8 = "e4m3" if precision is Precision.MXFP8 else "hybrid"
     states = {
-        "exp-avg": experiment.moments,
-        "exp-avg-sq": experiment.moments,
-        "main-params": experiment.master_weights,
-        "main-grads": experiment.main_gradients,
+        "--exp-avg-dtype": experiment.moments,
+        "--exp-avg-sq-dtype": experiment.moments,
+        "--main-params-dtype": experiment.master_weights,
+        "--main-grads-dtype": experiment.main_gradients,
     }
-    if any(states.values()):
-        yield ("--use-precision-aware-optimizer",)
-        yield from ((f"--{name}-dtype", kind) for name, kind in states.items() if kind)
-    if experiment.main_gradients == "bf16":
-        yield ("--grad-reduce-in-bf16",)
+    return {
+        "--fp16": half,
+        "--bf16": precision.is_mixed and not half,
+        "--fp8-format": fp8 if precision in RECIPES else None,
+        "--fp8-recipe": RECIPES.get(precision),
+        "--fp4-format": "e2m1" if fp4 else None,
+        f"--{'fp4' if fp4 else 'fp8'}-param-gather": physical.quantised_weights,
+        "--use-precision-aware-optimizer": any(states.values()),
+        **{name: kind or None for name, kind in states.items()},
+        "--grad-reduce-in-bf16": experiment.main_gradients == "bf16",
+    }
 
 
-def _of_compute(experiment: Experiment) -> Iterator[Flag]:
+def _of_compute(experiment: Experiment) -> Flags:
     """What is recomputed, and which kernels run."""
     physical = experiment.require_physical()
     modules, layers = physical.recomputation
-    if LAYER in modules:
-        of_each = layers if isinstance(layers, int) else None
-        yield "--recompute-granularity", "full"
-        yield "--recompute-method", "uniform" if of_each is None else "block"
-        yield "--recompute-num-layers", str(of_each or 1)
-    elif modules:
-        yield "--recompute-granularity", "selective"
-        if modules != {CORE_ATTENTION}:
-            yield "--recompute-modules", *sorted(modules)
-    if physical.execution.attention is Attention.UNFUSED:
-        yield "--attention-backend", "unfused"
-    if physical.implementation.cuda_graphs:
-        yield "--cuda-graph-impl", "local"
+    full, of_each = LAYER in modules, layers if isinstance(layers, int) else None
+    selected = bool(modules) and not full and modules != {CORE_ATTENTION}
+    granularity = "full" if full else "selective" if modules else None
+    unfused = physical.execution.attention is Attention.UNFUSED
+    return {
+        "--recompute-granularity": granularity,
+        "--recompute-method": ("uniform" if of_each is None else "block") if full else None,
+        "--recompute-num-layers": of_each or 1 if full else None,
+        "--recompute-modules": tuple(sorted(modules)) if selected else None,
+        "--attention-backend": "unfused" if unfused else None,
+        "--cuda-graph-impl": "local" if physical.implementation.cuda_graphs else None,
+    }
 
 
 def _missing(experiment: Experiment) -> Iterator[str]:
@@ -273,7 +269,8 @@ def _missing(experiment: Experiment) -> Iterator[str]:
         yield "dispatch in the precision of products (--moe-dispatch-fwd-dtype has mxfp8 alone)"
 
 
-PARTS: tuple[Callable[[Experiment], Iterator[Flag]], ...] = (
-    _of_model, _of_groups, _of_stages, _of_replicas, _of_precision, _of_compute,
+PARTS: tuple[Callable[[Experiment], Flags], ...] = (
+    _of_model, _of_latents, _of_experts, _of_groups, _of_stages, _of_replicas, _of_precision,
+    _of_compute,
 )  # fmt: skip
 """The groups of flags, in the order of the command."""

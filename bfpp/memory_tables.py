@@ -12,7 +12,7 @@ from bfpp.traces.held import Held, steps_of
 from bfpp.traces.memory import PARTS
 
 if TYPE_CHECKING:
-    from bfpp.executor.memory_report import Measured
+    from bfpp.executor.memory_report import MeasuredMemory
 
 HOST = "offloaded, on the host"
 
@@ -20,7 +20,7 @@ UNITS = {"GB": 2**30, "MB": 2**20, "kB": 2**10, "bytes": 1}
 
 
 def memory_record(
-    measured: Sequence[Measured], predicted: Sequence[Held], graph: TaskGraph
+    measured: Sequence[MeasuredMemory], predicted: Sequence[Held], graph: TaskGraph
 ) -> list[dict[str, Any]]:
     """The peak of each rank of each replica, and what is predicted of it; in bytes.
 

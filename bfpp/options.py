@@ -238,6 +238,20 @@ def named(schedule: str) -> Experiment:
     return experiment_of_file(schedule, {"schedule": schedule})
 
 
+def compared(names: Sequence[str]) -> list[Experiment]:
+    """The experiments of files, and schedules by name: these have the values of the first file."""
+    known = [named(name) for name in names]
+    files = [each for each, name in zip(known, names, strict=True) if is_experiment_file(name)]
+    if not files:
+        return known
+    values = {each: getattr(files[0], each) for each in OPTIONS}
+    values = {each: value for each, value in values.items() if value != DEFAULTS[each]}
+    return [
+        each if is_experiment_file(name) else side_by_side([each], values)[0]
+        for each, name in zip(known, names, strict=True)
+    ]
+
+
 def side_by_side(known: Sequence[Experiment], values: Mapping[str, Any]) -> list[Experiment]:
     """The experiments of several schedules of the same model, with these values.
 

@@ -31,7 +31,7 @@ from stat import S_ISREG
 from tempfile import TemporaryFile
 
 from bfpp.errors import blaming, one_line
-from bfpp.formats import Format
+from bfpp.formats import FileFormat
 from bfpp.results import announce
 from bfpp.schedules import InvalidInput
 
@@ -45,12 +45,12 @@ class Output:
 
     option: str
     path: Path
-    formats: tuple[Format, ...]
+    formats: tuple[FileFormat, ...]
     is_folder: bool = False
     grows: bool = False
 
     @property
-    def format(self) -> Format:
+    def format(self) -> FileFormat:
         """The format that the name's ending stands for."""
         return next(each for each in self.formats if _ends(self.path.name, each))
 
@@ -82,7 +82,7 @@ class Output:
                 aside.unlink(missing_ok=True)
         announce(self.path)
 
-    def inside(self, name: str, format_: Format) -> Output:
+    def inside(self, name: str, format_: FileFormat) -> Output:
         """A file in the folder that this is."""
         return Output(self.option, self.path / name, (format_,))
 
@@ -112,7 +112,7 @@ class Output:
 def add_output(
     group: argparse._ActionsContainer,
     option: str,
-    formats: Sequence[Format],
+    formats: Sequence[FileFormat],
     purpose: str,
     *,
     required: bool = False,
@@ -163,7 +163,7 @@ def _file(declared: Output, text: str) -> Output:
     return replace(declared, path=Path(text))
 
 
-def _ends(name: str, format_: Format) -> bool:
+def _ends(name: str, format_: FileFormat) -> bool:
     return not format_.suffixes or name.endswith(format_.suffixes)
 
 
@@ -205,7 +205,7 @@ def _made_ready(output: Output, force: bool) -> list[Path]:
     return missing[::-1]
 
 
-def require_installed(option: str, format_: Format) -> None:
+def require_installed(option: str, format_: FileFormat) -> None:
     """Raises `InvalidInput` without the package that writes the format."""
     if format_.needs is None:
         return

@@ -10,9 +10,9 @@ from pathlib import Path
 from bfpp import options as shared
 from bfpp.executor.settings import (
     BackendName,
-    Ends,
-    Objective,
-    Precision,
+    DType,
+    EmbeddingStage,
+    PretrainingObjective,
 )
 from bfpp.numbers_given import positive
 from bfpp.schedules import InvalidConfiguration
@@ -60,15 +60,15 @@ def add_choice(
 
 
 PRECISIONS = {
-    "fp64": Precision.FLOAT64,
-    "fp32": Precision.FLOAT32,
-    "bf16": Precision.BFLOAT16,
-    "fp16": Precision.FLOAT16,
+    "fp64": DType.FLOAT64,
+    "fp32": DType.FLOAT32,
+    "bf16": DType.BFLOAT16,
+    "fp16": DType.FLOAT16,
 }
 FORMER = {"keep": "none", "recompute": "full"}
 """What `--activations` took."""
 
-EMBEDDING_STAGE = {"shared": Ends.ATTACHED, "separate": Ends.OWN}
+EMBEDDING_STAGE = {"shared": EmbeddingStage.ATTACHED, "separate": EmbeddingStage.OWN}
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,8 +95,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(
         group,
         "--objective",
-        kind=Objective,
-        default=Objective.NEXT,
+        kind=PretrainingObjective,
+        default=PretrainingObjective.NEXT,
         purpose="training objective: the next byte (GPT), or masked bytes (BERT)",
     )
     group.add_argument(
@@ -116,8 +116,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         group,
         "--embedding-stage",
         "--ends",
-        kind=Ends,
-        default=Ends.ATTACHED,
+        kind=EmbeddingStage,
+        default=EmbeddingStage.ATTACHED,
         purpose="embedding and output layer are part of the first and the last stage, or stages of "
         "their own",
         words=EMBEDDING_STAGE,
@@ -169,8 +169,8 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(
         group,
         "--precision",
-        kind=Precision,
-        default=Precision.FLOAT32,
+        kind=DType,
+        default=DType.FLOAT32,
         purpose="precision of weights, activations and gradients; gradients are accumulated, and "
         "weights updated, in at least fp32; fp16 uses loss scaling (--loss-scale)",
         words=PRECISIONS,
@@ -186,7 +186,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(
         group,
         "--reduce-precision",
-        kind=Precision,
+        kind=DType,
         default=None,
         purpose="precision of the gradient reduction across replicas; lower is less traffic, but "
         "rounds (default: that of the accumulation: fp32 for --precision bf16)",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bfpp.errors import blaming
-from bfpp.formats import FOUND_CSV, FOUND_PARQUET, Format
+from bfpp.formats import FOUND_CSV, FOUND_PARQUET, FileFormat
 from bfpp.outputs import Output
 from bfpp.schedules import Configuration, InvalidConfiguration, InvalidInput
 from bfpp.sim.implementation import FITTED
@@ -108,7 +108,7 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
     write(Table.from_pylist(rows).replace_schema_metadata({"generator": "bfpp search"}), path)
 
 
-WRITERS: dict[Format, Callable[[Path, list[dict[str, Any]]], None]] = {
+WRITERS: dict[FileFormat, Callable[[Path, list[dict[str, Any]]], None]] = {
     FOUND_CSV: _write_csv,
     FOUND_PARQUET: _write_parquet,
 }

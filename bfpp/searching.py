@@ -29,13 +29,13 @@ from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.decision import Decision, contenders, decision
 from bfpp.sim.evaluation import evaluation_of, nearest_first, nothing_can_fit
-from bfpp.sim.executors import EXECUTORS, Promise, as_completed, executor
+from bfpp.sim.executors import EXECUTORS, Future, as_completed, executor
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
 from bfpp.sim.outcomes import Outcome
-from bfpp.sim.pruning import TOO_LARGE, Found, evaluate_best, most_promising_first
+from bfpp.sim.pruning import TOO_LARGE, SearchResult, evaluate_best, most_promising_first
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.memory import GIGABYTE
 
@@ -248,7 +248,7 @@ def _divided(problem: Problem) -> tuple[tuple[Configuration, ...], int]:
 
 def search(
     problem: Problem, options: argparse.Namespace, known: Iterable[Configuration] = ()
-) -> Iterator[Found]:
+) -> Iterator[SearchResult]:
     """Simulate what is not known yet, some at a time, with a progress bar.
 
     Where nothing can fit and no file is to hold all results, only what comes nearest.
@@ -267,7 +267,7 @@ def search(
     keeps_all = getattr(options, "out", None) or getattr(options, "journal", None)
     if not keeps_all and nothing_can_fit(problem, chosen):
         nearest = list(nearest_first(problem, chosen))
-        yield Found(nearest, Counter({TOO_LARGE: len(chosen) - len(nearest)}))
+        yield SearchResult(nearest, Counter({TOO_LARGE: len(chosen) - len(nearest)}))
         return
     with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         job = bar.add_task("", total=len(chosen), completed=len(chosen) - len(missing))
@@ -282,7 +282,7 @@ def evaluated(
     where: str,
     workers: int | None,
     top: int | None = None,
-) -> Iterator[Found]:
+) -> Iterator[SearchResult]:
     """The outcomes of some configurations as workers finish them: all, or those for the best."""
     WORK.expect(TASKS * sum(each.passes for each in chosen))
     if top is None:
@@ -291,8 +291,8 @@ def evaluated(
         chosen = most_promising_first(problem, chosen)
     with executor(where, workers) as pool:
         work = [pool.submit(evaluate_best, problem, part, top) for part in parts(chosen)]
-        for promise in as_completed(work):
-            yield _result(promise)
+        for future in as_completed(work):
+            yield _result(future)
 
 
 def decided(problem: Problem, best_first: Sequence[Outcome]) -> Decision | None:
@@ -308,9 +308,9 @@ def _decided(problem: Problem, best_first: Sequence[Outcome]) -> Decision | None
     return decision(evaluation_of(problem), best_first)
 
 
-def _result(promise: Promise) -> Found:
+def _result(future: Future) -> SearchResult:
     try:
-        found: Found = promise.result()
+        found: SearchResult = future.result()
     except BrokenExecutor:
         raise InvalidInput(
             "--workers: a worker was killed from outside, probably because the system is out of "

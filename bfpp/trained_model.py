@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfpp.errors import blaming
-from bfpp.executor.settings import Objective
+from bfpp.executor.settings import PretrainingObjective
 from bfpp.run_options import SIZES
 from bfpp.schedules import InvalidConfiguration, InvalidInput
 from bfpp.sim.hugging_face import is_config
@@ -40,7 +40,7 @@ def source_of(options: argparse.Namespace) -> ModelSource:
     return transformer_source(
         model,
         _text(options, "text"),
-        is_causal=options.objective == Objective.NEXT,
+        is_causal=options.objective == PretrainingObjective.NEXT,
         file=options.model,
         weights=options.weights,
         held_out=_text(options, "evaluate_text"),

@@ -16,7 +16,7 @@ from bfpp.trained_model import require_layers, ties, transformer_source
 
 if TYPE_CHECKING:
     from bfpp.executor.events import Message
-    from bfpp.executor.session import Outcome
+    from bfpp.executor.session import TrainingResult
 
 
 def train(
@@ -29,7 +29,7 @@ def train(
     on_step: Callable[[Message], None] | None = None,
     on_message: Callable[[Message], None] | None = None,
     **settings: Any,
-) -> Outcome:
+) -> TrainingResult:
     """Train a model for some steps, divided and ordered as the experiment says.
 
     `model` is a function of a Python file that takes a seed and returns a
@@ -57,14 +57,14 @@ def train(
     from bfpp.executor.job import Job
     from bfpp.executor.processes import launch
     from bfpp.executor.session import train as in_each_process
-    from bfpp.executor.settings import BackendName, Optimization, Precision
+    from bfpp.executor.settings import BackendName, DType, Optimization
 
     configuration = experiment.configuration
     degrees = configuration.degrees
     for name in ("cp", "ep"):
         if getattr(degrees, name) > 1:
             raise InvalidConfiguration(name, "can be simulated only; pp, dp and tp can be run")
-    numbers = Precision(PRECISIONS.get(precision, precision))
+    numbers = DType(PRECISIONS.get(precision, precision))
     optimization = settings.pop("optimization", Optimization()).for_precision(numbers)
     measures = configuration.communication.clipping or optimization.needs_norm
     source = _source(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bfpp.executor.settings import Evaluation, Optimization
+from bfpp.executor.settings import HeldOutEvaluation, Optimization
 from bfpp.numbers_given import not_negative, positive, seed, whole_number
 from bfpp.run_options import patterns
 
@@ -171,7 +171,7 @@ def _add_evaluation(group: argparse._ArgumentGroup) -> None:
         "--eval-iters",
         type=whole_number,
         metavar="N",
-        help=f"batches per evaluation, each of a step's size (default: {Evaluation.steps})",
+        help=f"batches per evaluation, each of a step's size (default: {HeldOutEvaluation.steps})",
     )
     group.add_argument(
         "--evaluate-text",

@@ -28,12 +28,12 @@ import torch
 from torch import Tensor
 
 from bfpp.executor.backends.protocol import Backend
-from bfpp.executor.dispatch import Dispatcher, JointTask, Observe, Step, Times, ignore
+from bfpp.executor.dispatch import Dispatcher, JointTask, Observe, Step, TaskMarks, ignore
 from bfpp.executor.lanes import StreamLane, Streams
-from bfpp.executor.payload import Parcel, Tree, tensors_of
+from bfpp.executor.payload import Cell, Parcel, Tree, tensors_of
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
-from bfpp.executor.worker import Cell, Worker
+from bfpp.executor.worker import Worker
 from bfpp.schedules import InvalidConfiguration, Operation
 
 FIELD = "cuda_graphs"
@@ -129,7 +129,9 @@ class GraphDispatcher(Dispatcher):
             worker.losses = dict(self.fixed[worker].losses)
         for task, ends, _ in self.program:
             step.ends.append(over)
-            step.times.extend(Times(task.number, end.worker, posted, begun, over) for end in ends)
+            step.times.extend(
+                TaskMarks(task.number, end.worker, posted, begun, over) for end in ends
+            )
 
     def close(self) -> None:
         """Let go of the graph, too."""

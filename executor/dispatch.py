@@ -19,17 +19,19 @@ from torch import Tensor
 
 from bfpp.executor.backends.protocol import Backend
 from bfpp.executor.finite import Seen, Where
-from bfpp.executor.lanes import Action, Lane, Mark
+from bfpp.executor.lanes import LaneQueue, Mark
+from bfpp.executor.payload import Cell
 from bfpp.executor.plan import Plan
+from bfpp.executor.thread_lanes import Action
 from bfpp.executor.waits import Clocks
-from bfpp.executor.worker import Cell, Worker
+from bfpp.executor.worker import Worker
 from bfpp.schedules import InvalidInput, Operation, Task
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.operations import Table
-from bfpp.schedules.tasks import Lane as Queue
+from bfpp.schedules.tasks import Lane
 
 Kernel = Callable[[Backend, Task, Sequence[Worker]], None]
-Place = tuple[int, Queue]
+WorkerLane = tuple[int, Lane]
 """Of a lane: its pipeline, and which of the graph's lanes it is."""
 
 LOADING = "loading the batch"
@@ -116,7 +118,7 @@ class End(NamedTuple):
     """A worker's part in a task: its lane, and the meetings that the lane waits for."""
 
     worker: Worker
-    lane: Lane
+    lane: LaneQueue
     waits: tuple[int, ...]
 
 
@@ -128,7 +130,7 @@ class JointTask(NamedTuple):
     action: Action
 
 
-class Times(NamedTuple):
+class TaskMarks(NamedTuple):
     """When a worker's part in a task was put on its lane, could begin, and was over."""
 
     task: int
@@ -147,14 +149,14 @@ class Step:
     """
 
     number: int
-    times: list[Times] = field(default_factory=list)
+    times: list[TaskMarks] = field(default_factory=list)
     ends: list[Mark] = field(default_factory=list)
     losses: dict[Where, Tensor] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     last: list[Mark] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
 
-    def mark(self, lane: Lane, timed: bool = False) -> Mark:
+    def mark(self, lane: LaneQueue, timed: bool = False) -> Mark:
         """A mark on a lane, that is not asked when the step is over."""
         self.marks.append(mark := lane.mark(timed))
         return mark
@@ -174,7 +176,7 @@ class Dispatcher:
         backend: Backend,
         observe: Observe = ignore,
         times: bool = True,
-        lanes: Mapping[Place, Lane] | None = None,
+        lanes: Mapping[WorkerLane, LaneQueue] | None = None,
     ) -> None:
         self.plan, self.backend, self.observe, self.times = plan, backend, observe, times
         self.graph = graph = plan.graph
@@ -209,11 +211,11 @@ class Dispatcher:
                 found.setdefault(id(end.lane), number)
         return frozenset(found.values())
 
-    def _lane(self, task: Task, worker: Worker) -> Lane:
+    def _lane(self, task: Task, worker: Worker) -> LaneQueue:
         lane = task.lane if task.rank == worker.rank else task.peer_lane
         return self._lane_of(worker, lane)
 
-    def _lane_of(self, worker: Worker, number: int) -> Lane:
+    def _lane_of(self, worker: Worker, number: int) -> LaneQueue:
         return self.lanes[worker.pipeline, self.graph.lanes[number]]
 
     def _waits(
@@ -289,7 +291,7 @@ class Dispatcher:
         for _, lane, _ in others:
             lane.wait(done)
         for (worker, _, _), mark in zip(ends, ready, strict=True):
-            step.times.append(Times(task.number, worker, posted, mark, done))
+            step.times.append(TaskMarks(task.number, worker, posted, mark, done))
 
     def _run(self, task: Task, workers: Sequence[Worker]) -> None:
         with self.observe(task, workers[-1]):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Piece = tuple[str, int, Tensor]
+ParameterPart = tuple[str, int, Tensor]
 """A part of a parameter: its name, its first element, and the elements."""
 
 
@@ -71,7 +71,7 @@ LOSS, GRADIENT, NORM, STATE = range(1, 5)
 """What comes first explains what comes later."""
 
 
-def largest(pieces: Sequence[Piece]) -> Tensor:
+def largest(pieces: Sequence[ParameterPart]) -> Tensor:
     """Of each piece the largest element, either way; not-a-number if one of them is.
 
     On a GPU in one kernel. On a CPU, torch is ten times as fast in finding the
@@ -128,7 +128,7 @@ def _findings(seen: Seen) -> Iterator[Finding]:
         yield Finding(NORM, seen.where, "the norm of all gradients is not finite")
 
 
-def state_finding(where: Where, stage: int, pieces: Sequence[Piece]) -> Finding | None:
+def state_finding(where: Where, stage: int, pieces: Sequence[ParameterPart]) -> Finding | None:
     """What is not finite of a stage's training state."""
     bad = _not_finite(largest(pieces), [name for name, _, _ in pieces])
     return Finding(STATE, where, f"{bad[0]} of stage {stage} is not finite") if bad else None

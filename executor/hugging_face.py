@@ -19,9 +19,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from bfpp.executor.checkpoint import Pieces, load
+from bfpp.executor.checkpoint import TensorPieces, load
 from bfpp.executor.checkpoint.manifest import StoredTensor, read_manifest
-from bfpp.executor.transformer import Block, Embedding, Output, TransformerSizes
+from bfpp.executor.transformer import Block, Embedding, OutputHead, TransformerSizes
 from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.reading import read_file
@@ -118,7 +118,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Export:
+class WeightExport:
     """The weights in a checkpoint of our transformer, for a safetensors file of theirs.
 
     The head is a tensor of its own, unless it is tied. Weights are in memory one layer at a time.
@@ -173,7 +173,9 @@ class Export:
 
     def _load(self, values: Mapping[str, Tensor], *, verify: bool) -> None:
         wanted = {name: [(0, values[name])] if name in values else [] for name in self._stored}
-        pieces = {name: Pieces(self._stored[name].size, each) for name, each in wanted.items()}
+        pieces = {
+            name: TensorPieces(self._stored[name].size, each) for name, each in wanted.items()
+        }
         load(self.checkpoint, pieces, None, verify)
 
     def _theirs(
@@ -184,7 +186,7 @@ class Export:
             layer, _, name = own.partition(".")
             number = int(layer)
             last = self.sizes.layers
-            kind = Embedding if number == 0 else Output if number > last else Block
+            kind = Embedding if number == 0 else OutputHead if number > last else Block
             theirs = their_names(number, name, self.sizes)
             shape = _shapes(kind, self.sizes)[name]
             whole = values[own].view(shape) if values else torch.empty(shape, device="meta")

@@ -8,16 +8,13 @@ once by the host, which queues its kernels on the stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bfpp.executor.cuda_events import Events, StreamMark
-from bfpp.executor.thread_lanes import Crew, ThreadLane
-
-Action = Callable[[], None]
+from bfpp.executor.thread_lanes import Action, Crew, ThreadLane
 
 
 class Mark(Protocol):
@@ -25,80 +22,64 @@ class Mark(Protocol):
 
     def passed(self) -> bool:
         """Whether the lane was here."""
-        ...
 
     def seconds(self) -> float:
         """When it was passed, on this process's clock; once it was."""
-        ...
 
 
-class Lane(Protocol):
+class LaneQueue(Protocol):
     """One in-order queue of a rank."""
 
     def wait(self, mark: Mark) -> None:
         """Let what follows wait until another lane has passed a mark."""
-        ...
 
     def mark(self, timed: bool = False) -> Mark:
         """A mark at this point; only one that is `timed` need know when it was passed."""
-        ...
 
     def run(self, action: Action) -> None:
         """Run an action at this point."""
-        ...
 
     def close(self) -> None:
         """End, once all that was put on it is done."""
-        ...
 
 
-class Device(Protocol):
+class DeviceRuntime(Protocol):
     """Where tensors live, and how lanes are made there."""
 
     @property
     def device(self) -> torch.device:
         """Torch's name for it."""
-        ...
 
     @property
     def is_asynchronous(self) -> bool:
         """Whether actions end after they return."""
-        ...
 
-    def lane(self, name: str) -> Lane:
+    def lane(self, name: str) -> LaneQueue:
         """A new lane."""
-        ...
 
     def load(self, value: Tensor) -> Tensor:
         """A tensor of the host's, for the lane whose action runs."""
-        ...
 
     def on_host(self, size: int) -> Tensor:
         """So many bytes of the host's memory, which lanes copy to and from as they compute."""
-        ...
 
     def begin(self) -> Mark | None:
         """A step begins: set the clock, and mark what was done here outside the lanes.
 
         None where what was done has ended.
         """
-        ...
 
     def here(self) -> Mark | None:
         """A mark on the lane whose action runs; None where actions end before they return."""
-        ...
 
     def after(self, mark: Mark | None) -> None:
         """Let the lane whose action runs wait for a mark that nobody will ask again."""
-        ...
 
     def reuse(self, marks: list[Mark]) -> None:
         """Nobody will ask these marks again: others may be made of them."""
-        ...
 
     def finish(self, marks: list[Mark]) -> None:
         """Wait on the host until all marks are passed; raises what an action raised."""
-        ...
 
 
 # On a CPU: threads that take turns at the lanes

@@ -14,19 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfpp.executor.finite import Piece, Where, largest
+from bfpp.executor.finite import ParameterPart, Where, largest
 from bfpp.executor.flat import UnitState, memory_of
 from bfpp.executor.plan import Plan
+from bfpp.executor.region import Region
 from bfpp.executor.scaler import Scaler
 from bfpp.executor.shards import Shards
-from bfpp.executor.tensor_parallel import Region
 from bfpp.executor.unit import Unit
 from bfpp.executor.updates import Updates
 from bfpp.schedules import Operation, Task
 from bfpp.schedules.columns import NONE
 
 
-class Memory:
+class RankMemory:
     """The units of one rank of one pipeline, and all buffers that they use."""
 
     def __init__(
@@ -174,7 +174,7 @@ class Memory:
                     if frozen or state is not unit.frozen:
                         state.write(part)
 
-    def state_pieces(self, unit: Unit) -> Iterator[list[Piece]]:
+    def state_pieces(self, unit: Unit) -> Iterator[list[ParameterPart]]:
         """What is kept of a unit from step to step: of the weights, and of each moment."""
         for state in unit.trained:
             yield state.pieces(state.weights.detach())

@@ -34,8 +34,8 @@ from bfpp.executor.allocations import Allocations
 from bfpp.executor.dispatch import Observe
 from bfpp.executor.flat import memory_of
 from bfpp.executor.offloading import ignore
-from bfpp.executor.payload import tensors_of
-from bfpp.executor.worker import Cell, Worker
+from bfpp.executor.payload import Cell, tensors_of
+from bfpp.executor.worker import Worker
 from bfpp.schedules import Operation, Task
 from bfpp.schedules.operations import OFFLOADED, enders, writers
 from bfpp.traces.held import Held, copies_of, steps_of
@@ -43,7 +43,7 @@ from bfpp.traces.memory import FILLS, PARTS
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredMemory:
     """The memory of one worker.
 
     `host` is what it takes of the host's memory for activations that are offloaded. `allocated`
@@ -94,10 +94,10 @@ class MemoryReport:
         with self.observe(task, recorder.worker), recorder.during(task):
             yield
 
-    def measured(self) -> list[Measured]:
+    def measured(self) -> list[MeasuredMemory]:
         """The memory of this process's workers, by their places; of none before a first step."""
         measured = [
-            Measured(
+            MeasuredMemory(
                 worker.replica,
                 worker.tp_rank,
                 recorder.end(),
@@ -106,7 +106,7 @@ class MemoryReport:
             )
             for worker, recorder in self.recorders.items()
         ]
-        return sorted(measured, key=Measured.place)  # lanes begin a step in any order
+        return sorted(measured, key=MeasuredMemory.place)  # lanes begin a step in any order
 
     def _peaks(self, worker: Worker) -> tuple[int | None, int | None]:
         """What torch's allocator has counted, if it is the worker's alone."""
@@ -118,7 +118,7 @@ class MemoryReport:
 
 PLACE, INPUTS, AWAY = range(3)
 
-Mark = tuple[int, int, int]
+Moment = tuple[int, int, int]
 """A moment: the place in the log, how much memory that the pool lends is the input of passes, and
 how much of that is on the host."""
 
@@ -132,7 +132,7 @@ class Recorder:
         self.copied: dict[int, int] = {}
         worker.offloading.moved = self.allocations.moved
         self.begun: set[Cell] = set()
-        self.marks: dict[int, tuple[Mark, Mark]] = {}
+        self.marks: dict[int, tuple[Moment, Moment]] = {}
         self.held: Held | None = None
         parcels, targets = worker.inputs.values(), worker.targets.values()
         tensors = (*(parcel.tensors for parcel in parcels), *map(tensors_of, targets))
@@ -151,7 +151,7 @@ class Recorder:
             kept = self.worker.offloading.kept[Cell(task.unit, task.microbatch)]
             self.copied[task.number] = kept.size
 
-    def _mark(self) -> Mark:
+    def _mark(self) -> Moment:
         lent = [
             parcel.lent
             for cell, parcel in [*self.worker.inputs.items()]

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from bfpp.executor.islands import islands_of, surround
 from bfpp.executor.modules import in_sequence
 from bfpp.executor.payload import Tree
-from bfpp.executor.settings import Ends
+from bfpp.executor.settings import EmbeddingStage
 from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.cut import cut_layers, cut_of
 from bfpp.schedules.cut_formats import is_modules, named_stages
@@ -93,17 +93,19 @@ class Model:
         return cls([*parts.values()], loss, batch, names=[*parts], **others)
 
 
-def cut(model: Model, units: int, ends: Ends = Ends.ATTACHED) -> list[range]:
+def cut(model: Model, units: int, ends: EmbeddingStage = EmbeddingStage.ATTACHED) -> list[range]:
     """The layers of each unit; raises `InvalidConfiguration` if one would have none."""
-    return cut_layers(len(model.layers), units, model.attached, own_ends=ends is Ends.OWN)
+    return cut_layers(len(model.layers), units, model.attached, own_ends=ends is EmbeddingStage.OWN)
 
 
-def cut_as(given: str, model: Model, layout: Layout, ends: Ends = Ends.ATTACHED) -> list[range]:
+def cut_as(
+    given: str, model: Model, layout: Layout, ends: EmbeddingStage = EmbeddingStage.ATTACHED
+) -> list[range]:
     """The same where the layers of each stage are `given`, by their names or their numbers.
 
     Attached layers go to the first and the last stage besides.
     """
-    if ends is Ends.OWN:
+    if ends is EmbeddingStage.OWN:
         raise InvalidConfiguration("cut", "says where the ends are: not with --embedding-stage")
     by_name = bool(model.names) and is_modules(given)
     before, after = (0, 0) if by_name else model.attached

@@ -16,24 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from bfpp.executor.flat import memory_of
-from bfpp.executor.payload import Parcel, Shape
+from bfpp.executor.payload import Cell, Parcel, Shape
 from bfpp.executor.placed import Placed, find, place
 from bfpp.executor.pool import Pool
 from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.schedules.columns import NONE, Integers
-
-
-class Cell(NamedTuple):
-    """A micro-batch at a unit."""
-
-    unit: int
-    microbatch: int
 
 
 @dataclass(frozen=True)

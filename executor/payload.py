@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, compress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -175,3 +175,10 @@ class Parcel:
 
     tensors: tuple[Tensor, ...]
     lent: Tensor | None = None
+
+
+class Cell(NamedTuple):
+    """A micro-batch at a unit: the pass that a parcel is for."""
+
+    unit: int
+    microbatch: int

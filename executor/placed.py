@@ -13,19 +13,18 @@ import torch
 from torch import Tensor
 
 
-class Memory(Protocol):
+class MovableStorage(Protocol):
     """Where tensors are placed."""
 
     @property
     def bytes(self) -> Tensor:
         """All of it, wherever it is now, as one tensor of bytes."""
-        ...
 
 
 class Placed(NamedTuple):
     """Where a tensor is in some memory, in elements of its own precision."""
 
-    memory: Memory
+    memory: MovableStorage
     dtype: torch.dtype
     size: torch.Size
     stride: tuple[int, ...]
@@ -38,7 +37,7 @@ class Placed(NamedTuple):
         return torch.as_strided(whole.view(self.dtype), self.size, self.stride, self.first)
 
 
-def place(tensor: Tensor, memory: Memory) -> Placed:
+def place(tensor: Tensor, memory: MovableStorage) -> Placed:
     """Where a tensor is in memory that has it."""
     return Placed(
         memory, tensor.dtype, tensor.size(), tensor.stride(), int(tensor.storage_offset())

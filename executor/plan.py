@@ -19,9 +19,10 @@ from bfpp.executor.optimizers import require_elementwise, require_rates
 from bfpp.executor.payload import Form, Tree, tensors_of
 from bfpp.executor.ranks import Ranks
 from bfpp.executor.recomputing import counted_layers, require_recomputable
-from bfpp.executor.settings import Precision
+from bfpp.executor.region import Region
+from bfpp.executor.settings import DType
 from bfpp.executor.shards import ThreadExchange, ThreadShards
-from bfpp.executor.tensor_parallel import Region, divide, divided_form, divided_loss
+from bfpp.executor.tensor_parallel import divide, divided_form, divided_loss
 from bfpp.executor.tracing import Traced, trace
 from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import P2P, InvalidConfiguration, TaskGraph
@@ -29,10 +30,10 @@ from bfpp.schedules.offload import require_share
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
 
 DTYPES = {
-    Precision.FLOAT64: torch.float64,
-    Precision.FLOAT32: torch.float32,
-    Precision.BFLOAT16: torch.bfloat16,
-    Precision.FLOAT16: torch.float16,
+    DType.FLOAT64: torch.float64,
+    DType.FLOAT32: torch.float32,
+    DType.BFLOAT16: torch.bfloat16,
+    DType.FLOAT16: torch.float16,
 }
 
 REMEMBERED = 8

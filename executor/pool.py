@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bfpp.executor.flat import memory_of
-from bfpp.executor.lanes import Device, Mark
+from bfpp.executor.lanes import DeviceRuntime, Mark
 from bfpp.executor.payload import Shape
 
 Spare = deque[tuple[Tensor, Mark | None]]
@@ -23,7 +23,9 @@ Spare = deque[tuple[Tensor, Mark | None]]
 class Pool:
     """Tensors of a few shapes that lanes lend one another, the device's or else `made` so."""
 
-    def __init__(self, device: Device, make: Callable[[Shape], Tensor] | None = None) -> None:
+    def __init__(
+        self, device: DeviceRuntime, make: Callable[[Shape], Tensor] | None = None
+    ) -> None:
         self.device, self.make = device, make or self._on_device
         self.free: dict[Shape, Spare] = {}
         self.lent: dict[int, tuple[Tensor, Spare]] = {}

@@ -30,7 +30,7 @@ class Reference:
     evaluations: dict[int, float]
 
 
-class _Scale:
+class _LossScale:
     """The factor of the loss, by PyTorch's rule; 1 if there is none."""
 
     def __init__(self, rule: LossScaling | None) -> None:
@@ -68,7 +68,7 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
         plan.compute_in(layer)
     used = {name: getattr(*uses[0]) for name, uses in places.items()}
     options = plan.optimization
-    scale = _Scale(options.loss_scaling)
+    scale = _LossScale(options.loss_scaling)
     optimizer = make_optimizer(
         replace(options, skip_nonfinite=None, loss_scaling=None),
         [

@@ -24,7 +24,7 @@ from bfpp.executor.checkpoint import CheckpointError
 from bfpp.executor.finite import NotFinite
 from bfpp.executor.history import KEY, LAST, changes, continued, described
 from bfpp.executor.job import Job
-from bfpp.executor.memory_report import Measured
+from bfpp.executor.memory_report import MeasuredMemory
 from bfpp.executor.plan import Plan
 from bfpp.executor.processes import Place
 from bfpp.executor.saver import Saver
@@ -52,7 +52,7 @@ class Evaluated(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingResult:
     """What the first process reports at the end.
 
     `columns` say when the tasks of the median step ran (`bfpp.executor.measured`),
@@ -74,10 +74,10 @@ class Outcome:
     saved: Path | None = None
     resumed_from: Path | None = None
     changed: Sequence[str] = ()
-    memory: Sequence[Measured] = ()
+    memory: Sequence[MeasuredMemory] = ()
 
 
-def train(place: Place, job: Job) -> Outcome | None:
+def train(place: Place, job: Job) -> TrainingResult | None:
     """Run a job's part in this process; only the first process's outcome counts."""
     place.watch.expected, place.watch.advice = EXPECTED, to_save_memory(job)
     with place.watch.during(slow(place, "building the model")):
@@ -88,7 +88,9 @@ def train(place: Place, job: Job) -> Outcome | None:
         return _run(place, job, trainer, warnings)
 
 
-def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> Outcome | None:
+def _run(
+    place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]
+) -> TrainingResult | None:
     plan, backend = trainer.plan, trainer.backend
     trainer.asked = lambda: place.stop.asked
     begun = begin(job, place, backend)
@@ -143,7 +145,7 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
     if not place.is_first:
         return None
     place.send(events.ended("stopped" if stopped else "done"))
-    return Outcome(
+    return TrainingResult(
         reports,
         columns,
         begun.step,
@@ -153,7 +155,7 @@ def _run(place: Place, job: Job, trainer: Trainer, warnings: Sequence[str]) -> O
         saved[-1] if saved else None,
         begun.path,
         changed,
-        sorted(chain(*memory), key=Measured.place),
+        sorted(chain(*memory), key=MeasuredMemory.place),
     )
 
 

@@ -18,7 +18,7 @@ class BackendName(StrEnum):
     TORCH_PIPELINING = "torch-pipelining"
 
 
-class Precision(StrEnum):
+class DType(StrEnum):
     """The precision of weights, activations and gradients; the optimizer's is at least single."""
 
     FLOAT64 = "float64"
@@ -34,14 +34,14 @@ class Activations(StrEnum):
     KEEP = "keep"
 
 
-class Ends(StrEnum):
+class EmbeddingStage(StrEnum):
     """Where the attached layers go: to the first and last stages, or to stages of their own."""
 
     ATTACHED = "attached"
     OWN = "own"
 
 
-class Objective(StrEnum):
+class PretrainingObjective(StrEnum):
     """What a language model learns: the next byte (GPT), or those that are masked (BERT)."""
 
     NEXT = "next"
@@ -120,9 +120,9 @@ class Optimization:
         """Whether weights are updated by what the norm of all gradients is."""
         return self.clip is not None or self.skips
 
-    def for_precision(self, precision: Precision) -> Optimization:
+    def for_precision(self, precision: DType) -> Optimization:
         """With loss scaling in float16, which has no room for small gradients otherwise."""
-        if precision is not Precision.FLOAT16 or self.loss_scaling:
+        if precision is not DType.FLOAT16 or self.loss_scaling:
             return self
         return replace(self, loss_scaling=LossScaling())
 
@@ -138,7 +138,7 @@ class Recurring:
 
 
 @dataclass(frozen=True)
-class Evaluation(Recurring):
+class HeldOutEvaluation(Recurring):
     """Forward passes over held-out batches, with as many samples as `steps` of training."""
 
     every: int
@@ -168,17 +168,17 @@ class Training:
     tp: int = 1
     sequence_parallel: bool = False
     microbatch_size: int = 1
-    precision: Precision = Precision.FLOAT32
-    reduce_precision: Precision | None = None
+    precision: DType = DType.FLOAT32
+    reduce_precision: DType | None = None
     keeps_float32: tuple[str, ...] = ()
     activations: Activations = Activations.RECOMPUTE
     recomputation: Recomputation = NO_RECOMPUTATION
     offload_share: float = 1.0
-    ends: Ends = Ends.ATTACHED
+    ends: EmbeddingStage = EmbeddingStage.ATTACHED
     optimization: Optimization = field(default_factory=Optimization)
     seed: int = 0
     loader_threads: int = 0
-    evaluation: Evaluation | None = None
+    evaluation: HeldOutEvaluation | None = None
     compile: bool = False
     cut: str | None = None
 

@@ -27,15 +27,12 @@ class Shards(Protocol):
 
     def all_reduce(self, value: Tensor, maximum: bool = False) -> Result:
         """The sum of all ranks' values, or the largest of each; a new tensor."""
-        ...
 
     def all_gather(self, value: Tensor, dim: int) -> Result:
         """All ranks' values, one after another."""
-        ...
 
     def reduce_scatter(self, value: Tensor, dim: int) -> Result:
         """The rank's part of the sum of all ranks' values."""
-        ...
 
 
 class ProcessShards:

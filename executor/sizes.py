@@ -13,8 +13,9 @@ from bfpp.executor.memory import counts_of, reduced_in_place, users_of
 from bfpp.executor.names import names_of, places_of
 from bfpp.executor.optimizers import moment_bytes
 from bfpp.executor.plan import Plan
+from bfpp.executor.region import Region
 from bfpp.executor.shards import ThreadExchange, ThreadShards
-from bfpp.executor.tensor_parallel import Region, divide
+from bfpp.executor.tensor_parallel import divide
 from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import Operation
 

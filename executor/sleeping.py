@@ -14,12 +14,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from bfpp.executor.lanes import Device
-from bfpp.executor.payload import Message
+from bfpp.executor.lanes import DeviceRuntime
+from bfpp.executor.payload import Cell, Message
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Sleeps
 from bfpp.executor.shards import Shards
-from bfpp.executor.worker import Cell, Worker
+from bfpp.executor.worker import Worker
 from bfpp.schedules import Operation, Task
 
 MOST_OVERSLEEP = 2e-4
@@ -44,7 +44,7 @@ class SleepingWorker(Worker):
         plan: Plan,
         rank: int,
         pipeline: int,
-        device: Device,
+        device: DeviceRuntime,
         shards: Shards,
         sleeps: Sleeps,
     ) -> None:

@@ -20,7 +20,6 @@ class ModelSource(Protocol):
 
     def load(self, seed: int) -> Model:
         """The model, with data drawn by this seed."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from bfpp.executor.checkpoint import Pieces
-from bfpp.executor.finite import Piece
+from bfpp.executor.checkpoint import TensorPieces
+from bfpp.executor.finite import ParameterPart
 from bfpp.executor.unit import Unit
 from bfpp.executor.worker import Worker
 
@@ -22,17 +22,17 @@ MOMENTS = {"exp_avg": " first moment", "exp_avg_sq": " second moment"}
 Others have torch's name.
 """
 
-Kept = tuple[Unit, str, list[Piece]]
+StateParts = tuple[Unit, str, list[ParameterPart]]
 """Pieces of a unit's state, and what follows the parameters' names."""
 
 
-def pieces_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
+def pieces_of(workers: Sequence[Worker]) -> dict[str, TensorPieces]:
     """What these workers hold of every parameter and of its moments, in place."""
     kept = chain(_weights(workers), _moments(workers))
     return {**_by_name(kept), **_counts(workers), **_scales(workers)}
 
 
-def weights_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
+def weights_of(workers: Sequence[Worker]) -> dict[str, TensorPieces]:
     """What these workers hold of every parameter, to be sent.
 
     As copies: a view would be sent with all of the buffer that it is in.
@@ -40,25 +40,27 @@ def weights_of(workers: Sequence[Worker]) -> dict[str, Pieces]:
     return copied(_by_name(_weights(workers)))
 
 
-def copied(pieces: Mapping[str, Pieces]) -> dict[str, Pieces]:
+def copied(pieces: Mapping[str, TensorPieces]) -> dict[str, TensorPieces]:
     """The values as they are now, in the host's memory; those of replicas once."""
-    return {name: Pieces(whole.size, _copies(whole), whole.row) for name, whole in pieces.items()}
+    return {
+        name: TensorPieces(whole.size, _copies(whole), whole.row) for name, whole in pieces.items()
+    }
 
 
-def _copies(whole: Pieces) -> list[tuple[int, Tensor]]:
+def _copies(whole: TensorPieces) -> list[tuple[int, Tensor]]:
     different = {(offset, values.shape): values for offset, values in whole.pieces}
     return [
         (offset, values.detach().to("cpu", copy=True)) for (offset, _), values in different.items()
     ]
 
 
-def _weights(workers: Sequence[Worker]) -> Iterator[Kept]:
+def _weights(workers: Sequence[Worker]) -> Iterator[StateParts]:
     for _, unit in _units(workers):
         for state in unit.states:
             yield unit, "", state.pieces(state.weights.detach())
 
 
-def _moments(workers: Sequence[Worker]) -> Iterator[Kept]:
+def _moments(workers: Sequence[Worker]) -> Iterator[StateParts]:
     for worker, unit in _units(workers):
         for key, pieces in worker.updates.moments(unit.number):
             yield unit, MOMENTS.get(key, f" {key}"), pieces
@@ -68,34 +70,34 @@ def _units(workers: Sequence[Worker]) -> Iterator[tuple[Worker, Unit]]:
     return ((worker, unit) for worker in workers for unit in worker.units.values())
 
 
-def _by_name(kept: Iterable[Kept]) -> dict[str, Pieces]:
+def _by_name(kept: Iterable[StateParts]) -> dict[str, TensorPieces]:
     held: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
     extents: dict[str, tuple[int, int | None]] = {}
     for unit, suffix, pieces in kept:
         for name, offset, piece in unit.placed(pieces):
             held[name + suffix].append((offset, piece))
             extents[name + suffix] = unit.extent_of(name)
-    return {name: Pieces(size, held[name], row) for name, (size, row) in extents.items()}
+    return {name: TensorPieces(size, held[name], row) for name, (size, row) in extents.items()}
 
 
-def _counts(workers: Sequence[Worker]) -> dict[str, Pieces]:
+def _counts(workers: Sequence[Worker]) -> dict[str, TensorPieces]:
     """The optimizer's counts of steps, of all parts."""
     held: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
     for worker in workers:
         for key, counts in worker.updates.counts().items():
             name = COUNTS.get(key, f"{key} of the optimizer")
             held[name] += [(0, count.view(1)) for count in counts]
-    return {name: Pieces(1, pieces) for name, pieces in held.items()}
+    return {name: TensorPieces(1, pieces) for name, pieces in held.items()}
 
 
-def _scales(workers: Sequence[Worker]) -> dict[str, Pieces]:
+def _scales(workers: Sequence[Worker]) -> dict[str, TensorPieces]:
     """What each worker keeps of the loss's scale: all the same."""
     held = [worker.scaler.state for worker in workers if worker.scaler]
     names = held[0] if held else ()
-    return {name: Pieces(1, [(0, each[name].view(1)) for each in held]) for name in names}
+    return {name: TensorPieces(1, [(0, each[name].view(1)) for each in held]) for name in names}
 
 
-def whole(parts: Sequence[Mapping[str, Pieces]]) -> dict[str, Tensor]:
+def whole(parts: Sequence[Mapping[str, TensorPieces]]) -> dict[str, Tensor]:
     """All parameters, each flat, from what all processes hold."""
     found: dict[str, Tensor] = {}
     for part in parts:

@@ -32,7 +32,7 @@ from bfpp.executor.measured import (
     span_of_all,
     span_of_marks,
 )
-from bfpp.executor.memory_report import Measured
+from bfpp.executor.memory_report import MeasuredMemory
 from bfpp.executor.plan import Plan
 from bfpp.schedules import Operation
 from bfpp.schedules.columns import Seconds
@@ -99,7 +99,7 @@ class Trainer:
             lanes = self.dispatcher.lanes
             self.evaluator = Dispatcher(plan.evaluating, backend, observe, False, lanes)
         self.asked: Callable[[], bool] = lambda: False
-        self.memory: Callable[[], Sequence[Measured]] = tuple
+        self.memory: Callable[[], Sequence[MeasuredMemory]] = tuple
         self.stops = False
         self.ended = 0.0
         self.under_way: deque[Step] = deque()

@@ -165,7 +165,7 @@ class CoreAttention(nn.Module):
         return everybody.tril().triu(1 - self.window)
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Self-attention; groups of heads may share keys and values."""
 
     products = staticmethod(products)
@@ -236,7 +236,7 @@ class Block(nn.Module):
     def __init__(self, sizes: TransformerSizes) -> None:
         super().__init__()
         self.attention_norm = sizes.make_norm(sizes.hidden)
-        self.attention = Attention(sizes)
+        self.attention = SelfAttention(sizes)
         self.mlp_norm = sizes.make_norm(sizes.hidden)
         self.mlp = Perceptron(sizes)
 
@@ -256,7 +256,7 @@ class HeadLayer(nn.Sequential):
         )
 
 
-class Output(nn.Module):
+class OutputHead(nn.Module):
     """Scores of every token at every place."""
 
     products = staticmethod(products)
@@ -296,7 +296,7 @@ def transformer(
     layers: list[Callable[[], nn.Module]] = [
         partial(Embedding, sizes),
         *(partial(Block, sizes) for _ in range(sizes.layers)),
-        partial(Output, sizes),
+        partial(OutputHead, sizes),
     ]
     return Model(
         layers=[partial(fill, *each) for each in enumerate(layers)] if fill else layers,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from bfpp.executor.compiled import compile_layers
-from bfpp.executor.finite import Piece
+from bfpp.executor.finite import ParameterPart
 from bfpp.executor.flat import UnitState, flat_of, flatten, memory_of, values_of
 from bfpp.executor.leaves import Result, require_own_leaves
 from bfpp.executor.model import named
@@ -21,8 +21,9 @@ from bfpp.executor.payload import Tree, tensors_of
 from bfpp.executor.placed import Placed, place
 from bfpp.executor.plan import Plan
 from bfpp.executor.recomputing import counted_layers, recompute
+from bfpp.executor.region import Region
 from bfpp.executor.slices import slices_of
-from bfpp.executor.tensor_parallel import Region, divide
+from bfpp.executor.tensor_parallel import divide
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import NONE
 
@@ -77,7 +78,7 @@ class Unit:
         self.has_own_leaves = False
 
     @cached_property
-    def gradient_pieces(self) -> list[Piece]:
+    def gradient_pieces(self) -> list[ParameterPart]:
         """The reduced gradients of each parameter."""
         return [piece for state in self.trained for piece in state.pieces(state.gradients)]
 
@@ -108,7 +109,7 @@ class Unit:
         layer = divide(self.plan.build([number])[number].to(device), region)
         return layer.get_parameter(path).detach()
 
-    def placed(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    def placed(self, pieces: Iterable[ParameterPart]) -> Iterator[ParameterPart]:
         """Pieces by their places in whole parameters, of which this unit may have a slice."""
         for name, first, values in pieces:
             if own := self.slices.get(name):

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bfpp.executor.finite import Piece
+from bfpp.executor.finite import ParameterPart
 from bfpp.executor.flat import UnitState
 from bfpp.executor.optimizers import decay_of, make_optimizer, rate_of, update
 from bfpp.executor.settings import Optimization
@@ -87,10 +87,10 @@ class Updates:
                     found.setdefault(key, []).append(value)
         return found
 
-    def moments(self, unit: int) -> Iterator[tuple[str, list[Piece]]]:
+    def moments(self, unit: int) -> Iterator[tuple[str, list[ParameterPart]]]:
         """What is kept for each element of a unit, by torch's name."""
         self._make()
-        found: dict[str, list[Piece]] = {}
+        found: dict[str, list[ParameterPart]] = {}
         for part in self.parts[unit]:
             for key, value in self.optimizer.state[part.weights].items():
                 if value.dim():

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from bfpp.executor.plan import DTYPES, Plan
 from bfpp.executor.reference import train_plainly
-from bfpp.executor.session import Outcome
-from bfpp.executor.settings import Precision
+from bfpp.executor.session import TrainingResult
+from bfpp.executor.settings import DType
 from bfpp.executor.training import Report
 
 
@@ -31,10 +31,10 @@ class Tolerance:
 
 
 TOLERANCES = {
-    Precision.FLOAT64: Tolerance(1e-10, 1e-10, 1e-6),
-    Precision.FLOAT32: Tolerance(1e-4, 1e-3, 1e-2),
-    Precision.BFLOAT16: Tolerance(5e-2, 0.2, 0.1),
-    Precision.FLOAT16: Tolerance(5e-2, 0.2, 0.1),
+    DType.FLOAT64: Tolerance(1e-10, 1e-10, 1e-6),
+    DType.FLOAT32: Tolerance(1e-4, 1e-3, 1e-2),
+    DType.BFLOAT16: Tolerance(5e-2, 0.2, 0.1),
+    DType.FLOAT16: Tolerance(5e-2, 0.2, 0.1),
 }
 """By the precision of the run, which is that of the loop, too.
 
@@ -65,7 +65,7 @@ class Verification:
         )
 
 
-def verify(plan: Plan, outcome: Outcome) -> Verification:
+def verify(plan: Plan, outcome: TrainingResult) -> Verification:
     """Train plainly from the first step of all, and compare losses and weights."""
     reports = outcome.reports
     reference = train_plainly(plan, range(outcome.first + len(reports)))
@@ -93,7 +93,7 @@ def _difference(report: Report, reference: float) -> float:
     return 0.0 if report.skipped and not is_number else report.loss - reference
 
 
-def _coarsest(plan: Plan) -> Precision:
+def _coarsest(plan: Plan) -> DType:
     """The precision that the run is rounded to somewhere."""
     several = plan.dp * (1 + len(plan.graph.layout.copies)) > 1
     reduced = plan.reduce_precision if several else None

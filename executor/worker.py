@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 from weakref import proxy
 
 import numpy as np
@@ -23,13 +22,12 @@ from bfpp.executor.halves import (
     backward_input,
     backward_weight,
 )
-from bfpp.executor.lanes import Device
+from bfpp.executor.lanes import DeviceRuntime
 from bfpp.executor.leaves import Result, edge_of
 from bfpp.executor.loading import Loader
-from bfpp.executor.memory import Memory
-from bfpp.executor.offloading import Cell as Cell
+from bfpp.executor.memory import RankMemory
 from bfpp.executor.offloading import Kept, Offloading
-from bfpp.executor.payload import Form, Parcel, Tree, in_precision, tensors_of
+from bfpp.executor.payload import Cell, Form, Parcel, Tree, in_precision, tensors_of
 from bfpp.executor.placed import Placed, find
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
@@ -39,14 +37,6 @@ from bfpp.executor.tensor_parallel import divided_loss
 from bfpp.executor.unit import Unit
 from bfpp.schedules import Operation, Task
 from bfpp.schedules.columns import NONE
-
-
-class Payload(NamedTuple):
-    """What a transfer carries: a unit's activations, or its input's gradients."""
-
-    operation: Operation
-    unit: int
-    microbatch: int
 
 
 @dataclass
@@ -70,11 +60,11 @@ class Pass:
         return replace(self, results=tuple(map(edge_of, self.results)))
 
 
-class Worker(Memory):
+class Worker(RankMemory):
     """One rank of one pipeline: what it keeps, and the micro-batches under way."""
 
     def __init__(
-        self, plan: Plan, rank: int, pipeline: int, device: Device, shards: Shards
+        self, plan: Plan, rank: int, pipeline: int, device: DeviceRuntime, shards: Shards
     ) -> None:
         super().__init__(plan, rank, pipeline, device.device, shards)
         self.pool = Pool(device)
@@ -89,7 +79,7 @@ class Worker(Memory):
         self.passes: dict[Cell, Pass] = {}
         self.halves: dict[Cell, list[Branch]] = {}
         self.incoming: dict[Cell, Parcel] = {}
-        self.outgoing: dict[Payload, Tensor] = {}
+        self.outgoing: dict[tuple[Operation, Cell], Tensor] = {}
         self.losses: dict[int, Tensor] = {}
 
     # The step
@@ -294,7 +284,7 @@ class Worker(Memory):
             for place, tensor in zip(parcel.tensors, tensors, strict=True):
                 place.copy_(tensor)
             assert parcel.lent is not None  # noqa: S101
-            self.outgoing[Payload(operation, *cell)] = parcel.lent
+            self.outgoing[operation, cell] = parcel.lent
 
     def _own(self, tensor: Tensor) -> Tensor:
         return tensor.clone() if self.pool.lends(tensor) or self.keeps(tensor) else tensor
@@ -325,7 +315,7 @@ class Worker(Memory):
 
     def sent(self, task: Task) -> Tensor:
         """What a transfer carries, at its sender."""
-        return self.outgoing.pop(Payload(task.operation, task.unit, task.microbatch))
+        return self.outgoing.pop((task.operation, Cell(task.unit, task.microbatch)))
 
     def space(self, task: Task) -> Tensor:
         """Where a transfer arrives, at its receiver."""

@@ -27,7 +27,8 @@ import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Seconds, group_by
 from bfpp.schedules.invalid import InvalidConfiguration
-from bfpp.schedules.operations import COMPUTE, OPERATIONS, Operation
+from bfpp.schedules.operations import OPERATIONS, Operation
+from bfpp.schedules.streams import COMPUTE
 
 if TYPE_CHECKING:
     from bfpp.schedules.graph import TaskGraph
@@ -99,7 +100,7 @@ def shares(graph: TaskGraph) -> Seconds:
     return share
 
 
-class Turns(NamedTuple):
+class BlockOrder(NamedTuple):
     """The pieces of a block in the order of their lanes: of which of its passes, and which one.
 
     Each waits for those at some places before it.
@@ -111,7 +112,7 @@ class Turns(NamedTuple):
 
 
 @cache
-def turns(one: Template, other: Template) -> Turns:
+def block_order(one: Template, other: Template) -> BlockOrder:
     """A block of two passes: what each computes before it communicates, in turn."""
     order = [
         (of_pass, piece)
@@ -127,7 +128,7 @@ def turns(one: Template, other: Template) -> Turns:
     ]
     waits[-1] += tuple(place[each] for each in last if each != order[-1])
     of_pass, pieces = zip(*order, strict=True)
-    return Turns(of_pass, pieces, tuple(waits))
+    return BlockOrder(of_pass, pieces, tuple(waits))
 
 
 def _segments(template: Template) -> list[range]:
@@ -240,7 +241,7 @@ def _rows(graph: TaskGraph, blocks: Sequence[Fused]) -> Rows:
         piece[begin[alone][:, None] + np.arange(len(template))] = np.arange(len(template))
     for templates, first, second in blocks:
         both = np.stack([first, second])
-        for at, (of_pass, number) in enumerate(zip(*turns(*templates)[:2], strict=True)):
+        for at, (of_pass, number) in enumerate(zip(*block_order(*templates)[:2], strict=True)):
             whole[begin[first] + at], piece[begin[first] + at] = both[of_pass], number
         last[second] = last[first]
     return Rows(whole, piece, begin, last.astype(np.int32), is_cut)
@@ -260,7 +261,7 @@ def _dependencies(graph: TaskGraph, rows: Rows, blocks: Sequence[Fused]) -> Grou
         [last[before], last[ahead[held]], links],
     )
     for templates, one, _ in blocks:
-        for at, needed in enumerate(turns(*templates).waits):
+        for at, needed in enumerate(block_order(*templates).waits):
             for each in needed:
                 waits.append(first[one] + at)
                 on.append(first[one] + each)

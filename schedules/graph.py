@@ -17,28 +17,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import sha256
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.absences import Absences, absences
-from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets, among, group_by
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, among, group_by
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.composite import Templates, expanded, require_templates
+from bfpp.schedules.kinds import Kinds, kinds_of, operation_flags, places_of_operations
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.notebook import table
 from bfpp.schedules.operations import (
     MOST,
     OPERATIONS,
-    OUTPUT,
     Operation,
-    compute_steps,
     transfers,
-    writers,
 )
 from bfpp.schedules.tasks import Lane, Task
 
@@ -50,82 +47,6 @@ COLUMNS = (
     "gradient_buffer", "piece", "block",
 )  # fmt: skip
 """The columns that hold one number for each task."""
-
-
-class _OperationFlags(NamedTuple):
-    """For each code, whether it is of a micro-batch, computes, and does so backward.
-
-    `place` is its number among all, those of micro-batches first.
-    """
-
-    of_cell: Flags
-    place: Integers
-    is_compute: Flags
-    is_backward: Flags
-
-
-@cache
-def _flags(number: int) -> _OperationFlags:
-    """The flags of the first `number` operations."""
-    codes = np.arange(number)
-    is_compute = among(codes, compute_steps())
-    of_cell = np.array([each.is_of_cell for each in OPERATIONS[:number]])
-    place = np.empty(number, dtype=np.int32)
-    place[np.argsort(~of_cell, kind="stable")] = codes
-    is_backward = is_compute & ~among(codes, writers(OUTPUT))
-    return _OperationFlags(of_cell, place, is_compute, is_backward)
-
-
-def places_of_operations() -> Integers:
-    """The number of each operation among all, those of micro-batches first."""
-    return _flags(len(OPERATIONS)).place
-
-
-class SomeKinds(NamedTuple):
-    """Some of a graph's kinds: their `place` among all, and the `first` task of each.
-
-    Their `codes` are the same in all graphs on the same stages.
-    """
-
-    place: slice
-    codes: bytes
-    operation: npt.NDArray[np.int8]
-    first: Integers
-
-    def by_operation(self) -> Iterator[tuple[Operation, slice]]:
-        """Each operation that there is, and which of these kinds are of it."""
-        operation = self.operation
-        begin = np.flatnonzero(np.append(True, operation[1:] != operation[:-1])[: len(operation)])
-        for own, bounds in zip(
-            operation[begin].tolist(), pairwise([*begin.tolist(), len(operation)]), strict=True
-        ):
-            yield OPERATIONS[own], slice(*bounds)
-
-
-class Kinds(NamedTuple):
-    """Tasks that differ in their micro-batch and buffers alone: the `first` of each kind.
-
-    `cells` are the kinds of what is done for each micro-batch, which come first; `others` of what
-    is done for all.
-    """
-
-    codes: Offsets
-    first: Integers
-    of_task: Integers
-    cells: SomeKinds
-    others: SomeKinds
-
-
-def kinds_of(
-    codes: Offsets, operation: npt.NDArray[np.int8], first: Integers, of_task: Integers
-) -> Kinds:
-    """Kinds by their codes, in order; `operation` is that of each."""
-
-    def some(place: slice) -> SomeKinds:
-        return SomeKinds(place, codes[place].tobytes(), operation[place], first[place])
-
-    cells = int(np.count_nonzero(_flags(len(OPERATIONS)).of_cell[operation]))
-    return Kinds(codes, first, of_task, some(slice(cells)), some(slice(cells, len(codes))))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -298,12 +219,12 @@ class TaskGraph:
     @cached_property
     def trains(self) -> bool:
         """Whether there are backward passes: forward passes alone evaluate a model."""
-        return bool(_flags(len(OPERATIONS)).is_backward[self.operation].any())
+        return bool(operation_flags(len(OPERATIONS)).is_backward[self.operation].any())
 
     @cached_property
     def is_compute(self) -> Flags:
         """Forward and backward passes: what a schedule orders."""
-        return _flags(len(OPERATIONS)).is_compute[self.operation]
+        return operation_flags(len(OPERATIONS)).is_compute[self.operation]
 
     @cached_property
     def is_pass(self) -> Flags:

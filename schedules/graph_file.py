@@ -22,7 +22,8 @@ from bfpp.schedules.composite import Piece, Templates
 from bfpp.schedules.graph import COLUMNS, TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidFile, chosen
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.operations import OPERATIONS, operation_named, stream_named
+from bfpp.schedules.operations import OPERATIONS, operation_named
+from bfpp.schedules.streams import stream_named
 from bfpp.schedules.tasks import Lane
 
 FORMAT = "bfpp task graph 2"

@@ -25,6 +25,22 @@ from enum import StrEnum
 from typing import ClassVar, NamedTuple, TypeVar
 
 from bfpp.schedules.communication import Communication, Sharding
+from bfpp.schedules.streams import (
+    COMPUTE,
+    DATA,
+    EXPERTS,
+    FROM_HOST,
+    QUEUE,
+    RECEIVE_ACTIVATIONS,
+    RECEIVE_GRADIENTS,
+    REPLICAS,
+    SEND_ACTIVATIONS,
+    SEND_GRADIENTS,
+    STREAMS,
+    TIED,
+    TO_HOST,
+    Stream,
+)
 
 Entry = TypeVar("Entry")
 
@@ -58,46 +74,6 @@ class Group(StrEnum):
 
 DATA_PARALLEL = frozenset({Group.DP, Group.DP_SHARD, Group.DP_REPLICATE})
 """Groups of data-parallel replicas: all, a sharding group, or one replica of each such group."""
-
-
-@dataclass(frozen=True)
-class Stream:
-    """What one kind of lane carries; a rank has one such lane, or one for each peer.
-
-    `toward` is "to" or "from" where there is one for each peer. `overlap` is the switch of
-    `Communication` without which its tasks take the compute lane's time instead.
-    """
-
-    name: str
-    title: str
-    toward: str = ""
-    overlap: str | None = None
-
-
-COMPUTE = Stream("COMPUTE", "compute")
-DATA = Stream("DATA", "data", overlap="dp_overlap")
-REPLICAS = Stream("REPLICAS", "replicas", overlap="dp_overlap")
-"""Communication across groups of replicas (HSDP), over other links than within a group."""
-TIED = Stream("TIED", "tied weights", overlap="dp_overlap")
-"""Communication between the ranks of the first and of the last unit, for what these share."""
-P2P = "pp_overlap"
-SEND_ACTIVATIONS = Stream("SEND_ACTIVATIONS", "send activations", "to", P2P)
-RECEIVE_ACTIVATIONS = Stream("RECEIVE_ACTIVATIONS", "receive activations", "from", P2P)
-SEND_GRADIENTS = Stream("SEND_GRADIENTS", "send gradients", "to", P2P)
-RECEIVE_GRADIENTS = Stream("RECEIVE_GRADIENTS", "receive gradients", "from", P2P)
-QUEUE = Stream("QUEUE", "P2P")
-"""Whatever a rank sends or receives, where there is one queue for it."""
-EXPERTS = Stream("EXPERTS", "experts")
-"""What the devices that share a layer's experts exchange inside a pass."""
-TO_HOST = Stream("TO_HOST", "copies to host")
-FROM_HOST = Stream("FROM_HOST", "copies from host")
-"""Copies of activations over the link between a device and its host, which has two directions."""
-
-STREAMS = [
-    COMPUTE, DATA, REPLICAS, TIED, SEND_ACTIVATIONS, RECEIVE_ACTIVATIONS, SEND_GRADIENTS,
-    RECEIVE_GRADIENTS, QUEUE, EXPERTS, TO_HOST, FROM_HOST,
-]  # fmt: skip
-"""All streams, in the order in which a rank's lanes are listed."""
 
 
 @dataclass(frozen=True)
@@ -266,14 +242,6 @@ def operation_named(name: str) -> Operation:
     raise KeyError(name)
 
 
-def stream_named(name: str) -> Stream:
-    """The stream of that name; raises `KeyError` if there is none."""
-    for stream in STREAMS:
-        if stream.name == name:
-            return stream
-    raise KeyError(name)
-
-
 class Table(dict[Operation, Entry]):
     """What a layer knows of every operation: complete for those that are built in."""
 
@@ -299,47 +267,34 @@ def _reduction(communication: Communication) -> str:
     return "all-reduce" if communication.sharding is Sharding.NONE else "reduce-scatter"
 
 
-Operation.FORWARD = declare(
-    "FORWARD",
-    Row(
+ROWS = {
+    "FORWARD": Row(
         "forward",
         Scope.CELL,
         reads=(WEIGHTS, Needed(OUTPUT, -1)),
         writes=(OUTPUT, SAVED),
     ),
-)
-Operation.BACKWARD = declare(
-    "BACKWARD",
-    Row(
+    "BACKWARD": Row(
         "backward",
         Scope.CELL,
         reads=(WEIGHTS, SAVED, RELOADED, Needed(INPUT_GRADIENT, +1)),
         writes=(INPUT_GRADIENT, GRADIENTS),
         ends=(SAVED,),
     ),
-)
-Operation.BACKWARD_INPUT = declare(
-    "BACKWARD_INPUT",
-    Row(
+    "BACKWARD_INPUT": Row(
         "backward input",
         Scope.CELL,
         reads=(WEIGHTS, SAVED, RELOADED, Needed(INPUT_GRADIENT, +1)),
         writes=(INPUT_GRADIENT, HALVED),
     ),
-)
-Operation.BACKWARD_WEIGHT = declare(
-    "BACKWARD_WEIGHT",
-    Row(
+    "BACKWARD_WEIGHT": Row(
         "backward weight",
         Scope.CELL,
         reads=(WEIGHTS, HALVED),
         writes=(GRADIENTS,),
         ends=(SAVED, HALVED),
     ),
-)
-Operation.TRANSFER_ACTIVATIONS = declare(
-    "TRANSFER_ACTIVATIONS",
-    Row(
+    "TRANSFER_ACTIVATIONS": Row(
         "transfer activations",
         Scope.CELL,
         SEND_ACTIVATIONS,
@@ -347,10 +302,7 @@ Operation.TRANSFER_ACTIVATIONS = declare(
         carries=Needed(OUTPUT, +1),
         group=Group.P2P,
     ),
-)
-Operation.TRANSFER_GRADIENTS = declare(
-    "TRANSFER_GRADIENTS",
-    Row(
+    "TRANSFER_GRADIENTS": Row(
         "transfer gradients",
         Scope.CELL,
         SEND_GRADIENTS,
@@ -358,10 +310,7 @@ Operation.TRANSFER_GRADIENTS = declare(
         carries=Needed(INPUT_GRADIENT, -1),
         group=Group.P2P,
     ),
-)
-Operation.GATHER = declare(
-    "GATHER",
-    Row(
+    "GATHER": Row(
         "gather",
         Scope.UNIT,
         DATA,
@@ -370,10 +319,7 @@ Operation.GATHER = declare(
         called=lambda _: "all-gather",
         happens=lambda communication: communication.sharding is not Sharding.NONE,
     ),
-)
-Operation.REDUCE = declare(
-    "REDUCE",
-    Row(
+    "REDUCE": Row(
         "reduce",
         Scope.UNIT,
         DATA,
@@ -383,10 +329,7 @@ Operation.REDUCE = declare(
         algorithm=_reduction,
         called=_reduction,
     ),
-)
-Operation.OPTIMIZER = declare(
-    "OPTIMIZER",
-    Row(
+    "OPTIMIZER": Row(
         "optimizer",
         Scope.RANK,
         reads=(REDUCED, REPLICATED, TIED_GRADIENTS, NORM_OF_RANK),
@@ -396,10 +339,7 @@ Operation.OPTIMIZER = declare(
             "clipped-optimizer" if communication.clipping else "optimizer"
         ),
     ),
-)
-Operation.NORM = declare(
-    "NORM",
-    Row(
+    "NORM": Row(
         "norm",
         Scope.RANK,
         DATA,
@@ -416,10 +356,7 @@ Operation.NORM = declare(
         ),
         happens=lambda communication: communication.clipping,
     ),
-)
-Operation.ALL_REDUCE = declare(
-    "ALL_REDUCE",
-    Row(
+    "ALL_REDUCE": Row(
         "all-reduce",
         Scope.UNIT,
         REPLICAS,
@@ -428,10 +365,7 @@ Operation.ALL_REDUCE = declare(
         group=Group.DP_REPLICATE,
         happens=lambda communication: communication.hybrid,
     ),
-)
-Operation.TIED_ALL_REDUCE = declare(
-    "TIED_ALL_REDUCE",
-    Row(
+    "TIED_ALL_REDUCE": Row(
         "tied all-reduce",
         Scope.ENDS,
         TIED,
@@ -440,22 +374,14 @@ Operation.TIED_ALL_REDUCE = declare(
         group=Group.ENDS,
         happens=lambda communication: communication.tied_embeddings,
     ),
-)
-Operation.EXPERT_DISPATCH = declare(
-    "EXPERT_DISPATCH",
-    Row("expert dispatch", Scope.CELL, EXPERTS, group=Group.EP, algorithm=lambda _: "all-to-all"),
-)
-Operation.EXPERT_COMBINE = declare(
-    "EXPERT_COMBINE",
-    Row("expert combine", Scope.CELL, EXPERTS, group=Group.EP, algorithm=lambda _: "all-to-all"),
-)
-Operation.OFFLOAD = declare(
-    "OFFLOAD",
-    Row("offload", Scope.CELL, TO_HOST, reads=(SAVED,), writes=(OFFLOADED,)),
-)
-Operation.RELOAD = declare(
-    "RELOAD",
-    Row(
+    "EXPERT_DISPATCH": Row(
+        "expert dispatch", Scope.CELL, EXPERTS, group=Group.EP, algorithm=lambda _: "all-to-all"
+    ),
+    "EXPERT_COMBINE": Row(
+        "expert combine", Scope.CELL, EXPERTS, group=Group.EP, algorithm=lambda _: "all-to-all"
+    ),
+    "OFFLOAD": Row("offload", Scope.CELL, TO_HOST, reads=(SAVED,), writes=(OFFLOADED,)),
+    "RELOAD": Row(
         "reload",
         Scope.CELL,
         FROM_HOST,
@@ -463,9 +389,11 @@ Operation.RELOAD = declare(
         writes=(RELOADED,),
         ends=(OFFLOADED,),
     ),
-)
+}
 
-BUILT_IN = tuple(OPERATIONS)
+BUILT_IN = tuple(declare(name, row) for name, row in ROWS.items())
+for _operation in BUILT_IN:
+    setattr(Operation, _operation.name, _operation)
 
 
 # Which operations do what

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.layout import unit_name
-from bfpp.schedules.operations import Operation, Stream
+from bfpp.schedules.operations import Operation
+from bfpp.schedules.streams import Stream
 
 
 class Lane(NamedTuple):

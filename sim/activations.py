@@ -20,7 +20,7 @@ from bfpp.schedules import Layout
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
 from bfpp.sim.checkpointing import Checkpointed
-from bfpp.sim.compute import LayerParts, Shape, parts, recomputes_units
+from bfpp.sim.compute import ComputeSettings, LayerParts, parts, recomputes_units
 from bfpp.sim.experts import expert_rows
 from bfpp.sim.operators import Execution
 from bfpp.sim.remembered import once, once_for_stages
@@ -67,7 +67,7 @@ def inputs_alone(kept: UnitActivations, inputs: Numbers) -> UnitActivations:
     return UnitActivations(inputs, restored + kept.halved, restored + kept.transient, restored)
 
 
-def unit_activations(shape: Shape, layers: Layers) -> UnitActivations:
+def unit_activations(shape: ComputeSettings, layers: Layers) -> UnitActivations:
     """The activations of each unit; the embedding is in the first, the head in the last."""
     saved, restored, waiting = _part_bytes(shape) @ layers.part_counts
     of_layer, gradients = _layer_bytes(shape)
@@ -83,14 +83,14 @@ def unit_activations(shape: Shape, layers: Layers) -> UnitActivations:
 
 
 @once
-def _part_bytes(shape: Shape) -> Matrix:
+def _part_bytes(shape: ComputeSettings) -> Matrix:
     """For each part, the bytes that it saves, that recomputation adds, and that halves do."""
     each = parts(shape).each
     return np.array([(it.saved_bytes, it.restored_bytes, it.waiting_bytes) for it in each]).T
 
 
 @once
-def _layer_bytes(shape: Shape) -> tuple[Matrix, Matrix]:
+def _layer_bytes(shape: ComputeSettings) -> tuple[Matrix, Matrix]:
     """For each kind of layer, what recomputation adds in one, and the gradients in one."""
     restored = [layer.recomputed.restored_bytes for _, layer in _kinds(shape)]
     gradients = [
@@ -100,7 +100,7 @@ def _layer_bytes(shape: Shape) -> tuple[Matrix, Matrix]:
 
 
 @once
-def _kinds(shape: Shape) -> list[tuple[Execution, LayerParts]]:
+def _kinds(shape: ComputeSettings) -> list[tuple[Execution, LayerParts]]:
     """Each kind of layer, as if the model had no others."""
     model = shape.execution.model
     kinds = (replace(shape.execution, model=kind) for kind in model.kinds)
@@ -122,7 +122,7 @@ def layer_gradients(execution: Execution, hidden_gradients: float) -> float:
 
 
 @once
-def head_transient(shape: Shape) -> float:
+def head_transient(shape: ComputeSettings) -> float:
     """Bytes that come and go with the head: its input's gradient, and what the loss writes.
 
     With sequence parallelism the input and its gradient are whole; a loss that is not fused
@@ -140,7 +140,7 @@ def head_transient(shape: Shape) -> float:
     return size
 
 
-def workspace_bytes(shape: Shape, layout: Layout, layers: Layers) -> Numbers:
+def workspace_bytes(shape: ComputeSettings, layout: Layout, layers: Layers) -> Numbers:
     """Bytes that each rank has for good: of libraries, communication, and dummy gradients."""
     present = [tuple(rank) for rank in (layout.holds @ layers.of_kind.T > 0).tolist()]
     size = {each: _workspace_bytes(shape, layout.pp, each) for each in {*present}}
@@ -148,7 +148,7 @@ def workspace_bytes(shape: Shape, layout: Layout, layers: Layers) -> Numbers:
 
 
 @once
-def _workspace_bytes(shape: Shape, ranks: int, present: tuple[bool, ...]) -> float:
+def _workspace_bytes(shape: ComputeSettings, ranks: int, present: tuple[bool, ...]) -> float:
     """Those of a rank that has layers of some kinds."""
     execution, implementation = shape.execution, shape.implementation
     kinds = [each for each, there in zip(_kinds(shape), present, strict=True) if there]

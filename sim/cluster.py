@@ -93,7 +93,7 @@ class Device:
         return self.peak_of(precision) * self.matmul_efficiency * share
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cluster:
     """Nodes of equal devices, and the levels of the network that joins them, innermost first.
 
@@ -113,6 +113,9 @@ class Cluster:
     gpus_per_node: int
     algorithms: tuple[str, ...] = USUAL
     deviations: tuple[tuple[tuple[str, ...], float], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.name}>"
 
     def __post_init__(self) -> None:
         innermost = self.levels[0]

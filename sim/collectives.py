@@ -13,7 +13,7 @@ import numpy as np
 
 from bfpp.schedules.columns import Integers, Seconds
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.nccl import Option, options
+from bfpp.sim.nccl import CollectiveAlgorithm, options
 from bfpp.sim.operators import Collective, Copies, Way
 from bfpp.sim.place import GroupPlace
 
@@ -23,7 +23,7 @@ def directions(way: Way) -> int:
     return 2 if way is Way.ALL_REDUCE else 1
 
 
-def chosen(collective: Collective, place: GroupPlace, cluster: Cluster) -> Option:
+def chosen(collective: Collective, place: GroupPlace, cluster: Cluster) -> CollectiveAlgorithm:
     """The algorithm and protocol that the library takes, for two members or more."""
     if collective.way is Way.ALL_TO_ALL:
         return _all_to_all(collective.copies, place, cluster)
@@ -57,7 +57,7 @@ def collective_seconds(collective: Collective, place: GroupPlace, cluster: Clust
     return chosen(collective, place, cluster).seconds(collective.bytes)
 
 
-def _all_to_all(copies: Copies | None, place: GroupPlace, cluster: Cluster) -> Option:
+def _all_to_all(copies: Copies | None, place: GroupPlace, cluster: Cluster) -> CollectiveAlgorithm:
     nodes, shares = place.units[0], []
     for number in place.crossed:
         level = cluster.levels[number]
@@ -72,7 +72,7 @@ def _all_to_all(copies: Copies | None, place: GroupPlace, cluster: Cluster) -> O
         shares.append((moved / (level.bandwidth_of(place.fewest[number]) * reached), number))
     per_byte, narrowest = max(shares)
     latency = cluster.levels[place.crossed[-1]].latency + cluster.levels[0].exchange_latency
-    return Option("all-to-all", "Simple", latency, per_byte, narrowest)
+    return CollectiveAlgorithm("all-to-all", "Simple", latency, per_byte, narrowest)
 
 
 def crossing_share(copies: Copies | None, places: int) -> float:

@@ -14,14 +14,15 @@ import numpy.typing as npt
 
 from bfpp.schedules import Communication, Layout, Order, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Groups, Integers
-from bfpp.schedules.graph import kinds_of, places_of_operations
+from bfpp.schedules.kinds import kinds_of, places_of_operations
 from bfpp.schedules.lowering import lower_steps as lower_by_columns
 from bfpp.schedules.lowering.offloading import require_backward
 from bfpp.schedules.lowering.passes import PAIR, ends_of_tied
 from bfpp.schedules.lowering.posting import posted
 from bfpp.schedules.lowering.step_table import Steps, step_table
-from bfpp.schedules.operations import OPERATIONS, STREAMS
+from bfpp.schedules.operations import OPERATIONS
 from bfpp.schedules.steps import STEP
+from bfpp.schedules.streams import STREAMS
 from bfpp.schedules.tasks import Lane
 from bfpp.sim import graph_kernels, lowering_kernels, order_kernels
 from bfpp.sim.compiling import WORK, compiled

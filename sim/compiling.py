@@ -17,7 +17,7 @@ COMPILE_FROM = 300_000
 """Tasks of an uncompiled sweep that take as long as loading numba: about 0.3 s."""
 
 
-class Work:
+class CompileBudget:
     """How much a process has asked of its loops, in tasks of an uncompiled sweep."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Work:
         return loop
 
 
-WORK = Work()
+WORK = CompileBudget()
 """That of this process."""
 
 

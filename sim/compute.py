@@ -49,28 +49,24 @@ SETTINGS = 256
 """How many settings' seconds are remembered."""
 
 
-class Shape(Protocol):
+class ComputeSettings(Protocol):
     """What a configuration must say for its compute to be timed."""
 
     @property
     def cluster(self) -> Cluster:
         """Where it is trained."""
-        ...
 
     @property
     def execution(self) -> Execution:
         """How a micro-batch goes through the model on one device."""
-        ...
 
     @property
     def recomputation(self) -> Recomputation:
         """What the backward pass computes again."""
-        ...
 
     @property
     def implementation(self) -> Implementation:
         """Whose code runs."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -129,18 +125,18 @@ class Parts:
 
 
 @once
-def parts(shape: Shape) -> Parts:
+def parts(shape: ComputeSettings) -> Parts:
     """The parts of a configuration's units, with what each recomputes."""
     return _parts_of(shape)
 
 
-def _parts_of(shape: Shape) -> Parts:
+def _parts_of(shape: ComputeSettings) -> Parts:
     modules = shape.recomputation.modules
     of_ends = modules if recomputes_units(shape) else NO_RECOMPUTATION.modules
     return _parts(shape.execution, modules, of_ends)
 
 
-def recomputes_units(shape: Shape) -> bool:
+def recomputes_units(shape: ComputeSettings) -> bool:
     """Whether a unit keeps its input alone, and runs again as a whole, its ends too."""
     everything = shape.recomputation == FULL_RECOMPUTATION
     return everything and shape.implementation.recomputes_units
@@ -161,12 +157,14 @@ def _parts(execution: Execution, modules: frozenset[str], of_ends: frozenset[str
     )
 
 
-def part_counts(shape: Shape, layers: Layers) -> list[tuple[Checkpointed, Seconds]]:
+def part_counts(shape: ComputeSettings, layers: Layers) -> list[tuple[Checkpointed, Seconds]]:
     """Each part, and how often it is in each unit."""
     return list(zip(parts(shape).each, layers.part_counts, strict=True))
 
 
-def unit_seconds(shape: Shape, layers: Layers, *, communicates: bool = True) -> UnitSeconds:
+def unit_seconds(
+    shape: ComputeSettings, layers: Layers, *, communicates: bool = True
+) -> UnitSeconds:
     """Seconds of each unit; the embedding is in the first, the head in the last.
 
     Unless it `communicates`, as if collectives inside passes took no time.
@@ -176,12 +174,12 @@ def unit_seconds(shape: Shape, layers: Layers, *, communicates: bool = True) -> 
 
 
 @once
-def _seconds_of_parts(shape: Shape) -> Matrix:
+def _seconds_of_parts(shape: ComputeSettings) -> Matrix:
     """The same for all shapes of one setting, which takes long to look up."""
     return _part_seconds(_setting(shape, True))
 
 
-def _setting(shape: Shape, communicates: bool) -> Setting:
+def _setting(shape: ComputeSettings, communicates: bool) -> Setting:
     return Setting(
         shape.cluster, shape.execution, shape.recomputation, shape.implementation, communicates
     )
@@ -196,7 +194,7 @@ def _part_seconds(setting: Setting) -> Matrix:
     return np.array([astuple(pass_seconds(setting, part)) for part in every]).T
 
 
-def unit_launches(shape: Shape, layers: Layers) -> UnitSeconds:
+def unit_launches(shape: ComputeSettings, layers: Layers) -> UnitSeconds:
     """Seconds in which the host launches the kernels of each unit's passes."""
     return UnitSeconds(*(_part_launches(_setting(shape, True)) @ layers.part_counts))
 
@@ -223,7 +221,7 @@ def _without_collectives(part: Checkpointed) -> Checkpointed:
     return replace(part, operators=operators)
 
 
-def pass_seconds(shape: Shape, part: Checkpointed) -> PassSeconds:
+def pass_seconds(shape: ComputeSettings, part: Checkpointed) -> PassSeconds:
     """Seconds of the passes of one micro-batch through a part."""
     return PassSeconds(
         *(
@@ -247,20 +245,20 @@ def _passes(part: Checkpointed) -> tuple[list[tuple[Works, bool]], ...]:
     )
 
 
-def _seconds(shape: Shape, works: Works, *, backward: bool) -> float:
+def _seconds(shape: ComputeSettings, works: Works, *, backward: bool) -> float:
     """Seconds of some work: the device's, or the host's if it launches kernels more slowly."""
     computing = sum(device_seconds(shape, work, backward=backward) for work in works)
     return max(_interleaved(shape, works, computing), _launch_seconds(shape, works))
 
 
-def _launch_seconds(shape: Shape, works: Works) -> float:
+def _launch_seconds(shape: ComputeSettings, works: Works) -> float:
     """Seconds in which the host launches the kernels of some work."""
     device, graphs = shape.cluster.device, shape.implementation.cuda_graphs
     launch = GRAPH_LAUNCH if graphs else device.host_seconds
     return launch * sum(work.kernels for work in works)
 
 
-def _interleaved(shape: Shape, works: Iterable[Work], computing: float) -> float:
+def _interleaved(shape: ComputeSettings, works: Iterable[Work], computing: float) -> float:
     """Seconds of compute, and of what is sent while another micro-batch computes.
 
     Sending takes some of the multiprocessors while it lasts.
@@ -274,12 +272,12 @@ def _interleaved(shape: Shape, works: Iterable[Work], computing: float) -> float
     return max(computing + taken_by_exchanges(shape) * sent, sent)
 
 
-def taken_by_exchanges(shape: Shape) -> float:
+def taken_by_exchanges(shape: ComputeSettings) -> float:
     """The share of the multiprocessors that exchanges of experts take from what they overlap."""
     return min(EXCHANGE_MULTIPROCESSORS / shape.cluster.device.multiprocessors, 1.0)
 
 
-def device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
+def device_seconds(shape: ComputeSettings, work: Work, *, backward: bool) -> float:
     """Seconds of some work: of its kernels, and of collectives while nothing hides them."""
     device, precision = shape.cluster.device, shape.execution.precision
     speed = shape.implementation.attention_speed or device.attention
@@ -310,7 +308,7 @@ def kernel_seconds(
     )
 
 
-def exchange_seconds(shape: Shape, part: Checkpointed) -> tuple[float, ...]:
+def exchange_seconds(shape: ComputeSettings, part: Checkpointed) -> tuple[float, ...]:
     """Seconds of each all-to-all of experts in a forward pass, in order, if it runs alone."""
     return tuple(
         blocked_seconds(shape, collective)
@@ -320,7 +318,7 @@ def exchange_seconds(shape: Shape, part: Checkpointed) -> tuple[float, ...]:
     )
 
 
-def blocked_seconds(shape: Shape, collective: Collective) -> float:
+def blocked_seconds(shape: ComputeSettings, collective: Collective) -> float:
     """Seconds for which a collective would block the compute, if it overlapped nothing.
 
     It waits for the last device to arrive, which is later the more devices there
@@ -333,7 +331,7 @@ def blocked_seconds(shape: Shape, collective: Collective) -> float:
     return shown * (moving + waiting)
 
 
-def group_place(shape: Shape, group: Group) -> GroupPlace:
+def group_place(shape: ComputeSettings, group: Group) -> GroupPlace:
     """Where the devices of a group are.
 
     Devices are numbered tensor-parallel first, then context-parallel; experts are divided over

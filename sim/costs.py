@@ -18,8 +18,8 @@ import numpy as np
 
 from bfpp.schedules import Operation, TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
-from bfpp.schedules.composite import fused_passes, template_numbers, turns
-from bfpp.schedules.operations import Stream
+from bfpp.schedules.composite import block_order, fused_passes, template_numbers
+from bfpp.schedules.streams import Stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,6 @@ class CostModel(Protocol):
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The costs of each task of the graph."""
-        ...
 
 
 def inside_passes(graph: TaskGraph, alone: Callable[[Operation, Integers], Seconds]) -> Seconds:
@@ -123,7 +122,7 @@ def in_turns(
         computing = [seconds[each] - inside[each] for each in tasks]
         free: dict[Stream, Seconds] = {}
         ends: list[Seconds] = []
-        order = turns(*templates)
+        order = block_order(*templates)
         for of_pass, number, waits in zip(*order, strict=True):
             operation, share = templates[of_pass][number]
             stream = operation.streams(graph.communication)[0]

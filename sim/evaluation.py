@@ -16,7 +16,7 @@ from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedu
 from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import SOURCE
 from bfpp.sim.compiled_lowering import join, lower_steps
-from bfpp.sim.memory import Memory, least_memory
+from bfpp.sim.memory import PeakMemory, least_memory
 from bfpp.sim.objectives import Objective, robust_step_time
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.physical import PhysicalCosts
@@ -89,7 +89,7 @@ class Evaluation:
             return None
         return robust_step_time(graph, physical.costs(graph), self._problem.jitter)
 
-    def least_memory(self, configuration: Configuration) -> Memory:
+    def least_memory(self, configuration: Configuration) -> PeakMemory:
         """What the fullest rank needs at least, known without an order."""
         physical, communication = self.physical(configuration), configuration.communication
         sharding, offloads = communication.sharding, communication.offload > 0

@@ -29,24 +29,21 @@ SERVER = "forkserver"
 """How processes are started, where a system has it."""
 
 
-class Promise(Protocol):
+class Future(Protocol):
     """Work under way."""
 
     def done(self) -> bool:
         """Whether the work has ended."""
-        ...
 
     def result(self) -> Any:
         """What the work returned; raises what it raised."""
-        ...
 
 
 class Executor(Protocol):
     """Something that work can be given to."""
 
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Promise:
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
         """Begin some work."""
-        ...
 
 
 @contextmanager
@@ -115,12 +112,12 @@ def executor(name: str, workers: int | None = None) -> Iterator[Executor]:
         yield chosen
 
 
-def as_completed(promises: Iterable[Promise]) -> Iterator[Promise]:
-    """The promises, each when it is done."""
-    waiting = list(promises)
+def as_completed(futures: Iterable[Future]) -> Iterator[Future]:
+    """The futures, each when it is done."""
+    waiting = list(futures)
     while waiting:
-        finished = [promise for promise in waiting if promise.done()]
-        waiting = [promise for promise in waiting if promise not in finished]
+        finished = [future for future in waiting if future.done()]
+        waiting = [future for future in waiting if future not in finished]
         yield from finished
         if waiting and not finished:
             time.sleep(POLL_SECONDS)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Experiment(Values):
     """A schedule, how a model and its batch are divided, and what the tasks cost.
 
@@ -69,8 +69,8 @@ class Experiment(Values):
     `configuration` and `costs` is asked for that cannot be.
 
     >>> experiment = Experiment("breadth-first", pp=4, loops=4, microbatches=8)
-    >>> len(experiment.graph())
-    516
+    >>> experiment, len(experiment.graph())
+    (Experiment(BreadthFirst(), loops=4), 516)
     """
 
     def __post_init__(self) -> None:
@@ -80,6 +80,12 @@ class Experiment(Values):
         if self.balance is not None:
             object.__setattr__(self, "balance", chosen(Balance, "balance", self.balance))
         object.__setattr__(self, "offload", parse_offload(self.offload))
+
+    def __repr__(self) -> str:
+        """What is not the default."""
+        values = {name: getattr(self, name) for name in DEFAULTS}
+        given = [f"{name}={each!r}" for name, each in values.items() if each != DEFAULTS[name]]
+        return f"Experiment({', '.join([repr(self.schedule), *given])})"
 
     @cached_property
     def rule(self) -> Schedule:

@@ -34,7 +34,7 @@ import numpy as np
 
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
-from bfpp.schedules.graph import SomeKinds
+from bfpp.schedules.kinds import SomeKinds
 from bfpp.schedules.operations import transfers
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import collective_seconds, moving

@@ -49,7 +49,7 @@ CONTEXT, CONTEXT_RANGE = 0.75 * GIGABYTE, (0.5 * GIGABYTE, 1.0 * GIGABYTE)
 """Bytes of a CUDA context and its modules, outside the allocator, and what is assumed of them."""
 
 
-class Memory(NamedTuple):
+class PeakMemory(NamedTuple):
     """Bytes on one device of a rank, at its peak.
 
     `state` is what data-parallel sharding divides, `weights` and `gradients` the
@@ -108,7 +108,7 @@ class Memory(NamedTuple):
         return least, most
 
     @property
-    def minimum(self) -> Memory:
+    def minimum(self) -> PeakMemory:
         """The same over infinitely many data-parallel ranks, as the paper counts it.
 
         The state is gone, and the rest is as it was.
@@ -116,7 +116,7 @@ class Memory(NamedTuple):
         return self._replace(state=0.0)
 
 
-def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> Memory:
+def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> PeakMemory:
     """The memory of each device of one pipeline rank."""
     return rank_memories(timeline.graph, physical)[rank]
 
@@ -132,19 +132,19 @@ class Memories(NamedTuple):
     update: Numbers
     workspace: Numbers
 
-    def of(self, rank: int) -> Memory:
+    def of(self, rank: int) -> PeakMemory:
         """That of one rank."""
-        return Memory(*(column.item(rank) for column in self))
+        return PeakMemory(*(column.item(rank) for column in self))
 
     @property
-    def fullest(self) -> Memory:
+    def fullest(self) -> PeakMemory:
         """That of the rank that needs most."""
         passing = np.maximum(self.saved + self.transient, self.update)
         total = self.state + self.weights + self.gradients + passing + self.workspace
         return self.of(int(total.argmax()))
 
 
-def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[Memory]:
+def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[PeakMemory]:
     """The memory of each pipeline rank's devices."""
     memories = memories_of(graph, physical)
     return [memories.of(rank) for rank in range(graph.layout.pp)]
@@ -166,12 +166,12 @@ def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
 @once_for_stages
 def least_memory(
     physical: PhysicalCosts, layout: Layout, sharding: Sharding, offloads: bool = False
-) -> Memory:
+) -> PeakMemory:
     """What the fullest rank needs at least, in whichever order it computes."""
     return _least_memories(physical, layout, sharding, offloads=offloads).fullest
 
 
-def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> list[Memory]:
+def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> list[PeakMemory]:
     """What each pipeline rank needs at least, in whichever order it computes.
 
     One buffer where units are gathered, and what one micro-batch takes in the unit that takes most:

@@ -101,7 +101,7 @@ FLAGS_OVER_NETWORK = 20.4e9
 """Bytes/s that LL reaches over more than two nodes (Intel hosts)."""
 
 
-class Option(NamedTuple):
+class CollectiveAlgorithm(NamedTuple):
     """An algorithm with a protocol: seconds of latency, and for each byte of the data.
 
     The level of that number is the narrowest.
@@ -121,7 +121,7 @@ class Option(NamedTuple):
 @lru_cache(OPTIONS)
 def options(
     directions: int, place: GroupPlace, levels: tuple[Level, ...], algorithms: tuple[str, ...]
-) -> tuple[Option, ...]:
+) -> tuple[CollectiveAlgorithm, ...]:
     """All that a library has for a group; rings, which it always has, first.
 
     The data goes around in one of its `directions`, gathered or scattered, or in both, which is an
@@ -161,7 +161,9 @@ def _flags(place: GroupPlace, levels: tuple[Level, ...]) -> float:
     return min([cap for cap in caps if cap] + [FLAGS_OVER_NETWORK] * network, default=float("inf"))
 
 
-def _ring(directions: int, place: GroupPlace, levels: tuple[Level, ...]) -> Iterator[Option]:
+def _ring(
+    directions: int, place: GroupPlace, levels: tuple[Level, ...]
+) -> Iterator[CollectiveAlgorithm]:
     bandwidth, narrowest = _narrowest(place, levels)
     share = (place.members - 1) / place.members
     for protocol in PROTOCOLS:
@@ -173,7 +175,7 @@ def _ring(directions: int, place: GroupPlace, levels: tuple[Level, ...]) -> Iter
         steps = sum(
             place.steps(number) * _hop(levels[number], protocol, shown) for number in place.crossed
         )
-        yield Option(
+        yield CollectiveAlgorithm(
             "ring",
             protocol.name,
             MICRO * protocol.base["ring"] + directions * steps,
@@ -182,7 +184,9 @@ def _ring(directions: int, place: GroupPlace, levels: tuple[Level, ...]) -> Iter
         )
 
 
-def _tree(directions: int, place: GroupPlace, levels: tuple[Level, ...]) -> Iterator[Option]:
+def _tree(
+    directions: int, place: GroupPlace, levels: tuple[Level, ...]
+) -> Iterator[CollectiveAlgorithm]:
     if directions == 1:
         return
     over_network = any(levels[number].link == NETWORK for number in place.crossed)
@@ -201,7 +205,7 @@ def _tree(directions: int, place: GroupPlace, levels: tuple[Level, ...]) -> Iter
             for number in place.crossed
         )
         latency = MICRO * protocol.base["tree"] + 2 * steps
-        yield Option("tree", protocol.name, latency, per_byte, narrowest)
+        yield CollectiveAlgorithm("tree", protocol.name, latency, per_byte, narrowest)
 
 
 def _tree_share(place: GroupPlace, levels: tuple[Level, ...], number: int) -> float:
@@ -220,7 +224,9 @@ def _depth(place: GroupPlace, level: Level, number: int) -> float:
     return log2(branches) if level.link == NETWORK else branches - 1
 
 
-def _nvls(directions: int, place: GroupPlace, levels: tuple[Level, ...]) -> Iterator[Option]:
+def _nvls(
+    directions: int, place: GroupPlace, levels: tuple[Level, ...]
+) -> Iterator[CollectiveAlgorithm]:
     switch = levels[0].switch_bandwidth
     outer = [number for number in place.crossed if number]
     if directions == 1 or not switch or 0 not in place.crossed:
@@ -232,10 +238,12 @@ def _nvls(directions: int, place: GroupPlace, levels: tuple[Level, ...]) -> Iter
     share = 2 * (place.members - 1) / place.members
     narrow = [(share / _ring_bandwidth(place, levels, number), number) for number in outer]
     per_byte, level = max([(1 / (switch / levels[0].oversubscription), 0), *narrow])
-    yield Option("nvls", SIMPLE.name, latency, per_byte, level)
+    yield CollectiveAlgorithm("nvls", SIMPLE.name, latency, per_byte, level)
 
 
-def _pat(directions: int, place: GroupPlace, levels: tuple[Level, ...]) -> Iterator[Option]:
+def _pat(
+    directions: int, place: GroupPlace, levels: tuple[Level, ...]
+) -> Iterator[CollectiveAlgorithm]:
     if directions == 2 or _has_nodes(place, levels):
         return
     bandwidth, narrowest = _narrowest(place, levels)
@@ -244,12 +252,14 @@ def _pat(directions: int, place: GroupPlace, levels: tuple[Level, ...]) -> Itera
         for number in place.crossed
     )
     share = (place.members - 1) / place.members
-    yield Option("pat", SIMPLE.name, latency, share / (PAT_SHARE * bandwidth), narrowest)
+    yield CollectiveAlgorithm(
+        "pat", SIMPLE.name, latency, share / (PAT_SHARE * bandwidth), narrowest
+    )
 
 
 def _hierarchical(
     directions: int, place: GroupPlace, levels: tuple[Level, ...]
-) -> Iterator[Option]:
+) -> Iterator[CollectiveAlgorithm]:
     latency, costs = 0.0, []
     for number in place.crossed:
         level, branches = levels[number], place.branches(number)
@@ -259,10 +269,12 @@ def _hierarchical(
         costs.append(((branches - 1) / branches / inner / reached, number))
     per_byte = sum(cost for cost, _ in costs)
     widest = max(costs)[1]
-    yield Option("hierarchical", SIMPLE.name, directions * latency, directions * per_byte, widest)
+    yield CollectiveAlgorithm(
+        "hierarchical", SIMPLE.name, directions * latency, directions * per_byte, widest
+    )
 
 
-Algorithm = Callable[[int, GroupPlace, tuple[Level, ...]], Iterator[Option]]
+Algorithm = Callable[[int, GroupPlace, tuple[Level, ...]], Iterator[CollectiveAlgorithm]]
 
 ALGORITHMS: dict[str, Algorithm] = {
     "ring": _ring,

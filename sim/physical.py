@@ -45,7 +45,7 @@ ROUNDING = 1e-9
 """Share by which sums of the same seconds in another order may differ: more than they do."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PhysicalCosts:
     """A model trained on a cluster, with groups of these sizes; prices any graph of it.
 
@@ -83,6 +83,9 @@ class PhysicalCosts:
     quantised_attention: bool = False
     quantised_head: bool = False
     offload_share: float = 1.0
+
+    def __repr__(self) -> str:
+        return f"<PhysicalCosts of {self.model.name} on {self.cluster.name}: {self.degrees}>"
 
     def __post_init__(self) -> None:
         if self.microbatch_size < 1:

@@ -20,8 +20,9 @@ import numpy as np
 from bfpp.schedules import InvalidConfiguration, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
-from bfpp.schedules.graph import SomeKinds
-from bfpp.schedules.operations import EXPERTS, Operation, compute_steps
+from bfpp.schedules.kinds import SomeKinds
+from bfpp.schedules.operations import Operation, compute_steps
+from bfpp.schedules.streams import EXPERTS
 from bfpp.sim import cost_kernels
 from bfpp.sim.compiling import WORK
 from bfpp.sim.compute import UnitSeconds, exchange_seconds, parts, taken_by_exchanges

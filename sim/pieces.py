@@ -24,7 +24,7 @@ from bfpp.sim.physical import PhysicalCosts
 FIELD = "pieces"
 
 
-class Step(NamedTuple):
+class PassSegment(NamedTuple):
     """Seconds of kernels, or an exchange in place of them."""
 
     seconds: float
@@ -83,19 +83,21 @@ def _weights(part: Checkpointed) -> Passed:
     return [(each.backward_weight, True) for each in part.operators]
 
 
-def _steps(physical: PhysicalCosts, works: Passed) -> Iterator[Step]:
+def _steps(physical: PhysicalCosts, works: Passed) -> Iterator[PassSegment]:
     """The first of two exchanges takes rows to experts, and the second back."""
     kinds = (Operation.EXPERT_DISPATCH, Operation.EXPERT_COMBINE)
     seen = 0
     for work, backward in works:
         others = tuple(each for each in work.collectives if each.group is not Group.EP)
         for _ in range(len(work.collectives) - len(others)):
-            yield Step(0.0, kinds[seen % 2])
+            yield PassSegment(0.0, kinds[seen % 2])
             seen += 1
-        yield Step(device_seconds(physical, work._replace(collectives=others), backward=backward))
+        yield PassSegment(
+            device_seconds(physical, work._replace(collectives=others), backward=backward)
+        )
 
 
-def _template(operation: Operation, steps: Sequence[Step]) -> Template:
+def _template(operation: Operation, steps: Sequence[PassSegment]) -> Template:
     """The steps as pieces: what is computed in a row is one."""
     total = sum(step.seconds for step in steps)
     pieces: list[Piece] = []

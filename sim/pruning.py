@@ -32,7 +32,7 @@ class Potential(NamedTuple):
     memory_gb: float
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """What was simulated, and how many were not, by reason."""
 
     outcomes: list[Outcome]
@@ -77,15 +77,15 @@ _best = lru_cache(1)(Best)
 
 def evaluate_best(
     problem: Problem, chosen: Iterable[Configuration], top: int | None = None
-) -> Found:
+) -> SearchResult:
     """Simulate those of some configurations that may be among the best, or on the front.
 
     All of them, where it is not said how many are asked for.
     """
     if top is None:
-        return Found(evaluate(problem, chosen), Counter())
+        return SearchResult(evaluate(problem, chosen), Counter())
     known, best = evaluation_of(problem), _best(problem, top)
-    found = Found([], Counter())
+    found = SearchResult([], Counter())
     for configuration in chosen:
         if reason := _excluded(known, best, configuration, problem):
             found.excluded[reason] += 1

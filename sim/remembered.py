@@ -20,7 +20,6 @@ class OneSample(Protocol):
     @property
     def one_sample(self) -> Self:
         """The same with micro-batches of one sample."""
-        ...
 
 
 def latest(answer: Callable[[Unpack[Further]], Answer]) -> Callable[[Unpack[Further]], Answer]:

@@ -17,7 +17,7 @@ SECONDS_A_DAY = 86_400.0
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingCost:
     """A whole training on `gpus` GPUs: how long it takes, and what it costs.
 
     `outcome` is what it extrapolates; `batch` is in samples, `days` of wall
@@ -35,12 +35,14 @@ class Training:
         return self.gpu_days * 24 * per_gpu_hour
 
 
-def training(outcome: Outcome, searched_gpus: int, gpus: int, critical_batch: float) -> Training:
+def training(
+    outcome: Outcome, searched_gpus: int, gpus: int, critical_batch: float
+) -> TrainingCost:
     """The training that an outcome on `searched_gpus` makes on `gpus`."""
     batch = outcome.configuration.batch * gpus / searched_gpus
     seconds = training_samples(batch, critical_batch) / outcome.samples_per_second
     gpu_days = seconds * searched_gpus / SECONDS_A_DAY
-    return Training(gpus, batch, gpu_days / gpus, gpu_days, outcome)
+    return TrainingCost(gpus, batch, gpu_days / gpus, gpu_days, outcome)
 
 
 def tradeoff(
@@ -48,7 +50,7 @@ def tradeoff(
     searched_gpus: int,
     sizes: Sequence[int],
     critical_batch: float,
-) -> list[Training]:
+) -> list[TrainingCost]:
     """For each size of the cluster, the training that ends first (and so costs least)."""
     found = [outcome for outcome in outcomes if outcome.fits]
     return [

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 from bfpp.executor.checkpoint import (
-    Pieces,
     Retention,
+    TensorPieces,
     latest,
     load,
     read_manifest,
@@ -36,16 +36,16 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])  # torch is imported once, not by every process
 
 
-def cut(values: torch.Tensor, *at: int) -> Pieces:
+def cut(values: torch.Tensor, *at: int) -> TensorPieces:
     """The whole of a tensor, in pieces."""
     bounds = [0, *at, len(values)]
-    return Pieces(
+    return TensorPieces(
         len(values),
         [(start, values[start:stop]) for start, stop in pairwise(bounds)],
     )
 
 
-def whole(state: dict[str, torch.Tensor]) -> dict[str, Pieces]:
+def whole(state: dict[str, torch.Tensor]) -> dict[str, TensorPieces]:
     return {name: cut(values) for name, values in state.items()}
 
 

@@ -13,18 +13,19 @@ from bfpp.executor.worker import Worker
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import Integers
 from bfpp.schedules.composite import Piece, Template
-from bfpp.schedules.operations import Group, Row, Scope, Stream, declare
+from bfpp.schedules.operations import Group, Row, Scope, declare
+from bfpp.schedules.streams import Stream
 from bfpp.sim.costs import Load
 from bfpp.sim.physical_step import PhysicalStep
 from bfpp.sim.prices import PRICES, Price
-from bfpp.traces.operations import TRACED, Cause, Mark, Tone, Traced
+from bfpp.traces.operations import LOOKS, Cause, Look, TextMark, Tone
 
 EXPERT = Stream("EXPERT", "expert-parallel")
 ALL_TO_ALL = declare(
     "EXPERT_ALL_TO_ALL", Row("expert all-to-all", Scope.CELL, EXPERT, group=Group.EP)
 )
 
-TRACED[ALL_TO_ALL] = Traced(Tone(320, 0.5, 0.5, 0.7), Mark("x", "x", "x", "x"), Cause.EXPERT)
+LOOKS[ALL_TO_ALL] = Look(Tone(320, 0.5, 0.5, 0.7), TextMark("x", "x", "x", "x"), Cause.EXPERT)
 
 
 def physical(step: PhysicalStep, tasks: Integers) -> Load:

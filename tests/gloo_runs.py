@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d
 from bfpp.executor.backends import distributed
 from bfpp.executor.backends.distributed import DistributedBackend
 from bfpp.executor.backends.making import make_backend
-from bfpp.executor.checkpoint import Pieces
+from bfpp.executor.checkpoint import TensorPieces
 from bfpp.executor.job import Job
 from bfpp.executor.lanes import Threads
 from bfpp.executor.model import Model
@@ -52,7 +52,7 @@ class Ran:
     """What a run told: its reports, all pieces of the weights, and the median step's times."""
 
     reports: list[Report]
-    state: dict[str, Pieces]
+    state: dict[str, TensorPieces]
     columns: Seconds
 
 
@@ -114,9 +114,9 @@ def _run(place: Place, job: Job) -> Ran | None:
     columns = trainer.columns_of_median()
     trainer.close()
     own = pieces_of(backend.workers)
-    parts: list[dict[str, Pieces] | None] = [None] * job.workers
+    parts: list[dict[str, TensorPieces] | None] = [None] * job.workers
     dist.all_gather_object(parts, own)
-    held: dict[str, list[Pieces]] = {}
+    held: dict[str, list[TensorPieces]] = {}
     for part in parts:
         for name, pieces in (part or {}).items():
             held.setdefault(name, []).append(pieces)

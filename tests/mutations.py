@@ -19,7 +19,8 @@ import numpy as np
 from bfpp.schedules import Lane, Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE, group_by
 from bfpp.schedules.graph import COLUMNS
-from bfpp.schedules.operations import COMPUTE, OPERATIONS, compute_steps
+from bfpp.schedules.operations import OPERATIONS, compute_steps
+from bfpp.schedules.streams import COMPUTE
 
 Choose = Callable[[Sequence[Any]], Any]
 Mutation = Callable[[TaskGraph, Choose], TaskGraph | None]

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint import load as torch_load
 
 from bfpp.executor.checkpoint import (
     CheckpointError,
-    Pieces,
+    TensorPieces,
     complete,
     latest,
     load,
@@ -69,14 +69,14 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 def test_what_was_cut_one_way_is_loaded_in_another(data: st.DataObject) -> None:
     state = data.draw(st.dictionaries(st.text(max_size=5), tensors(), min_size=1, max_size=4))
     held = {
-        name: Pieces(
+        name: TensorPieces(
             len(values),
             [(start, values[start:stop]) for start, stop in data.draw(covers(len(values)))],
         )
         for name, values in state.items()
     }
     wanted = {
-        name: Pieces(
+        name: TensorPieces(
             len(values),
             [
                 (start, torch.zeros(stop - start, dtype=values.dtype))
@@ -108,7 +108,7 @@ def test_segments_are_what_the_same_processes_hold(
 
 
 @st.composite
-def matrices(draw: st.DrawFn) -> tuple[torch.Tensor, Pieces, Pieces]:
+def matrices(draw: st.DrawFn) -> tuple[torch.Tensor, TensorPieces, TensorPieces]:
     """Values in rows, all of them held, and some wanted: flat, or as shares of columns."""
     rows, columns = draw(st.integers(1, 5)), draw(st.integers(1, 6))
     values = torch.arange(rows * columns, dtype=torch.float64)
@@ -137,9 +137,9 @@ def shares_of_columns(draw: st.DrawFn, rows: int, columns: int) -> list[Part]:
     return found
 
 
-def _filled(values: torch.Tensor, columns: int, parts: list[Part]) -> Pieces:
+def _filled(values: torch.Tensor, columns: int, parts: list[Part]) -> TensorPieces:
     """Copies of parts of values."""
-    return Pieces(
+    return TensorPieces(
         len(values),
         [
             (offset, values.as_strided(shape, (columns, 1)[-len(shape) :], offset).clone())
@@ -152,7 +152,7 @@ def _filled(values: torch.Tensor, columns: int, parts: list[Part]) -> Pieces:
 @settings(deadline=None, max_examples=40)
 @given(matrices())
 def test_rows_that_were_cut_one_way_are_loaded_in_another(
-    given: tuple[torch.Tensor, Pieces, Pieces],
+    given: tuple[torch.Tensor, TensorPieces, TensorPieces],
 ) -> None:
     values, held, wanted = given
     with tempfile.TemporaryDirectory() as directory:
@@ -192,7 +192,7 @@ def test_a_slice_is_stored_as_one_box(tmp_path: Path) -> None:
     right = values[:, 5:]
     pieces = [(0, values[:, :5]), (5, right[:3]), (35, right[3:4, :2]), (37, right[3:4, 2:])]
     pieces.append((45, right[4:]))
-    path = save(tmp_path, 0, {"a": Pieces(70, pieces, 10)}, {}, None)
+    path = save(tmp_path, 0, {"a": TensorPieces(70, pieces, 10)}, {}, None)
     assert len(read_manifest(path).tensors["a"].extents) == 5
     read = {"a": torch.zeros(7, 10)}
     with pytest.warns(UserWarning, match=r"torch\.distributed is disabled"):
@@ -201,16 +201,16 @@ def test_a_slice_is_stored_as_one_box(tmp_path: Path) -> None:
 
 
 def test_rows_of_another_length_are_refused(tmp_path: Path) -> None:
-    path = save(tmp_path, 0, {"a": Pieces(12, [(0, torch.ones(4, 3))], 3)}, {}, None)
+    path = save(tmp_path, 0, {"a": TensorPieces(12, [(0, torch.ones(4, 3))], 3)}, {}, None)
     values = torch.zeros(3, 4)
     with pytest.raises(CheckpointError, match="a is in rows of 3 values, but of 4 in the model"):
-        load(path, {"a": Pieces(12, [(0, values)], 4)}, None)
+        load(path, {"a": TensorPieces(12, [(0, values)], 4)}, None)
     assert not values.any()
 
 
 def test_a_shared_buffer_is_read_in_place(tmp_path: Path) -> None:
     buffer = torch.arange(100.0)
-    named = {"a": Pieces(60, [(0, buffer[:60])]), "b": Pieces(40, [(0, buffer[60:])])}
+    named = {"a": TensorPieces(60, [(0, buffer[:60])]), "b": TensorPieces(40, [(0, buffer[60:])])}
     path = save(tmp_path, 0, named, {}, None)
     buffer.fill_(-1)
     load(path, named, None)
@@ -228,7 +228,7 @@ def test_a_parameter_that_requires_a_gradient_is_loaded(tmp_path: Path) -> None:
 def test_replicas_in_one_process_are_written_once_and_all_loaded(tmp_path: Path) -> None:
     size = 50_000
     replicas = [torch.arange(float(size)) for _ in range(3)]
-    named = {"a": Pieces(size, [(0, values) for values in replicas])}
+    named = {"a": TensorPieces(size, [(0, values) for values in replicas])}
     path = save(tmp_path, 0, named, {}, None)
     assert (path / "__0_0.distcp").stat().st_size < 1.1 * size * 4
     for values in replicas:
@@ -275,7 +275,7 @@ def test_torch_reads_it_with_its_own_tools(tmp_path: Path) -> None:
 )
 def test_impossible_pieces_are_refused(size: int, pieces: list[tuple[int, torch.Tensor]]) -> None:
     with pytest.raises(ValueError, match=r"value|piece"):
-        Pieces(size, pieces)
+        TensorPieces(size, pieces)
 
 
 # Settings
@@ -352,7 +352,7 @@ def test_nothing_is_said(
     path = save(tmp_path, 1, whole(state_of(1)), {}, None)
     load(path, whole(empty_state()), None)
     with pytest.raises(CheckpointError):
-        save(tmp_path, 2, {"a": Pieces(3, [])}, {}, None)
+        save(tmp_path, 2, {"a": TensorPieces(3, [])}, {}, None)
     with pytest.raises(CheckpointError):
         load(path, {}, None)
     assert capfd.readouterr() == ("", "")
@@ -393,11 +393,11 @@ def test_another_model_is_refused(
 
 
 def test_values_that_no_process_holds_are_named(tmp_path: Path) -> None:
-    gap = Pieces(9, [(0, torch.zeros(3)), (5, torch.zeros(4))])
+    gap = TensorPieces(9, [(0, torch.zeros(3)), (5, torch.zeros(4))])
     with pytest.raises(CheckpointError, match="a: no process holds values 3 to 4"):
         save(tmp_path, 1, {"a": gap}, {}, None)
     with pytest.raises(CheckpointError, match="a: no process holds any of it"):
-        save(tmp_path, 1, {"a": Pieces(9, [])}, {}, None)
+        save(tmp_path, 1, {"a": TensorPieces(9, [])}, {}, None)
     assert list(tmp_path.iterdir()) == []
 
 

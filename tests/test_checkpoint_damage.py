@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from bfpp.executor.checkpoint import CheckpointError, Pieces, load, read_manifest, save
+from bfpp.executor.checkpoint import CheckpointError, TensorPieces, load, read_manifest, save
 from bfpp.executor.checkpoint.manifest import StoredFile, sealed
 from tests.checkpoint_states import cut, empty_state, loaded_step, state_of, whole
 
@@ -267,7 +267,7 @@ MATRIX = {
 @pytest.mark.parametrize("kind", MATRIX)
 def test_forged_boxes_are_refused(tmp_path: Path, kind: str) -> None:
     values = torch.zeros(4, 3)
-    tensors = {"a": Pieces(12, [(0, values)], 3)}
+    tensors = {"a": TensorPieces(12, [(0, values)], 3)}
     path = save(tmp_path, 1, tensors, {}, None)
     boxes = [[*box, DATA, 0, 9] for box in MATRIX[kind]]
     forge(path, _set(boxes, "tensors", "a", "extents"))

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bfpp.executor.checkpoint import CheckpointError, Pieces, complete, latest, load, save
+from bfpp.executor.checkpoint import CheckpointError, TensorPieces, complete, latest, load, save
 from tests.checkpoint_states import (
     PROCESSES,
     cut,
@@ -94,14 +94,16 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
 # Several processes
 
 
-def held_by(rank: int, step: int) -> dict[str, Pieces]:
+def held_by(rank: int, step: int) -> dict[str, TensorPieces]:
     """Sharded, replicated, one process's own, and overlapping: of two processes."""
     state = state_of(step)
     weight, bias, moment = state["0.weight"], state["0.bias"], state["0.moment"]
     tensors = {
-        "0.weight": Pieces(3000, [(1000 * rank, weight[1000 * rank : 1000 + 1000 * (rank + 1)])]),
+        "0.weight": TensorPieces(
+            3000, [(1000 * rank, weight[1000 * rank : 1000 + 1000 * (rank + 1)])]
+        ),
         "0.bias": cut(bias),
-        "0.moment": Pieces(500, [(0, moment[:100]), (100, moment[100:])][rank : rank + 1]),
+        "0.moment": TensorPieces(500, [(0, moment[:100]), (100, moment[100:])][rank : rank + 1]),
         "0.half": cut(state["0.half"]),
         "step": cut(state["step"]),
     }
@@ -126,7 +128,7 @@ def load_by_three(rank: int, path: Path) -> str:
     """A process has every third value's neighbourhood, one process has another dtype at first."""
     state = empty_state()
     pieces = {
-        name: Pieces(
+        name: TensorPieces(
             len(values),
             [(start, values[start : start + 10]) for start in range(10 * rank, len(values), 30)],
         )

@@ -118,6 +118,25 @@ def test_compare(answer):
     assert answer(f"compare gpipe {words}")["schedules"] == records[:1]
 
 
+def test_compare_gives_a_schedule_the_values_of_the_file_next_to_it(answer, bfpp):
+    words = f"{PHYSICAL} --dp 2"
+    Path("mine.toml").write_text(bfpp(f"experiment breadth-first {words}")[1])
+    compared = answer("compare gpipe mine.toml --microbatches 8")["schedules"]
+    alone = (
+        answer(f"simulate gpipe {words.replace('--loops 2', '')} --microbatches 8"),
+        answer("simulate mine.toml --microbatches 8"),
+    )
+    for each, expected in zip(compared, alone, strict=True):
+        assert each.items() <= expected.items()
+
+
+def test_compare_shows_a_dash_for_what_a_schedule_has_not(bfpp):
+    Path("abstract.toml").write_text('schedule = "1f1b"\n')
+    Path("mine.toml").write_text(bfpp(f"experiment gpipe {PHYSICAL.replace('--loops 2', '')}")[1])
+    rows = bfpp("compare abstract.toml mine.toml")[1].splitlines()
+    assert [row.split()[-3] for row in rows if row.startswith("MFU")] == ["-"]
+
+
 def test_a_sequence_is_for_the_schedules_that_use_it(answer, bfpp):
     words = "--loops 2 --microbatches 8 --transfer 0.5"
     compared = answer(f"compare {words} --sequence 8")["schedules"]

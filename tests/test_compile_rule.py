@@ -18,7 +18,7 @@ COMPILED = SimpleNamespace(sweep=object(), replay=object())
 def work(monkeypatch):
     monkeypatch.setattr(compiling, "COMPILE_FROM", 100)
     monkeypatch.setattr(compiling, "compiled", {kernels: COMPILED}.get)
-    return compiling.Work()
+    return compiling.CompileBudget()
 
 
 def test_a_large_graph_is_compiled_for_at_once(work):

@@ -22,7 +22,7 @@ from bfpp.executor.lanes import Threads
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
 from bfpp.executor.processes import launch
-from bfpp.executor.settings import Activations, BackendName, Precision
+from bfpp.executor.settings import Activations, BackendName, DType
 from bfpp.executor.sources import TransformerSource
 from bfpp.executor.transformer import TransformerSizes
 from bfpp.schedules import (
@@ -72,7 +72,7 @@ def plan_of(make: type[nn.Module] = Layer, sharding: Sharding = Sharding.FULL, *
     graph = build_graph("breadth-first", Layout(2, 2, 2), communication)
     varies = how.pop("varies", False)
     model = Model([make] * 5, mean_square, partial(sequences, varies=varies), varies=varies)
-    given = {"precision": Precision.FLOAT64, "microbatch_size": 2, "compile": True, "dp": 2, **how}
+    given = {"precision": DType.FLOAT64, "microbatch_size": 2, "compile": True, "dp": 2, **how}
     return Plan(graph, model, **given)
 
 
@@ -152,7 +152,7 @@ def test_divided_layers_are_compiled_between_their_exchanges() -> None:
             steps=2,
             tp=2,
             sequence_parallel=ranks > 1,
-            precision=Precision.FLOAT64,
+            precision=DType.FLOAT64,
             activations=Activations.KEEP,
             compile=True,
         )

@@ -14,7 +14,7 @@ from bfpp.schedules.graph import COLUMNS
 from bfpp.schedules.lowering import lower_steps
 from bfpp.schedules.lowering.step_table import Steps, step_table
 from bfpp.sim import compiled_lowering
-from bfpp.sim.compiling import Work
+from bfpp.sim.compiling import CompileBudget
 from tests.strategies import Configuration, communications, configurations, orders, that_fits
 
 SOME = settings(derandomize=True, deadline=None, max_examples=25)
@@ -23,7 +23,7 @@ SOME = settings(derandomize=True, deadline=None, max_examples=25)
 @pytest.fixture(scope="module", autouse=True)
 def compiled_already():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Work, "pays", True)
+        patch.setattr(CompileBudget, "pays", True)
         yield
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.comparison import what_differs
-from bfpp.schedules.operations import COMPUTE
+from bfpp.schedules.streams import COMPUTE
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.difference import DifferentGraphs, Pair, difference

@@ -24,10 +24,11 @@ from bfpp.executor.dispatch import Dispatcher, Step
 from bfpp.executor.flat import UnitState
 from bfpp.executor.lanes import Threads
 from bfpp.executor.model import Model
+from bfpp.executor.payload import Cell
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Activations, Ends, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, EmbeddingStage, Optimization
 from bfpp.executor.unit import Unit
-from bfpp.executor.worker import Cell, Worker
+from bfpp.executor.worker import Worker
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
@@ -59,7 +60,7 @@ def plan_of(
     """A plan in double precision, whose clipping does clip; HSDP in two groups of replicas."""
     clip = 0.05 if graph.communication.clipping else None
     defaults: dict[str, object] = {
-        "precision": Precision.FLOAT64,
+        "precision": DType.FLOAT64,
         "optimization": Optimization(1e-2, clip=clip),
         "microbatch_size": 2,
     }
@@ -158,14 +159,14 @@ def test_odd_shapes(case: str, activations: Activations) -> None:
     graph, layers = ODD[case]
     apart = case == "ends of their own"
     model = replace(chain(layers, 3), attached=(1, 1) if apart else (0, 0))
-    ends = Ends.OWN if apart else Ends.ATTACHED
+    ends = EmbeddingStage.OWN if apart else EmbeddingStage.ATTACHED
     settings = {"activations": activations, "ends": ends, "microbatch_size": 1}
     assert errors_of(plan_of(graph, model, 2, **settings)).worst < EXACT
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_single_precision_differs_by_rounding_alone(replicas: int) -> None:
-    plan = plan_of(breadth_first(), chain(6, 16), replicas, precision=Precision.FLOAT32)
+    plan = plan_of(breadth_first(), chain(6, 16), replicas, precision=DType.FLOAT32)
     assert errors_of(plan).worst < 1e-5
 
 
@@ -310,7 +311,7 @@ def test_random_numbers_depend_neither_on_the_cut_nor_on_the_schedule() -> None:
 
 
 def test_a_run_repeats_bit_by_bit() -> None:
-    plan = plan_of(breadth_first(2, 2, 3), replicas=4, precision=Precision.FLOAT32)
+    plan = plan_of(breadth_first(2, 2, 3), replicas=4, precision=DType.FLOAT32)
     first, second = (run_locally(plan) for _ in range(2))
     assert [each.loss for each in first[0]] == [each.loss for each in second[0]]
     for name, pieces in first[1].items():
@@ -328,7 +329,7 @@ class Meta(Threads):
 @pytest.mark.parametrize("sharding", Sharding)
 def test_all_tensors_are_on_the_workers_device(sharding: Sharding) -> None:
     graph = breadth_first(sharding=sharding)
-    plan = plan_of(graph, chain(4, 4, Shifted), 2, precision=Precision.BFLOAT16)
+    plan = plan_of(graph, chain(4, 4, Shifted), 2, precision=DType.BFLOAT16)
     device = Meta()
     backend = LocalBackend(plan, device)
     dispatcher = Dispatcher(plan, backend)

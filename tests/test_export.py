@@ -92,11 +92,11 @@ def test_weights_are_rounded_once(bfpp: Run) -> None:
 
 
 def test_one_layer_is_in_memory_at_a_time() -> None:
-    from bfpp.executor.hugging_face import Export
+    from bfpp.executor.hugging_face import WeightExport
 
     (first,) = Path("llama").glob("save-*-step-1")
     sizes = described_sizes(read_manifest(first).settings[LAST])
-    export, allocations = Export(first, sizes, torch.float32), Allocations()
+    export, allocations = WeightExport(first, sizes, torch.float32), Allocations()
     with allocations.seen():
         export.write(Path("weights.safetensors"))
     of_layer: dict[str, int] = {}
@@ -175,7 +175,7 @@ def test_a_full_disk_leaves_nothing(bfpp: Run, monkeypatch: pytest.MonkeyPatch) 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("bfpp.executor.hugging_face.Export._values", full)
+    monkeypatch.setattr("bfpp.executor.hugging_face.WeightExport._values", full)
     code, _, err = bfpp("export llama --out new")
     assert (code, err) == (
         2,

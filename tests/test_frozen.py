@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
-from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, Optimization
 from bfpp.executor.state import pieces_of, weights_of, whole
 from bfpp.schedules import Communication, Layout, Sharding, build_graph
 from tests.small_models import Tanh, mean_square, numbers
@@ -58,7 +58,7 @@ def plan_of(schedule: str, sharding: Sharding, activations: Activations, precisi
         graph,
         adapted(5),
         dp=2,
-        precision=Precision(precision),
+        precision=DType(precision),
         activations=activations,
         optimization=Optimization(1e-2, 0.1),
     )
@@ -93,7 +93,7 @@ def test_stages_may_differ_in_how_much_of_them_is_frozen(sharding: Sharding) -> 
     layers = [partial(mostly_frozen, width, frozen) for frozen in (1, 3, 0, 2)]
     graph = build_graph("breadth-first", Layout(2, 4, 2), Communication(sharding))
     model = Model(layers, mean_square, partial(numbers, width))
-    plan = Plan(graph, model, dp=2, precision=Precision.FLOAT64)
+    plan = Plan(graph, model, dp=2, precision=DType.FLOAT64)
     with training(plan) as run:
         if sharding is Sharding.FULL:  # they take turns in one buffer
             units = [unit for each in run.backend.workers for unit in each.units.values()]
@@ -113,7 +113,7 @@ def test_stages_may_differ_in_how_much_of_them_is_frozen(sharding: Sharding) -> 
 def test_no_gradient_goes_below_what_is_trained() -> None:
     plan = plan_of("breadth-first", Sharding.NONE, Activations.RECOMPUTE, "float32")
     assert [form.has_gradient for form in plan.forms] == [(True,)] * 4  # two layers in the first
-    alone = Plan(plan.graph, adapted(4), precision=Precision.FLOAT64)
+    alone = Plan(plan.graph, adapted(4), precision=DType.FLOAT64)
     assert [form.has_gradient for form in alone.forms] == [(False,), (True,), (True,), (True,)]
 
 

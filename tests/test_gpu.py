@@ -25,11 +25,11 @@ from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
 from bfpp.executor.settings import (
     Activations,
-    Evaluation,
+    DType,
+    HeldOutEvaluation,
     LearningRates,
     LossScaling,
     Optimization,
-    Precision,
 )
 from bfpp.executor.sources import TransformerSource
 from bfpp.executor.transformer import TransformerSizes
@@ -77,7 +77,7 @@ def plan_of(
         regression(0),
         dp=2,
         microbatch_size=2,
-        precision=Precision.FLOAT64,
+        precision=DType.FLOAT64,
         activations=activations,
         optimization=Optimization(clip=0.1 if clip else None),
         **how,
@@ -211,8 +211,8 @@ def test_a_cuda_graph_with_evaluations_and_rates_that_change() -> None:
         replace(model, held_out=model.batch),
         build_graph(*graph, evaluates=True),
         microbatch_size=2,
-        precision=Precision.FLOAT64,
-        evaluation=Evaluation(every=1, steps=1),
+        precision=DType.FLOAT64,
+        evaluation=HeldOutEvaluation(every=1, steps=1),
         optimization=Optimization(
             loss_scaling=LossScaling(), rates=LearningRates("cosine", warmup=2, steps=REPLAYED)
         ),
@@ -260,7 +260,7 @@ def test_compiled_layers(sharding: Sharding, recomputation: str, cuda_graphs: bo
         build_graph(find_schedule("breadth-first"), Layout(2, 4, 2), Communication(sharding)),
         TransformerSource(TINY, None).load(0),
         microbatch_size=2,
-        precision=Precision.FLOAT64,
+        precision=DType.FLOAT64,
         activations=Activations.RECOMPUTE if full else Activations.KEEP,
         recomputation=NO_RECOMPUTATION if full else parse_recomputation(recomputation),
         compile=True,

@@ -17,7 +17,7 @@ from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.lanes import Threads
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, Optimization
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
@@ -56,7 +56,7 @@ def model_of(layers: int, first: int = 0) -> Model:
 
 def plan_of(graph: TaskGraph, **others: object) -> Plan:
     defaults: dict[str, object] = {
-        "precision": Precision.BFLOAT16,
+        "precision": DType.BFLOAT16,
         "optimization": Optimization(1e-2, clip=1e9 if graph.communication.clipping else None),
     }
     model = model_of(graph.layout.units)
@@ -94,7 +94,7 @@ def test_many_micro_batches_lose_no_precision(
     sharding: Sharding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(gpipe(MANY, sharding, ranks=1), model=model_of(2))
-    exact = gradients(replace(plan, precision=Precision.FLOAT64))
+    exact = gradients(replace(plan, precision=DType.FLOAT64))
     assert distance(gradients(plan), exact) < 0.004
     monkeypatch.setattr(Plan, "gradient_dtype", torch.bfloat16)
     monkeypatch.setattr("bfpp.executor.memory.reduced_in_place", lambda *_: set())
@@ -126,9 +126,9 @@ def test_each_micro_batchs_gradient_is_added_in_single_precision(
 
 def test_buffers_of_gradients_are_in_single_precision_at_least() -> None:
     for precision, expected in (
-        (Precision.BFLOAT16, torch.float32),
-        (Precision.FLOAT32, torch.float32),
-        (Precision.FLOAT64, torch.float64),
+        (DType.BFLOAT16, torch.float32),
+        (DType.FLOAT32, torch.float32),
+        (DType.FLOAT64, torch.float64),
     ):
         for sharding in Sharding:
             plan = plan_of(gpipe(2, sharding), precision=precision)
@@ -147,9 +147,9 @@ def test_what_is_sent_may_have_less_precision(sharding: Sharding) -> None:
         gradients,
         (
             plan,
-            replace(plan, reduce_precision=Precision.BFLOAT16),
-            replace(plan, reduce_precision=Precision.FLOAT32),
-            replace(plan, precision=Precision.FLOAT64),
+            replace(plan, reduce_precision=DType.BFLOAT16),
+            replace(plan, reduce_precision=DType.FLOAT32),
+            replace(plan, precision=DType.FLOAT64),
         ),
     )
     assert distance(full, best) < distance(less, best) < 0.02
@@ -158,24 +158,24 @@ def test_what_is_sent_may_have_less_precision(sharding: Sharding) -> None:
 
 def test_a_single_replica_sends_nothing() -> None:
     plan = plan_of(gpipe(4))
-    less = gradients(replace(plan, reduce_precision=Precision.BFLOAT16))
+    less = gradients(replace(plan, reduce_precision=DType.BFLOAT16))
     assert all(torch.equal(less[name], value) for name, value in gradients(plan).items())
 
 
 def test_no_more_can_be_sent_than_there_is() -> None:
-    plan = Plan(gpipe(2), chain(2), reduce_precision=Precision.FLOAT64)
+    plan = Plan(gpipe(2), chain(2), reduce_precision=DType.FLOAT64)
     with pytest.raises(InvalidConfiguration, match="reduce_precision: float64 is more than"):
         plan.check()
 
 
 def test_processes_agree_on_what_is_sent() -> None:
     plan = plan_of(gpipe(2))
-    assert plan.digest == replace(plan, reduce_precision=Precision.FLOAT32).digest
-    assert plan.digest != replace(plan, reduce_precision=Precision.BFLOAT16).digest
+    assert plan.digest == replace(plan, reduce_precision=DType.FLOAT32).digest
+    assert plan.digest != replace(plan, reduce_precision=DType.BFLOAT16).digest
 
 
 def test_memory_of_a_unit_goes_with_it() -> None:
-    plan = Plan(build_graph("1f1b", Layout(2, 2)), chain(2), precision=Precision.BFLOAT16)
+    plan = Plan(build_graph("1f1b", Layout(2, 2)), chain(2), precision=DType.BFLOAT16)
     with training(plan) as found:
         found.run(range(1))
         units = [ref(unit) for worker in found.backend.workers for unit in worker.units.values()]

@@ -19,7 +19,7 @@ from bfpp.executor.finite import NotFinite
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
-from bfpp.executor.settings import Activations, Evaluation, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, HeldOutEvaluation, Optimization
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
@@ -153,9 +153,9 @@ def plan_of(name: str, sharding: Sharding, ranks: int = 2, **others: object) -> 
         evaluating(given),
         dp=2,
         microbatch_size=2,
-        precision=Precision.FLOAT64,
+        precision=DType.FLOAT64,
         optimization=Optimization(1e-2),
-        evaluation=Evaluation(every=2, steps=2),
+        evaluation=HeldOutEvaluation(every=2, steps=2),
         **others,  # type: ignore[arg-type]
     )
 
@@ -195,7 +195,7 @@ def test_evaluations_of_a_module_that_is_to_evaluate_alone() -> None:
         build_graph(*given),
         evaluated(model),
         build_graph(*given, evaluates=True),
-        evaluation=Evaluation(1),
+        evaluation=HeldOutEvaluation(1),
     )
     with training(plan) as run:
         run.run(range(1))
@@ -220,7 +220,7 @@ def test_a_loss_of_an_evaluation_that_is_not_finite_ends_the_run() -> None:
     given = ("gpipe", Layout(2, 2))
     model = replace(chain(4), held_out=nowhere)
     graphs = build_graph(*given), build_graph(*given, evaluates=True)
-    plan = Plan(graphs[0], model, graphs[1], evaluation=Evaluation(1))
+    plan = Plan(graphs[0], model, graphs[1], evaluation=HeldOutEvaluation(1))
     words = "the loss of micro-batch 0 is nan on rank 1.*, in an evaluation"
     with training(plan) as run:
         run.run(range(1))
@@ -238,7 +238,7 @@ def test_a_model_without_held_out_batches_is_refused() -> None:
 def test_processes_that_evaluate_otherwise_have_another_digest() -> None:
     plan = plan_of("1f1b", Sharding.NONE)
     others = [
-        replace(plan, evaluation=Evaluation(3, 2)),
+        replace(plan, evaluation=HeldOutEvaluation(3, 2)),
         replace(plan, model=replace(plan.model, held_out=plan.model.batch)),
     ]
     assert plan.digest not in {each.digest for each in others}

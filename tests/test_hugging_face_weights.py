@@ -16,15 +16,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bfpp.executor.checkpoint import Pieces, load
+from bfpp.executor.checkpoint import TensorPieces, load
 from bfpp.executor.checkpoint.manifest import read_manifest
 from bfpp.executor.hugging_face_config import config_of, details_of
 from bfpp.executor.transformer import (
-    Attention,
     Block,
     Embedding,
-    Output,
+    OutputHead,
     Rotary,
+    SelfAttention,
     TransformerSizes,
     turned,
 )
@@ -87,7 +87,7 @@ def sizes_of(config: Path, context: int = 12) -> TransformerSizes:
 
 def layers_of(sizes: TransformerSizes) -> list[Callable[[], nn.Module]]:
     blocks = [partial(Block, sizes) for _ in range(sizes.layers)]
-    return [partial(Embedding, sizes), *blocks, partial(Output, sizes)]
+    return [partial(Embedding, sizes), *blocks, partial(OutputHead, sizes)]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -148,7 +148,7 @@ def test_it_is_trained_written_and_read_again(
         name: torch.empty(each.size, dtype=each.dtype)
         for name, each in read_manifest(saved).tensors.items()
     }
-    load(saved, {name: Pieces(len(each), [(0, each)]) for name, each in stored.items()}, None)
+    load(saved, {name: TensorPieces(len(each), [(0, each)]) for name, each in stored.items()}, None)
     for number, make in enumerate(layers_of(sizes)):
         with torch.device("cpu"):
             layer = weights.fill(number, lambda make=make: make().double())
@@ -227,7 +227,7 @@ def test_a_window_hides_what_is_farther_away(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS["mistral"]))
     sizes = sizes_of(tmp_path / "config.json")
     torch.manual_seed(0)
-    attention = Attention(sizes)
+    attention = SelfAttention(sizes)
     value = torch.randn(1, 12, 32)
     changed = value.clone()
     changed[:, 3] += 1

@@ -18,7 +18,8 @@ from bfpp.schedules import (
     TaskGraph,
     build_graph,
 )
-from bfpp.schedules.operations import REPLICAS, Group
+from bfpp.schedules.operations import Group
+from bfpp.schedules.streams import REPLICAS
 from bfpp.sim.bounds import bounds
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.evaluation import evaluate

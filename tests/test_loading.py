@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bfpp.executor.corpus import Text, read_text
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Optimization, Precision
+from bfpp.executor.settings import DType, Optimization
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
 from tests.small_models import chain
 from tests.training_runs import run_locally, training
@@ -64,7 +64,7 @@ def test_batches_that_are_loaded_ahead_are_the_same(sharding: Sharding) -> None:
         chain(4),
         dp=2,
         microbatch_size=2,
-        precision=Precision.FLOAT64,
+        precision=DType.FLOAT64,
         optimization=Optimization(1e-2),
         loader_threads=2,
     )

@@ -15,7 +15,7 @@ from bfpp.executor.flat import Flat
 from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
 from bfpp.executor.scaler import Scaler
-from bfpp.executor.settings import Activations, LossScaling, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, LossScaling, Optimization
 from bfpp.schedules import Communication, Layout, Sharding, TaskGraph, build_graph
 from tests.run_program import run_here
 from tests.small_models import chain
@@ -43,7 +43,7 @@ class Normed(nn.Module):
 
 def plan_of(graph: TaskGraph, **others: object) -> Plan:
     defaults: dict[str, object] = {
-        "precision": Precision.FLOAT16,
+        "precision": DType.FLOAT16,
         "optimization": Optimization(1e-2, clip=0.05, loss_scaling=HIGH),
         "microbatch_size": 2,
     }
@@ -89,7 +89,7 @@ def test_steps_that_overflow_are_the_same_to_the_last_bit() -> None:
 @pytest.mark.parametrize("sharding", Sharding)
 def test_in_double_precision_a_scaled_loss_changes_nothing(sharding: Sharding) -> None:
     """A power of two is taken back exactly."""
-    plain = plan_of(graph_of(sharding), precision=Precision.FLOAT64, dp=2)
+    plain = plan_of(graph_of(sharding), precision=DType.FLOAT64, dp=2)
     plain = replace(plain, optimization=Optimization(1e-2, clip=0.05, skip_nonfinite=1))
     scaled = replace(plain, optimization=replace(plain.optimization, loss_scaling=HIGH))
     (_, one), (_, other) = (run_locally(plan) for plan in (plain, scaled))
@@ -166,9 +166,9 @@ def test_what_is_kept_in_float32_lies_in_the_buffer_of_the_others() -> None:
 def test_islands_have_more_precision_than_the_rest(sharding: Sharding) -> None:
     """All of a model in float32 is a run in float32, but for what stages hand on."""
     plan = plan_of(
-        graph_of(sharding), precision=Precision.BFLOAT16, dp=2, optimization=Optimization(1e-2)
+        graph_of(sharding), precision=DType.BFLOAT16, dp=2, optimization=Optimization(1e-2)
     )
-    exact = train_plainly(replace(plan, precision=Precision.FLOAT64), range(1)).losses[0]
+    exact = train_plainly(replace(plan, precision=DType.FLOAT64), range(1)).losses[0]
     errors = {}
     for islands in ((), ("LayerNorm",), ("norm", "linear"), ("*",)):
         own = replace(plan, keeps_float32=islands)

@@ -76,7 +76,7 @@ JSON_FILES = [name for name in READERS if ".json" in name]
 
 
 class Here:
-    """Simulates in this process, at once, and is its own promise."""
+    """Simulates in this process, at once, and is its own future."""
 
     def submit(self, function, /, *arguments):
         return Done(function(*arguments))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bfpp.command_line import main
-from bfpp.executor.dispatch import Step, Times
+from bfpp.executor.dispatch import Step, TaskMarks
 from bfpp.executor.measured import END, POSTED, READY, START, columns_of, merged, timeline_of
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
@@ -118,9 +118,9 @@ class Part:
     tp_rank: int = 0
 
 
-def times_of(task: int, rank: int, replica: int, *when: float) -> Times:
+def times_of(task: int, rank: int, replica: int, *when: float) -> TaskMarks:
     posted, ready, end = when
-    return Times(task, cast("Worker", Part(rank, replica)), posted, Passed(ready), Passed(end))
+    return TaskMarks(task, cast("Worker", Part(rank, replica)), posted, Passed(ready), Passed(end))
 
 
 GRAPH: TaskGraph = build_graph(

@@ -33,7 +33,7 @@ from bfpp.sim.implementation import BFPP, CURRENT, MEGATRON, PAPER
 from bfpp.sim.memory import (
     CONTEXT,
     RESERVED,
-    Memory,
+    PeakMemory,
     passes_alive,
     rank_memories,
     rank_memory,
@@ -299,7 +299,7 @@ def test_what_decides_whether_it_fits_is_the_rank_that_needs_most():
 
 @given(st.lists(st.floats(0, 1e12), min_size=7, max_size=7))
 def test_the_parts_are_the_total(parts):
-    memory = Memory(*parts)
+    memory = PeakMemory(*parts)
     assert sum(memory.parts_gb.values()) == pytest.approx(memory.total_gb)
     assert min(memory.parts_gb.values()) >= 0
     assert not all(memory.parts_gb[part] for part in ("transient activations", "optimizer step"))

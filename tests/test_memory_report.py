@@ -15,9 +15,9 @@ from bfpp.executor.allocations import Allocations
 from bfpp.executor.corpus import Text
 from bfpp.executor.dispatch import ignore
 from bfpp.executor.flat import memory_of
-from bfpp.executor.memory_report import Measured, MemoryReport
+from bfpp.executor.memory_report import MeasuredMemory, MemoryReport
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, Optimization
 from bfpp.executor.transformer import TransformerSizes, transformer
 from bfpp.run_memory import predicted_memory
 from bfpp.schedules import Communication, Layout, Sharding, build_graph
@@ -65,7 +65,7 @@ def plan_of(
     return replace(usual, **values)
 
 
-def measured_of(plan: Plan, steps: int = 1) -> tuple[list[Measured], list[float]]:
+def measured_of(plan: Plan, steps: int = 1) -> tuple[list[MeasuredMemory], list[float]]:
     report = MemoryReport(ignore)
     with training(plan, observe=report) as run:
         losses = run.run(range(steps))
@@ -80,7 +80,7 @@ def check(
     schedule: str,
     sharding: Sharding,
     policy: str,
-    precision: Precision,
+    precision: DType,
     optimizer: str,
     offload: int = 0,
 ) -> None:
@@ -100,12 +100,12 @@ def check(
         for name in RESIDENT:
             assert (parts(each.held, name) == parts(expected, name)).all(), name
         saved, wanted = (parts(held, "saved") for held in (each.held, expected))
-        if precision is Precision.BFLOAT16:
+        if precision is DType.BFLOAT16:
             wanted = 0.98 * wanted
         assert (saved >= wanted - SCALARS).all()
         restores = schedule == "zb-h1" and policy == "full"
         assert restores or saved.max() <= parts(expected, "saved").max() + SCALARS
-        if precision is not Precision.BFLOAT16:
+        if precision is not DType.BFLOAT16:
             assert (np.abs(each.held.copied - expected.copied) <= SCALARS).all()
         assert each.host <= expected.on_host(plan.graph) + plan.microbatches * SCALARS
 
@@ -113,13 +113,13 @@ def check(
 @pytest.mark.parametrize(
     "case",
     [
-        ("gpipe", Sharding.NONE, "selective", Precision.FLOAT32, "adamw"),
-        ("breadth-first", Sharding.FULL, "mlp", Precision.FLOAT32, "adamw"),
-        ("1f1b", Sharding.PARTIAL, "full", Precision.BFLOAT16, "sgd"),
-        ("zb-h1", Sharding.FULL, "1", Precision.FLOAT64, "adamw"),
-        ("gpipe", Sharding.FULL, "selective", Precision.FLOAT32, "adamw", 1),
-        ("breadth-first", Sharding.NONE, "none", Precision.FLOAT64, "sgd", 1),
-        ("breadth-first", Sharding.PARTIAL, "full", Precision.BFLOAT16, "sgd", 1),
+        ("gpipe", Sharding.NONE, "selective", DType.FLOAT32, "adamw"),
+        ("breadth-first", Sharding.FULL, "mlp", DType.FLOAT32, "adamw"),
+        ("1f1b", Sharding.PARTIAL, "full", DType.BFLOAT16, "sgd"),
+        ("zb-h1", Sharding.FULL, "1", DType.FLOAT64, "adamw"),
+        ("gpipe", Sharding.FULL, "selective", DType.FLOAT32, "adamw", 1),
+        ("breadth-first", Sharding.NONE, "none", DType.FLOAT64, "sgd", 1),
+        ("breadth-first", Sharding.PARTIAL, "full", DType.BFLOAT16, "sgd", 1),
     ],
 )
 def test_what_ranks_hold_is_what_is_predicted(case: tuple[Any, ...]) -> None:
@@ -132,7 +132,7 @@ def test_what_ranks_hold_is_what_is_predicted(case: tuple[Any, ...]) -> None:
     st.sampled_from(sorted(LAYOUTS)),
     st.sampled_from(Sharding),
     st.sampled_from(POLICIES),
-    st.sampled_from([Precision.FLOAT32, Precision.FLOAT64, Precision.BFLOAT16]),
+    st.sampled_from([DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16]),
     st.sampled_from(["adamw", "sgd"]),
     st.sampled_from([0, 1, 2]),
 )

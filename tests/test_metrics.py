@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph, operations
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.counts import peak_activations
+from bfpp.schedules.streams import (
+    RECEIVE_ACTIVATIONS,
+    RECEIVE_GRADIENTS,
+    SEND_ACTIVATIONS,
+    SEND_GRADIENTS,
+)
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import simulate
 from bfpp.traces.metrics import (
@@ -110,10 +116,10 @@ def test_two_ranks_by_hand():
         if busy == 2
     ]
     assert sends == [
-        operations.SEND_ACTIVATIONS,
-        operations.RECEIVE_GRADIENTS,
-        operations.RECEIVE_ACTIVATIONS,
-        operations.SEND_GRADIENTS,
+        SEND_ACTIVATIONS,
+        RECEIVE_GRADIENTS,
+        RECEIVE_ACTIVATIONS,
+        SEND_GRADIENTS,
     ]
 
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from bfpp.executor.batches import samples_of
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Activations, Precision
+from bfpp.executor.region import Region
+from bfpp.executor.settings import Activations, DType
 from bfpp.executor.shards import alone
-from bfpp.executor.tensor_parallel import Region
 from bfpp.executor.unit import Unit
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph, lower
 from bfpp.schedules.steps import STEP, backward_input, backward_weight, forward
@@ -62,8 +62,8 @@ BUFFERS = {"frequencies": 4, "precise": 8, "rough": 2, "turns": 8, "order": 8}
 """Bytes of each."""
 
 
-@pytest.mark.parametrize("precision", Precision)
-def test_buffers_are_never_narrowed(precision: Precision) -> None:
+@pytest.mark.parametrize("precision", DType)
+def test_buffers_are_never_narrowed(precision: DType) -> None:
     model = chain(2, WIDTH, Rotated)
     plan = plan_of(model, precision=precision)
     plan.check()
@@ -76,16 +76,16 @@ def test_buffers_are_never_narrowed(precision: Precision) -> None:
         assert after.is_complex() is before.is_complex()
         assert after.is_floating_point() is before.is_floating_point()
         number = 2 * plan.dtype.itemsize if before.is_complex() else plan.dtype.itemsize
-        widens = precision is not Precision.BFLOAT16 and name != "order"
+        widens = precision is not DType.BFLOAT16 and name != "order"
         assert after.itemsize == max(BUFFERS[name], number if widens else 0)
 
 
 def test_buffers_of_a_lower_precision_compute_as_in_a_plain_loop() -> None:
     for sharding in Sharding:
         graph = build_graph("breadth-first", Layout(2, 2, 2), Communication(sharding))
-        plan = plan_of(chain(4, WIDTH, Rotated), precision=Precision.FLOAT64)
+        plan = plan_of(chain(4, WIDTH, Rotated), precision=DType.FLOAT64)
         assert errors_of(replace(plan, graph=graph, dp=2)).worst < EXACT
-    half = plan_of(chain(2, WIDTH, Rotated), precision=Precision.BFLOAT16)
+    half = plan_of(chain(2, WIDTH, Rotated), precision=DType.BFLOAT16)
     assert errors_of(half).loss < 0.05
 
 
@@ -103,17 +103,17 @@ def test_a_layer_that_does_not_round_what_a_buffer_made_of_it_is_told_why() -> N
     plan_of(model).check()
     told = r"layer 1 \(Shifts\) does not take .* addmm of .* \(its buffer shift is torch.float32"
     with pytest.raises(InvalidConfiguration, match=told):
-        plan_of(model, precision=Precision.BFLOAT16).check()
+        plan_of(model, precision=DType.BFLOAT16).check()
 
 
 def test_statistics_that_torch_cannot_combine_are_refused() -> None:
     model = replace(chain(2), layers=[partial(nn.BatchNorm1d, WIDTH), tanh])
-    for precision in (Precision.FLOAT32, Precision.FLOAT64):
+    for precision in (DType.FLOAT32, DType.FLOAT64):
         plan_of(model, precision=precision).check()
     with pytest.raises(InvalidConfiguration, match=r"has running statistics in torch.float32"):
-        plan_of(model, precision=Precision.BFLOAT16).check()
+        plan_of(model, precision=DType.BFLOAT16).check()
     plain = partial(nn.BatchNorm1d, WIDTH, affine=False)
-    half = plan_of(replace(model, layers=[plain, tanh]), precision=Precision.BFLOAT16)
+    half = plan_of(replace(model, layers=[plain, tanh]), precision=DType.BFLOAT16)
     half.check()
     run_locally(half)
 
@@ -185,7 +185,7 @@ def test_a_loss_with_parameters_ends_the_run_before_it_is_trained(
 
 def test_a_loss_whose_parameters_are_not_trained_is_a_loss() -> None:
     for loss in (Head().requires_grad_(False), partial(scaled, scale=torch.ones(WIDTH))):
-        plan = plan_of(replace(chain(2), loss=loss), precision=Precision.FLOAT64)
+        plan = plan_of(replace(chain(2), loss=loss), precision=DType.FLOAT64)
         plan.check()
         assert errors_of(plan).worst < EXACT
 

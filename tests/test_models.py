@@ -17,26 +17,27 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bfpp.command_line import main
-from bfpp.executor.checkpoint import Pieces
+from bfpp.executor.checkpoint import TensorPieces
 from bfpp.executor.corpus import IGNORED, MASK, Text, default_text
 from bfpp.executor.model import Layer, Model, cut
+from bfpp.executor.payload import Cell
 from bfpp.executor.plan import Plan
-from bfpp.executor.session import Outcome
-from bfpp.executor.settings import Ends, Optimization, Precision
+from bfpp.executor.session import TrainingResult
+from bfpp.executor.settings import DType, EmbeddingStage, Optimization
 from bfpp.executor.sources import FunctionSource
 from bfpp.executor.state import whole
 from bfpp.executor.tracing import trace
 from bfpp.executor.training import Report
 from bfpp.executor.transformer import (
-    Attention,
-    Output,
+    OutputHead,
     Perceptron,
+    SelfAttention,
     TransformerSizes,
     token_loss,
     transformer,
 )
 from bfpp.executor.verification import verify
-from bfpp.executor.worker import Cell, Pass, Worker
+from bfpp.executor.worker import Pass, Worker
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
 from tests.small_models import chain, mean_square, numbers
 from tests.training_runs import run_locally
@@ -55,7 +56,7 @@ def sizes(**others: int) -> TransformerSizes:
 @pytest.mark.parametrize("causal", [True, False])
 def test_causal_attention_sees_no_later_token(causal: bool, kv_heads: int) -> None:
     torch.manual_seed(0)
-    attention = Attention(sizes(causal=causal, kv_heads=kv_heads)).double()
+    attention = SelfAttention(sizes(causal=causal, kv_heads=kv_heads)).double()
     value = torch.randn(2, 8, 16, dtype=torch.float64)
     changed = value.clone()
     changed[:, 5] += 1.0
@@ -66,8 +67,8 @@ def test_causal_attention_sees_no_later_token(causal: bool, kv_heads: int) -> No
 
 def test_grouped_queries_are_repeated_heads() -> None:
     torch.manual_seed(0)
-    grouped = Attention(sizes(kv_heads=2)).double()
-    repeated = Attention(sizes(kv_heads=4)).double()
+    grouped = SelfAttention(sizes(kv_heads=2)).double()
+    repeated = SelfAttention(sizes(kv_heads=4)).double()
     repeated.load_state_dict(
         {
             name: value if "key_value" not in name else _repeated(value)
@@ -100,8 +101,8 @@ def test_layers_of_the_head_come_before_the_output_layer(
 ) -> None:
     added = {
         name
-        for name, _ in Output(sizes(head_layers=2)).named_parameters()
-        if name not in dict(Output(sizes()).named_parameters())
+        for name, _ in OutputHead(sizes(head_layers=2)).named_parameters()
+        if name not in dict(OutputHead(sizes()).named_parameters())
     }
     assert added == {
         f"head.{number}.{part}.{name}"
@@ -180,14 +181,14 @@ def test_a_text_that_is_too_short() -> None:
 
 @given(
     st.integers(1, 30), st.integers(1, 12), st.tuples(st.integers(0, 2), st.integers(0, 2)),
-    st.sampled_from(Ends),
+    st.sampled_from(EmbeddingStage),
 )  # fmt: skip
 def test_all_layers_once_and_in_order(
-    inner: int, stages: int, attached: tuple[int, int], ends: Ends
+    inner: int, stages: int, attached: tuple[int, int], ends: EmbeddingStage
 ) -> None:
     layers = inner + sum(attached)
     model = Model([partial(nn.Linear, 2, 2)] * layers, mean_square, numbers, attached)
-    own = sum(map(bool, attached)) if ends is Ends.OWN else 0
+    own = sum(map(bool, attached)) if ends is EmbeddingStage.OWN else 0
     try:
         ranges = cut(model, stages, ends)
     except InvalidConfiguration:
@@ -367,14 +368,14 @@ class Forgets(Worker):
         return not is_lost and super()._is_trained(cell, made)
 
 
-def outcome(reports: list[Report], state: dict[str, Pieces]) -> Outcome:
+def outcome(reports: list[Report], state: dict[str, TensorPieces]) -> TrainingResult:
     """What a run in this process would have told."""
-    return Outcome(reports, None, 0, whole([state]))
+    return TrainingResult(reports, None, 0, whole([state]))
 
 
-@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("precision", DType)
 @pytest.mark.parametrize("rate", [1e-3, 1e-5])
-def test_a_lost_micro_batch_is_told_from_rounding(precision: Precision, rate: float) -> None:
+def test_a_lost_micro_batch_is_told_from_rounding(precision: DType, rate: float) -> None:
     made = transformer(sizes(), text(context=8))
     graph = build_graph("breadth-first", Layout(2, 4, 1), Communication(Sharding.FULL))
     plan = Plan(

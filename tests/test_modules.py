@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Precision
+from bfpp.executor.settings import DType
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
 from tests.small_models import Tanh, mean_square, numbers
 from tests.training_runs import EXACT, errors_of
@@ -77,7 +77,7 @@ def model_of(network: nn.Module | None = None) -> Model:
 
 def plan_of(cut: str | None, layout: Layout, schedule: str = "1f1b", **settings: object) -> Plan:
     graph = build_graph(schedule, layout, Communication(Sharding.FULL))
-    given = {"dp": 2, "precision": Precision.FLOAT64, **settings}
+    given = {"dp": 2, "precision": DType.FLOAT64, **settings}
     return Plan(graph, model_of(), cut=cut, **given)  # type: ignore[arg-type]
 
 

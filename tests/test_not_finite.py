@@ -17,7 +17,7 @@ from bfpp.executor.batches import is_same
 from bfpp.executor.finite import NotFinite
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, Optimization
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
@@ -46,7 +46,7 @@ def plan_of(
 ) -> Plan:
     clip = 0.05 if graph.communication.clipping and skip is None else None
     defaults: dict[str, object] = {
-        "precision": Precision.FLOAT64,
+        "precision": DType.FLOAT64,
         "optimization": Optimization(1e-2, clip=clip, skip_nonfinite=skip),
         "microbatch_size": SIZE,
         "dp": 2,
@@ -157,7 +157,7 @@ def test_a_run_that_may_skip_and_need_not_trains_as_another() -> None:
 
 def test_a_step_in_single_precision_that_is_too_large_for_its_square_is_none() -> None:
     """The norm is taken in double precision."""
-    plan = plan_of(breadth_first(Sharding.NONE), {}, precision=Precision.FLOAT32)
+    plan = plan_of(breadth_first(Sharding.NONE), {}, precision=DType.FLOAT32)
     large = replace(plan, model=replace(plan.model, loss=lambda *both: mean_square(*both) * 1e30))
     reports, _ = run_locally(large, range(2))
     assert all(math.isfinite(each.loss) and not each.skipped for each in reports)

@@ -17,12 +17,12 @@ from bfpp.schedules import (
     find_schedule,
 )
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.operations import FROM_HOST, TO_HOST
+from bfpp.schedules.streams import FROM_HOST, TO_HOST
 from bfpp.schedules.validity import violations
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.activations import activations_of_units
 from bfpp.sim.cluster import load_cluster
-from bfpp.sim.compiling import Work
+from bfpp.sim.compiling import CompileBudget
 from bfpp.sim.decision import kind_of
 from bfpp.sim.engines import simulate
 from bfpp.sim.evaluation import evaluate
@@ -213,7 +213,7 @@ def test_peaks_are_those_of_the_compiled_loop(monkeypatch: pytest.MonkeyPatch):
         for schedule in SCHEDULES
         for chosen in [experiment(schedule, offload_ahead=2)]
     }
-    monkeypatch.setattr(Work, "pays", True)
+    monkeypatch.setattr(CompileBudget, "pays", True)
     for schedule, expected in plain.items():
         chosen = experiment(schedule, offload_ahead=2)
         found = memories_of(chosen.graph(), chosen.require_physical())

@@ -16,12 +16,11 @@ from torch import Tensor
 from bfpp.executor.cuda_graphs import require_capturable
 from bfpp.executor.flat import memory_of
 from bfpp.executor.offloading import Kept, Offloading
-from bfpp.executor.payload import Parcel, Shape
+from bfpp.executor.payload import Cell, Parcel, Shape
 from bfpp.executor.placed import Placed
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
-from bfpp.executor.settings import Activations, LossScaling, Optimization, Precision
-from bfpp.executor.worker import Cell
+from bfpp.executor.settings import Activations, DType, LossScaling, Optimization
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
@@ -44,7 +43,7 @@ Trained = tuple[list[float], dict[str, Tensor]]
 
 SCHEDULES = ("gpipe", "breadth-first", "zb-v", "dualpipe-v")
 POLICIES = ("none", "mlp", "1", "full")
-PRECISIONS = (Precision.FLOAT32, Precision.BFLOAT16, Precision.FLOAT16)
+PRECISIONS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
 def trained(plan: Plan) -> Trained:
@@ -53,11 +52,11 @@ def trained(plan: Plan) -> Trained:
 
 
 def plan_of(
-    graph: TaskGraph, policy: str = "none", precision: Precision = Precision.FLOAT32, **how: Any
+    graph: TaskGraph, policy: str = "none", precision: DType = DType.FLOAT32, **how: Any
 ) -> Plan:
     full = policy == "full"
     clips = graph.communication.clipping
-    scaling = LossScaling() if clips and precision is Precision.FLOAT16 else None
+    scaling = LossScaling() if clips and precision is DType.FLOAT16 else None
     usual = Plan(
         graph,
         replace(chain(graph.layout.units + 2, 4, Parted), attached=(1, 1)),
@@ -83,7 +82,7 @@ def cases() -> Iterator[tuple[object, ...]]:
 @pytest.mark.parametrize("case", covering(cases()), ids=lambda case: "-".join(map(str, case)))
 def test_what_is_offloaded_trains_as_what_is_kept(case: tuple[Any, ...]) -> None:
     name, sharding, policy, precision, share, ahead, replicas = case
-    clips = precision is Precision.FLOAT16
+    clips = precision is DType.FLOAT16
     kept = Communication(sharding, clipping=clips)
     away = replace(kept, offload=1, offload_ahead=ahead)
     configuration = some_configuration(find_schedule(name), 2, kept)

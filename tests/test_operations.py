@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from bfpp.executor.dispatch import KERNELS
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Precision
+from bfpp.executor.settings import DType
 from bfpp.schedules import (
     Communication,
     Degrees,
@@ -40,10 +40,7 @@ from bfpp.schedules.counts import peak_activations
 from bfpp.schedules.graph_file import read_graph, write_graph
 from bfpp.schedules.operations import (
     BUILT_IN,
-    COMPUTE,
-    DATA,
     OPERATIONS,
-    STREAMS,
     Group,
     Row,
     Scope,
@@ -54,6 +51,7 @@ from bfpp.schedules.operations import (
 )
 from bfpp.schedules.order_validity import order_violations
 from bfpp.schedules.steps import STEP, backward_input, backward_weight, forward
+from bfpp.schedules.streams import COMPUTE, DATA, STREAMS
 from bfpp.schedules.validity import violations
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
@@ -75,7 +73,7 @@ from bfpp.traces.metrics import (
     rank_metrics,
     weight_buffers_over_time,
 )
-from bfpp.traces.operations import TRACED, Cause
+from bfpp.traces.operations import LOOKS, Cause
 from bfpp.traces.panel import Panel
 from bfpp.traces.perfetto import events
 from bfpp.traces.svg import svg
@@ -85,7 +83,7 @@ from tests.small_models import chain
 from tests.strategies import graphs
 from tests.training_runs import errors_of
 
-TABLES = (TRACED, PRICES, KERNELS)
+TABLES = (LOOKS, PRICES, KERNELS)
 COSTS = AbstractCosts(transfer=0.25, further={"all_to_all": 0.5})
 
 
@@ -223,7 +221,7 @@ def test_it_is_dispatched(experts: ModuleType) -> None:
     """The pieces of each pass run in order, and the training is as exact as ever."""
     experts.EXCHANGED.clear()
     graph = example(experts).expanded()
-    plan = Plan(graph=graph, model=chain(8), precision=Precision.FLOAT64)
+    plan = Plan(graph=graph, model=chain(8), precision=DType.FLOAT64)
     assert errors_of(plan).worst < 1e-10
     steps = 3
     assert len(experts.EXCHANGED) == 32 * steps

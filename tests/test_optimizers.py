@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bfpp.executor.optimizers import rate_of, require_elementwise
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import LearningRates, Optimization, Precision
+from bfpp.executor.settings import DType, LearningRates, Optimization
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
 from tests.run_program import run_here
 from tests.small_models import chain
@@ -40,7 +40,7 @@ def plan_of(optimization: Optimization, sharding: Sharding = Sharding.FULL, dp: 
         chain(6, 5),
         dp=dp,
         microbatch_size=2,
-        precision=Precision.FLOAT64,
+        precision=DType.FLOAT64,
         optimization=optimization,
     )
 

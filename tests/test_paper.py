@@ -204,9 +204,9 @@ class Here:
     """An executor that does the work where it is asked for."""
 
     def submit(self, work, *given):
-        promise = Future()
-        promise.set_result(work(*given))
-        return promise
+        future = Future()
+        future.set_result(work(*given))
+        return future
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from bfpp.executor.halves import backward_input, backward_weight
 from bfpp.executor.model import Model
 from bfpp.executor.payload import Form, Message, Shape, Tree, tensors_of
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, Optimization
 from bfpp.executor.sleeping import SleepingWorker
 from bfpp.schedules import (
     Communication,
@@ -72,7 +72,7 @@ def streams(layers: int) -> Model:
 
 
 def plan_of(graph: TaskGraph, model: Model, replicas: int = 1, **settings: object) -> Plan:
-    exact = {"precision": Precision.FLOAT64, "microbatch_size": 2}
+    exact = {"precision": DType.FLOAT64, "microbatch_size": 2}
     given = {**exact, "optimization": Optimization(1e-2), "dp": replicas, **settings}
     return Plan(graph, model, **given)  # type: ignore[arg-type]
 

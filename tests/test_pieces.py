@@ -15,7 +15,8 @@ from bfpp.saved import SavedTimeline
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.graph_file import read_graph, write_graph
-from bfpp.schedules.operations import EXPERTS, Operation
+from bfpp.schedules.operations import Operation
+from bfpp.schedules.streams import EXPERTS
 from bfpp.schedules.validity import violations
 from bfpp.sim.compute import blocked_seconds, parts
 from bfpp.sim.engines import simulate

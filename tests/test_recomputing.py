@@ -14,11 +14,11 @@ from torch.nn import functional
 from bfpp.executor.corpus import Text
 from bfpp.executor.plan import Plan
 from bfpp.executor.recomputing import recompute
-from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, Optimization
 from bfpp.executor.transformer import TransformerSizes, transformer
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, TaskGraph, build_graph
 from bfpp.schedules.attention import Attention
-from bfpp.schedules.precision import Precision as Numbers
+from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, MLP, parse_recomputation
 from bfpp.sim.checkpointing import Checkpointed
 from bfpp.sim.layer import layer_operators
@@ -62,7 +62,7 @@ def plan_of(graph: TaskGraph, policy: str, layers: int) -> Plan:
     return Plan(
         graph,
         replace(chain(layers + 2, 4, Parted), attached=(1, 1)),
-        precision=Precision.FLOAT64,
+        precision=DType.FLOAT64,
         activations=Activations.KEEP,
         recomputation=parse_recomputation(policy),
         optimization=Optimization(1e-3, clip=1.0 if graph.communication.clipping else None),
@@ -102,7 +102,9 @@ def test_a_layer_keeps_what_the_cost_model_says(
         causal=False,
         dropout=False,
     )
-    execution = Execution(model, 2, attention=Attention.FUSED, precision=Numbers.FP32, fused=False)
+    execution = Execution(
+        model, 2, attention=Attention.FUSED, precision=Precision.FP32, fused=False
+    )
     expected = Checkpointed(
         layer_operators(execution), recomputation.of_stage(0).of_layer(0)
     ).saved_bytes

@@ -20,7 +20,7 @@ from benchmarks.programs import MODELS, Ended
 from bfpp.executor import checkpoint
 from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
-from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, Optimization
 from tests.run_program import run_for_many, run_here, started_here
 from tests.strategies import Configuration, configurations
 from tests.training_runs import same, training
@@ -44,7 +44,7 @@ def groups_of(configuration: Configuration) -> int:
 def plan_of(
     drawn: tuple[Configuration, int],
     microbatch_size: int = 2,
-    precision: Precision = Precision.FLOAT64,
+    precision: DType = DType.FLOAT64,
     activations: Activations = Activations.RECOMPUTE,
     clip: float | None = None,
 ) -> Plan:
@@ -70,9 +70,9 @@ def folder() -> Iterator[Path]:
 
 
 @SOME
-@given(layouts(), st.sampled_from(Precision), st.sampled_from(Activations))
+@given(layouts(), st.sampled_from(DType), st.sampled_from(Activations))
 def test_a_resumed_run_is_the_same_to_the_last_bit(
-    drawn: tuple[Configuration, int], precision: Precision, activations: Activations
+    drawn: tuple[Configuration, int], precision: DType, activations: Activations
 ) -> None:
     plan = plan_of(drawn, 2, precision, activations)
     with folder() as directory:
@@ -126,7 +126,7 @@ def saved_values(directory: Path) -> dict[str, torch.Tensor]:
     assert last
     stored = checkpoint.read_manifest(last).tensors
     found = {name: torch.empty(each.size, dtype=each.dtype) for name, each in stored.items()}
-    pieces = {name: checkpoint.Pieces(len(each), [(0, each)]) for name, each in found.items()}
+    pieces = {name: checkpoint.TensorPieces(len(each), [(0, each)]) for name, each in found.items()}
     checkpoint.load(last, pieces, None)
     return found
 

@@ -16,7 +16,7 @@ from bfpp.executor.checkpoint import CheckpointError
 from bfpp.executor.plan import Plan
 from bfpp.executor.saver import Saver
 from bfpp.executor.saving import Begun
-from bfpp.executor.settings import BackendName, Optimization, Precision, Saving
+from bfpp.executor.settings import BackendName, DType, Optimization, Saving
 from bfpp.schedules import Communication, Layout, Sharding, build_graph
 from tests.run_program import run_here
 from tests.small_models import chain
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def plan_of() -> Plan:
     graph = build_graph("breadth-first", Layout(2, 2, 2), Communication(Sharding.FULL))
-    return Plan(graph, chain(4), dp=2, precision=Precision.FLOAT64, optimization=Optimization(1e-2))
+    return Plan(graph, chain(4), dp=2, precision=DType.FLOAT64, optimization=Optimization(1e-2))
 
 
 def saver_of(found: Training, directory: Path, **others: Any) -> Saver:

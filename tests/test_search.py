@@ -151,7 +151,7 @@ def test_executors_do_the_same_work(name, tmp_path, monkeypatch, outcomes):
     chosen = configurations(PROBLEM)[:6]
     with executor(name, 1) as workers:
         work = [workers.submit(evaluate, PROBLEM, part) for part in (chosen[:3], chosen[3:])]
-        found = [outcome for promise in as_completed(work) for outcome in promise.result()]
+        found = [outcome for future in as_completed(work) for outcome in future.result()]
     assert {each.configuration: each for each in found} == {
         each.configuration: each for each in outcomes[:6]
     }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bfpp.executor.batches import is_same
 from bfpp.executor.model import Layer, Model, cut
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, Optimization
 from bfpp.executor.tracing import trace
 from bfpp.schedules import Communication, InvalidConfiguration, Layout, Sharding, build_graph
 from tests.small_models import Tanh, mean_square, numbers
@@ -107,7 +107,7 @@ def plan_of(layers: list[Layer], sharding: Sharding, activations: Activations) -
         model_of(layers),
         dp=2,
         microbatch_size=2,
-        precision=Precision.FLOAT64,
+        precision=DType.FLOAT64,
         activations=activations,
         optimization=Optimization(1e-2),
     )

@@ -33,7 +33,7 @@ from bfpp.executor.events import Message
 from bfpp.executor.job import Job
 from bfpp.executor.processes import STOPPED, Place, Terminated, launch
 from bfpp.executor.processes.stopping import ECHO, Stop
-from bfpp.executor.session import Outcome, train
+from bfpp.executor.session import TrainingResult, train
 from bfpp.executor.settings import BackendName, Saving
 from bfpp.executor.sources import FunctionSource
 from bfpp.schedules import Communication, Layout, find_schedule
@@ -73,7 +73,7 @@ class SlowSave:
         return self.save(*arguments)
 
 
-def saving_slowly(place: Place, job: Job) -> Outcome | None:
+def saving_slowly(place: Place, job: Job) -> TrainingResult | None:
     checkpoint.save = SlowSave()  # type: ignore[assignment]
     return train(place, job)
 

@@ -18,11 +18,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bfpp.executor.payload import Cell
 from bfpp.executor.plan import Plan
 from bfpp.executor.pool import Pool
 from bfpp.executor.settings import Activations
 from bfpp.executor.training import QUEUED
-from bfpp.executor.worker import Cell, Worker
+from bfpp.executor.worker import Worker
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,

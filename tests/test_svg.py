@@ -13,7 +13,7 @@ from hypothesis import given
 
 from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.operations import STREAMS
+from bfpp.schedules.streams import STREAMS
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.simpy_engine import simulate
 from bfpp.traces.appearance import IDLE, drawn_rows, fill

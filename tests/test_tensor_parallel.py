@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from bfpp.executor.corpus import IGNORED
 from bfpp.executor.model import drawing
 from bfpp.executor.processes import Place, join, launch
+from bfpp.executor.region import Region
 from bfpp.executor.shards import ProcessShards, Shards, ThreadExchange, ThreadShards
-from bfpp.executor.tensor_parallel import Region, divide, divided_loss
-from bfpp.executor.transformer import Block, Embedding, Output, TransformerSizes, token_loss
+from bfpp.executor.tensor_parallel import divide, divided_loss
+from bfpp.executor.transformer import Block, Embedding, OutputHead, TransformerSizes, token_loss
 from bfpp.schedules import InvalidConfiguration
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -53,7 +54,7 @@ Values = dict[str, Tensor]
 
 def layers_of(sizes: TransformerSizes) -> nn.Sequential:
     with drawing(3):
-        made = [Embedding(sizes), *(Block(sizes) for _ in range(sizes.layers)), Output(sizes)]
+        made = [Embedding(sizes), *(Block(sizes) for _ in range(sizes.layers)), OutputHead(sizes)]
     if sizes.gated:
         for block in made[1:-1]:
             block.mlp_norm = nn.RMSNorm(sizes.hidden, 1e-5)
@@ -156,6 +157,6 @@ def test_what_cannot_be_divided_is_refused() -> None:
         divide(Block(SIZES["plain"]), region)
     with pytest.raises(InvalidConfiguration, match="the layers of a head take all places"):
         divide(
-            Output(replace(SIZES["plain"], head_layers=1)),
+            OutputHead(replace(SIZES["plain"], head_layers=1)),
             replace(region, is_sequence_parallel=True),
         )

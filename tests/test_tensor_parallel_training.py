@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from bfpp.executor.checkpoint import Pieces, read_manifest
+from bfpp.executor.checkpoint import TensorPieces, read_manifest
 from bfpp.executor.corpus import Text
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
-from bfpp.executor.settings import Activations, LossScaling, Optimization, Precision
+from bfpp.executor.region import Columns
+from bfpp.executor.settings import Activations, DType, LossScaling, Optimization
 from bfpp.executor.slices import Slice
 from bfpp.executor.state import pieces_of
-from bfpp.executor.tensor_parallel import Columns
 from bfpp.executor.transformer import TransformerSizes, transformer
 from bfpp.executor.unit import Unit
 from bfpp.schedules import (
@@ -63,7 +63,7 @@ def plan_of(
     schedule = find_schedule(name)
     layout = schedule.divided(pp, 4 // dp, 1)
     defaults: dict[str, object] = {
-        "precision": Precision.FLOAT64,
+        "precision": DType.FLOAT64,
         "optimization": Optimization(1e-2, clip=0.05),
         "dp_replicate": groups,
     }
@@ -118,16 +118,16 @@ def test_a_norm_that_counts_what_all_ranks_hold_twice_is_caught(
 
 
 def test_half_a_backward_pass_computes_its_half_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bfpp.executor import tensor_parallel
+    from bfpp.executor import region
 
     asked: list[tuple[bool, ...]] = []
-    are_needed = tensor_parallel._are_needed
+    are_needed = region._are_needed
 
     def remember(ctx: Columns) -> list[bool]:
         asked.append(tuple(found := are_needed(ctx)))
         return found
 
-    monkeypatch.setattr(tensor_parallel, "_are_needed", remember)
+    monkeypatch.setattr(region, "_are_needed", remember)
     run_locally(CASES["halves of backward passes, in sequence"], range(1))
     kinds = {(first, all(others), any(others)) for first, *others in asked}
     assert kinds == {(True, False, False), (False, True, True)}
@@ -162,7 +162,7 @@ def test_a_checkpoint_opens_whatever_the_ranks(tmp_path: Path) -> None:
 def test_all_ranks_leave_out_a_step_that_overflows() -> None:
     scaling = LossScaling(initial=2.0**40)
     plan = plan_of(
-        precision=Precision.FLOAT16,
+        precision=DType.FLOAT16,
         optimization=Optimization(1e-2, loss_scaling=scaling),
         sequence_parallel=True,
     )
@@ -188,7 +188,7 @@ def test_slices_make_up_the_whole() -> None:
             for first in range(0, len(values), 5):  # as shares cut it
                 pieces = [*own.pieces(first, values[first : first + 5])]
                 assert len(pieces) <= 3
-                for place, piece in Pieces(len(found), pieces, own.row).within(found):
+                for place, piece in TensorPieces(len(found), pieces, own.row).within(found):
                     assert (place == -1).all()
                     place.copy_(piece)
         assert torch.equal(found, whole.flatten())

@@ -22,8 +22,8 @@ from bfpp.schedules import (
     registered_schedules,
 )
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.operations import TIED
 from bfpp.schedules.steps import STEP, backward, forward
+from bfpp.schedules.streams import TIED
 from bfpp.schedules.validity import violations
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.collectives import collective_seconds

@@ -16,7 +16,7 @@ from bfpp.executor.corpus import Text
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
-from bfpp.executor.settings import Activations, LossScaling, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, LossScaling, Optimization
 from bfpp.executor.state import pieces_of
 from bfpp.executor.transformer import TransformerSizes, transformer
 from bfpp.schedules import (
@@ -44,7 +44,7 @@ def plan_of(graph: TaskGraph, model: Model | None = None, **settings: object) ->
     given = {
         "dp": 4 if hybrid else 2,
         "dp_replicate": 2 if hybrid else 1,
-        "precision": Precision.FLOAT64,
+        "precision": DType.FLOAT64,
         "optimization": Optimization(1e-2, weight_decay=0.1, clip=clip),
         **settings,
     }
@@ -94,7 +94,7 @@ def test_groups_of_replicas_are_exact(sharding: Sharding) -> None:
 def test_both_copies_are_the_same_to_the_last_bit(sharding: Sharding) -> None:
     """In low precision, too, with gradients sent in less than they are added up in."""
     graph = tied("1f1b", Layout(2, 4), sharding, clipping=True)
-    settings = {"precision": Precision.BFLOAT16, "reduce_precision": Precision.BFLOAT16}
+    settings = {"precision": DType.BFLOAT16, "reduce_precision": DType.BFLOAT16}
     plan = plan_of(graph, **settings)
     with training(plan) as run:
         run.run(range(3))

@@ -11,7 +11,7 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from bfpp.executor.backends.torch_pipelining import orders_of, require_runnable
 from bfpp.executor.job import Job
 from bfpp.executor.processes import Place, launch
-from bfpp.executor.settings import Activations, BackendName, Optimization, Precision
+from bfpp.executor.settings import Activations, BackendName, DType, Optimization
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
@@ -41,7 +41,7 @@ def job_of(name: str, ranks: int, replicas: int = 1, clips: bool = False) -> Job
         backend=BackendName.TORCH_PIPELINING,
         dp=replicas,
         microbatch_size=2,
-        precision=Precision.FLOAT64,
+        precision=DType.FLOAT64,
         activations=Activations.KEEP,
         optimization=Optimization(1e-2, clip=0.05 if clips else None),
     )
@@ -112,7 +112,7 @@ def test_what_it_cannot_run_is_refused_in_a_line() -> None:
     for order in orders:
         order["microbatch"] = 3 - order["microbatch"]
     from_the_last = lower(orders, layout, Communication())
-    half = {**kept, "precision": Precision.BFLOAT16}
+    half = {**kept, "precision": DType.BFLOAT16}
     for plan, field in (
         (plan_of(graph, model), "activations"),
         (plan_of(sharded, model, **kept), "sharding"),

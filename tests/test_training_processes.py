@@ -14,7 +14,7 @@ import torch
 from bfpp.executor.job import Job
 from bfpp.executor.measured import timeline_of
 from bfpp.executor.processes import RunFailed, launch
-from bfpp.executor.settings import Activations, Optimization, Precision
+from bfpp.executor.settings import Activations, DType, Optimization
 from bfpp.executor.sources import TransformerSource
 from bfpp.executor.transformer import TransformerSizes
 from bfpp.schedules import (
@@ -51,7 +51,7 @@ def job_of(name: str, sharding: Sharding, ranks: int, replicas: int) -> Job:
         steps=STEPS,
         dp=replicas,
         microbatch_size=1 + ranks % 2,
-        precision=Precision.FLOAT64,
+        precision=DType.FLOAT64,
         activations=list(Activations)[(ranks + overlaps) % 2],
         optimization=Optimization(1e-2, clip=0.05 if clips else None),
         checks_messages=ranks == 2,
@@ -80,7 +80,7 @@ JOBS = jobs(
 """One schedule in every sharding and cut, each of the others in one; in all, if that is `slow`."""
 
 SINGLE = "breadth-first full 2x2"
-JOBS["single precision"] = replace(JOBS[SINGLE], precision=Precision.FLOAT32)
+JOBS["single precision"] = replace(JOBS[SINGLE], precision=DType.FLOAT32)
 
 for sharding in (Sharding.PARTIAL, Sharding.FULL):
     job = JOBS[f"breadth-first {sharding} 1x4"]
@@ -116,10 +116,10 @@ for name, sharding, ranks, replicas in (
 
 HALF = {
     f"{sharding} in half precision, {sent} sent": replace(
-        JOBS[f"breadth-first {sharding} 2x2"], precision=Precision.BFLOAT16, reduce_precision=sent
+        JOBS[f"breadth-first {sharding} 2x2"], precision=DType.BFLOAT16, reduce_precision=sent
     )
     for sharding in Sharding
-    for sent in (Precision.FLOAT32, Precision.BFLOAT16)
+    for sent in (DType.FLOAT32, DType.BFLOAT16)
 }
 WRONG_STEPS = {0: (5, "loss"), 1: (7, "loss without gradients"), 3: (2, "gradient")}
 LEAVING_OUT = {

@@ -18,8 +18,8 @@ from bfpp.schedules import (
     TaskGraph,
     build_graph,
     lower,
-    operations,
 )
+from bfpp.schedules.streams import COMPUTE, RECEIVE_ACTIVATIONS
 from bfpp.schedules.torch_format import read_orders
 from bfpp.schedules.validity import BUFFERS, ORDER, PRESCRIBED, STRUCTURE, Kind, violations
 from tests.mutations import changed, exchanged, find, rebuilt, twice, waiting_less, without
@@ -71,12 +71,12 @@ def numbered_backwards() -> TaskGraph:
 def reduces_beside_its_lane() -> TaskGraph:
     graph = one_rank(1, 1)
     reduction = first(graph, Operation.REDUCE)
-    return changed(graph, reduction, lane=graph.lanes.index(Lane(0, operations.COMPUTE)))
+    return changed(graph, reduction, lane=graph.lanes.index(Lane(0, COMPUTE)))
 
 
 def runs_elsewhere() -> TaskGraph:
     graph = pair_of_ranks()
-    return changed(graph, 0, rank=1, lane=graph.lanes.index(Lane(1, operations.COMPUTE)))
+    return changed(graph, 0, rank=1, lane=graph.lanes.index(Lane(1, COMPUTE)))
 
 
 def misses_a_forward() -> TaskGraph:
@@ -91,9 +91,7 @@ def misses_a_transfer() -> TaskGraph:
 def receives_from_a_stranger() -> TaskGraph:
     graph = build_graph("gpipe", Layout(3, 1))
     lanes = list(graph.lanes)
-    lanes[lanes.index(Lane(1, operations.RECEIVE_ACTIVATIONS, 0))] = Lane(
-        1, operations.RECEIVE_ACTIVATIONS, 2
-    )
+    lanes[lanes.index(Lane(1, RECEIVE_ACTIVATIONS, 0))] = Lane(1, RECEIVE_ACTIVATIONS, 2)
     return replace(graph, lanes=tuple(lanes))
 
 

@@ -16,7 +16,7 @@ from torch.distributed import HashStore
 
 from benchmarks.programs import wait_for
 from bfpp.executor.backends.local import LocalBackend
-from bfpp.executor.dispatch import Step, Times
+from bfpp.executor.dispatch import Step, TaskMarks
 from bfpp.executor.lanes import Threads
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
@@ -109,7 +109,7 @@ class Running:
             ready, end = [Flag() for _ in ends], Flag()
             self.flags += [*ready, end]
             for own, each in zip(ready, ends, strict=True):
-                step.times.append(Times(task.number, each.worker, 0.0, own, end))
+                step.times.append(TaskMarks(task.number, each.worker, 0.0, own, end))
                 lane = self.left.setdefault(lane_name(each.worker, task), deque())
                 # It can end when all are ready, and first gets ready itself.
                 lane.append(([own, *ready], end))

@@ -28,9 +28,15 @@ from bfpp.schedules import (
     Sharding,
     Task,
     TaskGraph,
-    operations,
 )
 from bfpp.schedules.columns import NONE
+from bfpp.schedules.streams import (
+    COMPUTE,
+    RECEIVE_ACTIVATIONS,
+    RECEIVE_GRADIENTS,
+    SEND_ACTIVATIONS,
+    SEND_GRADIENTS,
+)
 
 NOTHING = math.nan
 PLAIN = Communication()
@@ -376,10 +382,10 @@ def unchanged(before: float, after: float) -> float:
 
 def are_one_channel(sender: Lane, receiver: Lane) -> bool:
     """Whether what is sent from one lane comes out at the other."""
-    if sender.stream is operations.COMPUTE:
-        return receiver.stream is operations.COMPUTE
+    if sender.stream is COMPUTE:
+        return receiver.stream is COMPUTE
     streams = (sender.stream, receiver.stream)
     return (sender.rank, sender.peer) == (receiver.peer, receiver.rank) and streams in (
-        (operations.SEND_ACTIVATIONS, operations.RECEIVE_ACTIVATIONS),
-        (operations.SEND_GRADIENTS, operations.RECEIVE_GRADIENTS),
+        (SEND_ACTIVATIONS, RECEIVE_ACTIVATIONS),
+        (SEND_GRADIENTS, RECEIVE_GRADIENTS),
     )

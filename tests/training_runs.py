@@ -17,9 +17,9 @@ from torch import Tensor
 from bfpp.executor import checkpoint
 from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.backends.protocol import MakeWorker
-from bfpp.executor.checkpoint import Pieces
+from bfpp.executor.checkpoint import TensorPieces
 from bfpp.executor.dispatch import Observe, ignore
-from bfpp.executor.lanes import Device, Threads
+from bfpp.executor.lanes import DeviceRuntime, Threads
 from bfpp.executor.plan import Plan
 from bfpp.executor.reference import train_plainly
 from bfpp.executor.state import pieces_of
@@ -36,7 +36,7 @@ class Training:
     def __init__(
         self,
         plan: Plan,
-        device: Device | None,
+        device: DeviceRuntime | None,
         make: MakeWorker,
         observe: Observe,
         cuda_graphs: bool,
@@ -77,7 +77,7 @@ class Training:
 @contextmanager
 def training(
     plan: Plan,
-    device: Device | None = None,
+    device: DeviceRuntime | None = None,
     make: MakeWorker = Worker,
     observe: Observe = ignore,
     cuda_graphs: bool = False,
@@ -115,15 +115,15 @@ def run_locally(
     plan: Plan,
     steps: range = range(STEPS),
     make: MakeWorker = Worker,
-    device: Device | None = None,
-) -> tuple[list[Report], dict[str, Pieces]]:
+    device: DeviceRuntime | None = None,
+) -> tuple[list[Report], dict[str, TensorPieces]]:
     """All ranks in this process; the reports, and what the workers hold at the end."""
     with training(plan, device, make) as found:
         reports = list(found.trainer.run(steps))
     return reports, pieces_of(found.backend.workers)
 
 
-def compare(plan: Plan, losses: Sequence[float], state: dict[str, Pieces]) -> Errors:
+def compare(plan: Plan, losses: Sequence[float], state: dict[str, TensorPieces]) -> Errors:
     """How far losses, and every copy of every piece of every parameter, are from the plain loop."""
     reference = train_plainly(plan, range(len(losses)))
     assert len(losses) == len(reference.losses)
@@ -133,7 +133,7 @@ def compare(plan: Plan, losses: Sequence[float], state: dict[str, Pieces]) -> Er
     )
 
 
-def weight_error(expected: dict[str, Tensor], state: dict[str, Pieces]) -> float:
+def weight_error(expected: dict[str, Tensor], state: dict[str, TensorPieces]) -> float:
     """The largest difference of what is held of the parameters; each must be held."""
     errors = []
     for name, parameter in expected.items():

@@ -17,19 +17,19 @@ import numpy as np
 
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE, Integers
-from bfpp.schedules.operations import (
+from bfpp.schedules.operations import OPERATIONS
+from bfpp.schedules.streams import (
     COMPUTE,
     DATA,
     EXPERTS,
     FROM_HOST,
-    OPERATIONS,
     REPLICAS,
     STREAMS,
     TIED,
     TO_HOST,
     Stream,
 )
-from bfpp.traces.operations import TRACED
+from bfpp.traces.operations import LOOKS
 from bfpp.traces.timeline import Timeline
 
 DARK_INK = "#16202c"
@@ -40,7 +40,7 @@ IDLE = "#eef0f3"
 
 def fill(operation: Operation, microbatch: int = 0, microbatches: int = 1) -> str:
     """The colour of a task, as `#rrggbb`."""
-    tone = TRACED[operation].tone
+    tone = LOOKS[operation].tone
     share = max(microbatch, 0) / max(microbatches - 1, 1)
     lightness = tone.darkest + (tone.lightest - tone.darkest) * share
     channels = colorsys.hls_to_rgb(tone.hue / 360, lightness, tone.saturation)
@@ -67,7 +67,7 @@ def label(task: Task) -> str:
     return "" if number == NONE else str(number)
 
 
-class Row(NamedTuple):
+class LaneRow(NamedTuple):
     """One line of a figure: a lane, and its tasks in order."""
 
     rank: int
@@ -80,16 +80,16 @@ COMPUTE_AND_DATA = (COMPUTE, DATA, REPLICAS, TIED, EXPERTS, TO_HOST, FROM_HOST)
 """Compute, collectives and host copies: all but the transfers between stages."""
 
 
-def rows(graph: TaskGraph, streams: Collection[Stream] = STREAMS) -> list[Row]:
+def rows(graph: TaskGraph, streams: Collection[Stream] = STREAMS) -> list[LaneRow]:
     """The rows of a figure, rank by rank, compute first; empty lanes left out."""
     return [
-        Row(lane.rank, lane.stream, lane.title, graph.lane_tasks.of(number))
+        LaneRow(lane.rank, lane.stream, lane.title, graph.lane_tasks.of(number))
         for number, lane in enumerate(graph.lanes)
         if lane.stream in streams
     ]
 
 
-def drawn_rows(timeline: Timeline, streams: Collection[Stream] = STREAMS) -> list[Row]:
+def drawn_rows(timeline: Timeline, streams: Collection[Stream] = STREAMS) -> list[LaneRow]:
     """The rows that have something to draw: tasks that take time, and no row without any.
 
     In the order of their starts, from which measured tasks of a lane may differ
@@ -103,7 +103,7 @@ def drawn_rows(timeline: Timeline, streams: Collection[Stream] = STREAMS) -> lis
     return drawn
 
 
-def drawn_operations(graph: TaskGraph, drawn: Sequence[Row]) -> list[Operation]:
+def drawn_operations(graph: TaskGraph, drawn: Sequence[LaneRow]) -> list[Operation]:
     """The operations of the rows' tasks: what a legend has to explain."""
     seen: set[int] = set()
     for row in drawn:

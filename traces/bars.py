@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from bfpp.schedules.columns import NONE, Flags, Integers
 from bfpp.schedules.operations import OPERATIONS
-from bfpp.traces.appearance import IDLE, Row, fill, label
+from bfpp.traces.appearance import IDLE, LaneRow, fill, label
 from bfpp.traces.timeline import Timeline
 
 FINEST = 1.0
@@ -43,7 +43,7 @@ class Bar(NamedTuple):
     joined: bool = False
 
 
-def bars(timeline: Timeline, row: Row, scale: float) -> list[Bar]:
+def bars(timeline: Timeline, row: LaneRow, scale: float) -> list[Bar]:
     """The bars of a row, from left to right; `scale` is units per second."""
     origin = timeline.start.min()
     left = (timeline.start[row.tasks] - origin) * scale

@@ -20,7 +20,7 @@ import numpy as np
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.operations import OPERATIONS, collectives
 from bfpp.traces.metrics import compute_time
-from bfpp.traces.operations import SHARES, TRACED, Cause, Share
+from bfpp.traces.operations import LOOKS, SHARES, Cause, Share
 from bfpp.traces.timeline import Timeline
 
 SAME = 1e-9
@@ -233,4 +233,4 @@ class Causes:
         )
         if beside and self._ends_buffer[operation]:
             return Cause.BUFFER
-        return TRACED[OPERATIONS[operation]].cause or where
+        return LOOKS[OPERATIONS[operation]].cause or where

@@ -193,7 +193,7 @@ def _exposed(timeline: Timeline, tasks: Integers, computing: Stretches) -> float
     return _stretches(start, end).seconds - computing.seconds
 
 
-class Level(NamedTuple):
+class LiveCount(NamedTuple):
     """How many of something are alive: `alive[i]` from `time[i]` on."""
 
     time: Seconds
@@ -205,17 +205,17 @@ class Level(NamedTuple):
         return int(self.alive.max(initial=0))
 
 
-def _level(begin: Seconds, end: Seconds) -> Level:
+def _level(begin: Seconds, end: Seconds) -> LiveCount:
     """The number of intervals alive over time; one that ends makes room first."""
     time = np.concatenate([end, begin])
     change = np.repeat([-1, 1], [len(end), len(begin)])
     in_order = np.argsort(time, kind="stable")
     time, alive = time[in_order], np.cumsum(change[in_order])
     settled = np.append(time[1:] != time[:-1], True)
-    return Level(time[settled], alive[settled].astype(np.int32))
+    return LiveCount(time[settled], alive[settled].astype(np.int32))
 
 
-def live_activations_over_time(timeline: Timeline, rank: int) -> Level:
+def live_activations_over_time(timeline: Timeline, rank: int) -> LiveCount:
     """The (stage, micro-batch) activations that a rank holds."""
     graph = timeline.graph
     tasks = graph.rank_tasks.of(rank)
@@ -224,7 +224,7 @@ def live_activations_over_time(timeline: Timeline, rank: int) -> Level:
     return _level(timeline.start[begins], timeline.end[ends])
 
 
-def weight_buffers_over_time(timeline: Timeline, rank: int) -> Level:
+def weight_buffers_over_time(timeline: Timeline, rank: int) -> LiveCount:
     """The weight buffers that hold what is still needed: from gather to last use."""
     graph = timeline.graph
     tasks = graph.rank_tasks.of(rank)
@@ -233,7 +233,7 @@ def weight_buffers_over_time(timeline: Timeline, rank: int) -> Level:
     return _buffers_over_time(timeline, tasks, graph.weight_buffer[tasks], opens)
 
 
-def gradient_buffers_over_time(timeline: Timeline, rank: int) -> Level:
+def gradient_buffers_over_time(timeline: Timeline, rank: int) -> LiveCount:
     """The gradient buffers in use: from the first backward pass to the reduction."""
     graph = timeline.graph
     tasks = graph.rank_tasks.of(rank)
@@ -249,7 +249,7 @@ def gradient_buffers_over_time(timeline: Timeline, rank: int) -> Level:
 
 def _buffers_over_time(
     timeline: Timeline, tasks: Integers, buffer: Integers, opens: Flags
-) -> Level:
+) -> LiveCount:
     """Spans of each buffer's uses; a task that `opens` begins a new span."""
     in_order = np.argsort(buffer, kind="stable")
     tasks, buffer, opens = tasks[in_order], buffer[in_order], opens[in_order]

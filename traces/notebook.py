@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from bfpp.schedules import InvalidConfiguration
-from bfpp.schedules.operations import Stream
+from bfpp.schedules.streams import Stream
 from bfpp.traces.appearance import COMPUTE_AND_DATA, drawn_operations, drawn_rows, fill, ink, label
 from bfpp.traces.timeline import Timeline
 

@@ -1,6 +1,6 @@
 """What each operation is in figures and explanations: its colour and mark, the idle time it causes.
 
-One row for each operation; a package that declares another adds its row to `TRACED`.
+One row for each operation; a package that declares another adds its row to `LOOKS`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Tone(NamedTuple):
     lightest: float
 
 
-class Mark(NamedTuple):
+class TextMark(NamedTuple):
     """How an operation is written: around its label, behind it, and in place of it.
 
     In place of it, by turns: two characters for even and odd micro-batches, or one for all.
@@ -75,57 +75,59 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Traced:
+class Look:
     """One operation's row: its colour, its mark in text, and what waiting for it is called.
 
     Who waits for compute waits for another rank: it has no cause of its own.
     """
 
     tone: Tone
-    mark: Mark
+    mark: TextMark
     cause: Cause | None = None
 
 
-TRACED = Table(
+LOOKS = Table(
     "look",
     {
-        Operation.FORWARD: Traced(Tone(214, 0.68, 0.40, 0.76), Mark("", "-", " ", "-_")),
-        Operation.BACKWARD: Traced(Tone(28, 0.86, 0.42, 0.74), Mark("[", " ", "]", "=:")),
-        Operation.BACKWARD_INPUT: Traced(Tone(28, 0.86, 0.42, 0.74), Mark("[", " ", "]", "=:")),
-        Operation.BACKWARD_WEIGHT: Traced(Tone(165, 0.50, 0.38, 0.68), Mark("{", " ", "}", "~,")),
-        Operation.TRANSFER_ACTIVATIONS: Traced(
-            Tone(200, 0.28, 0.58, 0.80), Mark(">", "-", " ", ">"), Cause.TRANSFER
+        Operation.FORWARD: Look(Tone(214, 0.68, 0.40, 0.76), TextMark("", "-", " ", "-_")),
+        Operation.BACKWARD: Look(Tone(28, 0.86, 0.42, 0.74), TextMark("[", " ", "]", "=:")),
+        Operation.BACKWARD_INPUT: Look(Tone(28, 0.86, 0.42, 0.74), TextMark("[", " ", "]", "=:")),
+        Operation.BACKWARD_WEIGHT: Look(Tone(165, 0.50, 0.38, 0.68), TextMark("{", " ", "}", "~,")),
+        Operation.TRANSFER_ACTIVATIONS: Look(
+            Tone(200, 0.28, 0.58, 0.80), TextMark(">", "-", " ", ">"), Cause.TRANSFER
         ),
-        Operation.TRANSFER_GRADIENTS: Traced(
-            Tone(36, 0.34, 0.58, 0.80), Mark("<", "-", " ", "<"), Cause.TRANSFER
+        Operation.TRANSFER_GRADIENTS: Look(
+            Tone(36, 0.34, 0.58, 0.80), TextMark("<", "-", " ", "<"), Cause.TRANSFER
         ),
-        Operation.GATHER: Traced(
-            Tone(276, 0.38, 0.56, 0.56), Mark("(", " ", ")", "^"), Cause.GATHER
+        Operation.GATHER: Look(
+            Tone(276, 0.38, 0.56, 0.56), TextMark("(", " ", ")", "^"), Cause.GATHER
         ),
-        Operation.REDUCE: Traced(
-            Tone(344, 0.52, 0.52, 0.52), Mark("<", " ", ">", "v"), Cause.REDUCTION
+        Operation.REDUCE: Look(
+            Tone(344, 0.52, 0.52, 0.52), TextMark("<", " ", ">", "v"), Cause.REDUCTION
         ),
-        Operation.OPTIMIZER: Traced(
-            Tone(220, 0.10, 0.32, 0.32), Mark("", " ", "", "*"), Cause.OPTIMIZER
+        Operation.OPTIMIZER: Look(
+            Tone(220, 0.10, 0.32, 0.32), TextMark("", " ", "", "*"), Cause.OPTIMIZER
         ),
-        Operation.NORM: Traced(
-            Tone(220, 0.10, 0.62, 0.62), Mark("", " ", "", "+"), Cause.OPTIMIZER
+        Operation.NORM: Look(
+            Tone(220, 0.10, 0.62, 0.62), TextMark("", " ", "", "+"), Cause.OPTIMIZER
         ),
-        Operation.ALL_REDUCE: Traced(
-            Tone(312, 0.42, 0.46, 0.46), Mark("&", " ", "&", "&"), Cause.REDUCTION
+        Operation.ALL_REDUCE: Look(
+            Tone(312, 0.42, 0.46, 0.46), TextMark("&", " ", "&", "&"), Cause.REDUCTION
         ),
-        Operation.TIED_ALL_REDUCE: Traced(
-            Tone(12, 0.48, 0.40, 0.40), Mark("=", " ", "=", "%"), Cause.TIED
+        Operation.TIED_ALL_REDUCE: Look(
+            Tone(12, 0.48, 0.40, 0.40), TextMark("=", " ", "=", "%"), Cause.TIED
         ),
-        Operation.EXPERT_DISPATCH: Traced(
-            Tone(52, 0.60, 0.42, 0.72), Mark("/", " ", "/", "/"), Cause.EXPERT
+        Operation.EXPERT_DISPATCH: Look(
+            Tone(52, 0.60, 0.42, 0.72), TextMark("/", " ", "/", "/"), Cause.EXPERT
         ),
-        Operation.EXPERT_COMBINE: Traced(
-            Tone(80, 0.42, 0.40, 0.68), Mark("\\", " ", "\\", "\\"), Cause.EXPERT
+        Operation.EXPERT_COMBINE: Look(
+            Tone(80, 0.42, 0.40, 0.68), TextMark("\\", " ", "\\", "\\"), Cause.EXPERT
         ),
-        Operation.OFFLOAD: Traced(
-            Tone(186, 0.46, 0.40, 0.70), Mark("'", "'", "'", "'"), Cause.HOST
+        Operation.OFFLOAD: Look(
+            Tone(186, 0.46, 0.40, 0.70), TextMark("'", "'", "'", "'"), Cause.HOST
         ),
-        Operation.RELOAD: Traced(Tone(130, 0.34, 0.42, 0.70), Mark(".", ".", ".", "."), Cause.HOST),
+        Operation.RELOAD: Look(
+            Tone(130, 0.34, 0.42, 0.70), TextMark(".", ".", ".", "."), Cause.HOST
+        ),
     },
 )

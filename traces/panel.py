@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from bfpp.schedules.operations import Stream
+from bfpp.schedules.streams import Stream
 from bfpp.traces.appearance import COMPUTE_AND_DATA
 from bfpp.traces.causes import Wait
 from bfpp.traces.memory import MemoryCurve

@@ -16,11 +16,12 @@ import numpy.typing as npt
 
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE
-from bfpp.schedules.operations import COMPUTE, OPERATIONS
+from bfpp.schedules.operations import OPERATIONS
+from bfpp.schedules.streams import COMPUTE
 from bfpp.traces.appearance import COMPUTE_AND_DATA, fill, ink
 from bfpp.traces.causes import Wait
 from bfpp.traces.memory import MemoryCurve
-from bfpp.traces.operations import TRACED, Cause
+from bfpp.traces.operations import LOOKS, Cause
 from bfpp.traces.panel import Panel
 from bfpp.traces.timeline import Timeline
 
@@ -230,5 +231,5 @@ class _Colours:
 
 
 def _is_shaded(operation: int) -> bool:
-    tone = TRACED[OPERATIONS[operation]].tone
+    tone = LOOKS[OPERATIONS[operation]].tone
     return tone.darkest != tone.lightest

@@ -31,7 +31,7 @@ from bfpp.schedules.torch_format import CARRIED, MalformedOrders, steps_of
 from bfpp.traces.recorded import COMMUNICATES, STEP, Recorded, TracedRange, outermost, within
 
 
-class Pass(NamedTuple):
+class RecognisedPass(NamedTuple):
     """A pass that a thread of the host ran; its stage and micro-batch, where its name says so.
 
     Or else its chunk: which one of its rank's stages it is of.
@@ -64,7 +64,7 @@ class Recognised:
     are the names of annotations that mean nothing here.
     """
 
-    passes: list[Pass]
+    passes: list[RecognisedPass]
     are_named: bool
     receives: list[Receive]
     received: list[TracedRange]
@@ -115,15 +115,15 @@ def recognised(seen: Recorded) -> Recognised:
     )
 
 
-def _named_so(seen: Recorded, span: TracedRange) -> list[Pass]:
+def _named_so(seen: Recorded, span: TracedRange) -> list[RecognisedPass]:
     """The passes that a range's name says it is: none, one, or the two of a block."""
     whole = span.thread, span.start, span.end
     if found := _NUMBERED.fullmatch(span.name):
-        return [Pass(_KINDS[found[1].lower()], None, int(found[2]), *whole)]
+        return [RecognisedPass(_KINDS[found[1].lower()], None, int(found[2]), *whole)]
     if found := _FUNCTION.fullmatch(span.name):
-        return [Pass(_KINDS[found[1]], None, None, *whole)]
+        return [RecognisedPass(_KINDS[found[1]], None, None, *whole)]
     if found := _CHUNKED.fullmatch(span.name):
-        return [Pass(_LETTERS[found[1]], None, int(found[2]), *whole, int(found[3] or 0))]
+        return [RecognisedPass(_LETTERS[found[1]], None, int(found[2]), *whole, int(found[3] or 0))]
     if not span.name.startswith(_ACTION):
         return []
     try:
@@ -134,12 +134,12 @@ def _named_so(seen: Recorded, span: TracedRange) -> list[Pass]:
     if len(steps) > 1:  # PyTorch runs the passes of a block in turn
         parts = [(it.start, it.end) for it in _by_operators(seen.during(span))]
     return [
-        Pass(OPERATIONS[operation], stage, microbatch, span.thread, *times)
+        RecognisedPass(OPERATIONS[operation], stage, microbatch, span.thread, *times)
         for (operation, stage, microbatch, _), times in zip(steps, parts, strict=False)
     ]
 
 
-def _halved(passes: Sequence[Pass]) -> list[Pass]:
+def _halved(passes: Sequence[RecognisedPass]) -> list[RecognisedPass]:
     """Of chunks, the backward passes that have a second half are first halves."""
     halves = {
         (it.microbatch, it.chunk) for it in passes if it.operation == Operation.BACKWARD_WEIGHT
@@ -154,14 +154,14 @@ def _halved(passes: Sequence[Pass]) -> list[Pass]:
     ]
 
 
-def _by_operators(seen: Recorded) -> Iterator[Pass]:
+def _by_operators(seen: Recorded) -> Iterator[RecognisedPass]:
     """Runs of operators that are of one kind, with no communication between them."""
     kinds = ((_kind(seen, it), it) for it in seen.operators)
     known = ((kind, it) for kind, it in kinds if kind)
     for kind, members in groupby(known, key=lambda pair: pair[0]):
         if kind in _KINDS:
             run = [it for _, it in members]
-            yield Pass(_KINDS[kind], None, None, run[0].thread, run[0].start, run[-1].end)
+            yield RecognisedPass(_KINDS[kind], None, None, run[0].thread, run[0].start, run[-1].end)
 
 
 def _kind(seen: Recorded, operator: TracedRange) -> str:
@@ -175,7 +175,9 @@ def _kind(seen: Recorded, operator: TracedRange) -> str:
     return "forward" if is_kept else ""
 
 
-def _computing(seen: Recorded, it: Pass, received: Sequence[TracedRange]) -> Pass:
+def _computing(
+    seen: Recorded, it: RecognisedPass, received: Sequence[TracedRange]
+) -> RecognisedPass:
     """The pass without its wait; a half may have nothing else, and lasts no time.
 
     On a device, from its first to its last kernel. On the host, what Python does around the

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from bfpp.traces.appearance import DARK_INK, IDLE, QUIET_INK
 from bfpp.traces.svg_elements import document, number, stroked, text
+from bfpp.traces.time_axis import round_step
 
 COLOURS = ("#2166ac", "#d97706", "#2e8b57", "#8e44ad", "#c2185b", "#5b6673")
 SIDE, LEFT, TOP, BOTTOM, RIGHT = 420.0, 64.0, 48.0, 52.0, 150.0
@@ -32,26 +33,16 @@ def scatter(points: Sequence[Point], title: str, unit: str) -> str:
     """The figure as SVG text; raises `ValueError` if there are no points."""
     if not points:
         raise ValueError("there are no points to draw")
-    step = _step(max(max(point.measured, point.predicted) for point in points))
     largest = max(max(point.measured, point.predicted) for point in points)
+    step = round_step(max(largest, 1e-12) / TICKS)
     end = step * math.ceil(largest / step)
-    colours = {method: COLOURS[at % len(COLOURS)] for at, method in enumerate(_methods(points))}
+    methods = sorted({point.method for point in points})
+    colours = {method: COLOURS[at % len(COLOURS)] for at, method in enumerate(methods)}
     body = [_band(), *_axes(step, end, unit), _diagonal()]
     body += [_dot(point, end, colours[point.method]) for point in points]
     body += _legend(colours)
     body.append(text(LEFT, TOP - 20, title, SIZE + 2))
     return document(LEFT + SIDE + RIGHT, TOP + SIDE + BOTTOM, title, body)
-
-
-def _methods(points: Sequence[Point]) -> list[str]:
-    return sorted({point.method for point in points})
-
-
-def _step(largest: float) -> float:
-    """A round distance between ticks: 1, 2 or 5 times a power of ten."""
-    rough = max(largest, 1e-12) / TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
 
 
 def _x(share: float) -> float:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bfpp.schedules import Operation
-from bfpp.schedules.operations import COMPUTE, Scope
+from bfpp.schedules.operations import Scope
+from bfpp.schedules.streams import COMPUTE
 from bfpp.traces.appearance import (
     COMPUTE_AND_DATA,
     IDLE,
     QUIET_INK,
-    Row,
+    LaneRow,
     drawn_operations,
     drawn_rows,
     fill,
@@ -90,7 +91,7 @@ def svg(panels: Sequence[Panel], points: float | None = None) -> str:
 
 class _Drawing(NamedTuple):
     panel: Panel
-    rows: list[Row]
+    rows: list[LaneRow]
 
     @property
     def shows_channels(self) -> bool:
@@ -123,11 +124,11 @@ def _frame(drawings: Sequence[_Drawing], width: float) -> _Frame:
     return _Frame(EDGE + margin + BEFORE_ROW, seconds, row, width)
 
 
-def _relative_height(row: Row) -> float:
+def _relative_height(row: LaneRow) -> float:
     return 1.0 if row.stream is COMPUTE else 0.5
 
 
-def _row_name(row: Row, drawing: _Drawing) -> str:
+def _row_name(row: LaneRow, drawing: _Drawing) -> str:
     if row.stream is COMPUTE:
         return f"rank {row.rank}"
     return row.title if drawing.shows_channels else ""

@@ -22,9 +22,10 @@ import numpy as np
 
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import Integers, Seconds
-from bfpp.schedules.operations import STREAMS, Scope, Stream
-from bfpp.traces.appearance import Row, drawn_operations, drawn_rows, fill, ink, label
-from bfpp.traces.operations import TRACED
+from bfpp.schedules.operations import Scope
+from bfpp.schedules.streams import STREAMS, Stream
+from bfpp.traces.appearance import LaneRow, drawn_operations, drawn_rows, fill, ink, label
+from bfpp.traces.operations import LOOKS
 from bfpp.traces.time_axis import time_axis
 from bfpp.traces.timeline import Timeline
 
@@ -87,7 +88,7 @@ def text(
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _scale(timeline: Timeline, drawn: Sequence[Row], available: int) -> Scale:
+def _scale(timeline: Timeline, drawn: Sequence[LaneRow], available: int) -> Scale:
     """Whole characters for each unit of time if there is a unit and room, else all that fit."""
     origin, seconds = float(timeline.start.min()), timeline.step_time
     units = _units(timeline, drawn)
@@ -97,7 +98,7 @@ def _scale(timeline: Timeline, drawn: Sequence[Row], available: int) -> Scale:
     return Scale(origin, seconds, units * min(wanted, available // units))
 
 
-def _units(timeline: Timeline, drawn: Sequence[Row]) -> int:
+def _units(timeline: Timeline, drawn: Sequence[LaneRow]) -> int:
     """How many of the longest unit, of which all times are multiples, make the step; or 0."""
     tasks = np.concatenate([row.tasks for row in drawn])
     times = np.sort(np.concatenate([timeline.start[tasks], timeline.end[tasks]]))
@@ -114,19 +115,19 @@ def _units(timeline: Timeline, drawn: Sequence[Row]) -> int:
     return 0
 
 
-def _characters_for_unit(timeline: Timeline, row: Row, unit: float) -> int:
+def _characters_for_unit(timeline: Timeline, row: LaneRow, unit: float) -> int:
     """How many characters a unit needs if every label of the row is to fit."""
     needed = 1
     durations = timeline.duration[row.tasks].tolist()
     for number, duration in zip(row.tasks.tolist(), durations, strict=True):
         task = timeline.graph.task(number)
-        mark, name = TRACED[task.operation].mark, label(task)
+        mark, name = LOOKS[task.operation].mark, label(task)
         characters = len(mark.before) + len(name) + len(mark.after) if name else 1
         needed = max(needed, -(-characters // max(round(duration / unit), 1)))
     return needed
 
 
-def _line(timeline: Timeline, row: Row, scale: Scale, colour: bool) -> str:
+def _line(timeline: Timeline, row: LaneRow, scale: Scale, colour: bool) -> str:
     """The tasks of a row, and blanks between them."""
     pieces, reached = [], 0
     for number, first, last in _spans(timeline, row, scale):
@@ -138,7 +139,7 @@ def _line(timeline: Timeline, row: Row, scale: Scale, colour: bool) -> str:
     return "".join(pieces)
 
 
-def _spans(timeline: Timeline, row: Row, scale: Scale) -> Iterator[tuple[int, int, int]]:
+def _spans(timeline: Timeline, row: LaneRow, scale: Scale) -> Iterator[tuple[int, int, int]]:
     """Each task with its first character and the one after its last.
 
     A task too short for one gets it all the same if nothing else needs it.
@@ -158,7 +159,7 @@ def _spans(timeline: Timeline, row: Row, scale: Scale) -> Iterator[tuple[int, in
 
 def _cell(task: Task, characters: int) -> str:
     """A task in this many `characters`, with its label if that fits."""
-    mark, name = TRACED[task.operation].mark, label(task)
+    mark, name = LOOKS[task.operation].mark, label(task)
     room = characters - len(mark.before) - len(mark.after)
     if name and len(name) <= room:
         return mark.before + name.ljust(room, mark.padding) + mark.after
@@ -168,7 +169,7 @@ def _cell(task: Task, characters: int) -> str:
     return (name if len(name) < characters else "").ljust(characters, in_place)
 
 
-def _is_crowded(timeline: Timeline, row: Row, scale: Scale) -> bool:
+def _is_crowded(timeline: Timeline, row: LaneRow, scale: Scale) -> bool:
     """Whether some micro-batch of a row has no room for its number."""
     return any(
         label(task) and label(task) not in _cell(task, last - first)
@@ -177,7 +178,7 @@ def _is_crowded(timeline: Timeline, row: Row, scale: Scale) -> bool:
     )
 
 
-def _key(graph: TaskGraph, drawn: Sequence[Row], available: int, is_crowded: bool) -> list[str]:
+def _key(graph: TaskGraph, drawn: Sequence[LaneRow], available: int, is_crowded: bool) -> list[str]:
     """What each mark stands for, in lines that break between two marks."""
     operations = drawn_operations(graph, drawn)
     marks = [_explained(each, each.called(graph.communication)) for each in operations]
@@ -185,7 +186,7 @@ def _key(graph: TaskGraph, drawn: Sequence[Row], available: int, is_crowded: boo
         marks += [
             f"{' '.join(mark)} {operation.title}, no room"
             for operation in operations
-            if len(mark := TRACED[operation].mark.unlabelled) > 1
+            if len(mark := LOOKS[operation].mark.unlabelled) > 1
         ]
     explained = (each.replace(" ", UNBROKEN) for each in marks)
     lines = textwrap.wrap("   ".join(explained), available, break_long_words=False)
@@ -193,7 +194,7 @@ def _key(graph: TaskGraph, drawn: Sequence[Row], available: int, is_crowded: boo
 
 
 def _explained(operation: Operation, name: str) -> str:
-    mark = TRACED[operation].mark
+    mark = LOOKS[operation].mark
     scope = operation.row.scope
     sample = mark.unlabelled if scope is Scope.RANK else f"{mark.before}0{mark.after}".strip()
     return f"{sample} {name}" + (" of stage 0" if scope is Scope.UNIT else "")

@@ -22,11 +22,11 @@ from bfpp.schedules.validity import Kind, violations
 INVALID = 1
 
 
-Found = tuple[list[dict[str, Any]], list[dict[str, Any]]]
+Findings = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 """What is wrong, and what is right but not as the rules prescribe."""
 
 
-def _check_orders(text: bytes, communication: Communication) -> Found:
+def _check_orders(text: bytes, communication: Communication) -> Findings:
     orders = read_orders(text)
     broken = order_violations(orders)
     if communication.p2p is not P2P.CHANNELS and not broken:
@@ -37,7 +37,7 @@ def _check_orders(text: bytes, communication: Communication) -> Found:
     return [asdict(violation) for violation in broken], []
 
 
-def _check_graph(text: bytes, communication: Communication) -> Found:
+def _check_graph(text: bytes, communication: Communication) -> Findings:
     if communication.p2p is not P2P.CHANNELS:
         raise InvalidConfiguration("p2p", "a task graph already says how its transfers are posted")
     found = violations(read_graph(text))
@@ -47,7 +47,7 @@ def _check_graph(text: bytes, communication: Communication) -> Found:
     return wrong, remarks
 
 
-FORMATS: dict[str, Callable[[bytes, Communication], Found]] = {
+FORMATS: dict[str, Callable[[bytes, Communication], Findings]] = {
     "torch": _check_orders,
     "graph": _check_graph,
 }

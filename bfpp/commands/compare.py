@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from itertools import chain
 
 from bfpp import options as shared
 from bfpp.model_options import assumptions, with_assumptions
@@ -27,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "schedules",
         nargs="*",
         metavar="SCHEDULE",
-        help="schedules to compare, by name or from files as bfpp simulate takes them (default: "
+        help="schedules to compare, by name or from files as bfpp simulate takes them; next to a "
+        "FILE.toml, a schedule by name has the file's values (default: "
         f"{', '.join(DEFAULT_SCHEDULES)})",
     )
     shared.add_experiment_arguments(parser)
@@ -40,8 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     check_picture_arguments(options)
-    names = options.schedules or DEFAULT_SCHEDULES
-    known = [shared.named(name) for name in names]
+    known = shared.compared(options.schedules or DEFAULT_SCHEDULES)
     experiments = shared.side_by_side(known, shared.given(options))
     _require_same_model(experiments)
     assumed = assumptions(options)
@@ -82,8 +83,9 @@ def _print(results: Sequence[Prediction]) -> None:
             *(_division(each.timeline.graph.layout) for each in results),
         ),
     ]
-    table = zip(*(result.highlights() for result in results), strict=True)
-    rows.extend((lines[0][0], *(value for _, value in lines)) for lines in table)
+    found = [dict(result.highlights()) for result in results]
+    titles = dict.fromkeys(chain(*sorted(found, key=len, reverse=True)))
+    rows.extend((title, *(lines.get(title, "-") for lines in found)) for title in titles)
     names = [result.name for result in results]
     print_table(results[-1].size, ("", *names), rows)
     print_cautions(results)

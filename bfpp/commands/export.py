@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bfpp import options as shared
 from bfpp.errors import blaming, refusing
-from bfpp.executor.settings import Precision
+from bfpp.executor.settings import DType
 from bfpp.formats import CONFIG, SAFETENSORS
 from bfpp.jobs import require_torch
 from bfpp.outputs import add_force_argument, add_output_folder
@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(
         group,
         "--precision",
-        kind=Precision,
-        default=Precision.FLOAT32,
+        kind=DType,
+        default=DType.FLOAT32,
         purpose="precision of the weights in the file",
         words=PRECISIONS,
     )
@@ -79,12 +79,12 @@ def run(options: argparse.Namespace) -> int:
     require_safetensors()
     from bfpp.executor.checkpoint import CheckpointError, read_manifest
     from bfpp.executor.history import LAST
-    from bfpp.executor.hugging_face import Export
+    from bfpp.executor.hugging_face import WeightExport
     from bfpp.executor.hugging_face_config import config_of
     from bfpp.executor.plan import DTYPES
     from bfpp.executor.sources import described_sizes
 
-    precision = Precision(options.precision)
+    precision = DType(options.precision)
     with blaming("CHECKPOINT"), refusing("file", CheckpointError):
         checkpoint = _chosen(options.checkpoint, options.step)
         manifest = read_manifest(checkpoint)
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
         with blaming("--config"), _refused("--config: "):
             config = _given(options.config, sizes)
     with blaming("CHECKPOINT"), refusing("file", CheckpointError):
-        export = Export(checkpoint, sizes, DTYPES[precision])
+        export = WeightExport(checkpoint, sizes, DTYPES[precision])
         export.require_sound()
     record = {
         "checkpoint": str(checkpoint),

@@ -34,7 +34,7 @@ from bfpp.training_options import add_training_arguments
 if TYPE_CHECKING:
     from bfpp.executor.job import Job
     from bfpp.executor.plan import Plan
-    from bfpp.executor.session import Outcome
+    from bfpp.executor.session import TrainingResult
     from bfpp.executor.verification import Verification
 
 
@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if found is None or found.is_exact else 1
 
 
-def _stopped(outcome: Outcome) -> str:
+def _stopped(outcome: TrainingResult) -> str:
     """What SIGTERM has left."""
     last = outcome.reports[-1].step
     if outcome.saved is None:
@@ -166,7 +166,9 @@ def tokens_of_step(plan: Plan) -> int:
     return int(largest) * plan.microbatches * plan.microbatch_size
 
 
-def _write_trace(options: argparse.Namespace, job: Job, plan: Plan, outcome: Outcome) -> None:
+def _write_trace(
+    options: argparse.Namespace, job: Job, plan: Plan, outcome: TrainingResult
+) -> None:
     if not options.trace:
         return
     from bfpp.executor.measured import timeline_of
@@ -188,7 +190,9 @@ def _predicted_memory(job: Job, plan: Plan) -> list[Held]:
     return predicted_memory(plan, sizes)
 
 
-def _record(job: Job, outcome: Outcome, tokens: int, found: Verification | None) -> dict[str, Any]:
+def _record(
+    job: Job, outcome: TrainingResult, tokens: int, found: Verification | None
+) -> dict[str, Any]:
     """The results; times in seconds."""
     seconds = [report.seconds for report in outcome.reports]
     elapsed = [report.elapsed for report in outcome.reports]
@@ -228,7 +232,7 @@ def _finite(value: float) -> float | None:
 
 
 def _print(
-    job: Job, record: Mapping[str, Any], outcome: Outcome, found: Verification | None
+    job: Job, record: Mapping[str, Any], outcome: TrainingResult, found: Verification | None
 ) -> None:
     replicas = f", {job.dp} data-parallel replicas" if job.dp > 1 else ""
     divided = f", {job.tp} tensor-parallel ranks" if job.tp > 1 else ""

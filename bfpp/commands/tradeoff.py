@@ -13,7 +13,7 @@ from bfpp.results import print_json, print_table
 from bfpp.schedules import InvalidConfiguration
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from bfpp.sim.outcomes import Outcome
-from bfpp.sim.tradeoff import Training, tradeoff
+from bfpp.sim.tradeoff import TrainingCost, tradeoff
 from bfpp.traces.chart import Chart, Series, svg_charts
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _chart(found: dict[str, list[Training]], model: str) -> Chart:
+def _chart(found: dict[str, list[TrainingCost]], model: str) -> Chart:
     series = [
         Series(name, [each.days for each in trainings], [each.gpu_days / 1e3 for each in trainings])
         for name, trainings in found.items()
@@ -90,12 +90,12 @@ def _chart(found: dict[str, list[Training]], model: str) -> Chart:
     )
 
 
-def _record(each: Training, options: argparse.Namespace) -> dict[str, object]:
+def _record(each: TrainingCost, options: argparse.Namespace) -> dict[str, object]:
     record = {**asdict(each), "outcome": each.outcome.record}
     return record if options.price is None else {**record, "price": each.price(options.price)}
 
 
-def _print(found: dict[str, list[Training]], options: argparse.Namespace, model: str) -> None:
+def _print(found: dict[str, list[TrainingCost]], options: argparse.Namespace, model: str) -> None:
     rows = []
     for at, gpus in enumerate(options.sizes):
         for name, trainings in found.items():

@@ -119,14 +119,14 @@ def _chosen(name: str) -> list[str]:
     return choices if not choices or DEFAULTS[name] is not None else ["", *choices]
 
 
-class Chosen(NamedTuple):
+class ComparedExperiments(NamedTuple):
     """Experiments of one model, one or two, and the command line that compares them."""
 
     experiments: list[Experiment]
     command: str
 
 
-def chosen(choices: Mapping[str, str]) -> Chosen:
+def chosen(choices: Mapping[str, str]) -> ComparedExperiments:
     """What choices mean, over the opening ones; raises `InvalidConfiguration`."""
     for name, text in choices.items():
         if name not in NAMES or not isinstance(text, str):
@@ -144,7 +144,7 @@ def chosen(choices: Mapping[str, str]) -> Chosen:
     if orders:  # decide what the form may leave open
         given = {name: getattr(known[0], name) for name in ("pp", "microbatches")}
         read |= {name: value for name, value in given.items() if name not in choices}
-    return Chosen(shared.side_by_side(known, read), _command(names, values))
+    return ComparedExperiments(shared.side_by_side(known, read), _command(names, values))
 
 
 def _pasted(text: str) -> Experiment:

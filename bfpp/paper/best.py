@@ -141,12 +141,12 @@ def best_outcomes(panel: PaperPanel) -> dict[str, dict[int, Outcome]]:
                 every = configurations(problem)
                 chosen = [each for each in every if panel.tries(method, variant, each)]
                 for part in parts(chosen):
-                    promise = workers.submit(evaluate, problem, part)
-                    method_of[promise] = method.name
-                    work.append(promise)
+                    future = workers.submit(evaluate, problem, part)
+                    method_of[future] = method.name
+                    work.append(future)
         found: dict[str, list[Outcome]] = {method.name: [] for method in METHODS}
-        for promise in as_completed(work):
-            found[method_of[promise]] += promise.result()
+        for future in as_completed(work):
+            found[method_of[future]] += future.result()
     return {name: _best(outcomes) for name, outcomes in found.items()}
 
 

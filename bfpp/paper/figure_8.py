@@ -5,13 +5,13 @@ from __future__ import annotations
 from bfpp.paper.best import GPUS, METHODS, PANELS, PaperPanel, best_outcomes
 from bfpp.paper.charts import draw_charts
 from bfpp.paper.item import Folder, Made
-from bfpp.sim.tradeoff import Training, tradeoff
+from bfpp.sim.tradeoff import TrainingCost, tradeoff
 from bfpp.traces.chart import Chart, Series
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-def trainings(panel: PaperPanel) -> dict[str, list[Training]]:
+def trainings(panel: PaperPanel) -> dict[str, list[TrainingCost]]:
     """By method, the training that ends first on each size of the cluster."""
     best = best_outcomes(panel)
     return {
@@ -38,12 +38,12 @@ def make(folder: Folder) -> Made:
     )
 
 
-def _by_size(found: dict[str, list[Training]]) -> list[list[tuple[str, Training]]]:
+def _by_size(found: dict[str, list[TrainingCost]]) -> list[list[tuple[str, TrainingCost]]]:
     """For each size of the cluster, the training of each method."""
     return [[(name, each[at]) for name, each in found.items() if each] for at in range(len(SIZES))]
 
 
-def _chart(panel: PaperPanel, found: dict[str, list[Training]]) -> Chart:
+def _chart(panel: PaperPanel, found: dict[str, list[TrainingCost]]) -> Chart:
     return Chart(
         f"({panel.letter}) {panel.title} (B_crit {panel.critical_batch:g})",
         "training time (days, logarithmic)",

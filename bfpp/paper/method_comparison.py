@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bfpp.paper.item import Folder, Made, PaperTable
-from bfpp.paper.methods import FLEXIBLE, LAYERS, METHODS, MICROBATCHES, RANKS, Method
+from bfpp.paper.methods import FLEXIBLE, LAYERS, METHODS, MICROBATCHES, RANKS, ComparedMethod
 from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.schedules.counts import (
     data_network,
@@ -92,7 +92,7 @@ def make(folder: Folder) -> Made:
     return Made([as_json, as_markdown], record, layout, sentence)
 
 
-def _cells(method: Method) -> dict[str, ComparedCell]:
+def _cells(method: ComparedMethod) -> dict[str, ComparedCell]:
     graph, size = method.graph(), method.size
     cells = {}
     for column, count in COUNTS.items():
@@ -116,7 +116,7 @@ def _cells(method: Method) -> dict[str, ComparedCell]:
     return cells
 
 
-def _runs(method: Method, microbatches: int) -> bool:
+def _runs(method: ComparedMethod, microbatches: int) -> bool:
     """Whether the schedule runs a number of micro-batches that the ranks do not divide."""
     try:
         method.graph(microbatches)

@@ -40,7 +40,7 @@ class Formula:
 
 
 @dataclass(frozen=True)
-class Method:
+class ComparedMethod:
     """A row: what generates it, what the paper prints, and why the two may differ."""
 
     name: str
@@ -106,7 +106,7 @@ NOTE_1F1B = (
 )
 
 METHODS = (
-    Method(
+    ComparedMethod(
         "No pipeline",
         "1f1b",
         Sharding.NONE,
@@ -117,22 +117,24 @@ METHODS = (
         },
         has_pipeline=False,
     ),
-    Method(
+    ComparedMethod(
         "No pipeline (fully sharded)",
         "1f1b",
         Sharding.FULL,
         {**WITHOUT_PIPELINE, "state memory": TWO, "DP network": EVERY_TIME},
         has_pipeline=False,
     ),
-    Method("GPipe", "gpipe", Sharding.NONE, {**NON_LOOPED, "activation memory": WHOLE_BATCH}),
-    Method(
+    ComparedMethod(
+        "GPipe", "gpipe", Sharding.NONE, {**NON_LOOPED, "activation memory": WHOLE_BATCH}
+    ),
+    ComparedMethod(
         "1F1B",
         "1f1b",
         Sharding.NONE,
         {**NON_LOOPED, "activation memory": ABOUT_TWO},
         notes={"activation memory": NOTE_1F1B},
     ),
-    Method(
+    ComparedMethod(
         "1F1B (fully sharded)",
         "1f1b",
         Sharding.FULL,
@@ -152,7 +154,7 @@ METHODS = (
             "micro-batch can hide",
         },
     ),
-    Method(
+    ComparedMethod(
         "Chimera",
         find_schedule("chimera", forward_doubling=True),
         Sharding.NONE,
@@ -175,7 +177,7 @@ METHODS = (
             "at both copies: the last N_PP/2 micro-batches of the other one, but for a layer",
         },
     ),
-    Method(
+    ComparedMethod(
         "Depth-first",
         "depth-first",
         Sharding.NONE,
@@ -194,13 +196,13 @@ METHODS = (
             "paper's memory appendix says; the printed bound leaves out the - 1"
         },
     ),
-    Method(
+    ComparedMethod(
         "Breadth-first",
         "breadth-first",
         Sharding.NONE,
         {**LOOPED, "activation memory": WHOLE_BATCH, "DP overlap": WHOLE_BACKWARD},
     ),
-    Method(
+    ComparedMethod(
         "Breadth-first (fully sharded)",
         "breadth-first",
         Sharding.FULL,

@@ -111,8 +111,8 @@ def fastest(scenario: Scenario) -> dict[Key, Fastest]:
             workers.submit(search, problem, variant, method.has_pipeline): key
             for key, method, variant, problem in _work(scenario)
         }
-        for promise in as_completed(list(work)):
-            key, best = work[promise], promise.result()
+        for future in as_completed(list(work)):
+            key, best = work[future], future.result()
             if best and (key not in found or best.outcome.step_time < found[key].outcome.step_time):
                 found[key] = best
     return found

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bfpp.executor.backends.groups import Groups
+from bfpp.executor.backends.groups import ProcessGroups
 from bfpp.executor.backends.local import add_up
 from bfpp.executor.backends.protocol import MakeWorker
-from bfpp.executor.lanes import Device
+from bfpp.executor.lanes import DeviceRuntime
 from bfpp.executor.plan import Plan
 from bfpp.executor.shards import ProcessShards, Shards, alone
 from bfpp.executor.worker import Worker
@@ -39,7 +39,7 @@ class DistributedBackend:
     def __init__(
         self,
         plan: Plan,
-        device: Device,
+        device: DeviceRuntime,
         kind: str,
         make: MakeWorker = Worker,
         checks_messages: bool = False,
@@ -48,7 +48,7 @@ class DistributedBackend:
         self.plan, self.device, self.checks_messages = plan, device, checks_messages
         rank, pipeline = divmod(dist.get_rank(), plan.pipelines)
         ranks = range(plan.graph.layout.pp)
-        self.groups = Groups(kind, timeout)
+        self.groups = ProcessGroups(kind, timeout)
         self.shards = self._shards(rank, pipeline)
         self.worker = make(plan, rank, pipeline, device, self.shards)
         self.workers = [self.worker]

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 
-class Groups:
+class ProcessGroups:
     """Makes groups; all processes of the run make one of these together."""
 
     def __init__(self, kind: str, timeout: timedelta) -> None:

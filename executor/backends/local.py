@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bfpp.executor.backends.protocol import MakeWorker
-from bfpp.executor.lanes import Device
+from bfpp.executor.lanes import DeviceRuntime
 from bfpp.executor.plan import Plan
 from bfpp.executor.shards import ThreadExchange, ThreadShards
 from bfpp.executor.worker import Worker
@@ -20,7 +20,7 @@ from bfpp.schedules.operations import transfers
 class LocalBackend:
     """Every worker of a run, and copies between them."""
 
-    def __init__(self, plan: Plan, device: Device, make: MakeWorker = Worker) -> None:
+    def __init__(self, plan: Plan, device: DeviceRuntime, make: MakeWorker = Worker) -> None:
         self.plan, self.device = plan, device
         ranks = range(plan.graph.layout.pp)
         self.meetings = [[ThreadExchange(plan.tp) for _ in range(plan.dp)] for _ in ranks]

@@ -11,7 +11,7 @@ from bfpp.executor.backends.distributed import DistributedBackend
 from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.backends.protocol import Backend, MakeWorker
 from bfpp.executor.job import Job
-from bfpp.executor.lanes import Device, Streams, Threads
+from bfpp.executor.lanes import DeviceRuntime, Streams, Threads
 from bfpp.executor.plan import Plan
 from bfpp.executor.processes import Place, cores, join, measure_offset, use_cores
 from bfpp.executor.settings import BackendName
@@ -45,7 +45,7 @@ def _local(plan: Plan, job: Job, place: Place) -> Backend:
     # Nothing blocks there but the cores, unless passes sleep, or wait for others of theirs. And
     # torch's flag that it compiles is one for all threads: others would take it for theirs.
     threads = None if job.sleeps or job.tp > 1 else 1 if job.compile else cores()
-    device: Device = Streams(job.local_device()) if job.uses_gpu else Threads(threads)
+    device: DeviceRuntime = Streams(job.local_device()) if job.uses_gpu else Threads(threads)
     return LocalBackend(plan, device, _maker(job))
 
 
@@ -65,7 +65,7 @@ def _torch_pipelining(plan: Plan, job: Job, place: Place) -> Backend:
     return TorchPipeliningBackend(plan, Threads(), "gloo", place.timeout)
 
 
-def _distributed(plan: Plan, job: Job, place: Place, device: Device, kind: str) -> Backend:
+def _distributed(plan: Plan, job: Job, place: Place, device: DeviceRuntime, kind: str) -> Backend:
     checks = job.checks_messages
     return DistributedBackend(plan, device, kind, _maker(job), checks, place.timeout)
 

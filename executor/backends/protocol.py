@@ -7,13 +7,13 @@ from typing import Protocol
 
 from torch import Tensor
 
-from bfpp.executor.lanes import Device
+from bfpp.executor.lanes import DeviceRuntime
 from bfpp.executor.plan import Plan
 from bfpp.executor.shards import Shards
 from bfpp.executor.worker import Worker
 from bfpp.schedules import Task
 
-MakeWorker = Callable[[Plan, int, int, Device, Shards], Worker]
+MakeWorker = Callable[[Plan, int, int, DeviceRuntime, Shards], Worker]
 """Makes the worker of a rank of a pipeline, which divides its layers with others."""
 
 
@@ -26,53 +26,42 @@ class Backend(Protocol):
     """
 
     @property
-    def device(self) -> Device:
+    def device(self) -> DeviceRuntime:
         """Where the workers of this process are."""
-        ...
 
     @property
     def workers(self) -> Sequence[Worker]:
         """The workers of this process."""
-        ...
 
     def close(self) -> None:
         """Leave the others, once nothing is under way; all processes do."""
-        ...
 
     def parties(self, task: Task) -> list[list[Worker]]:
         """Who does a task here."""
-        ...
 
     def transfer(self, task: Task, workers: Sequence[Worker]) -> None:
         """From one pipeline rank to another."""
-        ...
 
     def gather(self, task: Task, workers: Sequence[Worker]) -> None:
         """All shares of a unit's weights, into a buffer of each replica."""
-        ...
 
     def reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """The sum of all replicas' gradients of a unit, to whoever keeps a share of them.
 
         Of the replicas of one group, where there are several.
         """
-        ...
 
     def all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """The sum over those that keep the same share of a unit, of what each has reduced."""
-        ...
 
     def tied_all_reduce(self, task: Task, workers: Sequence[Worker]) -> None:
         """The sum of the first and the last unit's gradients of what they share, to both."""
-        ...
 
     def norm(self, task: Task, workers: Sequence[Worker]) -> None:
         """The square norm of a pipeline rank's gradients, to each of its replicas.
 
         Of all its tensor-parallel ranks.
         """
-        ...
 
     def total_square_norm(self, worker: Worker) -> Tensor:
         """The square norm of all pipeline ranks' gradients, once each is known."""
-        ...

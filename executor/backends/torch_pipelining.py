@@ -24,11 +24,11 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from bfpp.executor.backends.distributed import DistributedBackend
-from bfpp.executor.lanes import Device
-from bfpp.executor.payload import Form
+from bfpp.executor.lanes import DeviceRuntime
+from bfpp.executor.payload import Cell, Form
 from bfpp.executor.plan import Plan
 from bfpp.executor.settings import Activations
-from bfpp.executor.worker import Cell, Worker
+from bfpp.executor.worker import Worker
 from bfpp.schedules import InvalidConfiguration, Operation, Sharding, Task, TaskGraph
 from bfpp.schedules.steps import STEP, Order
 from bfpp.schedules.torch_format import write_orders
@@ -111,7 +111,7 @@ class RuntimeWorker(Worker):
 class TorchPipeliningBackend(DistributedBackend):
     """The worker of this process, its process groups, and PyTorch's runtime on them."""
 
-    def __init__(self, plan: Plan, device: Device, kind: str, timeout: timedelta) -> None:
+    def __init__(self, plan: Plan, device: DeviceRuntime, kind: str, timeout: timedelta) -> None:
         super().__init__(plan, device, kind, RuntimeWorker, timeout=timeout)
         self.worker.run_step = self._runtime().step  # type: ignore[attr-defined]
 

@@ -19,7 +19,7 @@ from bfpp.executor.calibration.runs import QUICK, Bench, Effort, Profile
 from bfpp.executor.job import Job
 from bfpp.executor.plan import Plan
 from bfpp.executor.processes import Place
-from bfpp.executor.settings import Ends
+from bfpp.executor.settings import EmbeddingStage
 
 __all__ = ["QUICK", "Bench", "Effort", "Profile", "calibrate", "measure"]
 
@@ -49,7 +49,7 @@ def _run(plan: Plan) -> dict[str, int]:
         "microbatch_size": plan.microbatch_size,
         "before": before,
         "after": after,
-        "own_ends": int(plan.ends is Ends.OWN),
+        "own_ends": int(plan.ends is EmbeddingStage.OWN),
     }
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from bfpp.executor.checkpoint.directory import Retention, Start, complete, latest, start_of
 from bfpp.executor.checkpoint.lock import locked
 from bfpp.executor.checkpoint.manifest import Manifest, read_manifest, read_settings
-from bfpp.executor.checkpoint.pieces import Pieces
+from bfpp.executor.checkpoint.pieces import TensorPieces
 from bfpp.executor.checkpoint.processes import CheckpointError, Processes
 from bfpp.executor.checkpoint.readiness import require_space, require_usable, size_of
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointError",
     "Manifest",
-    "Pieces",
     "Processes",
     "Retention",
     "Start",
+    "TensorPieces",
     "complete",
     "latest",
     "load",

@@ -29,14 +29,14 @@ from bfpp.executor.checkpoint.manifest import (
     read_manifest,
     require_plain,
 )
-from bfpp.executor.checkpoint.pieces import Holdings, Pieces, holdings, part
+from bfpp.executor.checkpoint.pieces import Holdings, TensorPieces, holdings, part
 from bfpp.executor.checkpoint.planning import LoadPieces, agreed, chunk_of, one_failure, shape_of
 from bfpp.executor.checkpoint.processes import CheckpointError, Processes
 
 
 def load(
     path: Path,
-    tensors: Mapping[str, Pieces],
+    tensors: Mapping[str, TensorPieces],
     group: dist.ProcessGroup | None,
     verify: bool = True,
 ) -> None:
@@ -133,7 +133,7 @@ class Reader(FileSystemReader):
     """Torch's reader, but that it goes by the manifest and reads what it is promised, once."""
 
     def __init__(
-        self, path: Path, stored: Mapping[str, StoredTensor], wanted: Mapping[str, Pieces]
+        self, path: Path, stored: Mapping[str, StoredTensor], wanted: Mapping[str, TensorPieces]
     ) -> None:
         super().__init__(path)
         self.directory = path

@@ -25,7 +25,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
+class TensorPieces:
     """A process's part of a tensor of `size` values: all, some or none of them.
 
     Each piece is the offset of its first value and a view of the buffer that holds the
@@ -114,12 +114,12 @@ Holdings = Mapping[str, Holding | None]
 """By the tensor's name; None of what the process knows but holds nothing of."""
 
 
-def holdings(tensors: Mapping[str, Pieces]) -> Holdings:
+def holdings(tensors: Mapping[str, TensorPieces]) -> Holdings:
     """What a process holds of each tensor."""
     return {name: _holding(pieces) for name, pieces in tensors.items()}
 
 
-def _holding(pieces: Pieces) -> Holding | None:
+def _holding(pieces: TensorPieces) -> Holding | None:
     held = pieces.nonempty()
     if not held:
         return None

@@ -1,4 +1,4 @@
-"""Who writes what, and what is read into which piece: torch's plans, from `Pieces`."""
+"""Who writes what, and what is read into which piece: torch's plans, from `TensorPieces`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from bfpp.executor.checkpoint.boxes import Box, shared
-from bfpp.executor.checkpoint.pieces import Holdings, Pieces, holdings, part
+from bfpp.executor.checkpoint.pieces import Holdings, TensorPieces, holdings, part
 from bfpp.executor.checkpoint.processes import CheckpointError, one_line
 
 
@@ -79,7 +79,7 @@ class SavePieces(SavePlanner):
 
     def set_up_planner(
         self,
-        state_dict: dict[str, Pieces],
+        state_dict: dict[str, TensorPieces],
         storage_meta: StorageMeta | None = None,  # noqa: ARG002
         is_coordinator: bool = False,  # noqa: ARG002
     ) -> None:
@@ -166,7 +166,7 @@ class LoadPieces(LoadPlanner):
 
     def set_up_planner(
         self,
-        state_dict: dict[str, Pieces],
+        state_dict: dict[str, TensorPieces],
         metadata: Metadata | None = None,
         is_coordinator: bool = False,  # noqa: ARG002
     ) -> None:

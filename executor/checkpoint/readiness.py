@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bfpp.executor.checkpoint.directory import DISCARDED, UNFINISHED, to_disk, unused
 from bfpp.executor.checkpoint.lock import require_unlocked
-from bfpp.executor.checkpoint.pieces import Pieces
+from bfpp.executor.checkpoint.pieces import TensorPieces
 from bfpp.executor.checkpoint.processes import CheckpointError, Processes, one_line
 
 UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
@@ -42,7 +42,7 @@ def _try_a_save(directory: Path) -> None:
         shutil.rmtree(tried, ignore_errors=True)
 
 
-def size_of(tensors: Mapping[str, Pieces], processes: Processes) -> int:
+def size_of(tensors: Mapping[str, TensorPieces], processes: Processes) -> int:
     """Bytes of all values that the processes hold, each once; all of them ask."""
     own = {
         name: each.size * held[0][1].element_size()

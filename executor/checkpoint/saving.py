@@ -26,7 +26,7 @@ from bfpp.executor.checkpoint.manifest import (
     plain_settings,
     write_manifest,
 )
-from bfpp.executor.checkpoint.pieces import Pieces
+from bfpp.executor.checkpoint.pieces import TensorPieces
 from bfpp.executor.checkpoint.planning import SavePieces, box_of, one_failure
 from bfpp.executor.checkpoint.processes import CheckpointError, Processes, one_line
 
@@ -54,7 +54,7 @@ class Writer(FileSystemWriter):
 def save(
     directory: Path,
     step: int,
-    tensors: Mapping[str, Pieces],
+    tensors: Mapping[str, TensorPieces],
     settings: Mapping[str, Any],
     group: dist.ProcessGroup | None,
     keep: int | Retention = 2,
@@ -90,7 +90,7 @@ def save(
 
 
 def _write_values(
-    unfinished: Path, tensors: Mapping[str, Pieces], processes: Processes
+    unfinished: Path, tensors: Mapping[str, TensorPieces], processes: Processes
 ) -> Metadata:
     with processes.one_line_errors(), one_failure(processes.path):
         metadata: Metadata = state_dict_saver.save(

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bfpp.executor.backends.groups import Groups
+from bfpp.executor.backends.groups import ProcessGroups
 from bfpp.executor.microbenchmarks.kernels import Row
 from bfpp.executor.processes import Place, join
 
@@ -70,7 +70,7 @@ def collectives(place: Place, work: Exchanges) -> list[Row]:
     """Measure in all processes of a job; the first process is in every group."""
     join(place)
     device = torch.device("cuda", place.local) if work.on_gpus else torch.device("cpu")
-    groups = Groups("nccl" if work.on_gpus else "gloo", place.timeout)
+    groups = ProcessGroups("nccl" if work.on_gpus else "gloo", place.timeout)
     rows: list[Row] = []
     for members in _sizes(place.processes):
         if place.process < members:

@@ -17,13 +17,13 @@ from torch.nn import functional
 
 from bfpp.executor.backends.local import LocalBackend
 from bfpp.executor.job import Job
-from bfpp.executor.lanes import Device, Streams, Threads
+from bfpp.executor.lanes import DeviceRuntime, Streams, Threads
 from bfpp.executor.microbenchmarks.clock import Clock
 from bfpp.executor.microbenchmarks.designs import Design
 from bfpp.executor.microbenchmarks.kernels import Row
 from bfpp.executor.microbenchmarks.machine import BACKWARD, FORWARD, HostBoundBlock
 from bfpp.executor.model import Model
-from bfpp.executor.settings import Activations, BackendName, Precision
+from bfpp.executor.settings import Activations, BackendName, DType
 from bfpp.executor.training import Trainer
 from bfpp.schedules import Communication, Layout, find_schedule
 
@@ -81,7 +81,7 @@ def _job(clock: Clock, design: Design, activations: Activations, blocks: int) ->
         steps=WARM_UP + design.steps,
         backend=BackendName.LOCAL,
         device=str(clock.device),
-        precision=Precision.BFLOAT16,
+        precision=DType.BFLOAT16,
         activations=activations,
     )
 
@@ -101,7 +101,7 @@ def _measured(job: Job, design: Design) -> dict[str, Any]:
 def local_trainer(job: Job) -> Trainer:
     """The trainer of a job, with all ranks in this process."""
     device, plan = job.local_device(), job.plan()
-    lanes: Device = Streams(device) if job.uses_gpu else Threads(1)
+    lanes: DeviceRuntime = Streams(device) if job.uses_gpu else Threads(1)
     with device:  # weights are drawn there
         backend = LocalBackend(plan, lanes)
     return Trainer(plan, backend)

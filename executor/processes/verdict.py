@@ -72,7 +72,7 @@ def verdict_from_json(text: str | bytes) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Wait:
+class BlockedLane:
     """A lane of a process that waits for others; `step` is None outside the steps."""
 
     process: int
@@ -114,14 +114,14 @@ class Scene:
         return [process for process, beat in enumerate(self.beats) if beat is None]
 
     @property
-    def waits(self) -> list[Wait]:
+    def waits(self) -> list[BlockedLane]:
         """The waiting lanes of all processes, earliest task first."""
         found = [
-            Wait(process, beat.step, beat.waiting[0])
+            BlockedLane(process, beat.step, beat.waiting[0])
             for process, beat in self.known()
             if beat.waiting
         ]
-        return sorted(found, key=Wait.order)
+        return sorted(found, key=BlockedLane.order)
 
     def name(self, process: int) -> str:
         """`rank 1 (process 3)`; `process 3` while its rank is unknown."""

@@ -12,7 +12,8 @@ from bfpp.schedules.columns import NONE, Groups, Integers, group_by
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.operations import OPERATIONS, STREAMS
+from bfpp.schedules.operations import OPERATIONS
+from bfpp.schedules.streams import STREAMS
 from bfpp.schedules.tasks import Lane
 
 (

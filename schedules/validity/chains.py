@@ -15,14 +15,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from bfpp.schedules.columns import NONE, Flags, Integers
 from bfpp.schedules.graph import TaskGraph
-from bfpp.schedules.validity.findings import alike, ranges
+from bfpp.schedules.validity.findings import Places, alike, ranges
 from bfpp.schedules.validity.happens_before import HappensBefore
-
-Places = npt.NDArray[np.intp]
 
 
 class Uses(NamedTuple):

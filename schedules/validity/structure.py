@@ -9,7 +9,8 @@ import numpy as np
 
 from bfpp.schedules.columns import NONE, Flags, Integers, among
 from bfpp.schedules.graph import TaskGraph
-from bfpp.schedules.operations import OPERATIONS, STREAMS, Operation, Scope, Stream, of_scope
+from bfpp.schedules.operations import OPERATIONS, Operation, Scope, of_scope
+from bfpp.schedules.streams import STREAMS, Stream
 from bfpp.schedules.tasks import Task
 from bfpp.schedules.validity.findings import Finding
 from bfpp.schedules.validity.happens_before import waits

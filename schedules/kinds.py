@@ -1,0 +1,90 @@
+"""Tasks that differ in their micro-batch and buffers alone, and so cost alike: a kind each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bfpp.schedules.columns import Flags, Integers, Offsets, among
+from bfpp.schedules.operations import OPERATIONS, OUTPUT, Operation, compute_steps, writers
+
+
+class OperationFlags(NamedTuple):
+    """For each code, whether it is of a micro-batch, computes, and does so backward.
+
+    `place` is its number among all, those of micro-batches first.
+    """
+
+    of_cell: Flags
+    place: Integers
+    is_compute: Flags
+    is_backward: Flags
+
+
+@cache
+def operation_flags(number: int) -> OperationFlags:
+    """The flags of the first `number` operations."""
+    codes = np.arange(number)
+    is_compute = among(codes, compute_steps())
+    of_cell = np.array([each.is_of_cell for each in OPERATIONS[:number]])
+    place = np.empty(number, dtype=np.int32)
+    place[np.argsort(~of_cell, kind="stable")] = codes
+    is_backward = is_compute & ~among(codes, writers(OUTPUT))
+    return OperationFlags(of_cell, place, is_compute, is_backward)
+
+
+def places_of_operations() -> Integers:
+    """The number of each operation among all, those of micro-batches first."""
+    return operation_flags(len(OPERATIONS)).place
+
+
+class SomeKinds(NamedTuple):
+    """Some of a graph's kinds: their `place` among all, and the `first` task of each.
+
+    Their `codes` are the same in all graphs on the same stages.
+    """
+
+    place: slice
+    codes: bytes
+    operation: npt.NDArray[np.int8]
+    first: Integers
+
+    def by_operation(self) -> Iterator[tuple[Operation, slice]]:
+        """Each operation that there is, and which of these kinds are of it."""
+        operation = self.operation
+        begin = np.flatnonzero(np.append(True, operation[1:] != operation[:-1])[: len(operation)])
+        for own, bounds in zip(
+            operation[begin].tolist(), pairwise([*begin.tolist(), len(operation)]), strict=True
+        ):
+            yield OPERATIONS[own], slice(*bounds)
+
+
+class Kinds(NamedTuple):
+    """Tasks that differ in their micro-batch and buffers alone: the `first` of each kind.
+
+    `cells` are the kinds of what is done for each micro-batch, which come first; `others` of what
+    is done for all.
+    """
+
+    codes: Offsets
+    first: Integers
+    of_task: Integers
+    cells: SomeKinds
+    others: SomeKinds
+
+
+def kinds_of(
+    codes: Offsets, operation: npt.NDArray[np.int8], first: Integers, of_task: Integers
+) -> Kinds:
+    """Kinds by their codes, in order; `operation` is that of each."""
+
+    def some(place: slice) -> SomeKinds:
+        return SomeKinds(place, codes[place].tobytes(), operation[place], first[place])
+
+    cells = int(np.count_nonzero(operation_flags(len(OPERATIONS)).of_cell[operation]))
+    return Kinds(codes, first, of_task, some(slice(cells)), some(slice(cells, len(codes))))
