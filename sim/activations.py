@@ -79,7 +79,7 @@ def unit_activations(shape: ComputeSettings, layers: Layers) -> UnitActivations:
         result = shape.execution.own("hidden", shape.execution.model.hidden).bytes
         waiting[:-1] -= np.minimum(waiting[:-1], result)  # its gradient stays where it was received
         return UnitActivations(saved, waiting, transient, np.zeros_like(saved))
-    return UnitActivations(saved, restored, transient, of_kinds.max(axis=0))
+    return UnitActivations(saved, restored, transient, np.minimum(of_kinds.max(axis=0), transient))
 
 
 @once

@@ -23,6 +23,12 @@ CASES = {
     "sharded": {"schedule": "breadth-first", "loops": 2, "dp": 2, "sharding": "full"},
     "recomputed": {"schedule": "gpipe", "recompute": "full", "implementation": "megatron"},
     "halves": {"schedule": "zb-h1", "recompute": "full"},
+    "halves of the head": {
+        "schedule": "v-half",
+        "recompute": "full",
+        "implementation": "fsdp",
+        "pp_overlap": False,
+    },
     "blocks": {"schedule": "dualpipe-v", "microbatches": 8},
     "copies": {"schedule": "chimera"},
     "slices": {"schedule": find_schedule("seq1f1b", slices=2)},

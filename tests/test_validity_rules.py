@@ -319,6 +319,12 @@ def test_a_deadlock_names_the_tasks_that_wait_for_each_other() -> None:
     assert deadlock.tasks == (0, 4, 1)
 
 
+def test_an_evaluation_offloads_nothing() -> None:
+    graph = build_graph("gpipe", Layout(1, 3), Communication(offload=1))
+    kept = find(graph, Operation.FORWARD, Operation.OFFLOAD, Operation.RELOAD)
+    assert rules(rebuilt(graph, kept)) == {"offloads"}
+
+
 def test_columns_of_the_wrong_length_are_all_that_is_said() -> None:
     graph = pair_of_ranks()
     assert rules(replace(graph, peer=graph.peer[:-1])) == {"columns"}

@@ -15,14 +15,14 @@ def offloads(graph: TaskGraph) -> Iterator[Finding]:
     """Every unit offloads a micro-batch once and reloads it once, or does neither.
 
     A device has nothing left of what it offloaded: a second copy to the host finds nothing, and a
-    pass needs the first one back.
+    pass needs the first one back. An evaluation keeps nothing that could be offloaded.
     """
     tasks = [having(graph, of(OFFLOADED)) for of in (writers, enders)]
     of_tasks = [cells(graph, some) for some in tasks]
     within = graph.layout.units * (graph.layout.microbatches + 1)
     times = [np.bincount(each[each >= 0], minlength=within) for each in of_tasks]
     offloaded, reloaded = times
-    for cell in np.flatnonzero((offloaded != reloaded) | (offloaded > 1)).tolist():
+    for cell in np.flatnonzero((offloaded != reloaded) | (offloaded > int(graph.trains))).tolist():
         unit, microbatch = of_cell(graph.layout, cell)
         message = (
             f"{graph.layout.name_of(unit)} offloads micro-batch {microbatch} {offloaded[cell]} "
