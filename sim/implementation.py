@@ -53,7 +53,8 @@ class Implementation:
     `step_seconds` is what each step takes on the host in addition: norms, logging, the
     next batch; `dispatch_seconds` what a rank's host takes to dispatch each of its tasks, unless
     that was measured on the cluster. `attention_speed` is that of its fused attention kernels,
-    where they are not the best that the machine has.
+    where they are not the best that the machine has, on the machines that they were written for.
+    Metrics of a step move `metric_bytes` for each logit.
 
     `precision`, `attention`, `sequence_parallel` and `recompute` are what
     trains if nothing else is said. `fused_kernels` says that a gated
@@ -95,6 +96,7 @@ class Implementation:
     overlap_slowdown: float
     step_seconds: float
     attention_speed: AttentionSpeed | None = None
+    metric_bytes: float = 0.0
     experts_workspace_bytes: float = 0
     dropping_seconds: float = 0.0
     narrower_state: float = 0
@@ -255,6 +257,9 @@ FSDP = Implementation(
     # The first FlashAttention on A100: 30 % to 50 % of the peak forward, 25 % to 35 % backward
     # (Dao, 2023, FlashAttention-2, introduction).
     attention_speed=AttentionSpeed(forward_efficiency=0.4, backward_efficiency=0.3),
+    # Composer computes cross-entropy and perplexity of each micro-batch's logits, besides the loss:
+    # each converts them (2 and 4 bytes), and writes the logarithms of a softmax (4 and 4).
+    metric_bytes=28,
 )
 
 BFPP = Implementation(
