@@ -215,7 +215,7 @@ TODAY: dict[str, Any] = {
     "hidden_gradients": 1,
     "overlap_slowdown": 0.0,
 }
-"""What Megatron-LM and PyTorch's FSDP have in common."""
+"""What Megatron-LM and PyTorch have in common."""
 
 CURRENT = Implementation(
     name="current",
@@ -262,6 +262,26 @@ FSDP = Implementation(
     metric_bytes=28,
 )
 
+TORCHTITAN = Implementation(
+    name="torchtitan",
+    # PyTorch since 2024: FSDP2 and tensor parallelism, with torch.compile. The loss is a kernel an
+    # operation, on logits in full precision (so is the gate here, though it is compiled).
+    **{**TODAY, "fused_kernels": False},
+    sequence_parallel=True,
+    # Its default: reduced in full precision.
+    gradient_bytes=4,
+    # PyTorch's for cuBLAS, on Hopper.
+    workspace_bytes=2**25,
+    dummy_gradients=False,
+    # A fused AdamW reads 16 and writes 12; the norm and clipping 12.
+    optimizer_traffic=40,
+    # Gradients are written in half precision (2), and converted before they are reduced (6).
+    accumulation_traffic=8,
+    step_seconds=0.0,
+    # FlashAttention-2, which PyTorch takes by default.
+    attention_speed=AttentionSpeed(),
+)
+
 BFPP = Implementation(
     name="bfpp",
     # What `bfpp run` executes: eager PyTorch, counted in its code (bfpp.executor).
@@ -296,7 +316,7 @@ FITTED = ("overlap_slowdown", "dropping_seconds")
 
 def with_fitted(fitted: Mapping[str, Table]) -> dict[str, Implementation]:
     """The implementations by name, with the constants that `bfpp fit` wrote for them."""
-    known = {each.name: each for each in (PAPER, MEGATRON, CURRENT, FSDP, BFPP)}
+    known = {each.name: each for each in (PAPER, MEGATRON, CURRENT, FSDP, TORCHTITAN, BFPP)}
     return {
         name: replace(each, **{key: fitted[name][key] for key in FITTED if key in fitted[name]})
         if name in fitted
@@ -306,7 +326,7 @@ def with_fitted(fitted: Mapping[str, Table]) -> dict[str, Implementation]:
 
 
 IMPLEMENTATIONS = with_fitted(fitted_settings("implementations"))
-PAPER, MEGATRON, CURRENT, FSDP, BFPP = IMPLEMENTATIONS.values()
+PAPER, MEGATRON, CURRENT, FSDP, TORCHTITAN, BFPP = IMPLEMENTATIONS.values()
 
 
 def find_implementation(name: str, fitted: Mapping[str, Table] | None = None) -> Implementation:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules import Layout
+from bfpp.schedules.attention import Attention
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.precision import Format
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
@@ -67,7 +68,7 @@ def kind_of(physical: PhysicalCosts, layout: Layout) -> RunKind:
     return RunKind(
         physical.recomputation != NO_RECOMPUTATION,
         devices <= physical.cluster.domain,
-        physical.implementation.fused_kernels,
+        physical.implementation.attention is Attention.FUSED,
     )
 
 

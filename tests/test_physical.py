@@ -28,7 +28,15 @@ from bfpp.sim.collectives import collective_seconds
 from bfpp.sim.compute import blocked_seconds, part_counts, parts, pass_seconds, unit_seconds
 from bfpp.sim.efficiency import RAMP_DEPTH, Product, product_seconds
 from bfpp.sim.engines import simulate
-from bfpp.sim.implementation import BFPP, CURRENT, FSDP, MEGATRON, PAPER, find_implementation
+from bfpp.sim.implementation import (
+    BFPP,
+    CURRENT,
+    FSDP,
+    MEGATRON,
+    PAPER,
+    TORCHTITAN,
+    find_implementation,
+)
 from bfpp.sim.model import Transformer, hardware_flops, load_model, model_flops
 from bfpp.sim.operators import Collective, Way
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
@@ -571,7 +579,7 @@ def test_software_of_2023_has_attention_kernels_of_a_generation_before_and_compu
     device = replace(cluster.device, former_kernels=1.0, exponentials=None)
     costs = [
         physical("mpt-1b", replace(cluster, device=each), implementation=usual)
-        for usual in (FSDP, CURRENT, replace(FSDP, metric_bytes=0.0))
+        for usual in (FSDP, CURRENT, replace(FSDP, metric_bytes=0.0), TORCHTITAN)
         for each in (device, replace(device, former_kernels=0.5))
     ]
     layers = [pass_seconds(each, parts(each).layers[0].kept).forward for each in costs]
@@ -579,6 +587,7 @@ def test_software_of_2023_has_attention_kernels_of_a_generation_before_and_compu
     flops = 4.0 * model.sequence * model.attended * model.hidden
     assert layers[1] - layers[0] == pytest.approx(flops / (0.4 * device.peak))
     assert layers[2] == layers[3]
+    assert layers[7] - layers[6] == pytest.approx(flops / (0.5 * device.peak))
     heads = [pass_seconds(each, parts(each).head).forward for each in (costs[0], costs[4])]
     moved = 28 * model.sequence * model.padded_vocabulary(1)
     bandwidth = device.memory_bandwidth * device.memory_efficiency

@@ -18,6 +18,7 @@ ROWS = {
     "llm-foundry-2024": 77,
     "narayanan-2021": 10,
     "nemo-2024": 12,
+    "torchtitan-2024": 7,
 }
 
 
