@@ -60,7 +60,7 @@ class Device:
     None they take no time. `host_bandwidth` is what copies to its host's memory, or back, reach in
     bytes/s while all devices of the node copy in that direction: those that share a link to the
     host have a share each. Kernels that were written for the generation before reach
-    `former_kernels` of the share of the peak that they reached there. `dispatch_seconds` is what
+    `former_efficiency` of the share of the peak that they reached there. `dispatch_seconds` is what
     its host takes to dispatch a task of our executor, in addition to launching kernels.
     """
 
@@ -80,7 +80,7 @@ class Device:
     reads_columns: bool = False
     exponentials: float | None = None
     host_bandwidth: float | None = None
-    former_kernels: float = 1.0
+    former_efficiency: float = 1.0
     dispatch_seconds: float | None = None
 
     def peak_of(self, precision: Precision | Format) -> float:
@@ -174,7 +174,7 @@ _EFFICIENCIES = (
     "matmul_efficiency",
     "sustained_efficiency",
     "memory_efficiency",
-    "former_kernels",
+    "former_efficiency",
 )
 _DEVICE_KEYS: dict[str, type] = {
     **dict.fromkeys(
@@ -200,7 +200,7 @@ _DEVICE_DEFAULTS: Table = {
     "dispatch_seconds": None,
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
-    "former_kernels": 1.0,
+    "former_efficiency": 1.0,
 }
 
 

@@ -284,7 +284,7 @@ def device_seconds(shape: Shape, work: Work, *, backward: bool) -> float:
     device, precision = shape.cluster.device, shape.execution.precision
     speed = device.attention
     if own := shape.implementation.attention_speed:
-        speed = own.times(device.former_kernels)
+        speed = own.times(device.former_efficiency)
     kernels = kernel_seconds(device, speed, precision, work, backward=backward)
     alone = sum(
         blocked_seconds(shape, each)

@@ -251,8 +251,8 @@ FSDP = Implementation(
     dummy_gradients=False,
     # Assumed, bytes for each parameter: an AdamW whose every operation is a kernel of its own.
     optimizer_traffic=80,
-    # Gradients are written in half precision (2), joined, as weights are views of a flat one (4), and
-    # divided before they are reduced (4).
+    # Gradients are written in half precision (2), joined, as weights are views of a flat one (4),
+    # and divided before they are reduced (4).
     accumulation_traffic=10,
     step_seconds=0.0,
     # The first FlashAttention on A100: 30 % to 50 % of the peak forward, 25 % to 35 % backward

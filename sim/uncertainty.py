@@ -196,6 +196,7 @@ def _matters(path: Path, timeline: Timeline, physical: PhysicalCosts) -> bool:
     needed: dict[str, object] = {
         "host_bandwidth": timeline.graph.communication.offload,
         "dispatch_seconds": physical.dispatch_seconds,
+        "former_efficiency": physical.implementation.attention_speed,
         **{each: quantisation is not None and quantisation.format is each for each in Format},
     }
     return bool(needed.get(path[-1], True))

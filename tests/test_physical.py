@@ -576,11 +576,11 @@ def test_a_step_that_computes_with_its_share_gathers_nothing_when_it_receives():
 def test_software_of_2023_has_attention_kernels_of_a_generation_before_and_computes_metrics():
     """On a device of a later generation these kernels take longer; a device's own do not."""
     cluster = load_cluster("dgx-h100")
-    device = replace(cluster.device, former_kernels=1.0, exponentials=None)
+    device = replace(cluster.device, former_efficiency=1.0, exponentials=None)
     costs = [
         physical("mpt-1b", replace(cluster, device=each), implementation=usual)
         for usual in (FSDP, CURRENT, replace(FSDP, metric_bytes=0.0), TORCHTITAN)
-        for each in (device, replace(device, former_kernels=0.5))
+        for each in (device, replace(device, former_efficiency=0.5))
     ]
     layers = [pass_seconds(each, parts(each).layers[0].kept).forward for each in costs]
     model = costs[0].model
