@@ -45,6 +45,14 @@ SIZES = (
 
 ALTERNATIVES = 3
 
+UNSEEN = {name: source.unseen for name, source in sources().items() if source.unseen}
+"""Errors of sources that were first compared after everything was fitted."""
+
+UNSEEN_MEANS = (
+    "Unseen: the mean error when a source was first predicted, before anything was compared with "
+    "it. What was changed since is a mechanism with a source of its own, and fitted to none of it."
+)
+
 REASONS = {
     "vtrain-2023": "not understood: a sample takes twice as long in one micro-batch of 64 as in 16",
 }
@@ -185,6 +193,7 @@ def of_sources(runs: Sequence[Run], titles: Mapping[str, str]) -> Results:
                 "closed form": percent(
                     mean(100 * abs(run.closed_form / run.seconds - 1) for run in each)
                 ),
+                "unseen": percent(UNSEEN.get(name, {}).get("error")),
             }
         )
     means = [[float(row[name]) for row in rows] for name in ("mean error (%)", "left out")]
@@ -201,10 +210,18 @@ def of_sources(runs: Sequence[Run], titles: Mapping[str, str]) -> Results:
             HOSTS,
             "Errors in per cent of the measured time; a negative bias is too fast.",
             "Left out: what was fitted to a source is as other sources have it.",
+            UNSEEN_MEANS,
+            *map(_unseen, UNSEEN),
             "Constant MFU: the best single MFU of each source, so fitted to it.",
             "Closed form: operations at the products' share of the peak, times 1 + the bubble.",
         ],
     )
+
+
+def _unseen(name: str) -> str:
+    source = sources()[name]
+    error, inside = (f"{source.unseen[key]:g}" for key in ("error", "inside"))
+    return f"{source.title}: first predicted {error} % off, {inside} % of the runs inside."
 
 
 def of_parts(runs: Sequence[Run], title: str, name: str, part: Callable[[Run], str]) -> Results:

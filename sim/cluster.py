@@ -35,6 +35,11 @@ class AttentionSpeed:
     backward_latency: float = 0.0
     uneven_heads: float = 1.0
 
+    def times(self, share: float) -> AttentionSpeed:
+        """Kernels that reach this share of the speed."""
+        forward, backward = self.forward_efficiency * share, self.backward_efficiency * share
+        return replace(self, forward_efficiency=forward, backward_efficiency=backward)
+
 
 @dataclass(frozen=True)
 class Device:
@@ -54,8 +59,9 @@ class Device:
     in 8 bits needs no transposed copies of them. It computes `exponentials` a second; where that is
     None they take no time. `host_bandwidth` is what copies to its host's memory, or back, reach in
     bytes/s while all devices of the node copy in that direction: those that share a link to the
-    host have a share each. `dispatch_seconds` is what its host takes to dispatch a task of our
-    executor, in addition to launching kernels.
+    host have a share each. Kernels that were written for the generation before reach
+    `former_efficiency` of the share of the peak that they reached there. `dispatch_seconds` is what
+    its host takes to dispatch a task of our executor, in addition to launching kernels.
     """
 
     peak: float
@@ -74,6 +80,7 @@ class Device:
     reads_columns: bool = False
     exponentials: float | None = None
     host_bandwidth: float | None = None
+    former_efficiency: float = 1.0
     dispatch_seconds: float | None = None
 
     def peak_of(self, precision: Precision | Format) -> float:
@@ -166,7 +173,12 @@ _KEYS: dict[str, type] = {
     "format": str,
 }
 _TWO_LEVELS = ("gpus_per_node", INTRA_NODE, INTER_NODE)
-_EFFICIENCIES = ("matmul_efficiency", "sustained_efficiency", "memory_efficiency")
+_EFFICIENCIES = (
+    "matmul_efficiency",
+    "sustained_efficiency",
+    "memory_efficiency",
+    "former_efficiency",
+)
 _DEVICE_KEYS: dict[str, type] = {
     **dict.fromkeys(
         ("peak", "memory_bandwidth", "memory", "exponentials", "host_bandwidth"), float
@@ -191,6 +203,7 @@ _DEVICE_DEFAULTS: Table = {
     "dispatch_seconds": None,
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
+    "former_efficiency": 1.0,
 }
 
 

@@ -280,7 +280,9 @@ def taken_by_exchanges(shape: ComputeSettings) -> float:
 def device_seconds(shape: ComputeSettings, work: Work, *, backward: bool) -> float:
     """Seconds of some work: of its kernels, and of collectives while nothing hides them."""
     device, precision = shape.cluster.device, shape.execution.precision
-    speed = shape.implementation.attention_speed or device.attention
+    speed = device.attention
+    if own := shape.implementation.attention_speed:
+        speed = own.times(device.former_efficiency)
     kernels = kernel_seconds(device, speed, precision, work, backward=backward)
     alone = sum(
         blocked_seconds(shape, each)

@@ -121,7 +121,8 @@ def prediction_operators(execution: Execution) -> tuple[Operator, ...]:
 def _loss(execution: Execution, logits: Tensor) -> Operator:
     """Cross-entropy: fused, the gradient is written over the logits, which alone are kept.
 
-    Otherwise logits are copied in full precision and their exponentials are kept.
+    Otherwise logits are copied in full precision and their exponentials are kept. Metrics keep
+    nothing.
     """
     number, full = execution.number, execution.statistic
     numbers = logits.bytes / number
@@ -137,7 +138,9 @@ def _loss(execution: Execution, logits: Tensor) -> Operator:
     return Operator(
         "loss",
         OTHER,
-        Work(bytes=moved[0], kernels=kernels[0], collectives=sums),
+        Work(
+            bytes=moved[0] + execution.metric_bytes * numbers, kernels=kernels[0], collectives=sums
+        ),
         Work(bytes=moved[1], kernels=kernels[1]),
         reads=(logits,),
         saves=(kept,),

@@ -264,7 +264,8 @@ class Values:
         PHYSICAL,
         "choice",
         "training software: the paper's library (overlaps communication), Megatron-LM of 2022 "
-        "(does not), today's Megatron-LM, PyTorch's FSDP, or bfpp's executor (default: paper)",
+        "(does not), today's Megatron-LM, PyTorch's FSDP of 2023, torchtitan, or bfpp's executor "
+        "(default: paper)",
         choices=tuple(IMPLEMENTATIONS),
     )
     precision: Precision | str | None = _option(

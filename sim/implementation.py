@@ -53,7 +53,8 @@ class Implementation:
     `step_seconds` is what each step takes on the host in addition: norms, logging, the
     next batch; `dispatch_seconds` what a rank's host takes to dispatch each of its tasks, unless
     that was measured on the cluster. `attention_speed` is that of its fused attention kernels,
-    where they are not the best that the machine has.
+    where they are not the best that the machine has, on the machines that they were written for.
+    Metrics of a step move `metric_bytes` for each logit.
 
     `precision`, `attention`, `sequence_parallel` and `recompute` are what
     trains if nothing else is said. `fused_kernels` says that a gated
@@ -95,6 +96,7 @@ class Implementation:
     overlap_slowdown: float
     step_seconds: float
     attention_speed: AttentionSpeed | None = None
+    metric_bytes: float = 0.0
     experts_workspace_bytes: float = 0
     dropping_seconds: float = 0.0
     narrower_state: float = 0
@@ -213,7 +215,7 @@ TODAY: dict[str, Any] = {
     "hidden_gradients": 1,
     "overlap_slowdown": 0.0,
 }
-"""What Megatron-LM and PyTorch's FSDP have in common."""
+"""What Megatron-LM and PyTorch have in common."""
 
 CURRENT = Implementation(
     name="current",
@@ -249,12 +251,36 @@ FSDP = Implementation(
     dummy_gradients=False,
     # Assumed, bytes for each parameter: an AdamW whose every operation is a kernel of its own.
     optimizer_traffic=80,
-    # Gradients are written in half precision (2), and divided before they are reduced (4).
-    accumulation_traffic=6,
+    # Gradients are written in half precision (2), joined, as weights are views of a flat one (4),
+    # and divided before they are reduced (4).
+    accumulation_traffic=10,
     step_seconds=0.0,
     # The first FlashAttention on A100: 30 % to 50 % of the peak forward, 25 % to 35 % backward
     # (Dao, 2023, FlashAttention-2, introduction).
     attention_speed=AttentionSpeed(forward_efficiency=0.4, backward_efficiency=0.3),
+    # Composer computes cross-entropy and perplexity of each micro-batch's logits, besides the loss:
+    # each converts them (2 and 4 bytes), and writes the logarithms of a softmax (4 and 4).
+    metric_bytes=28,
+)
+
+TORCHTITAN = Implementation(
+    name="torchtitan",
+    # PyTorch since 2024: FSDP2 and tensor parallelism, with torch.compile. The loss is a kernel an
+    # operation, on logits in full precision (so is the gate here, though it is compiled).
+    **{**TODAY, "fused_kernels": False},
+    sequence_parallel=True,
+    # Its default: reduced in full precision.
+    gradient_bytes=4,
+    # PyTorch's for cuBLAS, on Hopper.
+    workspace_bytes=2**25,
+    dummy_gradients=False,
+    # A fused AdamW reads 16 and writes 12; the norm and clipping 12.
+    optimizer_traffic=40,
+    # Gradients are written in half precision (2), and converted before they are reduced (6).
+    accumulation_traffic=8,
+    step_seconds=0.0,
+    # FlashAttention-2, which PyTorch takes by default.
+    attention_speed=AttentionSpeed(),
 )
 
 BFPP = Implementation(
@@ -291,7 +317,7 @@ FITTED = ("overlap_slowdown", "dropping_seconds")
 
 def with_fitted(fitted: Mapping[str, Table]) -> dict[str, Implementation]:
     """The implementations by name, with the constants that `bfpp fit` wrote for them."""
-    known = {each.name: each for each in (PAPER, MEGATRON, CURRENT, FSDP, BFPP)}
+    known = {each.name: each for each in (PAPER, MEGATRON, CURRENT, FSDP, TORCHTITAN, BFPP)}
     return {
         name: replace(each, **{key: fitted[name][key] for key in FITTED if key in fitted[name]})
         if name in fitted
@@ -301,7 +327,7 @@ def with_fitted(fitted: Mapping[str, Table]) -> dict[str, Implementation]:
 
 
 IMPLEMENTATIONS = with_fitted(fitted_settings("implementations"))
-PAPER, MEGATRON, CURRENT, FSDP, BFPP = IMPLEMENTATIONS.values()
+PAPER, MEGATRON, CURRENT, FSDP, TORCHTITAN, BFPP = IMPLEMENTATIONS.values()
 
 
 def find_implementation(name: str, fitted: Mapping[str, Table] | None = None) -> Implementation:

@@ -160,6 +160,7 @@ class Execution:
     they are quantised too, also of those of attention, in 8 bits, and of the output layer.
     `eager`: every operation is a kernel of PyTorch's own, so that heads are turned step by step,
     products of one input are apart, and gradients of weights are added up after they are made.
+    `metric_bytes` is what metrics move for each logit.
     """
 
     model: Transformer
@@ -178,6 +179,7 @@ class Execution:
     quantised_attention: bool = False
     quantised_head: bool = False
     eager: bool = False
+    metric_bytes: float = 0.0
 
     @cached_property
     def number(self) -> int:

@@ -116,6 +116,7 @@ def numbers(model: object) -> Iterator[tuple[tuple[str, ...], float | None]]:
         given = isinstance(value, (int, float)) and not isinstance(value, bool)
         if given or str(field.type) in LEFT_OUT:
             yield (field.name,), value
+        yield from (((field.name, name), number) for name, number in _named_numbers(value).items())
         named = _named_parts(value) or {field.name: value}
         for name, part in named.items():
             for path, inner in numbers(part):
@@ -127,6 +128,17 @@ def _named_parts(value: object) -> dict[str, Any]:
     if not isinstance(value, tuple):
         return {}
     return {part.name: part for part in value if is_dataclass(part) and hasattr(part, "name")}
+
+
+def _named_numbers(value: object) -> dict[str, float]:
+    """The numbers of a tuple of pairs with their names, such as peaks by precision."""
+    pairs = value if isinstance(value, tuple) else ()
+    named = {
+        str(pair[0]): pair[1]
+        for pair in pairs
+        if isinstance(pair, tuple) and isinstance(pair[0], str) and isinstance(pair[-1], float)
+    }
+    return named if len(named) == len(pairs) else {}
 
 
 def _is_called(path: tuple[str, ...], name: str) -> bool:
@@ -152,7 +164,10 @@ def with_number(model: Any, path: tuple[str, ...], value: float) -> Any:
             if name in parts:
                 parts[name] = with_number(parts[name], tuple(rest), value)
                 return replace(model, **{field.name: tuple(parts.values())})
-        return replace(model, **{name: with_number(getattr(model, name), tuple(rest), value)})
+        part = getattr(model, name)
+        if pairs := _named_numbers(part):
+            return replace(model, **{name: tuple({**pairs, rest[0]: value}.items())})
+        return replace(model, **{name: with_number(part, tuple(rest), value)})
     if _is_whole(model, name):
         if value != int(value) or not is_count(int(value)):
             raise InvalidConfiguration(

@@ -159,6 +159,7 @@ class PhysicalCosts:
             self.quantised_attention,
             self.quantised_head,
             usual.eager,
+            usual.metric_bytes,
         )
 
     def parameter_bytes(self, sharding: Sharding) -> ParameterBytes:

@@ -21,7 +21,8 @@ class Source:
     """A table of published runs: what they are called, whose they are, and what was run.
 
     `fitted` has, by cluster, the constants that were fitted to these runs, as other sources
-    have them; `software` those of implementations.
+    have them; `software` those of implementations. `unseen` has the mean `error` of the step time
+    and the share of runs `inside` their intervals, in per cent, as they were first predicted.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Source:
     about: str
     fitted: Mapping[str, Table] = field(default_factory=dict)
     software: Mapping[str, Table] = field(default_factory=dict)
+    unseen: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:

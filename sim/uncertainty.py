@@ -19,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules import Layout
+from bfpp.schedules.attention import Attention
 from bfpp.schedules.columns import Seconds
+from bfpp.schedules.precision import Format
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
 from bfpp.sim.network import INTER_NODE, INTRA_NODE, NETWORK, NVLINK, PCIE
 from bfpp.sim.parameters import numbers, with_number
@@ -66,7 +68,7 @@ def kind_of(physical: PhysicalCosts, layout: Layout) -> RunKind:
     return RunKind(
         physical.recomputation != NO_RECOMPUTATION,
         devices <= physical.cluster.domain,
-        physical.implementation.fused_kernels,
+        physical.implementation.attention is Attention.FUSED,
     )
 
 
@@ -190,9 +192,12 @@ def constants_changes(
 
 def _matters(path: Path, timeline: Timeline, physical: PhysicalCosts) -> bool:
     """Whether a step may depend on a constant; of most that is known from a replay alone."""
-    needed = {
+    quantisation = physical.execution.quantisation
+    needed: dict[str, object] = {
         "host_bandwidth": timeline.graph.communication.offload,
         "dispatch_seconds": physical.dispatch_seconds,
+        "former_efficiency": physical.implementation.attention_speed,
+        **{each: quantisation is not None and quantisation.format is each for each in Format},
     }
     return bool(needed.get(path[-1], True))
 
@@ -258,7 +263,7 @@ def _worse(physical: PhysicalCosts, path: Path, value: float, deviation: float) 
 
 def _grows(path: Path) -> bool:
     """Whether a constant is worse where it is larger: a time, and not a share."""
-    return not path[-1].endswith(("efficiency", "bandwidth"))
+    return not any(name.endswith(("efficiency", "efficiencies", "bandwidth")) for name in path)
 
 
 @cache

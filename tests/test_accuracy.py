@@ -11,6 +11,7 @@ import pytest
 
 from bfpp.command_line import main
 from bfpp.schedules import Degrees, Sharding, build_graph, find_schedule
+from bfpp.schedules.precision import Precision
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants
 from bfpp.sim.engines import simulate
@@ -123,6 +124,19 @@ def test_a_host_that_is_just_fast_enough_makes_a_step_unsure():
     assert enough < 1.05 * fast
     assert unsure.slower > 2 * sure.slower
     assert unsure.slower > 2 * unsure.faster
+
+
+def test_products_of_narrow_operands_are_doubted_in_their_format_alone():
+    timeline, costing = step(tp=1)
+    certain = ((("device", "format_efficiencies", "fp8"), 1e-9),)
+    found = []
+    for precision in (Precision.BF16, Precision.FP8_CURRENT):
+        for deviations in ((), certain):
+            cluster = replace(costing.cluster, deviations=deviations)
+            costs = replace(costing, cluster=cluster, precision=precision)
+            found.append(constants_spread(simulate(timeline.graph, costs), costs))
+    assert found[0] == found[1]
+    assert found[3].slower < 0.95 * found[2].slower
 
 
 def test_kinds_are_told_apart():

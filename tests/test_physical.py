@@ -28,7 +28,15 @@ from bfpp.sim.collectives import collective_seconds
 from bfpp.sim.compute import blocked_seconds, part_counts, parts, pass_seconds, unit_seconds
 from bfpp.sim.efficiency import RAMP_DEPTH, Product, product_seconds
 from bfpp.sim.engines import simulate
-from bfpp.sim.implementation import BFPP, CURRENT, MEGATRON, PAPER, find_implementation
+from bfpp.sim.implementation import (
+    BFPP,
+    CURRENT,
+    FSDP,
+    MEGATRON,
+    PAPER,
+    TORCHTITAN,
+    find_implementation,
+)
 from bfpp.sim.model import Transformer, hardware_flops, load_model, model_flops
 from bfpp.sim.operators import Collective, Way
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
@@ -564,3 +572,24 @@ def test_a_step_that_computes_with_its_share_gathers_nothing_when_it_receives():
     )
     np.testing.assert_array_equal(shares.received, shares.sent)
     assert whole.received.max() > whole.sent.max()
+
+
+def test_software_of_2023_has_attention_kernels_of_a_generation_before_and_computes_metrics():
+    """On a device of a later generation these kernels take longer; a device's own do not."""
+    cluster = load_cluster("dgx-h100")
+    device = replace(cluster.device, former_efficiency=1.0, exponentials=None)
+    costs = [
+        physical("mpt-1b", replace(cluster, device=each), implementation=usual)
+        for usual in (FSDP, CURRENT, replace(FSDP, metric_bytes=0.0), TORCHTITAN)
+        for each in (device, replace(device, former_efficiency=0.5))
+    ]
+    layers = [pass_seconds(each, parts(each).layers[0].kept).forward for each in costs]
+    model = costs[0].model
+    flops = 4.0 * model.sequence * model.attended * model.hidden
+    assert layers[1] - layers[0] == pytest.approx(flops / (0.4 * device.peak))
+    assert layers[2] == layers[3]
+    assert layers[7] - layers[6] == pytest.approx(flops / (0.5 * device.peak))
+    heads = [pass_seconds(each, parts(each).head).forward for each in (costs[0], costs[4])]
+    moved = 28 * model.sequence * model.padded_vocabulary(1)
+    bandwidth = device.memory_bandwidth * device.memory_efficiency
+    assert heads[0] - heads[1] == pytest.approx(moved / bandwidth)

@@ -15,6 +15,10 @@ ROWS = {
     "simumax-2026-context": 4,
     "simumax-2026-experts": 6,
     "llm-foundry-2023": 139,
+    "llm-foundry-2024": 77,
+    "narayanan-2021": 10,
+    "nemo-2024": 12,
+    "torchtitan-2024": 7,
 }
 
 

@@ -144,6 +144,11 @@ def test_changes_reach_what_they_name():
     )
     assert wider.cluster.level("intra_node") == PHYSICAL.cluster.level("intra_node")
     assert changed(PHYSICAL, parse_change("microbatch_size=2")).microbatch_size == 2
+    blackwell = replace(PHYSICAL, cluster=load_cluster("dgx-b200"))
+    slower = changed(blackwell, parse_change("format_efficiencies.fp8=x0.5")).cluster.device
+    shares = dict(blackwell.cluster.device.format_efficiencies)
+    assert dict(slower.format_efficiencies) == shares | {"fp8": shares["fp8"] / 2}
+    assert slower.peaks == blackwell.cluster.device.peaks
 
 
 @pytest.mark.parametrize(
