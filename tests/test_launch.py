@@ -23,7 +23,7 @@ import pytest
 
 from benchmarks.measure import ROOT
 from benchmarks.programs import alive, children
-from bfpp.executor.processes.beats import Limits
+from bfpp.executor.processes.heartbeats import Limits
 from bfpp.executor.processes.launch import RunFailed, launch
 from bfpp.executor.processes.place import Message, Place, cores
 from tests.toy_run import Total, Toy, train, wait_for_each_other

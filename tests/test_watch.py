@@ -13,11 +13,24 @@ import torch
 from torch.distributed import HashStore
 
 from bfpp.executor.checkpoint import CheckpointError, Processes
-from bfpp.executor.processes.beats import Activity, Beat, Failure, LaneState, Limits, beat_from_json
-from bfpp.executor.processes.observer import Observer, beat_key, publish, published
-from bfpp.executor.processes.record import Record, last_beat
+from bfpp.executor.processes.diagnosis import (
+    Diagnosis,
+    RunState,
+    diagnose,
+    diagnose_exit,
+    diagnosis_from_json,
+)
+from bfpp.executor.processes.heartbeats import (
+    Activity,
+    Failure,
+    Heartbeat,
+    LaneState,
+    Limits,
+    heartbeat_from_json,
+)
+from bfpp.executor.processes.observer import Observer, heartbeat_key, publish, published
+from bfpp.executor.processes.record import Record, last_heartbeat
 from bfpp.executor.processes.stacks import stacks
-from bfpp.executor.processes.verdict import Scene, Verdict, judge, judge_exit, verdict_from_json
 from bfpp.executor.processes.watch import MAIN, Watch
 
 LIMITS = Limits()
@@ -31,18 +44,20 @@ def lane(activity: Activity, seconds: float = 0.1, busy: bool = True) -> LaneSta
     return LaneState("compute", activity, busy, seconds)
 
 
-def beat(rank: int, *lanes: LaneState, quiet: float = 0.1) -> Beat:
-    return Beat(1, f"rank {rank}", 12, quiet, lanes)
+def heartbeat(rank: int, *lanes: LaneState, quiet: float = 0.1) -> Heartbeat:
+    return Heartbeat(1, f"rank {rank}", 12, quiet, lanes)
 
 
-def scene(*beats: Beat | None, silent: tuple[float, ...] = (), ending: bool = False) -> Scene:
-    return Scene(beats, silent or (0.0,) * len(beats), LIMITS, ending)
+def state(
+    *heartbeats: Heartbeat | None, silent: tuple[float, ...] = (), ending: bool = False
+) -> RunState:
+    return RunState(heartbeats, silent or (0.0,) * len(heartbeats), LIMITS, ending)
 
 
-def said(scene: Scene) -> str:
-    verdict = judge(scene)
-    assert verdict is not None
-    return verdict.message
+def said(state: RunState) -> str:
+    diagnosis = diagnose(state)
+    assert diagnosis is not None
+    return diagnosis.message
 
 
 def failure(in_communication: bool, seconds: float = 0.0) -> Failure:
@@ -54,30 +69,30 @@ def test_what_a_lane_computes_may_wait_for_others() -> None:
     watch.introduce("rank 0, tp 1", lambda number: replace(BACKWARD, number=number))
     watch.enter("compute", 7)
     with watch.waiting_for((0,)):
-        (waiting,) = watch.beat().waiting
+        (waiting,) = watch.heartbeat().waiting
         assert waiting.activity == replace(BACKWARD, peers=(0,))
-    (computing,) = watch.beat().computing
+    (computing,) = watch.heartbeat().computing
     assert computing.activity == BACKWARD
     with suppress(RuntimeError), watch.waiting_for((0,)):
         watch.record(RuntimeError("closed by peer"))
         raise RuntimeError
-    broken = watch.beat().failure
+    broken = watch.heartbeat().failure
     assert broken is not None
     assert broken.in_communication
-    assert watch.beat().waiting
+    assert watch.heartbeat().waiting
 
 
 # The rules
 
 
 def test_all_is_well() -> None:
-    assert judge(scene(beat(0, lane(BACKWARD)), beat(1, lane(RECEIVE)), None)) is None
+    assert diagnose(state(heartbeat(0, lane(BACKWARD)), heartbeat(1, lane(RECEIVE)), None)) is None
 
 
 def test_an_exception_is_told_at_once_with_its_traceback() -> None:
-    failed = replace(beat(1, lane(SEND)), failure=failure(in_communication=False))
-    verdict = judge(scene(beat(0), failed))
-    assert verdict == Verdict(
+    failed = replace(heartbeat(1, lane(SEND)), failure=failure(in_communication=False))
+    diagnosis = diagnose(state(heartbeat(0), failed))
+    assert diagnosis == Diagnosis(
         1,
         "rank 1 (process 1) failed in step 12, in send of stage 2: ValueError: no",
         "Traceback",
@@ -85,23 +100,27 @@ def test_an_exception_is_told_at_once_with_its_traceback() -> None:
 
 
 def test_a_lost_connection_waits_for_a_better_explanation() -> None:
-    victim = replace(beat(0, lane(SEND)), failure=failure(in_communication=True, seconds=3.9))
+    victim = replace(heartbeat(0, lane(SEND)), failure=failure(in_communication=True, seconds=3.9))
     late = replace(victim, failure=failure(in_communication=True, seconds=4.1))
-    culprit = replace(beat(1), failure=failure(in_communication=False))
-    assert judge(scene(victim, beat(1))) is None
-    assert said(scene(late, culprit)).startswith("rank 1 (process 1) failed")
-    assert said(scene(late, beat(1), silent=(0.0, 2.5))).startswith("rank 1 (process 1) gave no")
-    assert said(scene(late, beat(1))) == (
+    culprit = replace(heartbeat(1), failure=failure(in_communication=False))
+    assert diagnose(state(victim, heartbeat(1))) is None
+    assert said(state(late, culprit)).startswith("rank 1 (process 1) failed")
+    assert said(state(late, heartbeat(1), silent=(0.0, 2.5))).startswith(
+        "rank 1 (process 1) gave no"
+    )
+    assert said(state(late, heartbeat(1))) == (
         "rank 0 (process 0) lost its connection in step 12, in send of stage 2: ValueError: no"
     )
 
 
 def test_silence_is_long_unless_something_is_wrong() -> None:
-    beats = beat(0, lane(SEND)), beat(1, lane(BACKWARD))
-    assert judge(scene(*beats, silent=(0.0, 3.0))) is None
+    heartbeats = heartbeat(0, lane(SEND)), heartbeat(1, lane(BACKWARD))
+    assert diagnose(state(*heartbeats, silent=(0.0, 3.0))) is None
     expected = "last seen in step 12, in backward of stage 3, micro-batch 1"
-    assert said(scene(*beats, silent=(0.0, LONG))).endswith(f"no sign of life for 61 s, {expected}")
-    assert said(scene(*beats, silent=(0.0, 3.0), ending=True)).endswith(f"for 3 s, {expected}")
+    assert said(state(*heartbeats, silent=(0.0, LONG))).endswith(
+        f"no sign of life for 61 s, {expected}"
+    )
+    assert said(state(*heartbeats, silent=(0.0, 3.0), ending=True)).endswith(f"for 3 s, {expected}")
 
 
 LATE = LIMITS.start + 1
@@ -109,29 +128,29 @@ JOINING = Activity("joining the process group", peers=(0, 1, 2))
 
 
 def test_silence_at_the_end_is_no_sign_of_trouble() -> None:
-    done = replace(beat(1), done=True)
-    assert judge(scene(None, done, silent=(LONG, 1000.0))) is None
-    assert said(scene(None, done, silent=(LATE, 1000.0))) == "process 0 has not started after 301 s"
+    done = replace(heartbeat(1), done=True)
+    assert diagnose(state(None, done, silent=(LONG, 1000.0))) is None
+    assert said(state(None, done, silent=(LATE, 1000.0))) == "process 0 has not started after 301 s"
 
 
 @pytest.mark.parametrize("lane_state", [lane(JOINING, LONG), lane(RECEIVE, LONG)])
 def test_nobody_waits_for_each_other_while_one_has_not_started(lane_state: LaneState) -> None:
-    waiting = [replace(beat(each, lane_state, quiet=LONG), step=None) for each in range(3)]
-    told = said(scene(*waiting))
+    waiting = [replace(heartbeat(each, lane_state, quiet=LONG), step=None) for each in range(3)]
+    told = said(state(*waiting))
     assert told.startswith("nothing has moved for 60 s: all processes wait for each other")
     assert "step" not in told
     for late in range(4):
-        beats = [*waiting[:late], None, *waiting[late:]]
-        silent = tuple(LATE - 2 if each is None else 0.1 for each in beats)
-        assert judge(scene(*beats, silent=silent)) is None
+        heartbeats = [*waiting[:late], None, *waiting[late:]]
+        silent = tuple(LATE - 2 if each is None else 0.1 for each in heartbeats)
+        assert diagnose(state(*heartbeats, silent=silent)) is None
 
 
 def test_all_that_have_not_started_are_named_once_the_limit_is_over() -> None:
-    waiting = replace(beat(1, lane(replace(JOINING, peers=(0, 2, 3)))), step=None)
-    verdict = judge(scene(None, waiting, None, None, silent=(LATE, 0.1, LATE, LATE)))
-    assert verdict is not None
-    assert verdict.process == 0
-    assert verdict.message.splitlines() == [
+    waiting = replace(heartbeat(1, lane(replace(JOINING, peers=(0, 2, 3)))), step=None)
+    diagnosis = diagnose(state(None, waiting, None, None, silent=(LATE, 0.1, LATE, LATE)))
+    assert diagnosis is not None
+    assert diagnosis.process == 0
+    assert diagnosis.message.splitlines() == [
         "processes 0, 2 and 3 have not started after 301 s",
         (
             "  rank 1 (process 1) waits for process 0, process 2 and 1 more "
@@ -139,7 +158,7 @@ def test_all_that_have_not_started_are_named_once_the_limit_is_over() -> None:
         ),
     ]
     many = [None, *[replace(waiting, title=f"rank {each}") for each in range(1, 3)], *[None] * 12]
-    told = said(scene(*many, silent=(LATE,) * len(many))).splitlines()
+    told = said(state(*many, silent=(LATE,) * len(many))).splitlines()
     assert told[0] == ("processes 0, 3, 4, 5, 6, 7, 8, 9 and 5 more have not started after 301 s")
 
 
@@ -147,16 +166,16 @@ def test_what_hangs_is_told_with_its_thread() -> None:
     stuck = replace(lane(BACKWARD, LONG), thread=7)
     other = replace(lane(RECEIVE, 2 * LONG), thread=8)
     cases = {
-        (7,): scene(beat(0, other, stuck)),
-        (): scene(beat(0, lane(BACKWARD, LONG), other)),
-        (8,): scene(beat(0, other, quiet=LONG)),
+        (7,): state(heartbeat(0, other, stuck)),
+        (): state(heartbeat(0, lane(BACKWARD, LONG), other)),
+        (8,): state(heartbeat(0, other, quiet=LONG)),
     }
     for threads, each in cases.items():
-        verdict = judge(each)
-        assert verdict is not None
-        assert verdict.threads == threads
-        assert verdict_from_json(verdict.to_json()) == verdict
-    silent = judge(scene(beat(0, other, stuck), silent=(LONG,)))
+        diagnosis = diagnose(each)
+        assert diagnosis is not None
+        assert diagnosis.threads == threads
+        assert diagnosis_from_json(diagnosis.to_json()) == diagnosis
+    silent = diagnose(state(heartbeat(0, other, stuck), silent=(LONG,)))
     assert silent is not None
     assert silent.threads == (7,)
 
@@ -179,44 +198,44 @@ def test_the_stack_of_a_thread_keeps_its_innermost_frames() -> None:
 
 
 def test_a_long_computation_is_the_culprit_and_a_long_wait_is_not() -> None:
-    victim = beat(0, lane(RECEIVE, 10 * LONG))
-    assert judge(scene(victim, beat(1, lane(BACKWARD)))) is None
-    assert said(scene(victim, beat(1, lane(BACKWARD, LONG), lane(RECEIVE, 2 * LONG)))) == (
+    victim = heartbeat(0, lane(RECEIVE, 10 * LONG))
+    assert diagnose(state(victim, heartbeat(1, lane(BACKWARD)))) is None
+    assert said(state(victim, heartbeat(1, lane(BACKWARD, LONG), lane(RECEIVE, 2 * LONG)))) == (
         "rank 1 (process 1) hangs in step 12, in backward of stage 3, micro-batch 1, for 61 s"
     )
 
 
 def test_an_activity_may_have_a_limit_of_its_own() -> None:
     patient = lane(replace(BACKWARD, limit=float("inf")), 10 * LONG)
-    waiting = beat(0, lane(RECEIVE, LONG), quiet=LONG)
-    assert judge(scene(waiting, beat(1, patient, quiet=LONG))) is None
+    waiting = heartbeat(0, lane(RECEIVE, LONG), quiet=LONG)
+    assert diagnose(state(waiting, heartbeat(1, patient, quiet=LONG))) is None
 
 
 def test_where_all_wait_the_earliest_task_comes_first() -> None:
-    beats = beat(0, lane(SEND), quiet=LONG), beat(1, lane(RECEIVE), quiet=LONG)
-    assert said(scene(*beats)).splitlines() == [
+    heartbeats = heartbeat(0, lane(SEND), quiet=LONG), heartbeat(1, lane(RECEIVE), quiet=LONG)
+    assert said(state(*heartbeats)).splitlines() == [
         "nothing has moved for 60 s: all processes wait for each other",
         "  rank 0 (process 0) waits for rank 1 (process 1) in step 12, in send of stage 2",
         "  rank 1 (process 1) waits for rank 0 (process 0) in step 12, in receive of stage 2",
     ]
-    assert judge(scene(beats[0], replace(beats[1], quiet=1.0))) is None
+    assert diagnose(state(heartbeats[0], replace(heartbeats[1], quiet=1.0))) is None
 
 
 def test_who_waits_for_nobody_has_stopped_by_itself() -> None:
-    idle = beat(1, lane(BACKWARD, LONG, busy=False), quiet=LONG)
-    waiting = beat(0, lane(SEND), quiet=LONG)
-    first, second = said(scene(waiting, idle)).splitlines()
+    idle = heartbeat(1, lane(BACKWARD, LONG, busy=False), quiet=LONG)
+    waiting = heartbeat(0, lane(SEND), quiet=LONG)
+    first, second = said(state(waiting, idle)).splitlines()
     assert first.startswith("rank 1 (process 1) has begun no task for 61 s, last seen in step 12")
     assert first.endswith("after backward of stage 3, micro-batch 1")
     assert (
         second == "  rank 0 (process 0) waits for rank 1 (process 1) in step 12, in send of stage 2"
     )
-    assert judge(scene(waiting, replace(idle, step=None))) is None
+    assert diagnose(state(waiting, replace(idle, step=None))) is None
 
 
 def test_the_first_step_may_be_long_in_coming() -> None:
-    building = replace(beat(0, quiet=LONG), step=None)
-    assert judge(scene(building, building)) is None
+    building = replace(heartbeat(0, quiet=LONG), step=None)
+    assert diagnose(state(building, building)) is None
 
 
 @pytest.mark.parametrize(
@@ -228,9 +247,9 @@ def test_the_first_step_may_be_long_in_coming() -> None:
     ],
 )
 def test_how_a_process_ended(status: int, how: str) -> None:
-    verdict = judge_exit(scene(beat(0, lane(RECEIVE), lane(BACKWARD))), 0, status)
+    diagnosis = diagnose_exit(state(heartbeat(0, lane(RECEIVE), lane(BACKWARD))), 0, status)
     expected = "last seen in step 12, in backward of stage 3, micro-batch 1"
-    assert verdict.message == f"rank 0 (process 0) {how}, {expected}"
+    assert diagnosis.message == f"rank 0 (process 0) {how}, {expected}"
 
 
 # The watch
@@ -243,20 +262,20 @@ def test_a_beat_says_what_each_lane_does() -> None:
     watch.enter("compute", 7)
     watch.enter("receive", 5)
     watch.leave("compute")
-    now = watch.beat()
+    now = watch.heartbeat()
     assert (now.title, now.step, now.count) == ("rank 2", 4, 1)
     assert [state.activity for state in now.waiting] == [RECEIVE]
     assert [state.activity for state in now.ended] == [BACKWARD]
     assert now.computing == []
     assert 0 <= now.quiet < 1
-    assert beat_from_json(now.to_json()) == now
+    assert heartbeat_from_json(now.to_json()) == now
 
 
 def test_a_description_that_fails_does_not_stop_the_beats() -> None:
     watch = Watch()
     watch.introduce("rank 0", {}.__getitem__)
     watch.enter("compute", 7)
-    assert watch.beat().computing[0].activity.words == "task 7"
+    assert watch.heartbeat().computing[0].activity.words == "task 7"
 
 
 @pytest.mark.parametrize(
@@ -282,7 +301,7 @@ def test_a_failure_is_told_with_what_its_thread_was_in(
 
     threading.Thread(target=work, daemon=True).start()
     assert told.wait(5)
-    found = watch.beat().failure
+    found = watch.heartbeat().failure
     assert watch.has_failed
     assert found is not None
     assert (found.activity, found.in_communication) == (activity.words, in_communication)
@@ -313,16 +332,16 @@ def test_an_allocation_that_failed_is_one_line(kind: type[Exception], text: str)
     watch.advice = "less is needed with --sharding full"
     watch.enter("lane", RECEIVE)
     watch.record(kind(text))
-    told = said(scene(replace(watch.beat(), title="rank 0", step=3)))
+    told = said(state(replace(watch.heartbeat(), title="rank 0", step=3)))
     amount = f": tried to allocate {NO_ROOM[text]}" if NO_ROOM[text] else ""
     assert told == (
         f"rank 0 (process 0) failed in step 3, in {RECEIVE.words}: out of memory{amount}; "
         "less is needed with --sharding full"
     )
-    verdict = judge(scene(watch.beat()))
-    assert verdict is not None
-    assert verdict.expected
-    assert not verdict.traceback
+    diagnosis = diagnose(state(watch.heartbeat()))
+    assert diagnosis is not None
+    assert diagnosis.expected
+    assert not diagnosis.traceback
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
@@ -334,8 +353,8 @@ def test_a_save_that_another_process_left_is_not_the_fault_of_who_says_so(is_los
         raise lost if is_lost else OSError(28, "No space left on device")
     watch.enter(MAIN, Activity("saving step 3"))
     watch.record(error.value)
-    victim, dead = replace(watch.beat(), title="rank 0"), beat(1, lane(BACKWARD))
-    told = said(scene(victim, dead, silent=(0.0, LIMITS.grace + 1)))
+    victim, dead = replace(watch.heartbeat(), title="rank 0"), heartbeat(1, lane(BACKWARD))
+    told = said(state(victim, dead, silent=(0.0, LIMITS.grace + 1)))
     assert told.startswith(
         "rank 1 (process 1) gave no" if is_lost else "rank 0 (process 0) failed in sav"
     )
@@ -345,34 +364,34 @@ def test_an_exception_leaves_the_activity_that_it_was_in() -> None:
     watch = Watch()
     with pytest.raises(ValueError, match="no"), watch.during(BACKWARD):
         raise ValueError("no")
-    assert watch.beat().computing[0].activity == BACKWARD
+    assert watch.heartbeat().computing[0].activity == BACKWARD
     with watch.during(RECEIVE):
         pass
-    assert watch.beat().waiting == []
+    assert watch.heartbeat().waiting == []
 
 
 def test_what_lanes_were_in_is_read_after_the_end(tmp_path: Path) -> None:
     path = tmp_path / "lanes"
-    beat = Watch().beat()
-    assert last_beat(path, beat) == beat
+    heartbeat = Watch().heartbeat()
+    assert last_heartbeat(path, heartbeat) == heartbeat
     watch = Watch(Record(path))
-    assert last_beat(path, beat) == beat
+    assert last_heartbeat(path, heartbeat) == heartbeat
     watch.enter(MAIN, Activity("joining the process group", peers=(1,)))
-    assert last_beat(path, beat).step is None
+    assert last_heartbeat(path, heartbeat).step is None
     watch.introduce("rank 2", {5: RECEIVE, 7: BACKWARD}.__getitem__)
     watch.step = 4
     for lane_number in range(2000):
         watch.enter(f"lane {lane_number}", 5)
     watch.enter("lane 1", 7)
     watch.leave("lane 0")
-    found = last_beat(path, beat)
+    found = last_heartbeat(path, heartbeat)
     assert found.step == 4
     assert [state.activity.words for state in found.computing] == [BACKWARD.words]
     assert [state.activity.words for state in found.ended] == [RECEIVE.words]
     assert {state.activity.words for state in found.waiting} == {JOINING.words, RECEIVE.words}
-    assert [scene(found).where(0)] == [f", last seen in step 4, in {BACKWARD.words}"]
+    assert [state(found).where(0)] == [f", last seen in step 4, in {BACKWARD.words}"]
     watch.enter("lane 1", Activity("über alles " * 40))
-    assert last_beat(path, beat).computing[0].activity.words.startswith("über alles ")
+    assert last_heartbeat(path, heartbeat).computing[0].activity.words.startswith("über alles ")
 
 
 @pytest.mark.parametrize("is_recorded", [False, True])
@@ -399,17 +418,17 @@ def test_silence_adds_up_but_not_while_the_observer_was_away() -> None:
     observer = Observer(store, 2, LIMITS, clock=lambda: next(clock))
     watch = Watch()
     for silence in (0.5, 1.0, 2.0):
-        store.set(beat_key(0), watch.beat().to_json())
+        store.set(heartbeat_key(0), watch.heartbeat().to_json())
         assert observer.look().silent == (0.0, silence)
-    assert observer.look().silent == (2 * LIMITS.beat, 2.0 + 2 * LIMITS.beat)
+    assert observer.look().silent == (2 * LIMITS.heartbeat, 2.0 + 2 * LIMITS.heartbeat)
 
 
-def test_the_first_verdict_counts() -> None:
+def test_the_first_diagnosis_counts() -> None:
     store = HashStore()
     assert published(store) is None
-    first, second = Verdict(0, "first", alive=True), Verdict(1, "second")
+    first, second = Diagnosis(0, "first", alive=True), Diagnosis(1, "second")
     assert publish(store, first)
     assert not publish(store, second)
     assert not publish(store, first)
     assert published(store) == first
-    assert verdict_from_json(second.to_json()) == second
+    assert diagnosis_from_json(second.to_json()) == second

@@ -60,19 +60,19 @@ def test_the_task_that_a_device_is_stuck_in_is_told(sharding: Sharding) -> None:
 
     def is_told() -> bool:
         queued.look()
-        busy = [lane for lane in watch.beat().lanes if lane.busy]
+        busy = [lane for lane in watch.heartbeat().lanes if lane.busy]
         tasks = [graph.task(lane.activity.number or 0) for lane in busy]
         stuck = {(task.operation, task.stage) for task in tasks}
         return stuck == {(Operation.FORWARD, 2)} and len(busy) == plan.dp
 
     wait_for(is_told)
-    since = max(lane.seconds for lane in watch.beat().lanes if lane.busy)
+    since = max(lane.seconds for lane in watch.heartbeat().lanes if lane.busy)
     queued.look()
-    assert max(lane.seconds for lane in watch.beat().lanes if lane.busy) >= since
+    assert max(lane.seconds for lane in watch.heartbeat().lanes if lane.busy) >= since
     released.set()
     running.join(60)
     queued.look()
-    assert not any(lane.busy for lane in watch.beat().lanes)
+    assert not any(lane.busy for lane in watch.heartbeat().lanes)
     trainer.close()
 
 
@@ -175,7 +175,7 @@ def test_passes_of_an_evaluation_may_be_compiled_as_long_as_others(limit: float 
     place.watch.introduce("rank 0", partial(_describe, plan, None, limit))
     for worker.plan in (plan, plan.evaluating):
         with _observed(place, limit, worker.plan.graph.task(0), worker):
-            (doing,) = place.watch.beat().computing
+            (doing,) = place.watch.heartbeat().computing
             assert doing.activity.limit == limit
 
 

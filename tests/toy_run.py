@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from bfpp.executor.processes.beats import Activity, Limits
+from bfpp.executor.processes.heartbeats import Activity, Limits
 from bfpp.executor.processes.launch import launch
 from bfpp.executor.processes.place import Place, join
 
@@ -66,7 +66,7 @@ class Toy:
     start: float = 300.0
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
-        """What a process is given is read before its first beat."""
+        """What a process is given is read before its first heartbeat."""
         self.__dict__.update(fields)
         self.dawdle()
 

@@ -1,7 +1,7 @@
-"""The thread that sends a process's beats and ends the process when it must.
+"""The thread that sends a process's heartbeats and ends the process when it must.
 
 A separate thread can do so while the lanes are stuck in gloo or in a kernel; it
-ends the process with `os._exit`, which waits for nothing. After each beat it
+ends the process with `os._exit`, which waits for nothing. After each heartbeat it
 calls `look`: a child of our own launcher checks that its parent is alive, a
 process of torchrun diagnoses the run.
 """
@@ -16,8 +16,8 @@ from contextlib import suppress
 
 from torch.distributed import DistError, Store
 
-from bfpp.executor.processes.beats import Limits
-from bfpp.executor.processes.observer import beat_key
+from bfpp.executor.processes.heartbeats import Limits
+from bfpp.executor.processes.observer import heartbeat_key
 from bfpp.executor.processes.watch import Watch
 
 LOST = -1  # what `look` gets once the store no longer answers
@@ -29,7 +29,7 @@ class Guard:
     def __init__(
         self, process: int, watch: Watch, store: Store, limits: Limits, look: Callable[[int], None]
     ) -> None:
-        self._key = beat_key(process)
+        self._key = heartbeat_key(process)
         self._watch = watch
         self._store = store
         self._limits = limits
@@ -45,17 +45,17 @@ class Guard:
         return self._bell.fileno()
 
     def start(self) -> None:
-        """Send the first beat and continue in the background."""
+        """Send the first heartbeat and continue in the background."""
         self._watch.alarm = self._ring
         self._send(done=False)
         self._thread.start()
 
     def finish(self) -> None:
-        """Send a last beat that says the process is done."""
+        """Send a last heartbeat that says the process is done."""
         self._done = True
         self._ring()
         self._thread.join()
-        self._store.check([self._key])  # an answer: the beat has arrived
+        self._store.check([self._key])  # an answer: the heartbeat has arrived
         self._bell.close()
         self._heard.close()
 
@@ -68,7 +68,7 @@ class Guard:
             done = False
             while not done:
                 signal = self._sleep()
-                done = self._done  # read once: the last beat must be the one that says so
+                done = self._done  # read once: the last heartbeat must be the one that says so
                 self._send(done)
                 self._look(signal)
         except DistError:
@@ -79,9 +79,9 @@ class Guard:
             self._send(done=False)
 
     def _sleep(self) -> int:
-        """Wait for the next beat or the bell; returns the signal that rang it, or 0."""
-        heard, _, _ = select.select([self._heard], [], [], self._limits.beat)
+        """Wait for the next heartbeat or the bell; returns the signal that rang it, or 0."""
+        heard, _, _ = select.select([self._heard], [], [], self._limits.heartbeat)
         return max(self._heard.recv(64)) if heard else 0
 
     def _send(self, done: bool) -> None:
-        self._store.set(self._key, self._watch.beat(done).to_json())
+        self._store.set(self._key, self._watch.heartbeat(done).to_json())

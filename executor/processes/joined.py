@@ -23,13 +23,13 @@ from typing import NoReturn
 from torch.distributed import DistError, PrefixStore, Store, TCPStore
 
 from bfpp.executor.events import Message, ended
-from bfpp.executor.processes.beats import Limits
+from bfpp.executor.processes.diagnosis import Diagnosis, RunFailed, diagnose
 from bfpp.executor.processes.guard import LOST, Guard
-from bfpp.executor.processes.observer import Observer, beat_key, publish, published
+from bfpp.executor.processes.heartbeats import Limits
+from bfpp.executor.processes.observer import Observer, heartbeat_key, publish, published
 from bfpp.executor.processes.place import Place, connect
 from bfpp.executor.processes.process import Arguments, Entry, Outcome, take_part
 from bfpp.executor.processes.stopping import STOPPED, is_offered, signals_to
-from bfpp.executor.processes.verdict import RunFailed, Verdict, judge
 from bfpp.executor.processes.watch import Watch
 
 GRACE_TO_SAVE = 5.0  # seconds of silence that are too many where a run stops in order
@@ -38,7 +38,7 @@ BETWEEN_CALLS = 0.2
 STORE_LOST = "the connection to the run's store is lost: the host of process 0, or torchrun, ended"
 
 
-class Jury:
+class Diagnoser:
     """A process that takes part in the diagnosis."""
 
     def __init__(self, place: Place, store: Store) -> None:
@@ -48,21 +48,21 @@ class Jury:
         self._observes = place.process in (0, place.processes - 1)
         self._ends_alone = time.monotonic() + place.limits.start
         self._stops = False
-        self._looks_left = round(2 * place.limits.grace / place.limits.beat)
+        self._looks_left = round(2 * place.limits.grace / place.limits.heartbeat)
         store.set(_address_key(place.process), f"{_host()} {os.getpid()}")
 
     def look(self, signal_number: int) -> None:
-        """After each beat: end the process if there is a verdict or it was asked to end."""
+        """After each heartbeat: end the process if there is a diagnosis or it was asked to end."""
         if signal_number == LOST:
-            self._end(Verdict(self._place.process, STORE_LOST), say=self._place.local == 0)
+            self._end(Diagnosis(self._place.process, STORE_LOST), say=self._place.local == 0)
         if signal_number == signal.SIGINT:
             self._leave(128 + signal.SIGINT)
         if signal_number == signal.SIGTERM:
             self._place.stop.ask()
         self._stops = self._place.stop.asked and is_offered(self._store)
-        verdict = published(self._store) or self._judge()
-        if verdict:
-            self._end(verdict)
+        diagnosis = published(self._store) or self._diagnose()
+        if diagnosis:
+            self._end(diagnosis)
         if self._place.stop.is_urgent:
             self._leave(STOPPED)
         if self._place.stop.asked and not self._stops:
@@ -72,39 +72,39 @@ class Jury:
 
     def wait_for_others(self) -> None:
         """Wait until all are done: the first process may host the store that the others need."""
-        while any(not (beat and beat.done) for beat in self._observer.look().beats):
-            time.sleep(self._place.limits.beat / 5)
+        while not all(each and each.done for each in self._observer.look().heartbeats):
+            time.sleep(self._place.limits.heartbeat / 5)
 
-    def _judge(self) -> Verdict | None:
+    def _diagnose(self) -> Diagnosis | None:
         asked = self._place.stop.asked
         if not (self._observes or asked or self._place.watch.has_failed):
             self._observes = self._is_alone()
             return None
         # torchrun asks the others to end when one has died: a short silence will do. But it
         # asks all to end, too, when it is itself asked to: who saves may be silent for longer.
-        scene = self._observer.look(ending=asked)
+        state = self._observer.look(ending=asked)
         if self._stops:
-            grace = max(scene.limits.grace, GRACE_TO_SAVE)
-            scene = replace(scene, limits=replace(scene.limits, grace=grace))
-        verdict = judge(scene)
-        if verdict and publish(self._store, verdict):
-            self._end(verdict, say=True)
-        return verdict
+            grace = max(state.limits.grace, GRACE_TO_SAVE)
+            state = replace(state, limits=replace(state.limits, grace=grace))
+        diagnosis = diagnose(state)
+        if diagnosis and publish(self._store, diagnosis):
+            self._end(diagnosis, say=True)
+        return diagnosis
 
     def _is_alone(self) -> bool:
         """Whether the first and the last process are both late to start."""
         last = self._place.processes - 1
         is_late = time.monotonic() > self._ends_alone
-        return is_late and not any(self._store.check([beat_key(each)]) for each in (0, last))
+        return is_late and not any(self._store.check([heartbeat_key(each)]) for each in (0, last))
 
-    def _end(self, verdict: Verdict, say: bool = False) -> None:
+    def _end(self, diagnosis: Diagnosis, say: bool = False) -> None:
         if say:
-            print(f"bfpp: {verdict}", file=sys.stderr, flush=True)  # noqa: T201  the one message
-        if verdict.process != self._place.process:
-            if verdict.alive:
-                self._kill(verdict.process)
+            print(f"bfpp: {diagnosis}", file=sys.stderr, flush=True)  # noqa: T201  the one message
+        if diagnosis.process != self._place.process:
+            if diagnosis.alive:
+                self._kill(diagnosis.process)
             time.sleep(CULPRIT_FIRST)
-        self._leave(1, "failed", verdict.message)
+        self._leave(1, "failed", diagnosis.message)
 
     def _leave(self, code: int, how: str = "interrupted", reason: str = "") -> NoReturn:
         with suppress(Exception):  # whoever listens must not keep the process
@@ -134,12 +134,12 @@ def launch_joined(
     send = on_message if process == 0 else _nothing
     place = Place(process, processes, local, store, Watch(), limits, send)
     own_store = _of_this_attempt(connect(timedelta(seconds=limits.hang)))
-    jury = Jury(place, own_store)
-    guard = Guard(process, place.watch, own_store, limits, jury.look)
+    diagnoser = Diagnoser(place, own_store)
+    guard = Guard(process, place.watch, own_store, limits, diagnoser.look)
     with signals_to(guard, [signal.SIGTERM, signal.SIGINT]):
         outcome = take_part(entry, arguments, place, guard)
         if place.is_first:
-            jury.wait_for_others()
+            diagnoser.wait_for_others()
     return outcome if place.is_first else None
 
 

@@ -2,7 +2,7 @@
 
 The parent hosts the rendezvous store, so no port is chosen before it is bound, and
 the store outlives every process. The parent sees how processes end, reads their
-beats, and raises `RunFailed` once, naming the culprit; it leaves no process behind.
+heartbeats, and raises `RunFailed` once, naming the culprit; it leaves no process behind.
 """
 
 from __future__ import annotations
@@ -22,17 +22,23 @@ from pathlib import Path
 from torch.distributed import TCPStore
 
 from bfpp.executor.events import Message, ended
-from bfpp.executor.processes.beats import Limits
 from bfpp.executor.processes.children import HOST, Children
+from bfpp.executor.processes.diagnosis import (
+    Diagnosis,
+    RunFailed,
+    RunState,
+    diagnose,
+    diagnose_exit,
+)
 from bfpp.executor.processes.environment import is_joined, prepare
+from bfpp.executor.processes.heartbeats import Limits
 from bfpp.executor.processes.joined import launch_joined
 from bfpp.executor.processes.member import MESSAGES, OUTCOME, RECORD, WORK
 from bfpp.executor.processes.observer import Observer
 from bfpp.executor.processes.process import Arguments, Entry, Outcome
-from bfpp.executor.processes.record import last_beat
+from bfpp.executor.processes.record import last_heartbeat
 from bfpp.executor.processes.stacks import stacks
 from bfpp.executor.processes.stopping import Stop, Terminated, is_offered, sigterm_asks
-from bfpp.executor.processes.verdict import RunFailed, Scene, Verdict, judge, judge_exit
 from bfpp.schedules import InvalidInput
 
 PERIOD = 0.05  # seconds between two polls of messages and exits
@@ -88,13 +94,13 @@ def _launch_own(
         (directory / WORK).write_bytes(work)
         with closing(Children(directory, processes, store.port, interface)) as children:
             try:
-                verdict = _supervise(children, store, observer, on_message, directory, stop)
+                diagnosis = _supervise(children, store, observer, on_message, directory, stop)
             except (KeyboardInterrupt, Terminated):
                 _hear(store, on_message)
                 on_message(ended("interrupted"))
                 raise
-            if verdict is not None:
-                failure = _failure(children, verdict, directory)
+            if diagnosis is not None:
+                failure = _failure(children, diagnosis, directory)
                 _hear(store, on_message)
                 on_message(ended("failed", str(failure)))
                 raise failure
@@ -124,7 +130,7 @@ def _supervise(
     on_message: Callable[[Message], None],
     directory: Path,
     stop: Stop,
-) -> Verdict | None:
+) -> Diagnosis | None:
     """Wait until all processes are done, or one of them or SIGTERM ended the run."""
     gone: dict[int, int] = {}
     next_look = 0.0
@@ -138,11 +144,11 @@ def _supervise(
             was_asked = True
             children.ask_to_stop()
         if time.monotonic() > next_look or gone != before:
-            scene = _with_records(observer.look(), directory)
-            next_look = time.monotonic() + scene.limits.beat
-            verdict = _judge_ends(scene, gone, directory) or judge(scene)
-            if verdict or len(gone) == len(scene.beats):
-                return verdict
+            state = _with_records(observer.look(), directory)
+            next_look = time.monotonic() + state.limits.heartbeat
+            diagnosis = _diagnose_ends(state, gone, directory) or diagnose(state)
+            if diagnosis or len(gone) == len(state.heartbeats):
+                return diagnosis
         time.sleep(PERIOD)
 
 
@@ -152,51 +158,51 @@ def _hear(store: TCPStore, on_message: Callable[[Message], None]) -> None:
         on_message(json.loads(store.queue_pop(MESSAGES)))
 
 
-def _with_records(scene: Scene, directory: Path) -> Scene:
-    """The state with the last recorded activities of silent processes, newer than their beats."""
-    beats = list(scene.beats)
-    for process, beat in scene.known():
-        if scene.silent[process] > scene.patience:
-            beats[process] = last_beat(directory / RECORD.format(process), beat)
-    return replace(scene, beats=tuple(beats))
+def _with_records(state: RunState, directory: Path) -> RunState:
+    """The state with the last recorded activities of silent processes, newer than heartbeats."""
+    heartbeats = list(state.heartbeats)
+    for process, heartbeat in state.known():
+        if state.silent[process] > state.patience:
+            heartbeats[process] = last_heartbeat(directory / RECORD.format(process), heartbeat)
+    return replace(state, heartbeats=tuple(heartbeats))
 
 
-def _judge_ends(scene: Scene, ended: dict[int, int], directory: Path) -> Verdict | None:
-    """The verdict on the processes that ended before they were done.
+def _diagnose_ends(state: RunState, ended: dict[int, int], directory: Path) -> Diagnosis | None:
+    """The diagnosis on the processes that ended before they were done.
 
     A victim of another's end may abort, so what aborted is named last.
     """
     early = [
         (status == -signal.SIGABRT, process)
         for process, status in ended.items()
-        if status or not ((beat := scene.beats[process]) and beat.done)
+        if status or not ((heartbeat := state.heartbeats[process]) and heartbeat.done)
     ]
     if not early:
         return None
     _, process = min(early)
-    beats = list(scene.beats)
-    if beat := beats[process]:
-        beats[process] = last_beat(directory / RECORD.format(process), beat)
-    return judge_exit(replace(scene, beats=tuple(beats)), process, ended[process])
+    heartbeats = list(state.heartbeats)
+    if heartbeat := heartbeats[process]:
+        heartbeats[process] = last_heartbeat(directory / RECORD.format(process), heartbeat)
+    return diagnose_exit(replace(state, heartbeats=tuple(heartbeats)), process, ended[process])
 
 
-def _failure(children: Children, verdict: Verdict, directory: Path) -> RunFailed:
-    if verdict.expected:
-        return RunFailed(verdict.process, verdict.message, "")
-    stacks = _where(children, verdict) if verdict.alive else ""
-    log = "\n".join(children.log(verdict.process).splitlines()[-LOG_LINES:])
+def _failure(children: Children, diagnosis: Diagnosis, directory: Path) -> RunFailed:
+    if diagnosis.expected:
+        return RunFailed(diagnosis.process, diagnosis.message, "")
+    stacks = _where(children, diagnosis) if diagnosis.alive else ""
+    log = "\n".join(children.log(diagnosis.process).splitlines()[-LOG_LINES:])
     logs = f"The logs of all processes are in {directory}"
-    details = filter(None, [verdict.traceback or stacks or log, logs])
-    return RunFailed(verdict.process, verdict.message, "\n".join(details))
+    details = filter(None, [diagnosis.traceback or stacks or log, logs])
+    return RunFailed(diagnosis.process, diagnosis.message, "\n".join(details))
 
 
-def _where(children: Children, verdict: Verdict) -> str:
+def _where(children: Children, diagnosis: Diagnosis) -> str:
     """The stacks of the threads to blame, if the process can still write them."""
-    children.ask_where(verdict.process)
+    children.ask_where(diagnosis.process)
     found, before = "", ""
     for _ in range(round(TO_ANSWER / PERIOD)):
         time.sleep(PERIOD)
-        before, found = found, stacks(children.log(verdict.process), verdict.threads)
+        before, found = found, stacks(children.log(diagnosis.process), diagnosis.threads)
         if found and found == before:  # all is written
             break
     return found

@@ -48,7 +48,7 @@ def end_if_orphaned() -> None:
 
 
 def end_or_stop(place: Place, store: Store, signal_number: int) -> None:
-    """What the guard does at every beat and signal, from the parent or anyone else."""
+    """What the guard does at every heartbeat and signal, from the parent or anyone else."""
     end_if_orphaned()
     if signal_number == signal.SIGTERM:
         if not is_offered(store):

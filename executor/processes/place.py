@@ -15,7 +15,7 @@ import torch
 from torch import distributed
 
 from bfpp.executor.events import Message
-from bfpp.executor.processes.beats import Activity, Limits
+from bfpp.executor.processes.heartbeats import Activity, Limits
 from bfpp.executor.processes.stopping import Stop, offer
 from bfpp.executor.processes.watch import Watch
 

@@ -17,7 +17,7 @@ Entry = Callable[[Place, Arguments], Outcome]
 def take_part(
     entry: Entry[Arguments, Outcome], arguments: Arguments, place: Place, guard: Guard
 ) -> Outcome:
-    """Runs the entry under guard; an exception ends the process with the run's verdict."""
+    """Runs the entry under guard; an exception ends the process with the run's diagnosis."""
     guard.start()
     try:
         outcome = entry(place, arguments)

@@ -1,6 +1,6 @@
 """What each lane is doing, recorded so that it outlives the process: the launcher reads it.
 
-A beat is up to half a second old, in which hundreds of tasks may have come and
+A heartbeat is up to half a second old, in which hundreds of tasks may have come and
 gone. So each lane writes what it enters and leaves to its own entry in a
 memory-mapped file: no system call, and intact however the process ends.
 """
@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bfpp.executor.processes.beats import Activity, Beat, LaneState
+from bfpp.executor.processes.heartbeats import Activity, Heartbeat, LaneState
 
 MOST_LANES = 1024
 NO_STEP = -1
-OTHERS = (-1,)  # whom it waits for: the beats say that
+OTHERS = (-1,)  # whom it waits for: the heartbeats say that
 
 
 class Entry(NamedTuple):
@@ -57,15 +57,15 @@ class Record:
             FORM.pack_into(self._memory, place, *entry)
 
 
-def last_beat(path: Path, beat: Beat) -> Beat:
-    """The last beat of a silent process, updated with what its lanes last did."""
+def last_heartbeat(path: Path, heartbeat: Heartbeat) -> Heartbeat:
+    """The last heartbeat of a silent process, updated with what its lanes last did."""
     if not path.exists():
-        return beat
+        return heartbeat
     now = time.monotonic()
     entries = [Entry(*fields) for fields in FORM.iter_unpack(path.read_bytes())]
     entries = [entry for entry in entries if entry.words]
     if not entries:
-        return beat
+        return heartbeat
     step = max(entries, key=lambda entry: entry.since).step
     lanes = tuple(
         LaneState(
@@ -77,4 +77,4 @@ def last_beat(path: Path, beat: Beat) -> Beat:
         )
         for entry in entries
     )
-    return replace(beat, step=None if step == NO_STEP else step, lanes=lanes)
+    return replace(heartbeat, step=None if step == NO_STEP else step, lanes=lanes)

@@ -1,8 +1,8 @@
-"""What a process is doing: its lanes record it here, and its beats report it to the others.
+"""What a process is doing: its lanes record it here, and its heartbeats report it to the others.
 
 The lanes call `enter` and `leave` around each task: one store into a dict, and one
 into the record that the launcher reads. There is no lock, and a task is described in
-text only once; everything else is formatted only when a beat is sent.
+text only once; everything else is formatted only when a heartbeat is sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from torch.distributed import DistError
 
-from bfpp.executor.processes.beats import Activity, Beat, Failure, LaneState
+from bfpp.executor.processes.heartbeats import Activity, Failure, Heartbeat, LaneState
 from bfpp.executor.processes.record import NO_STEP, Entry, Record
 from bfpp.executor.shortage import shortage
 
@@ -49,8 +49,10 @@ class Watch:
         self.step: int | None = None
         self.expected: tuple[type[BaseException], ...] = ()
         self.advice = ""
-        self.alarm: Callable[[], None] = lambda: None  # sends the beat at once
-        self.look: Callable[[], None] = lambda: None  # before a beat: for lanes that cannot report
+        self.alarm: Callable[[], None] = lambda: None  # sends the heartbeat at once
+        self.look: Callable[[], None] = lambda: (
+            None
+        )  # before a heartbeat: for lanes that cannot report
         self._title = ""
         self._describe: Callable[[int], Activity] = task_number
         self._lanes: dict[str, LaneRecord] = {}
@@ -63,7 +65,7 @@ class Watch:
     def introduce(self, title: str, describe: Callable[[int], Activity]) -> None:
         """Set the process's title (`rank 1`) and how to describe a task by its number.
 
-        The others learn it at once: the process may end before its next beat.
+        The others learn it at once: the process may end before its next heartbeat.
         """
         self._title, self._describe = title, describe
         self._words = {}
@@ -133,7 +135,7 @@ class Watch:
             time.sleep(3600)
 
     def record(self, error: BaseException) -> None:
-        """Keep an exception for the next beat; only the first call counts."""
+        """Keep an exception for the next heartbeat; only the first call counts."""
         activity = self._activity(self._own_doing())
         short = shortage(error)
         expected = isinstance(error, self.expected) or short is not None
@@ -159,7 +161,7 @@ class Watch:
         """Whether `failed` was called."""
         return self._failure is not None
 
-    def beat(self, done: bool = False) -> Beat:
+    def heartbeat(self, done: bool = False) -> Heartbeat:
         """The current state of the process."""
         with suppress(Exception):  # whoever uses the device will raise it too
             self.look()
@@ -167,7 +169,7 @@ class Watch:
         now = time.monotonic()
         lanes = list(self._lanes.items())  # lanes may come while this thread reads
         failure = self._failure
-        return Beat(
+        return Heartbeat(
             self._count,
             self._title,
             self.step,
@@ -196,7 +198,7 @@ class Watch:
             return doing
         try:
             return self._describe(doing)
-        except Exception:  # a missing description must not stop the beats
+        except Exception:  # a missing description must not stop the heartbeats
             return task_number(doing)
 
 

@@ -22,7 +22,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
-from bfpp.executor.processes.beats import Beat, Failure, LaneState, Limits
+from bfpp.executor.processes.heartbeats import Failure, Heartbeat, LaneState, Limits
 
 MOST_WAITS = 6  # lines of a message that says who waits for whom
 MOST_NAMES = 8
@@ -43,7 +43,7 @@ class RunFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Diagnosis:
     """The process to blame, and why in a sentence; `traceback` where there is one.
 
     `alive`: it can still write its stacks, of these `threads` if any are known.
@@ -65,10 +65,10 @@ class Verdict:
         return json.dumps(asdict(self))
 
 
-def verdict_from_json(text: str | bytes) -> Verdict:
-    """The inverse of `Verdict.to_json`."""
+def diagnosis_from_json(text: str | bytes) -> Diagnosis:
+    """The inverse of `Diagnosis.to_json`."""
     fields = json.loads(text)
-    return Verdict(**{**fields, "threads": tuple(fields["threads"])})
+    return Diagnosis(**{**fields, "threads": tuple(fields["threads"])})
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ class BlockedLane:
 
 
 @dataclass(frozen=True)
-class Scene:
-    """The last beat of each process, and how many seconds it has been silent since.
+class RunState:
+    """The last heartbeat of each process, and how many seconds it has been silent since.
 
     `ending`: the processes were already asked to end, so one must have died.
     """
 
-    beats: tuple[Beat | None, ...]
+    heartbeats: tuple[Heartbeat | None, ...]
     silent: tuple[float, ...]
     limits: Limits
     ending: bool = False
@@ -99,90 +99,91 @@ class Scene:
     @property
     def patience(self) -> float:
         """The longest silence allowed, in seconds: short once something is known to be wrong."""
-        suspicious = self.ending or any(beat.failure for _, beat in self.known())
+        suspicious = self.ending or any(heartbeat.failure for _, heartbeat in self.known())
         return self.limits.grace if suspicious else self.limits.hang
 
-    def known(self) -> Iterator[tuple[int, Beat]]:
+    def known(self) -> Iterator[tuple[int, Heartbeat]]:
         """The processes that have started and are not done."""
-        for process, beat in enumerate(self.beats):
-            if beat is not None and not beat.done:
-                yield process, beat
+        for process, heartbeat in enumerate(self.heartbeats):
+            if heartbeat is not None and not heartbeat.done:
+                yield process, heartbeat
 
     @property
     def unstarted(self) -> list[int]:
         """The processes that have not started yet."""
-        return [process for process, beat in enumerate(self.beats) if beat is None]
+        return [process for process, heartbeat in enumerate(self.heartbeats) if heartbeat is None]
 
     @property
     def waits(self) -> list[BlockedLane]:
         """The waiting lanes of all processes, earliest task first."""
         found = [
-            BlockedLane(process, beat.step, beat.waiting[0])
-            for process, beat in self.known()
-            if beat.waiting
+            BlockedLane(process, heartbeat.step, heartbeat.waiting[0])
+            for process, heartbeat in self.known()
+            if heartbeat.waiting
         ]
         return sorted(found, key=BlockedLane.order)
 
     def name(self, process: int) -> str:
         """`rank 1 (process 3)`; `process 3` while its rank is unknown."""
-        beat = self.beats[process]
-        return f"{beat.title} (process {process})" if beat and beat.title else f"process {process}"
+        known = self.heartbeats[process]
+        title = known.title if known else ""
+        return f"{title} (process {process})" if title else f"process {process}"
 
     def where(self, process: int, lead: str = ", last seen ") -> str:
         """`, last seen in step 12, in backward of stage 3`, as far as known."""
-        beat = self.beats[process]
+        heartbeat = self.heartbeats[process]
         return (
             " before it had started"
-            if beat is None
-            else f"{lead}{_in_step(beat.step)}{_doing(beat)}"
+            if heartbeat is None
+            else f"{lead}{_in_step(heartbeat.step)}{_doing(heartbeat)}"
         )
 
 
-def judge(scene: Scene) -> Verdict | None:
-    """The verdict of the first rule that applies; None if nothing is wrong yet."""
-    return next(filter(None, (rule(scene) for rule in RULES)), None)
+def diagnose(state: RunState) -> Diagnosis | None:
+    """The diagnosis of the first rule that applies; None if nothing is wrong yet."""
+    return next(filter(None, (rule(state) for rule in RULES)), None)
 
 
-def judge_exit(scene: Scene, process: int, status: int) -> Verdict:
-    """The verdict on a process that ended with this exit code, or signal (negative)."""
+def diagnose_exit(state: RunState, process: int, status: int) -> Diagnosis:
+    """The diagnosis on a process that ended with this exit code, or signal (negative)."""
     end = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with code {status}"
-    return Verdict(process, f"{scene.name(process)} {end}{scene.where(process)}")
+    return Diagnosis(process, f"{state.name(process)} {end}{state.where(process)}")
 
 
-def _raised(scene: Scene) -> Verdict | None:
-    for process, beat in scene.known():
-        if beat.failure and not beat.failure.in_communication:
-            return _failed(scene, process, "failed", beat.failure)
+def _raised(state: RunState) -> Diagnosis | None:
+    for process, heartbeat in state.known():
+        if heartbeat.failure and not heartbeat.failure.in_communication:
+            return _failed(state, process, "failed", heartbeat.failure)
     return None
 
 
-def _failed(scene: Scene, process: int, how: str, failure: Failure) -> Verdict:
-    beat = scene.beats[process]
-    step = f"step {beat.step}" if beat and beat.step is not None else ""
+def _failed(state: RunState, process: int, how: str, failure: Failure) -> Diagnosis:
+    heartbeat = state.heartbeats[process]
+    step = f"step {heartbeat.step}" if heartbeat and heartbeat.step is not None else ""
     where = ", ".join(f"in {part}" for part in (step, failure.activity) if part)
-    message = " ".join(filter(None, (scene.name(process), how, where)))
+    message = " ".join(filter(None, (state.name(process), how, where)))
     message = f"{message}: {failure.error}"
-    return Verdict(process, message, failure.traceback, expected=failure.expected)
+    return Diagnosis(process, message, failure.traceback, expected=failure.expected)
 
 
-def _unstarted(scene: Scene) -> Verdict | None:
-    late = scene.unstarted
-    seconds = max((scene.silent[process] for process in late), default=0.0)
-    if seconds <= scene.limits.start:
+def _unstarted(state: RunState) -> Diagnosis | None:
+    late = state.unstarted
+    seconds = max((state.silent[process] for process in late), default=0.0)
+    if seconds <= state.limits.start:
         return None
     has = "process {} has" if len(late) == 1 else "processes {} have"
     names = _listed([str(process) for process in late], most=MOST_NAMES)
     message = f"{has.format(names)} not started after {seconds:.0f} s"
-    return Verdict(late[0], "\n".join([message, *_lines(scene)]), alive=True)
+    return Diagnosis(late[0], "\n".join([message, *_lines(state)]), alive=True)
 
 
-def _silent(scene: Scene) -> Verdict | None:
-    for process, beat in scene.known():
-        seconds = scene.silent[process]
-        if seconds > scene.patience:
-            message = f"{scene.name(process)} gave no sign of life for {seconds:.0f} s"
-            threads = _threads(beat.computing or beat.waiting)
-            return Verdict(process, message + scene.where(process), alive=True, threads=threads)
+def _silent(state: RunState) -> Diagnosis | None:
+    for process, heartbeat in state.known():
+        seconds = state.silent[process]
+        if seconds > state.patience:
+            message = f"{state.name(process)} gave no sign of life for {seconds:.0f} s"
+            threads = _threads(heartbeat.computing or heartbeat.waiting)
+            return Diagnosis(process, message + state.where(process), alive=True, threads=threads)
     return None
 
 
@@ -190,74 +191,74 @@ def _threads(lanes: list[LaneState]) -> tuple[int, ...]:
     return tuple({lane.thread for lane in lanes if lane.thread})
 
 
-def _hangs(scene: Scene) -> Verdict | None:
+def _hangs(state: RunState) -> Diagnosis | None:
     over = [
         (lane.seconds, process, lane)
-        for process, beat in scene.known()
-        for lane in beat.computing
-        if lane.seconds > (lane.activity.limit or scene.limits.hang)
+        for process, heartbeat in state.known()
+        for lane in heartbeat.computing
+        if lane.seconds > (lane.activity.limit or state.limits.hang)
     ]
     if not over:
         return None
     seconds, process, lane = max(over, key=lambda each: each[:2])
-    message = f"{scene.name(process)} hangs{scene.where(process, lead=' ')}, for {seconds:.0f} s"
-    return Verdict(process, message, alive=True, threads=_threads([lane]))
+    message = f"{state.name(process)} hangs{state.where(process, lead=' ')}, for {seconds:.0f} s"
+    return Diagnosis(process, message, alive=True, threads=_threads([lane]))
 
 
-def _disconnected(scene: Scene) -> Verdict | None:
+def _disconnected(state: RunState) -> Diagnosis | None:
     late = {
-        process: beat.failure
-        for process, beat in scene.known()
-        if beat.failure and beat.failure.seconds > 2 * scene.limits.grace
+        process: heartbeat.failure
+        for process, heartbeat in state.known()
+        if heartbeat.failure and heartbeat.failure.seconds > 2 * state.limits.grace
     }
     if not late:
         return None
     first = min(late, key=lambda process: (late[process].number or 0, process))
-    return _failed(scene, first, "lost its connection", late[first])
+    return _failed(state, first, "lost its connection", late[first])
 
 
-def _standstill(scene: Scene) -> Verdict | None:
-    known = dict(scene.known())
-    if not known or scene.unstarted:
+def _standstill(state: RunState) -> Diagnosis | None:
+    known = dict(state.known())
+    if not known or state.unstarted:
         return None
-    if any(_may_be_well(beat, scene.limits) for beat in known.values()):
+    if any(_may_be_well(heartbeat, state.limits) for heartbeat in known.values()):
         return None
-    return _idle(scene, known) or _all_wait(scene)
+    return _idle(state, known) or _all_wait(state)
 
 
-def _may_be_well(beat: Beat, limits: Limits) -> bool:
+def _may_be_well(heartbeat: Heartbeat, limits: Limits) -> bool:
     """Whether it makes progress, or may be slow: in compute, or outside the steps."""
-    outside = beat.step is None and not beat.waiting
-    return beat.quiet <= limits.hang or bool(beat.computing) or outside
+    outside = heartbeat.step is None and not heartbeat.waiting
+    return heartbeat.quiet <= limits.hang or bool(heartbeat.computing) or outside
 
 
-def _idle(scene: Scene, known: dict[int, Beat]) -> Verdict | None:
+def _idle(state: RunState, known: dict[int, Heartbeat]) -> Diagnosis | None:
     """A process that has stopped although it waits for nobody."""
-    for process, beat in known.items():
-        if not beat.waiting:
-            message = f"{scene.name(process)} has begun no task for {beat.quiet:.0f} s"
-            lines = [message + scene.where(process), *_lines(scene)]
-            return Verdict(process, "\n".join(lines), alive=True)
+    for process, heartbeat in known.items():
+        if not heartbeat.waiting:
+            message = f"{state.name(process)} has begun no task for {heartbeat.quiet:.0f} s"
+            lines = [message + state.where(process), *_lines(state)]
+            return Diagnosis(process, "\n".join(lines), alive=True)
     return None
 
 
-def _all_wait(scene: Scene) -> Verdict:
-    first = scene.waits[0]
-    message = f"nothing has moved for {scene.limits.hang:.0f} s: all processes wait for each other"
-    lines = "\n".join([message, *_lines(scene)])
-    return Verdict(first.process, lines, alive=True, threads=_threads([first.lane]))
+def _all_wait(state: RunState) -> Diagnosis:
+    first = state.waits[0]
+    message = f"nothing has moved for {state.limits.hang:.0f} s: all processes wait for each other"
+    lines = "\n".join([message, *_lines(state)])
+    return Diagnosis(first.process, lines, alive=True, threads=_threads([first.lane]))
 
 
-def _lines(scene: Scene) -> Iterator[str]:
+def _lines(state: RunState) -> Iterator[str]:
     """Who waits for whom."""
-    waits = scene.waits
+    waits = state.waits
     for wait in waits[:MOST_WAITS]:
         activity = wait.lane.activity
         # Those that have not started come first: there is nothing else to be known of them.
-        peers = sorted(activity.peers, key=lambda peer: scene.beats[peer] is not None)
-        names = _listed([scene.name(peer) for peer in peers], most=2)
+        peers = sorted(activity.peers, key=lambda peer: state.heartbeats[peer] is not None)
+        names = _listed([state.name(peer) for peer in peers], most=2)
         place = f"{_in_step(wait.step)}in {activity.words}"
-        yield f"  {scene.name(wait.process)} waits for {names} {place}"
+        yield f"  {state.name(wait.process)} waits for {names} {place}"
     if len(waits) > MOST_WAITS:
         yield f"  and {len(waits) - MOST_WAITS} more"
 
@@ -272,9 +273,13 @@ def _in_step(step: int | None) -> str:
     return "" if step is None else f"in step {step}, "
 
 
-def _doing(beat: Beat) -> str:
+def _doing(heartbeat: Heartbeat) -> str:
     """`in backward of stage 3`: what a process computes, waits in, or did last."""
-    for lanes, preposition in ((beat.computing, "in"), (beat.waiting, "in"), (beat.ended, "after")):
+    for lanes, preposition in (
+        (heartbeat.computing, "in"),
+        (heartbeat.waiting, "in"),
+        (heartbeat.ended, "after"),
+    ):
         if lanes:
             return f"{preposition} {lanes[0].activity.words}"
     return "before its first task"
@@ -287,7 +292,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-RULES: tuple[Callable[[Scene], Verdict | None], ...] = (
+RULES: tuple[Callable[[RunState], Diagnosis | None], ...] = (
     _raised,
     _unstarted,
     _silent,

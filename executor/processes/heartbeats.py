@@ -1,6 +1,6 @@
 """Heartbeats: twice a second, a process publishes the state of its lanes.
 
-Pure values, and their JSON form in the shared store. A beat says what each lane
+Pure values, and their JSON form in the shared store. A heartbeat says what each lane
 is doing and for how long, so that a reader can name the task without the graph,
 after the process itself can no longer answer.
 """
@@ -20,14 +20,14 @@ class Limits:
     `hang`: the longest compute task, silence of a process, or time without
     progress in the whole run. `grace`: the longest silence once something is
     known to be wrong; a lost connection gets twice that, since the peer that
-    closed it can explain more. `start`: until a process's first beat, which it
-    sends after its imports. `beat`: the interval between two beats.
+    closed it can explain more. `start`: until a process's first heartbeat, which it
+    sends after its imports. `heartbeat`: the interval between two heartbeats.
     """
 
     hang: float = 60.0
     grace: float = 2.0
     start: float = 300.0
-    beat: float = 0.5
+    heartbeat: float = 0.5
 
     @property
     def communication(self) -> timedelta:
@@ -81,12 +81,12 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     """The state of one process.
 
     `title` names it (`rank 1`; empty until the rank is known). `quiet` is how
     many seconds ago a lane last began or ended a task. `done` is set in the
-    last beat: silence after it is no fault.
+    last heartbeat: silence after it is no fault.
     """
 
     count: int
@@ -119,13 +119,13 @@ class Beat:
         return json.dumps(asdict(self))
 
 
-def beat_from_json(text: str | bytes) -> Beat:
-    """The inverse of `Beat.to_json`."""
+def heartbeat_from_json(text: str | bytes) -> Heartbeat:
+    """The inverse of `Heartbeat.to_json`."""
     fields = json.loads(text)
     fields["lanes"] = tuple(_lane_from(lane) for lane in fields["lanes"])
     if fields["failure"] is not None:
         fields["failure"] = Failure(**fields["failure"])
-    return Beat(**fields)
+    return Heartbeat(**fields)
 
 
 def _lane_from(fields: dict[str, Any]) -> LaneState:
