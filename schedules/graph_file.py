@@ -23,6 +23,7 @@ from bfpp.schedules.graph import COLUMNS, TaskGraph
 from bfpp.schedules.invalid import InvalidConfiguration, InvalidFile, chosen
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.operations import OPERATIONS, operation_named
+from bfpp.schedules.reading import not_of_format
 from bfpp.schedules.streams import stream_named
 from bfpp.schedules.tasks import Lane
 
@@ -67,10 +68,10 @@ def read_graph(text: str | bytes) -> TaskGraph:
     return recorded_graph(record)
 
 
-def recorded_graph(record: object) -> TaskGraph:
+def recorded_graph(record: Any) -> TaskGraph:
     """The graph of an object read from JSON; raises `MalformedGraph` with the reason."""
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise MalformedGraph(f'is not a task graph: it has no "format": "{FORMAT}"')
+    if fault := not_of_format(record, "a task graph", FORMAT):
+        raise MalformedGraph(fault)
     try:
         graph = _graph(record)
     except MalformedGraph:

@@ -35,3 +35,13 @@ def read_stream(stream: IO[bytes]) -> bytes:
             raise OSError(EFBIG, os.strerror(EFBIG))
         parts.append(part)
     return b"".join(parts)
+
+
+def not_of_format(record: object, what: str, wanted: str) -> str:
+    """Why an object of JSON is not `what` of the `wanted` format; "" where it says that it is."""
+    said = record.get("format") if isinstance(record, dict) else None
+    if said == wanted:
+        return ""
+    if isinstance(said, str) and said.rpartition(" ")[0] == wanted.rpartition(" ")[0]:
+        return f"is {what} of another version of bfpp, in {said!r}: this one reads {wanted!r}"
+    return f'is not {what}: it has no "format": "{wanted}"'

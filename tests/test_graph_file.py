@@ -64,7 +64,8 @@ MALFORMED_TEXTS = {
     "[]": 'has no "format"',
     "3": 'has no "format"',
     "{}": 'has no "format"',
-    '{"format": "bfpp task graph 2"}': 'has no "format"',
+    '{"format": "bfpp timeline 1"}': 'has no "format"',
+    '{"format": "bfpp task graph 1"}': "is a task graph of another version of bfpp",
     f'{{"format": "{FORMAT}"}}': "is not a task graph: KeyError",
 }
 

@@ -22,7 +22,7 @@ from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.graph_file import MalformedGraph, graph_record, recorded_graph
 from bfpp.schedules.invalid import InvalidFile
-from bfpp.schedules.reading import read_file
+from bfpp.schedules.reading import not_of_format, read_file
 from bfpp.schedules.validity.structure import columns, numbering
 from bfpp.traces.held_file import MalformedMemory, memory_record, recorded_memory
 from bfpp.traces.text_files import NotJson, parsed, written
@@ -86,8 +86,8 @@ def read_timeline(text: str | bytes) -> Timeline:
         raise MalformedTimeline(error.reason) from None
     if isinstance(record, dict) and "traceEvents" in record:
         raise MalformedTimeline("is a trace: bfpp import makes a timeline of it")
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise MalformedTimeline(f'is not a timeline: it has no "format": "{FORMAT}"')
+    if fault := not_of_format(record, "a timeline", FORMAT):
+        raise MalformedTimeline(fault)
     return recorded_timeline(record)
 
 
