@@ -213,6 +213,24 @@ def test_an_import_of_torch_would_be_seen(tmp_path: Path, module: str) -> None:
 # One package, though its folders are links
 
 
+def homonyms(root: Path) -> set[str]:
+    """The names that several classes of ours have."""
+    files = {file.resolve() for folder in ALLOWED for file in (root / folder).rglob("*.py")}
+    trees = (ast.parse(file.read_text()) for file in files)
+    names = (
+        node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
+    return {name for name, times in Counter(names).items() if times > 1}
+
+
+def test_each_name_of_a_class_means_one_thing(tmp_path: Path) -> None:
+    assert homonyms(ROOT) == {"Problem"}  # to be searched for configurations, or for orders
+    for folder in LAYERS[:2]:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "one.py").write_text("class Memory: ...\nclass Sharding: ...\n")
+    assert homonyms(tmp_path) == {"Memory", "Sharding"}
+
+
 def twice(found: Mapping[str, str]) -> list[str]:
     """The files of ours that are loaded as two modules."""
     files = Counter(Path(file).resolve() for file in found.values() if file != "None")
