@@ -78,34 +78,47 @@ class BufferUse:
 
 def weights(buffers: BufferUse) -> Iterator[Finding]:
     """Each step finds its unit's weights in its buffer, and nobody overwrites them."""
-    graph, served = buffers.graph, buffers.served
-    for step, gather in _not_of_its_unit(graph, served):
-        buffer = f"weight buffer {graph.weight_buffer[step]}"
-        if gather == NONE:
-            yield f"{graph.task(step)} finds nothing in {buffer}", (step,)
-        else:
-            message = f"{graph.task(step)} finds in {buffer} what {graph.task(gather)} put there"
-            yield message, (step, gather)
-    for step, other in served.racing:
-        buffer = f"weight buffer {graph.weight_buffer[step]}"
-        message = f"{graph.task(other)} may overwrite {buffer} under {graph.task(step)}"
-        yield message, (other, step)
+    return _misuse(
+        buffers.graph,
+        buffers.served,
+        "weight_buffer",
+        "{step} finds nothing in {buffer}",
+        "{step} finds in {buffer} what {other} put there",
+        "{other} may overwrite {buffer} under {step}",
+    )
 
 
 def gradients(buffers: BufferUse) -> Iterator[Finding]:
     """What a step adds to its buffer is reduced once, for its unit, and not while it adds."""
-    graph, covered = buffers.graph, buffers.covered
-    for step, reduction in _not_of_its_unit(graph, covered):
-        buffer = f"gradient buffer {graph.gradient_buffer[step]}"
-        if reduction == NONE:
-            yield f"{graph.task(step)} adds to {buffer} what nothing reduces", (step,)
+    return _misuse(
+        buffers.graph,
+        buffers.covered,
+        "gradient_buffer",
+        "{step} adds to {buffer} what nothing reduces",
+        "{step} adds to {buffer} what {other} takes",
+        "{other} may empty {buffer} under {step}",
+    )
+
+
+def _misuse(
+    graph: TaskGraph, uses: Uses, column: str, nothing: str, foreign: str, racing: str
+) -> Iterator[Finding]:
+    """A sentence for each step whose buffer nothing fills or empties, or another unit's task.
+
+    Or a task that may run at the same time.
+    """
+
+    def said(sentence: str, step: int, other: int) -> str:
+        buffer = f"{column.replace('_', ' ')} {getattr(graph, column)[step]}"
+        return sentence.format(step=graph.task(step), other=graph.task(other), buffer=buffer)
+
+    for step, other in _not_of_its_unit(graph, uses):
+        if other == NONE:
+            yield said(nothing, step, other), (step,)
         else:
-            message = f"{graph.task(step)} adds to {buffer} what {graph.task(reduction)} takes"
-            yield message, (step, reduction)
-    for step, other in covered.racing:
-        buffer = f"gradient buffer {graph.gradient_buffer[step]}"
-        message = f"{graph.task(other)} may empty {buffer} under {graph.task(step)}"
-        yield message, (other, step)
+            yield said(foreign, step, other), (step, other)
+    for step, other in uses.racing:
+        yield said(racing, step, other), (other, step)
 
 
 def _not_of_its_unit(graph: TaskGraph, found: Uses) -> list[tuple[int, int]]:
