@@ -30,12 +30,12 @@ class Reference:
     evaluations: dict[int, float]
 
 
-class _LossScale:
-    """The factor of the loss, by PyTorch's rule; 1 if there is none."""
+class PlainScale:
+    """The factor of the loss, by PyTorch's rule, a single-precision number; 1 if there is none."""
 
     def __init__(self, rule: LossScaling | None) -> None:
         self.rule = rule
-        self.value = rule.initial if rule else 1.0
+        self.value = _single(rule.initial) if rule else 1.0
         self.good = 0
 
     def update(self, is_good: bool) -> None:
@@ -44,9 +44,15 @@ class _LossScale:
             return
         self.good = self.good + 1 if is_good else 0
         if not is_good:
-            self.value *= self.rule.backoff
+            self.value = _single(self.value * self.rule.backoff)
         elif self.good == self.rule.interval:
-            self.value, self.good = self.value * self.rule.growth, 0
+            grown, self.good = _single(self.value * self.rule.growth), 0
+            self.value = grown if math.isfinite(grown) else self.value
+
+
+def _single(value: float) -> float:
+    """The nearest number of single precision; infinite beyond all of them."""
+    return torch.tensor(value, dtype=torch.float64).float().item()
 
 
 def train_plainly(plan: Plan, steps: range) -> Reference:
@@ -68,7 +74,7 @@ def train_plainly(plan: Plan, steps: range) -> Reference:
         plan.compute_in(layer)
     used = {name: getattr(*uses[0]) for name, uses in places.items()}
     options = plan.optimization
-    scale = _LossScale(options.loss_scaling)
+    scale = PlainScale(options.loss_scaling)
     optimizer = make_optimizer(
         replace(options, skip_nonfinite=None, loss_scaling=None),
         [

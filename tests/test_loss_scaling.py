@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bfpp.executor.flat import Flat
 from bfpp.executor.plan import Plan
-from bfpp.executor.reference import train_plainly
+from bfpp.executor.reference import PlainScale, train_plainly
 from bfpp.executor.scaler import Scaler
 from bfpp.executor.settings import Activations, DType, LossScaling, Optimization
 from bfpp.schedules import Communication, Layout, Sharding, TaskGraph, build_graph
@@ -102,22 +102,24 @@ def test_in_double_precision_a_scaled_loss_changes_nothing(sharding: Sharding) -
 @given(
     st.lists(st.booleans(), max_size=30),
     st.sampled_from([(2.0, 0.5, 3), (4.0, 0.25, 1), (1.5, 0.9, 2)]),
+    st.sampled_from([1000.1, 2.0**126]),
 )
 def test_the_rule_is_that_of_the_gradient_scaler(
-    steps: list[bool], numbers: tuple[float, float, int]
+    steps: list[bool], numbers: tuple[float, float, int], initial: float
 ) -> None:
-    rule = LossScaling(2.0**10, *numbers)
-    scaler = Scaler(rule, torch.device("cpu"))
+    rule = LossScaling(initial, *numbers)
+    scaler, plain = Scaler(rule, torch.device("cpu")), PlainScale(rule)
     other = torch.amp.GradScaler("cpu", rule.initial, rule.growth, rule.backoff, rule.interval)
     weight = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=0.0)
     for is_bad in steps:
         scaler.update(torch.tensor(float(is_bad)))
+        plain.update(not is_bad)
         weight.grad = torch.full((1,), torch.inf if is_bad else 1.0)
         other.scale(torch.zeros(1))
         other.step(optimizer)
         other.update()
-        assert float(scaler.scale) == other.get_scale()
+        assert float(scaler.scale) == other.get_scale() == plain.value
 
 
 @pytest.mark.parametrize("islands", [(), ("norm",)])

@@ -16,13 +16,13 @@ from bfpp.schedules import (
     P2P,
     Communication,
     Deadlock,
-    InvalidConfiguration,
     Layout,
     Operation,
     build_graph,
     lower,
 )
 from bfpp.schedules.graph_file import read_graph, write_graph
+from bfpp.schedules.lowering.posting import WrongPosts
 from bfpp.schedules.torch_format import layout_of, read_orders, read_posts
 from bfpp.schedules.validity import violations
 from bfpp.sim.abstract import AbstractCosts
@@ -172,17 +172,32 @@ def test_sends_and_receives_are_posted_as_a_file_says(bfpp, answer, tmp_path, mo
     assert f"{returned} comes on rank 0 after {sent}" in found["message"]
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (SENDS_FIRST.replace("0SEND_F1,", ""), "rank 0 does not post the send of transfer activ"),
-        (SENDS_FIRST.replace("0SEND_F1", "0SEND_F0"), "rank 0 posts the send of transfer activat"),
-    ],
-)
-def test_posts_that_are_missing_or_in_vain_are_told(text: str, told: str) -> None:
+MISPLACED = {
+    "0SEND_F1,": ("", "rank 0 does not post the send of transfer activ"),
+    "0SEND_F1": ("0SEND_F0", "rank 0 posts the send of transfer activat"),
+    "0F1,0SEND_F1": ("0SEND_F1,0F1", "micro-batch 1 before the pass that makes it"),
+    "1RECV_F1,1F1": ("1F1,1RECV_F1", "micro-batch 1 after the pass that needs it"),
+}
+"""What of a file is put otherwise, how, and what is said of it."""
+
+
+@pytest.mark.parametrize("mode", ["channels", "fifo"])
+@pytest.mark.parametrize("right", MISPLACED)
+def test_posts_that_are_misplaced_or_in_vain_are_told(right: str, mode: str) -> None:
+    wrong, told = MISPLACED[right]
+    text = SENDS_FIRST.replace(right, wrong)
     ranks = read_orders(text)
-    with pytest.raises(InvalidConfiguration, match=told):
-        lower(ranks, layout_of(ranks), posting("fifo"), posts=read_posts(text))
+    with pytest.raises(WrongPosts, match=told):
+        lower(ranks, layout_of(ranks), posting(mode), posts=read_posts(text))
+
+
+def test_a_channel_hands_on_what_was_sent_first(bfpp, tmp_path) -> None:
+    path = tmp_path / "orders.csv"
+    path.write_text(SENDS_FIRST.replace("1SEND_B0,", "").replace("1SEND_B1", "1SEND_B1,1SEND_B0"))
+    code, out, _ = bfpp("check", path, "--json")
+    (found,) = json.loads(out)["violations"]
+    assert (code, found["rule"]) == (1, "posts")
+    assert "micro-batch 1 from rank 1 to 0 is sent where transfer grad" in found["message"]
 
 
 def test_what_cannot_be_posted_so_is_refused_in_one_line(bfpp) -> None:

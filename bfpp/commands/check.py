@@ -14,6 +14,7 @@ from bfpp.errors import blaming, one_line
 from bfpp.results import print_json
 from bfpp.schedules import P2P, Communication, Deadlock, InvalidConfiguration, lower
 from bfpp.schedules.graph_file import read_graph
+from bfpp.schedules.lowering.posting import WrongPosts
 from bfpp.schedules.order_validity import OrderViolation, order_violations
 from bfpp.schedules.reading import read_file, read_stream
 from bfpp.schedules.torch_format import layout_of, read_orders, read_posts
@@ -27,13 +28,15 @@ Findings = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 
 def _check_orders(text: bytes, communication: Communication) -> Findings:
-    orders = read_orders(text)
+    orders, posts = read_orders(text), read_posts(text)
     broken = order_violations(orders)
-    if communication.p2p is not P2P.CHANNELS and not broken:
+    if not broken and (any(posts) or communication.p2p is not P2P.CHANNELS):
         try:
-            lower(orders, layout_of(orders), communication, posts=read_posts(text))
+            lower(orders, layout_of(orders), communication, posts=posts)
         except Deadlock as error:
             broken = [OrderViolation("deadlock", error.reason.removeprefix("deadlock: "))]
+        except WrongPosts as error:
+            broken = [OrderViolation("posts", error.reason)]
     return [asdict(violation) for violation in broken], []
 
 

@@ -11,7 +11,8 @@ gives the one in which they are posted in the order of `Ends`:
 - an eager send waits at its sender alone; what it brings counts once all that the receiver
   posted ahead of it is through.
 
-Where some wait for each other, the order deadlocks, and the error names them.
+Where some wait for each other, the order deadlocks, and the error names them. What a file posts
+must be what its steps need, on channels too: there, what is sent first is received first.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ from bfpp.schedules.waiting import circle, turns
 
 Edges = Iterator[tuple[int, int]]
 """Tasks, each with one that it waits for."""
+
+
+class WrongPosts(InvalidConfiguration):
+    """Sends and receives in a file that are not those that its steps need."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("p2p", reason)
 
 
 class Post(NamedTuple):
@@ -60,12 +68,15 @@ class Ends(NamedTuple):
 def posted(graph: TaskGraph, posts: Sequence[Sequence[Post]] = ()) -> TaskGraph:
     """The graph with its transfers posted as its communication says, or as given.
 
-    Raises `Deadlock` where they wait for each other.
+    Raises `Deadlock` where they wait for each other, `WrongPosts` where what is given cannot be.
     """
     communication = graph.communication
+    given = _given(graph, posts) if any(posts) else None
     if communication.p2p is P2P.CHANNELS:
+        if given:
+            _require_channels(graph, given)
         return graph
-    ends = _given(graph, posts) if any(posts) else _usual(graph)
+    ends = given or _usual(graph)
     groups = _groups(ends, together=communication.p2p is P2P.BATCHED)
     waits = _eager if communication.eager else _rendezvous
     waiting = _with_edges(graph, waits(graph, groups))
@@ -101,7 +112,7 @@ def _step_before(graph: TaskGraph, rank: Integers, task: Integers) -> Integers:
 
 
 def _given(graph: TaskGraph, posts: Sequence[Sequence[Post]]) -> Ends:
-    """The ends that a file lists; refuses those that are missing or not needed."""
+    """The ends that a file lists; refuses those that are missing, not needed, or out of place."""
     transfers = np.flatnonzero(graph.is_transfer).tolist()
     open_ends = {
         (rank, is_send, int(graph.operation[task]), int(graph.unit[task]), microbatch): task
@@ -115,13 +126,33 @@ def _given(graph: TaskGraph, posts: Sequence[Sequence[Post]]) -> Ends:
         for post in own:
             task = open_ends.pop((rank, *post[:4]), None)
             if task is None:
-                raise InvalidConfiguration("p2p", f"rank {rank} posts {_words(post)} in vain")
+                raise WrongPosts(f"rank {rank} posts {_words(post)} in vain")
+            done = {*steps[: post.steps]}
+            if post.is_send and not done.issuperset(graph.dependencies.of(task).tolist()):
+                raise WrongPosts(f"rank {rank} posts {_words(post)} before the pass that makes it")
+            if not post.is_send and not done.isdisjoint(graph.dependents.of(task).tolist()):
+                raise WrongPosts(f"rank {rank} posts {_words(post)} after the pass that needs it")
             ends.append((rank, task, post.is_send, steps[post.steps - 1] if post.steps else NONE))
     for rank, is_send, operation, unit, microbatch in open_ends:
         missing = _words(Post(is_send, OPERATIONS[operation], unit, microbatch, 0))
-        raise InvalidConfiguration("p2p", f"rank {rank} does not post {missing}")
+        raise WrongPosts(f"rank {rank} does not post {missing}")
     table = np.array(ends, dtype=np.int32).reshape(-1, 4)
     return Ends(table[:, 0], table[:, 1], table[:, 2] == 1, table[:, 3])
+
+
+def _require_channels(graph: TaskGraph, ends: Ends) -> None:
+    """Raise `WrongPosts` where one end of a channel has transfers in another order than the other.
+
+    What is sent first is what arrives first.
+    """
+    channel = np.stack([graph.operation, graph.rank, graph.peer], axis=1)[ends.transfer]
+    for each in np.unique(channel, axis=0):
+        own = (channel == each).all(axis=1)
+        sent, received = (ends.transfer[own & (ends.is_send == side)] for side in (True, False))
+        if len(strange := np.flatnonzero(sent != received)):
+            first = strange[0]
+            one, other = (graph.task(int(task)).words for task in (sent[first], received[first]))
+            raise WrongPosts(f"{one} is sent where {other} is received")
 
 
 def _words(post: Post) -> str:
