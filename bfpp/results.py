@@ -86,7 +86,7 @@ class Result:
             parts.append(f"{graph.layout.slices} slices each")
         if graph.communication.sharding is not Sharding.NONE:
             within = " in groups of replicas" if graph.communication.hybrid else ""
-            parts.append(f"{graph.communication.sharding} sharding{within}")
+            parts.append(f"{graph.communication.sharding.usual_name}{within}")
         return ", ".join(parts)
 
     @cached_property
