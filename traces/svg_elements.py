@@ -25,6 +25,9 @@ LEADING = 1.2
 
 MOST_LINES = 3
 
+SPACES = re.compile(r"(?<!\d)\s+")
+"""Where a line may break."""
+
 NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -65,8 +68,11 @@ def shortened(content: str, size: float, width: float) -> str:
 
 
 def wrapped(content: str, size: float, width: float) -> list[str]:
-    """The content in lines that fit in the width, or as much of it as `MOST_LINES` hold."""
-    words, lines = content.split(), [""]
+    """The content in lines that fit in the width, or as much of it as `MOST_LINES` hold.
+
+    A number stays with what it counts: `8 micro-batches`.
+    """
+    words, lines = SPACES.split(content.strip()), [""]
     for at, word in enumerate(words):
         longer = f"{lines[-1]} {word}" if lines[-1] else word
         if not lines[-1] or text_width(longer, size) <= width:
