@@ -46,7 +46,7 @@ def blaming(option: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{option}: is not text: byte {error.start} is not UTF-8") from None
     except OSError as error:
-        raise InvalidInput(f"{option}: {_reason(error)}") from None
+        raise InvalidInput(f"{option}: {_reason(error, option)}") from None
 
 
 @contextmanager
@@ -58,6 +58,8 @@ def refusing(field: str, error: type[Exception]) -> Iterator[None]:
         raise InvalidConfiguration(field, str(refused)) from None
 
 
-def _reason(error: OSError) -> str:
-    where = "" if error.filename is None else f"{error.filename}: "
+def _reason(error: OSError, option: str) -> str:
+    """With the file's name, unless what is blamed has it already."""
+    name = "" if error.filename is None else str(error.filename)
+    where = f"{name}: " if name and not option.endswith(f": {name}") else ""
     return where + (error.strerror or str(error))

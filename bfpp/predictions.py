@@ -142,7 +142,7 @@ class Prediction(Result):
             ("tokens per second per GPU", _rounded(self.record["tokens_per_second_per_gpu"])),
             ("samples per second", _rounded(self.record["samples_per_second"])),
             ("peak memory (max over ranks)", self._largest_memory()),
-            ("reserved memory, of a device's", self._reserved()),
+            ("reserved memory", self._reserved()),
             *self._pinned(),
             ("peak memory, rank 0", f"{self.record['memory_gb']:.1f} GB"),
             ("peak memory, rank 0, DP to infinity", f"{self.record['memory_min_gb']:.1f} GB"),

@@ -86,7 +86,7 @@ class Result:
             parts.append(f"{graph.layout.slices} slices each")
         if graph.communication.sharding is not Sharding.NONE:
             within = " in groups of replicas" if graph.communication.hybrid else ""
-            parts.append(f"{graph.communication.sharding} sharding{within}")
+            parts.append(f"{graph.communication.sharding.usual_name}{within}")
         return ", ".join(parts)
 
     @cached_property
@@ -152,8 +152,8 @@ class Result:
             ("step time", in_words(self.timeline.step_time)),
             ("span of the longest rank", in_words(self.record["span"])),
             ("period, from step to step", in_words(self.record["period"])),
-            ("bubble ratio, idle / compute", f"{self.record['bubble']:.1%}"),
-            ("bubble fraction, idle / step", f"{self.record['bubble_fraction']:.1%}"),
+            ("bubble ratio, all idle / compute", f"{self.record['bubble']:.1%}"),
+            ("bubble fraction, all idle / step", f"{self.record['bubble_fraction']:.1%}"),
             ("exposed P2P, mean rank", self._mean(lambda rank: rank.exposed_transfer)),
             ("exposed DP communication", self._mean(lambda rank: rank.exposed_data)),
             ("peak in-flight micro-batches", f"{peak:.4g}"),

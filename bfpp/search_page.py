@@ -61,11 +61,12 @@ def _row(outcome: Outcome, is_best: bool) -> dict[str, Any]:
 
 def _title(outcome: Outcome) -> str:
     record = outcome.record
+    sharding = outcome.configuration.communication.sharding
     return (
         f"{record['schedule']}, {record['pp']} pipeline x {record['tp']} tensor x "
         f"{record['dp']} data, {counted(record['loops'], 'loop')}, "
         f"{counted(record['microbatches'], 'micro-batch', 'es')} of "
-        f"{counted(record['microbatch_size'], 'sample')}, sharding {record['sharding']}: "
+        f"{counted(record['microbatch_size'], 'sample')}, {sharding.usual_name}: "
         f"{outcome.samples_per_second:.4g} samples per second, "
         f"{outcome.tflops_per_gpu:.4g} Tflop/s per GPU, {outcome.memory_largest_gb:.1f} GB"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
@@ -12,11 +13,12 @@ from bfpp import options as shared
 from bfpp.results import output
 from bfpp.sim.decision import Decision, Rival, kind_of
 from bfpp.sim.experiment import Experiment
+from bfpp.sim.objectives import Jitter
 from bfpp.sim.outcomes import Outcome
 from bfpp.traces.time_axis import in_words
 
-SHOWN = 0.001
-"""Parts of a difference smaller than this share of the step are not shown."""
+SHOWN = 0.005
+"""Parts smaller than this share of the step are not shown."""
 
 TOKENS = 1e6
 """Costs are given for this number of tokens."""
@@ -49,17 +51,21 @@ def record_of(decision: Decision) -> dict[str, Any]:
 
 
 def print_decision(
-    decision: Decision, left_out: Mapping[str, int], experiment: Experiment, costs: dict[str, float]
+    decision: Decision,
+    left_out: Mapping[str, int],
+    experiment: Experiment,
+    costs: dict[str, float],
+    jitter: Jitter,
 ) -> None:
     """Print the summary on standard output."""
-    lines = [*_winner(decision, costs), *map(_against, decision.rivals), ""]
+    lines = [*_winner(decision, costs, jitter), *map(_against, decision.rivals), ""]
     if reasons := [f"{why} ({count:,})" for why, count in left_out.items() if count]:
         lines += [f"Left out: {'; '.join(reasons)}.", ""]
     lines += ["Next:", *(f"  bfpp {command}" for command in next_commands(experiment))]
     output().print(Text("\n".join(lines)), soft_wrap=True)
 
 
-def _winner(decision: Decision, costs: dict[str, float]) -> Iterator[str]:
+def _winner(decision: Decision, costs: dict[str, float], jitter: Jitter) -> Iterator[str]:
     best = decision.winner
     parts = ", ".join(
         f"{name} {seconds / best.step_time:.0%}"
@@ -71,12 +77,16 @@ def _winner(decision: Decision, costs: dict[str, float]) -> Iterator[str]:
     priced = f", at a price of {price[0]:.4g}" if price else ""
     yield f"A million tokens take {hours:.3g} GPU-hours{priced}."
     if best.robust_step_time is not None:
-        yield f"With jitter, a step takes {in_words(best.robust_step_time)}."
+        robust = in_words(best.robust_step_time)
+        yield f"With jitter, {jitter.quantile:.0%} of steps take at most {robust}."
 
 
 def _named(outcome: Outcome) -> str:
-    degrees = outcome.configuration.degrees
-    return f"{kind_of(outcome.configuration)}, pp {degrees.pp}, tp {degrees.tp}, dp {degrees.dp}"
+    degrees = asdict(outcome.configuration.degrees)
+    always = ("pp", "tp", "dp")
+    sizes = [f"{name} {degrees[name]}" for name in always]
+    sizes += [f"{name} {size}" for name, size in degrees.items() if size > 1 and name not in always]
+    return ", ".join([kind_of(outcome.configuration), *sizes])
 
 
 def _against(rival: Rival) -> str:

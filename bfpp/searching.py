@@ -24,6 +24,7 @@ from bfpp.schedules.cut import CUTS
 from bfpp.schedules.offload import OFF, parse_offload
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.search_fixed import ALL, RANGES, parse_fixed
+from bfpp.search_untried import untried
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
@@ -231,9 +232,13 @@ def chosen_configurations(problem: Problem) -> tuple[Configuration, ...]:
     chosen, _ = _divided(problem)
     if not chosen:
         batches = ", ".join(map(str, problem.batches))
+        groups = [name for name in ("cp", "ep", "dp_replicate") if getattr(problem, name) != (1,)]
+        named = ["gpus", "batch", *groups, *(["fix"] if problem.only else [])]
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in named)
+        hints = "; ".join(untried(problem)) if "pp" in dict(problem.only) else ""
         raise InvalidInput(
-            f"--gpus, --batch: {problem.model.name} cannot be divided over {problem.gpus} GPUs "
-            f"with a batch of {batches}"
+            f"{options}: {problem.model.name} cannot be divided over {problem.gpus} GPUs "
+            f"with a batch of {batches}{f'; not tried: {hints}' if hints else ''}"
         )
     return chosen
 

@@ -24,6 +24,11 @@ class Sharding(StrEnum):
     PARTIAL = "partial"
     FULL = "full"
 
+    @property
+    def usual_name(self) -> str:
+        """What the field calls it."""
+        return {Sharding.NONE: "DDP", Sharding.PARTIAL: "ZeRO-1", Sharding.FULL: "FSDP"}[self]
+
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """All names, the field's among them."""

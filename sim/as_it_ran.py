@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Seconds
+from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.operations import OPERATIONS
 from bfpp.sim.compiled_engine import step_time
 from bfpp.sim.costs import Costs, fixed_costs
@@ -40,7 +40,7 @@ class Pace:
     """A rank's passes compared with those of the median rank.
 
     `excess` is the share by which they take longer in sum; `gain`, how many seconds earlier the
-    step would end if each pass took no longer than the median rank's of its kind.
+    step would end if those of each kind that it is slower in took as long as the median rank's.
     """
 
     rank: int
@@ -66,11 +66,23 @@ def paces(causes: Causes) -> list[Pace]:
     for rank in range(graph.layout.pp):
         own = graph.compute_tasks.of(rank)
         faster = costs.seconds.copy()
-        faster[own] -= np.maximum(duration[own] - usual[own], 0.0)
+        faster[own] -= duration[own] * (1 - _keeping_up(graph, duration, usual, own))
         gain = whole - step_time(graph, fixed_costs(faster))
         expected = float(usual[own].sum())
         excess = float(duration[own].sum()) / expected - 1 if expected else 0.0
         found.append(Pace(rank, excess, max(gain, 0.0)))
+    return found
+
+
+def _keeping_up(graph: TaskGraph, duration: Seconds, usual: Seconds, own: Integers) -> Seconds:
+    """For each pass of a rank, the factor that makes its kind no slower than the median rank's.
+
+    One for all passes of a kind: what makes only some of them slow is no slow rank.
+    """
+    kind = graph.operation[own]
+    taken, expected = np.bincount(kind, duration[own]), np.bincount(kind, usual[own])
+    factor = np.minimum(expected / np.where(taken > 0, taken, 1.0), 1.0)
+    found: Seconds = np.where(taken > 0, factor, 1.0)[kind]
     return found
 
 

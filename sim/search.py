@@ -194,7 +194,7 @@ def configurations(problem: Problem) -> list[Configuration]:
 
 def _degrees(problem: Problem) -> Iterator[Degrees]:
     """How the GPUs may be divided into groups."""
-    sizes = _divisors(problem.gpus)
+    sizes = divisors(problem.gpus)
     for tp, pp, cp, ep, groups in product(
         sizes, sizes, problem.cp, problem.ep, problem.dp_replicate
     ):
@@ -240,7 +240,7 @@ def _replicas(degrees: Degrees) -> int:
 def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Configuration]:
     for name, microbatch_size, communication in product(
         problem.schedules,
-        _divisors(samples),
+        divisors(samples),
         problem.communications(degrees),
     ):
         microbatches = samples // microbatch_size
@@ -274,7 +274,7 @@ def _divisions(
     if pp == 1 and schedule.name not in WITHOUT_PIPELINE:
         return
     looped = pp > 1 and schedule.looped
-    every = [each for each in _divisors(-(-layers // pp)) if each > 1]
+    every = [each for each in divisors(-(-layers // pp)) if each > 1]
     rules = problem.cut if pp > 1 else ()
     for loops, rule in product(every if looped else [schedule.loops], rules or (None,)):
         stages = len(schedule.placement(pp, loops))
@@ -310,11 +310,12 @@ def _with_parameters(problem: Problem, name: str, pp: int, microbatches: int) ->
         return [known]
     return [
         find_schedule(name, sequence=sequence)
-        for sequence in _divisors(microbatches)
+        for sequence in divisors(microbatches)
         if sequence == pp or pp < sequence < microbatches
     ]
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """The whole numbers that divide it, the least first."""
     small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
     return sorted({*small, *(number // divisor for divisor in small)})

@@ -11,6 +11,7 @@ from bfpp.schedules import Communication, Layout, build_graph
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.as_it_ran import AsItRan, paces
 from bfpp.sim.compiled_engine import times
+from bfpp.sim.costs import fixed_costs
 from bfpp.sim.engines import simulate
 from bfpp.sim.parameters import Scaled
 from bfpp.traces.causes import Causes
@@ -52,6 +53,24 @@ def test_a_straggler_is_found_with_what_it_costs(slow):
         assert pace.excess == pytest.approx(0.5 if is_slow else 0)
         assert pace.gain == pytest.approx(timeline.step_time - step_time if is_slow else 0)
     assert sum(causes.shares.values()) == pytest.approx(timeline.step_time)
+
+
+class Uneven:
+    """Every second pass of rank 1 takes longer, and the others less."""
+
+    def costs(self, graph):
+        seconds = AbstractCosts().costs(graph).seconds.copy()
+        own = graph.compute_tasks.of(1)
+        seconds[own] *= np.where(graph.microbatch[own] % 2, 1.5, 0.5)
+        return fixed_costs(seconds)
+
+
+def test_a_rank_whose_passes_vary_is_no_straggler():
+    """They take as long as the other rank's in sum, so nothing is to be gained from it."""
+    timeline = simulate(build_graph("1f1b", Layout(2, 8), Communication()), Uneven())
+    for pace in paces(Causes(timeline)):
+        assert pace.excess == pytest.approx(0)
+        assert pace.gain == pytest.approx(0)
 
 
 def test_a_saved_timeline_is_explained(answer, bfpp, tmp_path, monkeypatch):

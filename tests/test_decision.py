@@ -235,7 +235,8 @@ def test_the_report_says_why_and_what_next(bfpp, monkeypatch):
     assert code == 0
     assert "Best: " in out
     assert "Against " in out
-    assert "With jitter, a step takes " in out
+    assert "With jitter, 90% of steps take at most " in out
+    assert " p90 step " in out
     commands = [line.split() for line in out.splitlines() if line.startswith("  bfpp ")]
     assert [words[1] for words in commands] == ["simulate", "run", "experiment", "experiment"]
     code, told, _ = bfpp(*commands[0][1:], "--json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from struct import unpack
 from xml.etree import ElementTree
@@ -104,6 +105,24 @@ def test_bars_are_as_long_as_their_numbers() -> None:
         "GB",
         "2.0",
     ]
+
+
+@pytest.mark.parametrize("kind", ["charts", "placements"])
+def test_a_title_is_broken_where_its_figure_is_narrow(kind: str) -> None:
+    title = "Figure 5, Llama 3 70B on many H100: the least training time (days) by cost"
+    chart = Chart(title, "x", "y", [Series("one", (1, 2), (3, 4))])
+    short = replace(chart, title="Figure 5")
+    placement = Layout(2, 1, units_per_stage=4)
+    long_one, short_one = {
+        "charts": (svg_charts([chart], points=238), svg_charts([short], points=238)),
+        "placements": (svg_placements([(title, placement)]), svg_placements([("5", placement)])),
+    }[kind]
+    assert title in " ".join(re.findall(">([^<]+)</text>", long_one))
+    heights = [
+        float(re.search(r' height="([\d.]+)', drawn)[1])  # type: ignore[index]
+        for drawn in (long_one, short_one)
+    ]
+    assert heights[0] > heights[1]
 
 
 @pytest.mark.parametrize("kind", ["charts", "bars", "placements"])

@@ -67,7 +67,14 @@ def test_every_pass_of_two_ranks_is_found(two_ranks, name):
     how = "by operators" if name == "1F1B" else "by name"
     assert timeline.about["passes"] == how
     assert timeline.about["unknown_ranges"] == "none"
+    assert "unmatched_receives" not in timeline.about
     assert timeline.is_measured
+
+
+def test_a_missing_rank_is_noticed(two_ranks):
+    """A pipeline of one rank could be imported, but it receives gradients from nowhere."""
+    timeline = import_all(two_ranks[0], "GPipe", 1)
+    assert str(timeline.about["unmatched_receives"]).startswith("4: ")
 
 
 @pytest.mark.slow  # of two ranks, each stage of a loop has neighbours on both sides too

@@ -313,6 +313,27 @@ def test_only_the_first_process_writes_and_one_that_fails_is_named(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("cuBLAS: no such kernel\nException raised from here", "cuBLAS: no such kernel"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", "out of memory: tried to allocate 2.15"),
+    ],
+)
+def test_a_kernel_that_cannot_run_is_named_in_a_line(tmp_path, monkeypatch, bfpp, error, reason):
+    microbenchmarks = pytest.importorskip("bfpp.executor.microbenchmarks")
+
+    def products(*_):
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(microbenchmarks, "PARTS", (products,))
+    words = ("--device", "cpu", "--like", "dgx-a100", "--out", tmp_path / "my.toml")
+    code, out, err = bfpp("measure", *words)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"bfpp measure: products: {reason}")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_under_torchrun_links_are_those_of_its_processes(monkeypatch):
     microbenchmarks = pytest.importorskip("bfpp.executor.microbenchmarks")
     from bfpp.executor.devices import device_named

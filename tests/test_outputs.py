@@ -293,7 +293,7 @@ def test_a_journal_that_cannot_be_written_loses_no_result(bfpp, monkeypatch):
     monkeypatch.setattr(Path, "open", full)
     code, out, err = bfpp(f"search {SEARCH} --journal journal --out found.csv")
     assert code == 2
-    assert "configurations fit" in " ".join(out.split())
+    assert "fit in memory" in " ".join(out.split())
     assert err.splitlines()[0] == "wrote found.csv"
     assert "--journal: " in err.splitlines()[1]
     assert "No space left on device" in err.splitlines()[1]

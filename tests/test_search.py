@@ -178,7 +178,7 @@ def test_the_command_ranks_and_writes(command, capsys, tmp_path):
     with (tmp_path / "all.csv").open() as file:
         assert len(list(csv.DictReader(file))) == report["tried"]
     assert main(words) == 0
-    assert "configurations fit" in " ".join(capsys.readouterr().out.split())
+    assert "fit in memory" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_command_finds_the_best_alone(command, capsys):
@@ -194,6 +194,34 @@ def test_the_command_finds_the_best_alone(command, capsys):
     assert best["excluded"][TOO_SLOW] > 0
     assert main([*words, "--top", "3"]) == 0
     assert f"{TOO_SLOW} ({best['excluded'][TOO_SLOW]})" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_all_of_them_chose_is_said_once(command, capsys):
+    words = [*command, "--batch", "8", "--workers", "1", "--schedule", "gpipe"]
+    words += ["--fix", "sharding=fsdp"]
+    assert main([*words, "--recompute", "full"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "All with FSDP, recompute full schedule batch pp x tp x dp loops" in printed
+    assert main([*words, "--recompute", "full", "none"]) == 0
+    assert "All with FSDP schedule batch" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_only_an_option_tries_is_said(command, capsys, monkeypatch):
+    """61 layers divide over no pipeline, and experts over no device unless it is asked for."""
+    monkeypatch.setenv("COLUMNS", "300")
+    words = [*command, "--batch", "4", "--workers", "1", "--schedule", "1f1b"]
+    words[words.index("small.toml")] = "deepseek-v3"
+    words += ["--implementation", "current", "--fix", "layers=7"]
+    assert main([*words, "--cut", "even", "fewer-at-ends", "--ep", "2", "--json"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["untried"] == []
+    assert main(words) in (0, 1)
+    printed = capsys.readouterr().out
+    assert (
+        "Not tried: pipelines of 2 or 4 ranks, over which 7 layers do not divide evenly (--cut "
+        "even fewer-at-ends); expert parallelism: each device has all 256 experts (--ep 2 4).\n"
+    ) in printed
+    assert main([*words, "--fix", "pp=4"]) == 2
+    assert "not tried: pipelines of 4 ranks, over which 7 layers" in capsys.readouterr().err
 
 
 def test_when_nothing_fits_the_nearest_is_told_and_what_is_largest_in_it(command, capsys, tmp_path):

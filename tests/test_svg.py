@@ -161,9 +161,21 @@ def test_foreign_titles_are_escaped(draw: str, tmp_path: Path) -> None:
 
 def test_long_titles_stay_inside() -> None:
     drawn = svg([Panel("word " * 100, timeline("gpipe", FIGURE_4["gpipe"]))])
-    (title,) = (content for content in texts(drawn) if content.startswith("word"))
-    assert title.endswith("…")
-    assert text_width(title, 10) < 720 - 80
+    title = [content for content in texts(drawn) if content.startswith("word")]
+    assert len(title) == 3
+    assert title[-1].endswith("…")
+    assert all(text_width(line, 10) < 720 - 80 for line in title)
+
+
+def test_a_title_that_a_column_has_no_room_for_is_broken_not_cut() -> None:
+    title = "breadth-first: 4 ranks, 8 micro-batches, ZeRO-1, 2 loops"
+    wide, narrow = (
+        svg([Panel(title, timeline("gpipe", FIGURE_4["gpipe"]))], points) for points in (None, 238)
+    )
+    assert title in texts(wide)
+    assert not [content for content in texts(narrow) if content.endswith("…")]
+    lines = [content for content in texts(narrow) if content in title and " " in content]
+    assert " ".join(lines) == title
 
 
 def test_equal_neighbours_leave_no_gap() -> None:

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bfpp.traces.appearance import QUIET_INK
-from bfpp.traces.svg_elements import document, moved, number, shortened, stroked, text, text_width
+from bfpp.traces.svg_elements import (
+    LEADING,
+    document,
+    heading,
+    moved,
+    number,
+    stroked,
+    text,
+    text_width,
+    wrapped,
+)
 from bfpp.traces.time_axis import round_step
 
 COLOURS = ("#1f5fa8", "#d9700f", "#2f8f5b", "#8a4fb0", "#b8324f", "#5b6770")
@@ -88,11 +98,16 @@ def svg_charts(
         room = points - 2 * EDGE
         columns = max(1, min(columns, int(room / LEAST_WIDTH)))
         each = room / columns
+    titles = [wrapped(chart.title, TITLE, each - RIGHT) for chart in charts]
+    below = (max(map(len, titles)) - 1) * LEADING * TITLE
+    height = HEIGHT + below
     body = []
-    for at, chart in enumerate(charts):
+    for at, (chart, title) in enumerate(zip(charts, titles, strict=True)):
         row, column = divmod(at, columns)
-        body += moved(EDGE + column * each, row * HEIGHT, _chart(chart, each, colours))
-    width, bottom = 2 * EDGE + each * columns, math.ceil(len(charts) / columns) * HEIGHT
+        drawn, _ = heading(0, EDGE + TITLE, title, TITLE)
+        drawn += moved(0, below, _chart(chart, each, colours))
+        body += moved(EDGE + column * each, row * height, drawn)
+    width, bottom = 2 * EDGE + each * columns, math.ceil(len(charts) / columns) * height
     legend, bottom = _legend(colours, EDGE + LEFT, bottom + EDGE + LEGEND / 2, width - EDGE)
     unit = "pt" if points else ""
     return document(width, bottom + LEGEND / 2, charts[0].title, [*body, *legend], unit)
@@ -106,8 +121,7 @@ def _chart(chart: Chart, width: float, colours: dict[str, str]) -> list[str]:
     if chart.logarithmic_x and len(choices := sorted(set(xs))) <= MOST_TICKS + 2:
         x = x._replace(marks=tuple(choices))
     y = _scale(ys, bottom, EDGE + ABOVE, chart.logarithmic_y, from_zero=chart.from_zero)
-    body = [text(0, EDGE + TITLE, shortened(chart.title, TITLE, width - RIGHT), TITLE)]
-    body += _axes(chart, x, y)
+    body = _axes(chart, x, y)
     for each in chart.series:
         body.append(_drawn(each, x, y, colours[each.name]))
     return body

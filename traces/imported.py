@@ -68,6 +68,8 @@ def imported(
         ),
         "unknown_ranges": _counted(name for each in ranks for name in each.unknown),
     }
+    if unmatched := _unmatched(graph, ranks):
+        about["unmatched_receives"] = f"{unmatched}: is the trace of another rank missing?"
     first = start.min()
     return Timeline(graph, start - first, end - first, MEASURED, about=about)
 
@@ -207,6 +209,15 @@ def _arrivals(
         waiting = sorted(arriving, key=lambda task: _after(graph, task))
         for task, span in zip(waiting, rank.received, strict=True):
             yield task, (span.start, span.end)
+
+
+def _unmatched(graph: TaskGraph, ranks: Sequence[Recognised]) -> int:
+    """How many more receives ranks had than transfers arrive at them."""
+    arriving = np.bincount(graph.peer[graph.is_transfer], minlength=len(ranks)).tolist()
+    return sum(
+        max(len(rank.receives or rank.received) - number, 0)
+        for rank, number in zip(ranks, arriving, strict=True)
+    )
 
 
 def _after(graph: TaskGraph, transfer: int) -> int:

@@ -32,12 +32,13 @@ from bfpp.traces.svg_elements import (
     box,
     document,
     filled,
+    heading,
     labels,
     number,
-    shortened,
     stroked,
     text,
     text_width,
+    wrapped,
 )
 from bfpp.traces.svg_placements import svg_placements
 from bfpp.traces.time_axis import in_words, time_axis
@@ -140,12 +141,9 @@ def _panel(drawing: _Drawing, frame: _Frame, top: float) -> tuple[list[str], flo
     baseline = top + TITLE
     note = f"{in_words(timeline.step_time)}, bubble {100 * bubble(timeline):.3g} %"
     room = frame.right - EDGE - text_width(note, SMALL) - TITLE
-    title = shortened(drawing.panel.title, TITLE, room)
-    elements = [
-        text(EDGE, baseline, title, TITLE),
-        text(frame.right, baseline, note, SMALL, "end", QUIET_INK),
-    ]
-    tops, bottom = _row_tops(drawing, frame, baseline + 5)
+    title, last = heading(EDGE, baseline, wrapped(drawing.panel.title, TITLE, room), TITLE)
+    elements = [*title, text(frame.right, baseline, note, SMALL, "end", QUIET_INK)]
+    tops, bottom = _row_tops(drawing, frame, last + 5)
     elements += _tracks(drawing, frame, tops)
     elements += _bars(drawing, frame, tops)
     return elements, bottom

@@ -20,6 +20,14 @@ WIDTHS = {"iIjl.,:;'|! ": 0.27, "frt()[]-": 0.34, "mwMW%": 0.85, "0123456789": 0
 OTHER_WIDTH, CAPITAL_WIDTH = 0.53, 0.69
 """About how wide characters are, as shares of the font size."""
 
+LEADING = 1.2
+"""From one baseline to the next, as a share of the font size."""
+
+MOST_LINES = 3
+
+SPACES = re.compile(r"(?<!\d)\s+")
+"""Where a line may break."""
+
 NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -57,6 +65,31 @@ def shortened(content: str, size: float, width: float) -> str:
     widths = accumulate((text_width(character, size) for character in content), initial=size)
     fitting = sum(reached <= width for reached in widths) - 1
     return content[: max(fitting, 0)].rstrip() + "…"
+
+
+def wrapped(content: str, size: float, width: float) -> list[str]:
+    """The content in lines that fit in the width, or as much of it as `MOST_LINES` hold.
+
+    A number stays with what it counts: `8 micro-batches`.
+    """
+    words, lines = SPACES.split(content.strip()), [""]
+    for at, word in enumerate(words):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if not lines[-1] or text_width(longer, size) <= width:
+            lines[-1] = longer
+        elif len(lines) < MOST_LINES:
+            lines.append(word)
+        else:
+            lines[-1] = " ".join([lines[-1], *words[at:]])
+            break
+    return [shortened(line, size, width) for line in lines]
+
+
+def heading(x: float, y: float, lines: Sequence[str], size: float) -> tuple[list[str], float]:
+    """Lines of text below one another, the first on the baseline `y`; and the last's baseline."""
+    baselines = [y + number * LEADING * size for number in range(len(lines))]
+    drawn = [text(x, at, line, size) for at, line in zip(baselines, lines, strict=True)]
+    return drawn, baselines[-1]
 
 
 def text(

@@ -13,7 +13,17 @@ from typing import NamedTuple
 
 from bfpp.schedules import Layout, Operation
 from bfpp.traces.appearance import IDLE, QUIET_INK, fill, ink
-from bfpp.traces.svg_elements import box, document, filled, labels, number, shortened, stroked, text
+from bfpp.traces.svg_elements import (
+    box,
+    document,
+    filled,
+    heading,
+    labels,
+    number,
+    stroked,
+    text,
+    wrapped,
+)
 
 EDGE, TITLE, SMALL = 6.0, 10.0, 7.5
 MARGIN, BETWEEN = 34.0, 16.0
@@ -75,18 +85,16 @@ def svg_placements(layouts: Sequence[tuple[str, Layout]], points: float | None =
     for at, (title, layout) in enumerate(layouts):
         if at and at % columns == 0:
             left, top = EDGE, bottom + BETWEEN
-        grid = _Grid(left + MARGIN, top + TITLE + 6, layout, column)
-        body.append(text(left, top + TITLE, _fitting(title, grid), TITLE))
+        lines = wrapped(title, TITLE, MARGIN + column * layout.units)
+        caption, last = heading(left, top + TITLE, lines, TITLE)
+        grid = _Grid(left + MARGIN, last + 6, layout, column)
+        body += caption
         body += _rows(grid) + _path(grid) + _boxes(grid) + _axis(grid)
         right = max(right, grid.left + grid.width)
         left = grid.left + grid.width + BETWEEN
         bottom = max(bottom, grid.top + grid.height + 2 * SMALL + 6)
     title = "; ".join(title for title, _ in layouts) or "no placements"
     return document(points or right + EDGE, bottom + EDGE, title, body, "pt" if points else "")
-
-
-def _fitting(title: str, grid: _Grid) -> str:
-    return shortened(title, TITLE, MARGIN + grid.width)
 
 
 def _rows(grid: _Grid) -> list[str]:

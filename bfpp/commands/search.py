@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from rich.text import Text
 
 from bfpp import options as shared
 from bfpp.errors import blaming
@@ -15,14 +17,14 @@ from bfpp.experiment_file import experiment_text
 from bfpp.formats import EXPERIMENT, HTML, JOURNAL
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
-from bfpp.predictions import shortage
-from bfpp.results import print_json, print_table
-from bfpp.schedules import Communication, Configuration, InvalidInput, Sharding
-from bfpp.schedules.communication import FULLY_SHARDED
+from bfpp.results import output, print_json
+from bfpp.schedules import InvalidInput
 from bfpp.search_fixed import parse_fixed
 from bfpp.search_page import TIMELINES, write_found_page
 from bfpp.search_results import WRITERS, Journal, write_table
 from bfpp.search_summary import cost, print_decision, record_of
+from bfpp.search_table import print_found
+from bfpp.search_untried import untried
 from bfpp.searching import (
     add_problem_arguments,
     chosen_configurations,
@@ -38,7 +40,6 @@ from bfpp.sim.outcomes import Outcome, nearest, pareto, ranked
 from bfpp.sim.pruning import TOO_LARGE
 from bfpp.sim.search import Problem, in_order
 
-SHOWN = 15
 INTERRUPTED = 130
 NOTHING_FITS = 1
 
@@ -49,11 +50,6 @@ class Tried(NamedTuple):
     all: int
     excluded: Counter[str]
     seconds: float
-
-    def __str__(self) -> str:
-        simulated = self.all - self.excluded.total()
-        share = f"{simulated:,} simulated of " if self.excluded else ""
-        return f"{share}{self.all:,} configurations fit ({self.seconds:.1f} s)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -149,6 +145,7 @@ def _report(
     once = without_duplicates(best_first)
     found = decided(problem, once)
     merged = len(best_first) - len(once)
+    hints = untried(problem)
     if options.json:
         record = {
             "configurations": [
@@ -160,6 +157,7 @@ def _report(
             "excluded": tried.excluded,
             "merged": merged,
             "seconds": tried.seconds,
+            "untried": hints,
         }
         if outcomes and not best_first:
             record["nearest"] = nearest(outcomes).record
@@ -167,7 +165,13 @@ def _report(
             record["decision"] = record_of(found)
         print_json(with_assumptions(record, assumed))
     else:
-        _print(problem, outcomes, once, front, tried)
+        title = (
+            f"{_subject(problem)}: {tried.all:,} configurations, {len(outcomes):,} simulated in "
+            f"{tried.seconds:.1f} s, {len(best_first):,} fit in memory"
+        )
+        print_found(title, outcomes, once, front, problem.jitter)
+        if hints:
+            output().print(Text(f"Not tried: {'; '.join(hints)}.\n"), soft_wrap=True)
         if found:
             left_out = {
                 **tried.excluded,
@@ -175,18 +179,22 @@ def _report(
                 "is the same as another by another name": merged,
             }
             best = _experiment(found.winner, problem, options)
-            print_decision(found, left_out, best, cost(found.winner, options.price))
+            costs = cost(found.winner, options.price)
+            print_decision(found, left_out, best, costs, problem.jitter)
     if options.best and best_first:
         text = experiment_text(_experiment(best_first[0], problem, options))
         with options.best.written() as path:
             path.write_text(text, encoding="utf-8")
     if options.html:
         drawn = [_experiment(each, problem, options) for each in once[:TIMELINES]]
-        title = f"{problem.model.name} on {problem.gpus} GPUs of {problem.cluster.name}"
-        write_found_page(options.html, title, once, front, drawn)
+        write_found_page(options.html, _subject(problem), once, front, drawn)
     if options.out:
         kept = [*best_first, *(each for each in outcomes if not each.fits)]
         write_table(options.out, kept, front)
+
+
+def _subject(problem: Problem) -> str:
+    return f"{problem.model.name} on {problem.gpus} GPUs of {problem.cluster.name}"
 
 
 def _experiment(best: Outcome, problem: Problem, options: argparse.Namespace) -> Experiment:
@@ -207,81 +215,3 @@ def _jitter(options: argparse.Namespace) -> Jitter:
     if not 0 <= given.quantile <= 1:
         raise InvalidInput(f"--jitter-quantile: must be from 0 to 1, not {given.quantile:g}")
     return given
-
-
-def _print(
-    problem: Problem,
-    outcomes: Sequence[Outcome],
-    best_first: Sequence[Outcome],
-    front: set[Configuration],
-    tried: Tried,
-) -> None:
-    title = (
-        f"{problem.model.name} on {problem.gpus} GPUs of {problem.cluster.name}: "
-        f"{sum(outcome.fits for outcome in outcomes):,} of {tried}. "
-        "Tflop/s per GPU; GB on the largest rank; * on the Pareto front of speed and memory"
-    )
-    shown = list(best_first[:SHOWN])
-    shown += [each for each in pareto(best_first) if each not in shown]
-    print_table(title, COLUMNS, [_row(outcome, front) for outcome in shown])
-    if not best_first and outcomes:
-        closest = nearest(outcomes)
-        print_table(
-            f"Nothing fits; what comes nearest needs {closest.missing_gb:.1f} GB more than a "
-            f"device has: {shortage(closest.record)}",
-            COLUMNS,
-            [_row(closest, set())],
-        )
-
-
-COLUMNS = (
-    "schedule", "batch", "pp x tp x dp", "loops", "micro-batches x size", "choices", "MFU",
-    "Tflop/s", "GB", "",
-)  # fmt: skip
-
-
-def _groups(row: Mapping[str, Any]) -> str:
-    further = "".join(f", {name.upper()} {row[name]}" for name in ("cp", "ep") if row[name] > 1)
-    groups = row["dp_replicate"]
-    replicas = f"({groups} x {row['dp'] // groups})" if groups > 1 else row["dp"]
-    return f"{row['pp']} x {row['tp']} x {replicas}{further}"
-
-
-def _choices(row: Mapping[str, Any]) -> list[str]:
-    """The sharding, and what is not the default of it or of the software.
-
-    Of uneven stages the fewest and most layers.
-    """
-    default = Communication()
-    layers = [int(each) for each in row["cut"].split(",")] if row["cut"] else []
-    named = [f"{row['sharding']} sharding"] if row["sharding"] != Sharding.NONE else []
-    named += [row["precision"]] if row["precision"] else []
-    named += [f"{name} {row[name]}" for name in ("recompute", "offload") if row[name]]
-    uneven = [f"{min(layers)} to {max(layers)} layers"] if layers else []
-    return [
-        *named,
-        *uneven,
-        *(
-            f"{name.replace('_', ' ')} {row[name]}"
-            for name in FULLY_SHARDED
-            if row[name] != getattr(default, name)
-        ),
-    ]
-
-
-def _row(outcome: Outcome, front: set[Configuration]) -> tuple[str, ...]:
-    row = outcome.record
-    sequence = row["sequence"]
-    longer = f" ({sequence})" if sequence and sequence > row["pp"] else ""
-    return (
-        row["schedule"] + longer,
-        str(row["batch"]),
-        _groups(row),
-        str(row["loops"]),
-        f"{row['microbatches']} x {row['microbatch_size']}",
-        ", ".join(_choices(row)),
-        f"{row['mfu']:.1%}",
-        f"{row['tflops_per_gpu']:.2f}",
-        f"{row['memory_largest_gb']:.1f}",
-        "*" if outcome.configuration in front else "",
-    )

@@ -126,8 +126,8 @@ def _print(comparisons: Sequence[Comparison]) -> None:
         for name in names:
             cells += _cells(each, name)
         rows.append(cells)
-    columns = [cell for name in names for cell in (COMPARED[name].column, "predicted", "error")]
-    print_table("Measured and predicted", [*COLUMNS, *columns], rows)
+    columns = [cell for name in names for cell in (COMPARED[name].column, "error")]
+    print_table("Measured / predicted", [*COLUMNS, *columns], rows)
     errors = [
         (COMPARED[name].title, f"{error:.2f} %")
         for name in names
@@ -144,11 +144,11 @@ def _compared_of(each: Comparison) -> tuple[str, ...]:
 
 
 def _cells(each: Comparison, name: str) -> list[str]:
-    """What was measured, the prediction and its error; dashes for what there is not."""
+    """What was measured and predicted, and the error; dashes for what there is not."""
     if name not in _compared_of(each):
-        return ["-", "-", "-"]
+        return ["-", "-"]
     shown, predicted = COMPARED[name].shown, each.predicted[name]
     measured = each.measured_value(name)
     if measured is None:
-        return ["-", shown(predicted), "-"]
-    return [shown(measured), shown(predicted), f"{each.error(name):+.1f} %"]
+        return [f"- / {shown(predicted)}", "-"]
+    return [f"{shown(measured)} / {shown(predicted)}", f"{each.error(name):+.1f} %"]

@@ -19,8 +19,9 @@ from bfpp.executor.microbenchmarks.designs import FULL, ON_CPU, QUICK, Design
 from bfpp.executor.microbenchmarks.dispatch import dispatch
 from bfpp.executor.microbenchmarks.kernels import Row, attention, products, streaming
 from bfpp.executor.microbenchmarks.machine import copies, host, sustained
-from bfpp.executor.processes import launch
+from bfpp.executor.processes import RunFailed, launch
 from bfpp.executor.processes.environment import is_joined
+from bfpp.executor.shortage import shortage
 from bfpp.schedules import InvalidConfiguration
 
 __all__ = [
@@ -50,10 +51,17 @@ def members_of(device: torch.device) -> int:
 
 
 def measure(device: torch.device, design: Design) -> Iterator[Row]:
-    """Yields each measurement of one device as soon as it is made."""
+    """Yields each measurement of one device as soon as it is made.
+
+    Raises `RunFailed` for what this device or this build of torch cannot run.
+    """
     clock = Clock(device, design.repetitions)
     for part in PARTS:
-        yield from part(clock, design)
+        try:
+            yield from part(clock, design)
+        except RuntimeError as error:
+            reason = shortage(error) or next(iter(str(error).splitlines()), "failed")
+            raise RunFailed(0, f"{part.__name__}: {reason}", "") from error
         if clock.on_gpu:
             torch.cuda.empty_cache()
 

@@ -48,7 +48,7 @@ async function timelineOf(step, values) {
     if (isCompute[panel.lane[task]]) busy += panel.duration[task];
   const bubble = busy ? (panel.length * panel.ranks) / busy - 1 : 0;
   panel.summary = [
-    ["step time", inWords(panel.length, 4)], ["bubble ratio, idle / compute", `${(100 * bubble).toFixed(1)}%`],
+    ["step time", inWords(panel.length, 4)], ["bubble ratio, all idle / compute", `${(100 * bubble).toFixed(1)}%`],
     ...panel.summary, ["tasks", panel.lane.length.toLocaleString("en")],
   ];
   return panel;

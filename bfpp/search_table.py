@@ -1,0 +1,105 @@
+"""The table of a search: the best configurations, and what each of them chose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bfpp.predictions import shortage
+from bfpp.results import print_table
+from bfpp.schedules import Communication, Configuration, Sharding
+from bfpp.schedules.communication import FULLY_SHARDED
+from bfpp.sim.objectives import Jitter
+from bfpp.sim.outcomes import Outcome, nearest, pareto
+from bfpp.traces.time_axis import in_words
+
+SHOWN = 15
+"""How many of the best are shown, before others of the Pareto front."""
+
+COLUMNS = ("schedule", "batch", "pp x tp x dp", "loops", "micro-batches x size")
+SPEED = ("MFU", "Tflop/s", "GB", "")
+
+
+def print_found(
+    title: str,
+    outcomes: Sequence[Outcome],
+    best_first: Sequence[Outcome],
+    front: set[Configuration],
+    jitter: Jitter,
+) -> None:
+    """The best and the Pareto front; where nothing fits, what comes nearest."""
+    shown: list[Outcome] = []
+    if best_first:
+        shown = list(best_first[:SHOWN])
+        shown += [each for each in pareto(best_first) if each not in shown]
+    elif outcomes:
+        closest = nearest(outcomes)
+        shown = [closest]
+        title += (
+            f". Nothing fits; what comes nearest needs {closest.missing_gb:.1f} GB more than a "
+            f"device has: {shortage(closest.record)}"
+        )
+    title += ". Tflop/s per GPU; GB at the peak, max over ranks; * on the Pareto front of these"
+    chosen = [_choices(each) for each in shown]
+    common = [each for each in (chosen or [[]])[0] if all(each in others for others in chosen)]
+    title += f". All with {', '.join(common)}" if common else ""
+    own = [", ".join(each for each in choices if each not in common) for choices in chosen]
+    robust = [each.robust_step_time for each in shown]
+    further = {
+        "choices": own,
+        f"p{100 * jitter.quantile:g} step": [in_words(each) if each else "" for each in robust],
+    }
+    kept = {name: cells for name, cells in further.items() if any(cells)}
+    rows = [
+        (*_sizes(outcome), *cells, *_speed(outcome, outcome.configuration in front))
+        for outcome, *cells in zip(shown, *kept.values(), strict=True)
+    ]
+    print_table(title, (*COLUMNS, *kept, *SPEED), rows)
+
+
+def groups(outcome: Outcome) -> str:
+    """The sizes of its groups: `8 x 2 x (4 x 2), EP 8`, with replicas of HSDP in brackets."""
+    degrees = outcome.configuration.degrees
+    further = [("CP", degrees.cp), ("EP", degrees.ep)]
+    sizes = "".join(f", {name} {size}" for name, size in further if size > 1)
+    replicas = f"({degrees.dp_replicate} x {degrees.dp_shard})" if degrees.is_hybrid else degrees.dp
+    return f"{degrees.pp} x {degrees.tp} x {replicas}{sizes}"
+
+
+def _sizes(outcome: Outcome) -> Iterator[str]:
+    configuration = outcome.configuration
+    sequence = configuration.schedule.parameters.get("sequence")
+    longer = f" ({sequence})" if sequence and sequence > configuration.degrees.pp else ""
+    yield configuration.schedule.name + longer
+    yield str(configuration.batch)
+    yield groups(outcome)
+    yield str(configuration.loops)
+    yield f"{configuration.microbatches} x {configuration.microbatch_size}"
+
+
+def _speed(outcome: Outcome, is_on_front: bool) -> tuple[str, ...]:
+    return (
+        f"{outcome.record['mfu']:.1%}",
+        f"{outcome.tflops_per_gpu:.2f}",
+        f"{outcome.memory_largest_gb:.1f}",
+        "*" if is_on_front else "",
+    )
+
+
+def _choices(outcome: Outcome) -> list[str]:
+    """The sharding, and what is not the default of it or of the software.
+
+    Of uneven stages the fewest and most layers.
+    """
+    configuration, row = outcome.configuration, outcome.record
+    sharding, default = configuration.communication.sharding, Communication()
+    cut = configuration.cut
+    named = [sharding.usual_name] if sharding is not Sharding.NONE else []
+    named += [row["precision"]] if row["precision"] else []
+    named += [f"{name} {row[name]}" for name in ("recompute", "offload") if row[name]]
+    named += [f"{min(cut)} to {max(cut)} layers"] if cut else []
+    named += [
+        f"{name.replace('_', ' ')} {row[name]}"
+        for name in FULLY_SHARDED
+        if row[name] != getattr(default, name)
+    ]
+    return named
