@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks.measure import Results
 from bfpp.schedules import InvalidConfiguration, Layout, registered_schedules
 from bfpp.schedules.columns import Seconds
+from bfpp.sim.synthesis.blocks import repeated_blocks
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.exact import is_available, solve
 from bfpp.sim.synthesis.problem import HALVES, Problem, Words
@@ -65,7 +66,7 @@ def case(given: Problem) -> dict[str, float]:
     begun = time.process_time()
     known = [words for words in rules(given).values() if given.within(words)]
     best_rule = min((replayed(given, words) for words in known), default=np.inf)
-    found = search(given, known, SECONDS)[0]
+    found = search(given, [*known, *repeated_blocks(given)], SECONDS)[0]
     assert found.seconds <= best_rule * (1 + TOLERANCE)
     bound = lower_bound(given)
     if is_available() and found.seconds > bound.seconds * (1 + TOLERANCE):
