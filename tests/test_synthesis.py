@@ -30,13 +30,13 @@ from bfpp.sim.memory import rank_memories
 from bfpp.sim.objectives import USUAL_JITTER, robust_step_time
 from bfpp.sim.synthesis import PLACEMENTS, exact, kernels, synthesize
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.exact import improved, solve
+from bfpp.sim.synthesis.exact import solve
 from bfpp.sim.synthesis.least_memory import peak_bound
 from bfpp.sim.synthesis.memory import Counted
 from bfpp.sim.synthesis.placements import boards
 from bfpp.sim.synthesis.problem import HALVES, TRANSFERS, WHOLE, Problem, Words, priced
 from bfpp.sim.synthesis.rules import fastest_rule
-from bfpp.sim.synthesis.search import Found, replayed, run_of, search, table_of
+from bfpp.sim.synthesis.search import replayed, run_of, search, table_of
 from bfpp.traces.period import period
 
 SOME = settings(derandomize=True, deadline=None, max_examples=60)
@@ -322,23 +322,6 @@ def test_crossings_prove_more_than_memory_does(
     monkeypatch.setattr(exact, "MOST_CROSSINGS", 8 * 5)
     bound, _ = solve(problem, search(problem, [], 0.0)[0], 20.0)
     assert bound == (least, "the crossing of micro-batches" + by)
-
-
-@pytest.mark.parametrize("most_free", [12, 1000])
-def test_windows_of_an_order_are_improved(monkeypatch, most_free: int) -> None:
-    """From one micro-batch after the other; in a window that is the whole step, to the best."""
-    problem = Problem(
-        Layout(2, 4), HALVES, np.array([[1.0, 2], [2, 1], [1, 1]]), np.eye(2) / 2,
-        np.zeros(2), np.ones(2), np.full(2, 2.0),
-    )  # fmt: skip
-    words = [[0, 2, 4] * 4, [1, 3, 5] * 4]
-    known = Found(replayed(problem, words), words)
-    monkeypatch.setattr(exact, "MOST_FREE", most_free)
-    found = improved(problem, known, 5.0, 0.0)
-    assert problem.within(found.words)
-    assert replayed(problem, found.words) == found.seconds < known.seconds
-    if most_free == 1000:
-        assert found.seconds == solve(problem, known, 5.0)[0].seconds
 
 
 def test_placements_that_are_compared_divide_a_rank_alike() -> None:

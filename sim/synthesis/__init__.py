@@ -2,7 +2,8 @@
 
 - `problem`: the passes to order, their costs and limits; orders as words.
 - `bounds`: lower bounds of the step time; `exact`, `crossing`, `window`: those that CP-SAT proves.
-- `search`, `dispatching`, `kernels`: the search itself.
+- `search`, `dispatching`, `kernels`: the search itself; `blocks`, `placing`: periodic orders to
+  start from.
 - `placements`: where stages are, and which rules there are for them.
 - `ordering`: the best order on a placement; `least_memory`: the one with the lowest peak.
 - `choices`, `joint`, `joint_bound`: what stages do, chosen together with the order.

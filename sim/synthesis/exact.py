@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import pairwise
 from math import ceil
 
 import numpy as np
@@ -71,7 +73,8 @@ def _of_passes(problem: Problem, known: Found, seconds: float) -> tuple[Bound, W
     last = _Last(problem, known, rounds, at_once)
     if last.problem.passes.sum() > TOO_MANY:
         return lower_bound(problem), known.words
-    proven, words = Window(last.problem, last.known, 0.0, np.inf).solved(seconds)
+    every = range(problem.layout.pp)
+    proven, words = Window(last.problem, last.known, 0.0, np.inf, every).solved(seconds)
     return last.bound(proven, "a proof of CP-SAT"), (not rounds and words) or known.words
 
 
@@ -121,19 +124,31 @@ def improved(problem: Problem, known: Found, seconds: float, bound: float) -> Fo
     Nothing is faster than the `bound`.
     """
     over = time.monotonic() + seconds
-    share = min(MOST_FREE / float(problem.passes.sum()), 1.0)
     gains = True
     while gains and known.seconds > bound * (1 + TOLERANCE):
         gains = False
-        for begin in np.arange(0.0, 1.0, share / 2) * known.seconds:
+        for begin, until, ranks in stretches(problem):
             if (left := over - time.monotonic()) <= 0:
                 return known
-            _, words = Window(problem, known, begin, begin + share * known.seconds).solved(left)
+            window = Window(problem, known, begin * known.seconds, until * known.seconds, ranks)
+            _, words = window.solved(left)
             if words and problem.within(words):
                 found = Found.of(problem, words)
                 gains |= found.seconds < known.seconds
                 known = min(found, known, key=_seconds)
     return known
+
+
+def stretches(problem: Problem) -> Iterator[tuple[float, float, list[int]]]:
+    """What is free at once, from and until a share of the step: all ranks, then neighbours.
+
+    Two ranks are free for longer than all of them.
+    """
+    every = list(range(problem.layout.pp))
+    for ranks in (every, *(map(list, pairwise(every)) if len(every) > 2 else ())):
+        share = min(MOST_FREE / float(problem.passes[ranks].sum()), 1.0)
+        for begin in np.arange(0.0, 1.0, share / 2).tolist():
+            yield begin, begin + share, ranks
 
 
 def _seconds(found: Found) -> float:

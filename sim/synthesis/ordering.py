@@ -1,4 +1,4 @@
-"""The best order on one board: from its rules, and from nothing."""
+"""The best order on one board: from its rules, from repeated blocks, and from nothing."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from bfpp.schedules.given_orders import GivenOrders
 from bfpp.schedules.lowering import Deadlock
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.aims import Aim
+from bfpp.sim.synthesis.blocks import repeated_blocks
 from bfpp.sim.synthesis.bounds import Bound, lower_bound
 from bfpp.sim.synthesis.exact import improved, is_available, solve
 from bfpp.sim.synthesis.memory import FIELD, Memory
@@ -107,6 +108,7 @@ class BoardSearch:
         seeking = seconds * (1 - SHARE_OF_PROOF if proves else 1) / len(problems)
         for left in reversed(range(ROUNDS)):
             within = [words for words in starts if problems[0].within(words)]
+            within += repeated_blocks(problems[0])
             met = [
                 found
                 for problem in problems

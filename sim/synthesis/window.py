@@ -1,7 +1,8 @@
 """A window of an order as a model of CP-SAT: its passes may change places, all others may not.
 
-What comes before the window keeps its times. What comes after it keeps its order, so that the
-longest paths from it to the end of the step are known.
+A window is a stretch of time on some ranks. What comes before that time keeps its times. What comes
+after it keeps its order, so that the longest paths from it to the end of the step are known. Within
+the time, other ranks keep their order, but not their times.
 
 Equal micro-batches can always be first come, first served: where one overtakes another, the two
 may change names. What is sent takes no turns, and sizes are rounded down; so are times, unless
@@ -11,8 +12,9 @@ problem itself.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from math import floor
 from typing import Any, NamedTuple
 
@@ -82,11 +84,16 @@ def solved(model: Any, seconds: float) -> tuple[float, bool, Any]:
 
 
 class Window:
-    """The passes of a known order that start from `begin` until `until`, free to change places."""
+    """The passes of a known order that start from `begin` until `until`.
 
-    def __init__(self, problem: Problem, known: Found, begin: float, until: float) -> None:
+    Those of the `ranks` are free to change places.
+    """
+
+    def __init__(
+        self, problem: Problem, known: Found, begin: float, until: float, ranks: Collection[int]
+    ) -> None:
         self.problem, self.grain = problem, grain_of(problem)
-        self.stages, ranks = problem.layout.stages, range(problem.layout.pp)
+        self.stages = problem.layout.stages
         self.lengths = problem.seconds.ravel().tolist()
         self.delays = [*problem.transfers.ravel().tolist(), *[0.0] * self.stages]
         self.known, rows = starts_of(problem, known.words)
@@ -104,9 +111,11 @@ class Window:
         self.tails = self._tails()
         for each in self.start:
             self._require_needed(each)
-        for rank in ranks:
+        for rank in range(problem.layout.pp):
             self._require_turns(rank)
-            if problem.limits[rank] < np.inf:
+            if rank not in ranks:
+                self._require_order(rank)
+            elif problem.limits[rank] < np.inf:
                 self._require_room(rank)
         self.model.minimize(self.step)
 
@@ -195,6 +204,11 @@ class Window:
             self.model.add(self.step >= start + length + self.grain.whole(behind))
             intervals.append(self.model.new_fixed_size_interval_var(start, length, ""))
         self.model.add_no_overlap(intervals)
+
+    def _require_order(self, rank: int) -> None:
+        """Passes in the order that is known, which keeps to the rank's limit."""
+        for earlier, later in pairwise(self.free[rank]):
+            self.model.add(self.start[later] >= self._end(earlier))
 
     def _require_room(self, rank: int) -> None:
         """What is kept of micro-batches, in the window for a while or all along, has room."""

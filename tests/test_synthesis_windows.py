@@ -1,0 +1,67 @@
+"""Windows of orders that CP-SAT solves: of a time, and of some ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bfpp.schedules import Layout
+from bfpp.sim.synthesis import exact
+from bfpp.sim.synthesis.exact import improved, solve, stretches
+from bfpp.sim.synthesis.problem import HALVES, Problem
+from bfpp.sim.synthesis.search import Found, replayed, search
+from bfpp.sim.synthesis.window import Window
+from tests.test_synthesis import SOME, problems, rows_of
+
+
+@pytest.mark.parametrize("most_free", [12, 1000])
+def test_windows_of_an_order_are_improved(monkeypatch, most_free: int) -> None:
+    """From one micro-batch after the other; in a window that is the whole step, to the best."""
+    problem = Problem(
+        Layout(2, 4), HALVES, np.array([[1.0, 2], [2, 1], [1, 1]]), np.eye(2) / 2,
+        np.zeros(2), np.ones(2), np.full(2, 2.0),
+    )  # fmt: skip
+    words = [[0, 2, 4] * 4, [1, 3, 5] * 4]
+    known = Found(replayed(problem, words), words)
+    monkeypatch.setattr(exact, "MOST_FREE", most_free)
+    found = improved(problem, known, 5.0, 0.0)
+    assert problem.within(found.words)
+    assert replayed(problem, found.words) == found.seconds < known.seconds
+    if most_free == 1000:
+        assert found.seconds == solve(problem, known, 5.0)[0].seconds
+
+
+@settings(SOME, max_examples=15)
+@given(problems(2, 2, 2), st.integers(0, 1), st.integers(0, 99))
+def test_a_rank_alone_gets_its_best_order(problem: Problem, free: int, seed: int) -> None:
+    """Against all orders of it, where the other keeps its own."""
+    rank = free % problem.layout.pp
+    known = search(problem, [], 0.0, seed=seed)[-1]
+    _, words = Window(problem, known, 0.0, np.inf, [rank]).solved(5.0)
+    assert words
+    assert [word for each, word in enumerate(words) if each != rank] == [
+        word for each, word in enumerate(known.words) if each != rank
+    ]
+    orders = (
+        [*known.words[:rank], row, *known.words[rank + 1 :]] for row in rows_of(problem, rank)
+    )
+    best = min(replayed(problem, each) for each in orders if problem.within(each))
+    assert replayed(problem, words) == pytest.approx(best, rel=0.01)
+
+
+def test_two_ranks_are_free_for_longer_than_all(monkeypatch) -> None:
+    """Of 48 passes, 24 at once: half the step of all ranks, the whole step of two."""
+    problem = Problem(
+        Layout(4, 4), HALVES, np.ones((3, 4)), np.zeros((2, 4)), np.zeros(4), np.ones(4),
+        np.full(4, 4.0),
+    )  # fmt: skip
+    monkeypatch.setattr(exact, "MOST_FREE", 24)
+    begins, untils, ranks = zip(*stretches(problem), strict=True)
+    pairs = [each for each in ranks if len(each) == 2]
+    assert pairs == [[0, 1]] * 2 + [[1, 2]] * 2 + [[2, 3]] * 2
+    assert list(zip(begins, untils, ranks, strict=True))[:4] == [
+        (begin / 4, begin / 4 + 0.5, [0, 1, 2, 3]) for begin in range(4)
+    ]
+    assert (0.0, 1.0, [1, 2]) in zip(begins, untils, ranks, strict=True)
