@@ -74,18 +74,6 @@ class Beside(NamedTuple):
     received: Seconds
     sent: Seconds
 
-    def and_others(self, others: Costs) -> Beside:
-        """These kinds and then others, which nothing overlaps."""
-        own, nothing = self.costs, np.zeros(len(others.seconds))
-        costs = Costs(
-            np.concatenate((own.seconds, others.seconds)),
-            np.concatenate((own.bytes, others.bytes)),
-            np.concatenate((own.ports, others.ports)),
-            own.bandwidth,
-        )
-        received, sent = (np.concatenate((each, nothing)) for each in (self.received, self.sent))
-        return Beside(costs, received, sent)
-
 
 @dataclass(frozen=True, eq=False)
 class Links:
@@ -107,11 +95,9 @@ class Links:
     def transfers(self, graph: TaskGraph, tasks: Integers, size: float) -> Load:
         """The load of transfers of hidden states of `size` bytes, over all devices of a group."""
         rank, peer = graph.rank[tasks], graph.peer[tasks]
-        level = self.placement.levels_between()[rank, peer]
-        meeting = log2(PAIR * self.placement.degrees.tp) * self.cluster.levels[-1].rendezvous
-        latency = np.array([each.latency + each.transfer_latency for each in self.cluster.levels])
+        level = self._levels_between[rank, peer]
         return Load(
-            latency[level] + (meeting if self.implementation.blocking_transfers else 0.0),
+            self._transfer_latency[level],
             size / self.placement.degrees.tp,
             self._ports(rank, peer, level),
         )
@@ -194,6 +180,19 @@ class Links:
             sharing = self.placement.data_groups(stride)[0].members
             found[stride] = Shared(parameters / sharing, self.placement.replica_groups(stride))
         return found
+
+    @cached_property
+    def _levels_between(self) -> Integers:
+        return self.placement.levels_between()
+
+    @cached_property
+    def _transfer_latency(self) -> Seconds:
+        """Of a transfer that crosses each level, as the outermost: until its bytes move."""
+        levels = self.cluster.levels
+        meeting = 0.0
+        if self.implementation.blocking_transfers:
+            meeting = log2(PAIR * self.placement.degrees.tp) * levels[-1].rendezvous
+        return np.array([each.latency + each.transfer_latency + meeting for each in levels])
 
     @cached_property
     def port_bandwidth(self) -> Seconds:
