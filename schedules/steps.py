@@ -7,10 +7,10 @@ gathers, reductions, buffers) follows from these orders.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from itertools import chain, islice, starmap, zip_longest
-from struct import Struct
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,7 +33,7 @@ STEP = np.dtype(
 Order = npt.NDArray[np.void]
 """The compute steps of one rank, in its order: an array of `STEP`."""
 
-PACKED = Struct("=bii?")
+PACKED = struct.Struct("=bii?")
 """A step as an element of an array of `STEP`."""
 
 
@@ -92,9 +92,12 @@ def in_turn(times: int, *passes: Iterator[Step]) -> Iterator[Step]:
 
 
 def order_of(steps: Iterable[Step]) -> Order:
-    """The order of these steps."""
+    """The order of these steps; raises `InvalidConfiguration` for what is none."""
     # As bytes: numpy assigns the fields of each element one by one.
-    return np.frombuffer(bytearray().join(starmap(PACKED.pack, steps)), STEP)
+    try:
+        return np.frombuffer(bytearray().join(starmap(PACKED.pack, steps)), STEP)
+    except struct.error as error:
+        raise InvalidConfiguration("schedule", f"yields what is not a step: {error}") from error
 
 
 def in_units(order: Order, layout: Layout) -> Order:

@@ -213,20 +213,24 @@ class Links:
 
     @cached_property
     def _ports_of_levels(self) -> tuple[Integers, Integers]:
-        """By the outermost level of a flow (the last row: none) and a rank, its ports out, and in.
+        """By the outermost level of a flow (first: none) and then a rank, its ports out, and in.
 
         A rank's port out of its n-th level is its 2 n-th, the one in the next.
         """
-        none = np.full((1, self._passed.shape[1]), NONE, dtype=np.int32)
-        passed = np.concatenate((self._passed, none))[:, None]
+        columns = self._passed.shape[1]
+        none = np.full((1, columns), NONE, dtype=np.int32)
+        passed = np.concatenate((none, self._passed))[:, None]
         rank = np.arange(self.placement.degrees.pp, dtype=np.int32)[:, None]
         out = 2 * (len(self.cluster.levels) * rank + passed)
-        return np.where(passed == NONE, NONE, out), np.where(passed == NONE, NONE, out + 1)
+        out, into = (np.where(passed == NONE, NONE, each) for each in (out, out + 1))
+        return out.reshape(-1, columns), into.reshape(-1, columns)
 
     def _ports(self, rank: Integers, peer: Integers, level: Integers) -> Integers:
         """The ports of flows from ranks to their peers; none for a level of -1."""
-        out, into = self._ports_of_levels
-        ports: Integers = np.concatenate((out[level, rank], into[level, peer]), axis=1)
+        (out, into), first = self._ports_of_levels, (level + 1) * self.placement.degrees.pp
+        ports: Integers = np.concatenate(
+            (out.take(first + rank, axis=0), into.take(first + peer, axis=0)), axis=1
+        )
         return ports
 
     def _collecting(self, size: float) -> float:
