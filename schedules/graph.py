@@ -233,6 +233,11 @@ class TaskGraph:
         return passes
 
     @cached_property
+    def passes(self) -> Integers:
+        """The numbers of such tasks."""
+        return np.flatnonzero(self.is_pass).astype(np.int32)
+
+    @cached_property
     def is_whole(self) -> Flags:
         """One task for each pass: all but the pieces after the first one of its compute."""
         whole = np.ones(len(self), dtype=bool)

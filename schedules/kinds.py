@@ -57,11 +57,10 @@ class SomeKinds(NamedTuple):
     def by_operation(self) -> Iterator[tuple[Operation, slice]]:
         """Each operation that there is, and which of these kinds are of it."""
         operation = self.operation
-        begin = np.flatnonzero(np.append(True, operation[1:] != operation[:-1])[: len(operation)])
-        for own, bounds in zip(
-            operation[begin].tolist(), pairwise([*begin.tolist(), len(operation)]), strict=True
-        ):
-            yield OPERATIONS[own], slice(*bounds)
+        changes = np.flatnonzero(operation[1:] != operation[:-1]) + 1
+        for begin, end in pairwise([0, *changes.tolist(), len(operation)]):
+            if begin < end:
+                yield OPERATIONS[operation[begin]], slice(begin, end)
 
 
 class Kinds(NamedTuple):

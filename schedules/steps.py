@@ -7,8 +7,10 @@ gathers, reductions, buffers) follows from these orders.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
+from itertools import chain, islice, starmap, zip_longest
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +32,9 @@ STEP = np.dtype(
 )
 Order = npt.NDArray[np.void]
 """The compute steps of one rank, in its order: an array of `STEP`."""
+
+PACKED = struct.Struct("=bii?")
+"""A step as an element of an array of `STEP`."""
 
 
 def forward(stage: int, microbatch: int) -> Step:
@@ -82,11 +87,17 @@ def in_sequences(
 
 def in_turn(times: int, *passes: Iterator[Step]) -> Iterator[Step]:
     """One step of each, `times` times; passes that have run out are skipped."""
-    for _ in range(times):
-        for each in passes:
-            for step in each:
-                yield step
-                break
+    rounds = islice(zip_longest(*passes), times)
+    return filter(None, chain.from_iterable(rounds))
+
+
+def order_of(steps: Iterable[Step]) -> Order:
+    """The order of these steps; raises `InvalidConfiguration` for what is none."""
+    # As bytes: numpy assigns the fields of each element one by one.
+    try:
+        return np.frombuffer(bytearray().join(starmap(PACKED.pack, steps)), STEP)
+    except struct.error as error:
+        raise InvalidConfiguration("schedule", f"yields what is not a step: {error}") from error
 
 
 def in_units(order: Order, layout: Layout) -> Order:
@@ -247,7 +258,7 @@ class Schedule:
     def orders(self, layout: Layout) -> list[Order]:
         """The order of each rank, as arrays of `STEP`; raises what `require` does."""
         self.require(layout)
-        return [np.fromiter(self.steps(layout, rank), dtype=STEP) for rank in range(layout.pp)]
+        return [order_of(self.steps(layout, rank)) for rank in range(layout.pp)]
 
 
 @dataclass(frozen=True)

@@ -83,10 +83,8 @@ class Slopes(NamedTuple):
 
 
 def _replay(graph: TaskGraph, costs: Costs) -> Times:
-    nothing = Slopes(
-        *(np.empty((size, 0)) for size in (len(graph), len(graph), len(costs.bandwidth)))
-    )
-    start, end, _ = replay_with_slopes(graph, costs, nothing)
+    start, end = np.empty((2, len(graph)))
+    _loop("replay", graph)(*graph.followers, _columns(costs), None, start, end)
     return Times(start, end)
 
 
@@ -94,18 +92,10 @@ def replay_with_slopes(
     graph: TaskGraph, costs: Costs, slopes: Slopes
 ) -> tuple[Seconds, Seconds, Seconds]:
     """When each task starts and ends, and the derivative of its end by each parameter."""
-    followers = graph.followers
     start, end = np.empty((2, len(graph)))
     end_slope = np.empty_like(slopes.seconds)
-    _loop("replay", graph)(
-        followers.start,
-        followers.member,
-        _columns(costs),
-        (slopes.seconds, slopes.bytes.copy(), slopes.bandwidth),
-        start,
-        end,
-        end_slope,
-    )
+    changing = slopes.seconds, slopes.bytes.copy(), slopes.bandwidth, end_slope
+    _loop("replay", graph)(*graph.followers, _columns(costs), changing, start, end)
     return start, end, end_slope
 
 

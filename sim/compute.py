@@ -9,9 +9,9 @@ micro-batch and the last have no other to overlap with: that is left out.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import chain
 from math import log2
 from typing import NamedTuple, Protocol
@@ -191,7 +191,7 @@ def _part_seconds(setting: Setting) -> Matrix:
     every = _parts_of(setting).each
     if not setting.communicates:
         every = tuple(map(_without_collectives, every))
-    return np.array([astuple(pass_seconds(setting, part)) for part in every]).T
+    return np.array([astuple(each) for each in _passes_seconds(setting, every)]).T
 
 
 def unit_launches(shape: ComputeSettings, layers: Layers) -> UnitSeconds:
@@ -223,15 +223,26 @@ def _without_collectives(part: Checkpointed) -> Checkpointed:
 
 def pass_seconds(shape: ComputeSettings, part: Checkpointed) -> PassSeconds:
     """Seconds of the passes of one micro-batch through a part."""
-    return PassSeconds(
-        *(
-            sum(_seconds(shape, works, backward=backward) for works, backward in each)
-            for each in _passes(part)
+    return _passes_seconds(shape, [part])[0]
+
+
+def _passes_seconds(shape: ComputeSettings, every: Iterable[Checkpointed]) -> list[PassSeconds]:
+    """The same of several parts, whose passes have work in common: each is timed once."""
+    timed: Timed = cache(partial(device_seconds, shape))
+    return [
+        PassSeconds(
+            *(
+                sum(_seconds(shape, works, timed, backward=backward) for works, backward in each)
+                for each in _passes(part)
+            )
         )
-    )
+        for part in every
+    ]
 
 
 Works = Sequence[Work]
+Timed = Callable[..., float]
+"""What work takes on a device, forward or `backward`."""
 
 
 def _passes(part: Checkpointed) -> tuple[list[tuple[Works, bool]], ...]:
@@ -245,9 +256,9 @@ def _passes(part: Checkpointed) -> tuple[list[tuple[Works, bool]], ...]:
     )
 
 
-def _seconds(shape: ComputeSettings, works: Works, *, backward: bool) -> float:
+def _seconds(shape: ComputeSettings, works: Works, timed: Timed, *, backward: bool) -> float:
     """Seconds of some work: the device's, or the host's if it launches kernels more slowly."""
-    computing = sum(device_seconds(shape, work, backward=backward) for work in works)
+    computing = sum(timed(work, backward=backward) for work in works)
     return max(_interleaved(shape, works, computing), _launch_seconds(shape, works))
 
 

@@ -5,16 +5,38 @@ from __future__ import annotations
 import numpy as np
 
 
+def spread(kind, cells, others, seconds, size, ports):
+    """Fill the columns of `Costs` by the kind of each task.
+
+    `cells` and then `others` are kinds; of both, the columns that are filled.
+    """
+    cell_seconds, cell_size, cell_ports = cells
+    other_seconds, other_size, other_ports = others
+    for task in range(len(kind)):
+        number = kind[task]
+        if number < len(cell_seconds):
+            seconds[task], size[task] = cell_seconds[number], cell_size[number]
+            for nth in range(ports.shape[1]):
+                ports[task, nth] = cell_ports[number, nth]
+        else:
+            number -= len(cell_seconds)
+            seconds[task], size[task] = other_seconds[number], other_size[number]
+            for nth in range(ports.shape[1]):
+                ports[task, nth] = other_ports[number, nth]
+
+
 def lengthen(kind, dependency_start, dependency, received, sent, seconds):
     """Add, to the seconds of each task, what kinds of transfers that it receives or sends cost it.
 
-    Other kinds cost nothing.
+    Kinds beyond those of `received` and `sent` cost nothing.
     """
     for task in range(len(kind)):
         for at in range(dependency_start[task], dependency_start[task + 1]):
             on = dependency[at]
-            seconds[task] += received[kind[on]]
-            seconds[on] += sent[kind[task]]
+            if kind[on] < len(received):
+                seconds[task] += received[kind[on]]
+            if kind[task] < len(sent):
+                seconds[on] += sent[kind[task]]
 
 
 def busiest(rank, chosen, seconds, ranks):

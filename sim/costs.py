@@ -41,6 +41,11 @@ class Costs:
     ports: Integers
     bandwidth: Seconds
 
+    @property
+    def columns(self) -> tuple[Seconds, Seconds, Integers]:
+        """Those over tasks, as loops have them."""
+        return self.seconds, self.bytes, self.ports
+
     def of(self, tasks: Integers) -> Costs:
         """The costs of some tasks, or of as many that cost like these."""
         return Costs(
@@ -142,5 +147,5 @@ def fixed_costs(seconds: Seconds) -> Costs:
 
 def narrowest(bandwidth: Seconds, ports: Integers) -> Seconds:
     """The least bandwidth of each row of ports; infinite without any."""
-    rate: Seconds = np.where(ports == NONE, np.inf, bandwidth[ports]).min(axis=1)
+    rate: Seconds = np.append(bandwidth, np.inf)[ports].min(axis=1)  # the last one is no port's
     return rate

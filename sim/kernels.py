@@ -56,18 +56,23 @@ def sweep(lane, peer_lane, dependency_start, dependency, costs, lanes, start, en
     return False
 
 
-def replay(follower_start, follower, costs, slopes, start, end, end_slope):
+def replay(follower_start, follower, costs, slopes, start, end):
     """Replay the tasks, sharing ports between flows.
 
     `follower` lists, for each task, those that wait for it. `costs` are the columns of
     `Costs`; `slopes` their derivatives (of seconds, bytes, bandwidth) by any number of
-    parameters, one a column. `start`, `end` and `end_slope` are filled.
+    parameters, one a column, and those of `end`, or None. `start` and `end` are filled, and these.
     """
     # Tuples are taken apart once: compiled, each array taken out of one is counted anew.
     seconds, size, ports, bandwidth = costs
-    seconds_slope, left_slope, bandwidth_slope = slopes
-    tasks, parameters = seconds_slope.shape
-    width = ports.shape[1]
+    tasks, width = ports.shape
+    if slopes is None:  # compiled without what is done for each parameter
+        parameters = 0
+        seconds_slope, left_slope, end_slope = np.empty((3, tasks, 0))
+        bandwidth_slope = np.empty((len(bandwidth), 0))
+    else:
+        seconds_slope, left_slope, bandwidth_slope, end_slope = slopes
+        parameters = seconds_slope.shape[1]
     left, rate, since = size.copy(), np.zeros(tasks), np.zeros(tasks)
     # The slope of a task's `start`, once it enters its ports of `since`, and then of its `end`.
     time_slope, rate_slope = np.zeros((2, tasks, parameters))

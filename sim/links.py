@@ -74,18 +74,6 @@ class Beside(NamedTuple):
     received: Seconds
     sent: Seconds
 
-    def and_others(self, others: Costs) -> Beside:
-        """These kinds and then others, which nothing overlaps."""
-        own, nothing = self.costs, np.zeros(len(others.seconds))
-        costs = Costs(
-            np.concatenate((own.seconds, others.seconds)),
-            np.concatenate((own.bytes, others.bytes)),
-            np.concatenate((own.ports, others.ports)),
-            own.bandwidth,
-        )
-        received, sent = (np.concatenate((each, nothing)) for each in (self.received, self.sent))
-        return Beside(costs, received, sent)
-
 
 @dataclass(frozen=True, eq=False)
 class Links:
@@ -107,11 +95,9 @@ class Links:
     def transfers(self, graph: TaskGraph, tasks: Integers, size: float) -> Load:
         """The load of transfers of hidden states of `size` bytes, over all devices of a group."""
         rank, peer = graph.rank[tasks], graph.peer[tasks]
-        level = self.placement.levels_between()[rank, peer]
-        meeting = log2(PAIR * self.placement.degrees.tp) * self.cluster.levels[-1].rendezvous
-        latency = np.array([each.latency + each.transfer_latency for each in self.cluster.levels])
+        level = self._levels_between[rank, peer]
         return Load(
-            latency[level] + (meeting if self.implementation.blocking_transfers else 0.0),
+            self._transfer_latency[level],
             size / self.placement.degrees.tp,
             self._ports(rank, peer, level),
         )
@@ -196,6 +182,19 @@ class Links:
         return found
 
     @cached_property
+    def _levels_between(self) -> Integers:
+        return self.placement.levels_between()
+
+    @cached_property
+    def _transfer_latency(self) -> Seconds:
+        """Of a transfer that crosses each level, as the outermost: until its bytes move."""
+        levels = self.cluster.levels
+        meeting = 0.0
+        if self.implementation.blocking_transfers:
+            meeting = log2(PAIR * self.placement.degrees.tp) * levels[-1].rendezvous
+        return np.array([each.latency + each.transfer_latency + meeting for each in levels])
+
+    @cached_property
     def port_bandwidth(self) -> Seconds:
         """Bytes/s of each port of each rank."""
         reached = [level.transfer_bandwidth for level in self.cluster.levels]
@@ -214,20 +213,24 @@ class Links:
 
     @cached_property
     def _ports_of_levels(self) -> tuple[Integers, Integers]:
-        """By the outermost level of a flow (the last row: none) and a rank, its ports out, and in.
+        """By the outermost level of a flow (first: none) and then a rank, its ports out, and in.
 
         A rank's port out of its n-th level is its 2 n-th, the one in the next.
         """
-        none = np.full((1, self._passed.shape[1]), NONE, dtype=np.int32)
-        passed = np.concatenate((self._passed, none))[:, None]
+        columns = self._passed.shape[1]
+        none = np.full((1, columns), NONE, dtype=np.int32)
+        passed = np.concatenate((none, self._passed))[:, None]
         rank = np.arange(self.placement.degrees.pp, dtype=np.int32)[:, None]
         out = 2 * (len(self.cluster.levels) * rank + passed)
-        return np.where(passed == NONE, NONE, out), np.where(passed == NONE, NONE, out + 1)
+        out, into = (np.where(passed == NONE, NONE, each) for each in (out, out + 1))
+        return out.reshape(-1, columns), into.reshape(-1, columns)
 
     def _ports(self, rank: Integers, peer: Integers, level: Integers) -> Integers:
         """The ports of flows from ranks to their peers; none for a level of -1."""
-        out, into = self._ports_of_levels
-        ports: Integers = np.concatenate((out[level, rank], into[level, peer]), axis=1)
+        (out, into), first = self._ports_of_levels, (level + 1) * self.placement.degrees.pp
+        ports: Integers = np.concatenate(
+            (out.take(first + rank, axis=0), into.take(first + peer, axis=0)), axis=1
+        )
         return ports
 
     def _collecting(self, size: float) -> float:

@@ -33,7 +33,6 @@ from bfpp.schedules.operations import (
 from bfpp.sim import memory_kernels
 from bfpp.sim.activations import UnitActivations, activations_of_units, workspace_bytes
 from bfpp.sim.compiling import WORK
-from bfpp.sim.offloading import offloaded_bytes
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.remembered import of_any_size, once, once_for_stages
 from bfpp.traces.memory import GIGABYTE, PARTS
@@ -134,7 +133,7 @@ class Memories(NamedTuple):
 
     def of(self, rank: int) -> PeakMemory:
         """That of one rank."""
-        return PeakMemory(*(column.item(rank) for column in self))
+        return PeakMemory._make([column.item(rank) for column in self])
 
     @property
     def fullest(self) -> PeakMemory:
@@ -153,14 +152,13 @@ def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[PeakMemory]
 def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
     """The memory of all pipeline ranks; an evaluation saves nothing, and updates nothing."""
     layout, sharding = graph.layout, graph.communication.sharding
-    buffers = None
-    if sharding is Sharding.FULL:
-        buffers = _buffers(graph)
+    buffers = _buffers(graph) if sharding is Sharding.FULL else None
     known = _parameters(physical, layout, sharding, buffers)
     if not graph.trains:
         known = known._replace(update=np.zeros(layout.pp))
-    passing = _peak_passing(graph, physical)
-    return known._replace(workspace=_workspaces(physical, layout), **passing._asdict())
+    saved, transient = _peak_passing(graph, physical)
+    workspace = _workspaces(physical, layout)
+    return known._replace(saved=saved, transient=transient, workspace=workspace)
 
 
 @once_for_stages
@@ -298,23 +296,17 @@ def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> tuple[Passing,
 
 def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
     """What is alive at the peak of each rank; offloaded activations as late as they may leave."""
-    units, slices = activations_of_units(physical, graph.layout), graph.layout.slices
-    saved, transient = np.empty((2, graph.layout.pp))
+    layout, units = graph.layout, activations_of_units(physical, graph.layout)
+    ahead = min(graph.communication.offload_ahead, layout.units * layout.microbatches)
+    found = Passing(*np.empty((2, layout.pp)))
     WORK.loop(memory_kernels, "find_peaks", len(graph))(
         (graph.operation, graph.rank, graph.unit, graph.microbatch, graph.block),
-        min(graph.communication.offload_ahead, graph.layout.units * graph.layout.microbatches),
+        (layout.slices, graph.trains, float(physical.offload_share), ahead),
         _of_operations(len(OPERATIONS)),
-        (
-            units.saved * graph.trains,
-            units.halved,
-            units.restored_layer,
-            units.transient,
-            offloaded_bytes(physical, graph.layout),
-        ),
-        saved,
-        transient,
+        (units.saved, units.halved, units.restored_layer, units.transient),
+        *found,
     )
-    return Passing(saved / slices, transient / slices)
+    return found
 
 
 @cache
@@ -399,7 +391,9 @@ def _in_buffers_of_all(
     """
     largest = _largest_parameters(physical, layout)
     weights, gradients = (_in_buffers(layout, largest, count) for count in buffers)
-    quantised = _in_buffers(layout, _largest_quantised(physical, layout), buffers.weights)
+    quantised = np.zeros(layout.pp)
+    if physical.execution.quantisation is not None:
+        quantised = _in_buffers(layout, _largest_quantised(physical, layout), buffers.weights)
     ends = layout.sums(end_parameters(physical, layout))
     return ends + weights, quantised, ends + gradients
 

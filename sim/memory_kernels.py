@@ -5,17 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 
-def find_peaks(tasks, ahead, of_operations, bytes_of_units, most_saved, most_transient):
+def find_peaks(tasks, rules, of_operations, bytes_of_units, most_saved, most_transient):
     """Fill, for each rank, what is saved and what is transient when both need most.
 
     `tasks` are columns of a graph; `of_operations` says of each operation whether it is a compute
     step, and whether it begins or ends what is saved, what halves keep, and what is offloaded.
     `bytes_of_units` are the columns of `UnitActivations`: saved, halved, restored by a layer,
-    transient; and what is offloaded. An offload has surely ended when `ahead` more have begun.
+    transient. `rules` are the slices of a micro-batch, whether there is a backward pass to save
+    for, the share of what is saved that an offload takes, and how many more have begun when one has
+    surely ended.
     """
     operation, rank, unit, microbatch, block = tasks
     computes, saves, ends_saved, halves, ends_halved, offloads, reloads = of_operations
-    saved, halved, restored_layer, transient, offloaded = bytes_of_units
+    saved, halved, restored_layer, transient = bytes_of_units
+    slices, trains, share, ahead = rules
     ranks = len(most_saved)
     alive, pending, needed, most = np.zeros((4, ranks))
     most[:] = -1.0
@@ -26,7 +29,7 @@ def find_peaks(tasks, ahead, of_operations, bytes_of_units, most_saved, most_tra
         if offloads[code]:
             slot = turn[here] % ahead
             if leaving[here, slot, 0] >= 0:
-                alive[here] -= offloaded[leaving[here, slot, 0]]
+                alive[here] -= share * saved[leaving[here, slot, 0]]
             leaving[here, slot, 0], leaving[here, slot, 1] = own, microbatch[task]
             turn[here] += 1
         if reloads[code]:
@@ -35,10 +38,10 @@ def find_peaks(tasks, ahead, of_operations, bytes_of_units, most_saved, most_tra
                 if leaving[here, slot, 0] == own and leaving[here, slot, 1] == microbatch[task]:
                     leaving[here, slot, 0], stays = -1, True
             if not stays:
-                alive[here] += offloaded[own]
+                alive[here] += share * saved[own]
         if not computes[code]:
             continue
-        if saves[code]:
+        if saves[code] and trains:
             alive[here] += saved[own]
         if halves[code]:
             pending[here] += halved[own]
@@ -53,3 +56,6 @@ def find_peaks(tasks, ahead, of_operations, bytes_of_units, most_saved, most_tra
             alive[here] -= saved[own]
         if ends_halved[code]:
             pending[here] -= halved[own]
+    for here in range(ranks):
+        most_saved[here] /= slices
+        most_transient[here] /= slices

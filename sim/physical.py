@@ -222,7 +222,7 @@ class PhysicalCosts:
     @once_for_stages
     def layers(self, layout: Layout) -> Layers:
         """The layers of each unit, by kind; raises `InvalidConfiguration` if there are too few."""
-        return layers_of_units(self.model, self.recomputation, self.cut, layout)
+        return layers_of_units(self.model, self.recomputation, self.cut, layout.units_per_stage)
 
     def unit_parameters(self, layout: Layout) -> Seconds:
         """For each unit, its parameters on one device of its rank, but for routed experts.

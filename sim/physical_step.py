@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,7 @@ class PhysicalStep:
             reason = f"{model.name}'s output layer has weights of its own"
             raise InvalidConfiguration("tied_embeddings", reason)
 
-    @property
+    @cached_property
     def links(self) -> Links:
         """The links that communication crosses."""
         return self.physical.links(self.graph.layout)
@@ -65,15 +65,19 @@ class PhysicalStep:
 
     def costs(self) -> Costs:
         """The costs of each task, at full clocks."""
-        graph = self.graph
-        of_kinds, received, sent = self.of_kinds()
-        costs = of_kinds.of(graph.kinds.of_task)
-        if graph.templates:
-            costs = replace(costs, seconds=self._in_pieces(costs.seconds))
-        WORK.loop(cost_kernels, "lengthen", len(graph))(
-            graph.kinds.of_task, *graph.dependencies, received, sent, costs.seconds
+        graph, kind = self.graph, self.graph.kinds.of_task
+        (cells, received, sent), others = self._of_cells(), self._of_others()
+        seconds, moved = np.empty((2, len(graph)))
+        ports = np.empty((len(graph), self.links.width), dtype=np.int32)
+        WORK.loop(cost_kernels, "spread", len(graph))(
+            kind, cells.columns, others.columns, seconds, moved, ports
         )
-        return costs
+        if graph.templates:
+            seconds = self._in_pieces(seconds)
+        WORK.loop(cost_kernels, "lengthen", len(graph))(
+            kind, *graph.dependencies, received, sent, seconds
+        )
+        return Costs(seconds, moved, ports, cells.bandwidth)
 
     def _in_pieces(self, seconds: Seconds) -> Seconds:
         """The seconds of pieces; those of passes in blocks, which exchange while others compute.
@@ -98,22 +102,30 @@ class PhysicalStep:
         """Bytes that a step gathers when it receives: none where it computes with its share."""
         return 0.0 if self.physical.execution.sequence_parallel else self.hidden_bytes
 
-    def of_kinds(self) -> Beside:
-        """What each kind of task costs: known of other graphs on the same stages."""
-        graph, physical = self.graph, self.physical
-        cells, others = graph.kinds.cells, graph.kinds.others
-        stages, templates = graph.layout.stages_on_ranks, tuple(graph.templates.items())
-        overlap = graph.communication.pp_overlap
-        of_cells = stages, cells.codes, overlap, templates
-        if of_cells not in physical.cells:
-            physical.cells[of_cells] = self.links.beside_compute(
-                cells, self.alone(cells), self._gathered, overlap=overlap
+    def _of_cells(self) -> Beside:
+        """What each kind of a micro-batch's tasks costs: known of other graphs on these stages."""
+        graph, known = self.graph, self.physical.cells
+        kinds, overlap = graph.kinds.cells, graph.communication.pp_overlap
+        decisive = (
+            graph.layout.stages_on_ranks,
+            kinds.codes,
+            overlap,
+            tuple(graph.templates.items()),
+        )
+        if decisive not in known:
+            known[decisive] = self.links.beside_compute(
+                kinds, self.alone(kinds), self._gathered, overlap=overlap
             )
-        of_others = stages, others.codes, graph.communication
-        physical = physical.one_sample
-        if of_others not in physical.others:
-            physical.others[of_others] = PhysicalStep(physical, graph).alone(others)
-        return self.physical.cells[of_cells].and_others(physical.others[of_others])
+        return known[decisive]
+
+    def _of_others(self) -> Costs:
+        """The same of all other kinds: known, too, of micro-batches of other sizes."""
+        graph, physical = self.graph, self.physical.one_sample
+        kinds, known = graph.kinds.others, physical.others
+        decisive = graph.layout.stages_on_ranks, kinds.codes, graph.communication
+        if decisive not in known:
+            known[decisive] = PhysicalStep(physical, graph).alone(kinds)
+        return known[decisive]
 
     def alone(self, kinds: SomeKinds) -> Costs:
         """The costs of some kinds of tasks if nothing else were under way."""
@@ -173,7 +185,8 @@ class PhysicalStep:
         What they exchange between experts is in that, unless it is priced by itself.
         """
         units = self.physical.unit_seconds(self.graph.layout)
-        return Load(self._of_units(units, tasks, parts) - self._exchanged_inside(tasks))
+        seconds = self._of_units(units, tasks, parts)
+        return Load(seconds - self._exchanged_inside(tasks) if self.graph.templates else seconds)
 
     def _of_units(self, units: UnitSeconds, tasks: Integers, parts: Sequence[str]) -> Seconds:
         """The sum of some parts of passes, for each task."""

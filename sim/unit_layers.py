@@ -8,18 +8,21 @@ unit too.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules import InvalidConfiguration, Layout
+from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.columns import Flags, Integers
 from bfpp.schedules.cut import even_cut
 from bfpp.schedules.recomputation import Recomputation
 from bfpp.sim.model import Transformer
 
 Matrix = npt.NDArray[np.float64]
+
+DIVISIONS = 1024
+"""How many divisions of models are remembered: devices of all kinds of groups share them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,20 +63,25 @@ class Layers:
         return total
 
 
+@lru_cache(DIVISIONS)
 def layers_of_units(
-    model: Transformer, recomputation: Recomputation, cut: tuple[int, ...] | None, layout: Layout
+    model: Transformer,
+    recomputation: Recomputation,
+    cut: tuple[int, ...] | None,
+    units_per_stage: tuple[int, ...],
 ) -> Layers:
     """The layers of each unit, with those of `cut` in each stage: by default as equal as can be.
 
     Raises `InvalidConfiguration` if there are too few.
     """
-    of_stage = np.array(cut or even_cut(model.layers, layout.stages), dtype=np.int32)
-    _require_layers(model, cut, of_stage, layout)
-    units, stage = np.array(layout.units_per_stage, dtype=np.int32), layout.stage_of_unit
-    number = np.arange(layout.units, dtype=np.int32) - (np.cumsum(units) - units)[stage]
+    stages, units = len(units_per_stage), np.array(units_per_stage, dtype=np.int32)
+    of_stage = np.array(cut or even_cut(model.layers, stages), dtype=np.int32)
+    _require_layers(model, cut, of_stage, units)
+    stage = np.repeat(np.arange(stages), units)
+    number = np.arange(len(stage), dtype=np.int32) - (np.cumsum(units) - units)[stage]
     of_unit = (of_stage // units)[stage] + (number < (of_stage % units)[stage])
-    unit = np.repeat(np.arange(layout.units), of_unit)
-    recomputation.require(layout.stages)
+    unit = np.repeat(np.arange(len(stage)), of_unit)
+    recomputation.require(stages)
     again = np.array(
         [
             recomputation.of_stage(stage).layers_of(count)
@@ -84,7 +92,7 @@ def layers_of_units(
     recomputed = np.arange(model.layers) < np.repeat(first + again, of_stage)
 
     def counted(chosen: Flags) -> Integers:
-        return np.bincount(unit[chosen], minlength=layout.units).astype(np.int32)
+        return np.bincount(unit[chosen], minlength=len(stage)).astype(np.int32)
 
     kinds = [np.isin(np.arange(model.layers), layers) for layers in model.kinds.values()]
     of_kind = np.array([counted(kind) for kind in kinds])
@@ -97,21 +105,20 @@ def layers_of_units(
 
 
 def _require_layers(
-    model: Transformer, cut: tuple[int, ...] | None, of_stage: Integers, layout: Layout
+    model: Transformer, cut: tuple[int, ...] | None, of_stage: Integers, units: Integers
 ) -> None:
     """Raise `InvalidConfiguration` where stages or units are not the model's."""
-    if len(of_stage) != layout.stages or of_stage.sum() != model.layers:
+    if len(of_stage) != len(units) or of_stage.sum() != model.layers:
         raise InvalidConfiguration(
             "cut",
-            f"{len(of_stage)} stages of {of_stage.sum()} layers are not the {layout.stages} "
+            f"{len(of_stage)} stages of {of_stage.sum()} layers are not the {len(units)} "
             f"stages of {model.layers} layers",
         )
-    if cut is None and model.layers < layout.units:
+    if cut is None and model.layers < units.sum():
         raise InvalidConfiguration(
-            "loops" if layout.units == layout.stages else "units_per_stage",
-            f"{model.layers} layers cannot be divided over {layout.units} stages",
+            "loops" if (units == 1).all() else "units_per_stage",
+            f"{model.layers} layers cannot be divided over {units.sum()} stages",
         )
-    units = np.array(layout.units_per_stage, dtype=np.int32)
     if (units > np.maximum(of_stage, 1)).any():
         raise InvalidConfiguration(
             "units_per_stage",

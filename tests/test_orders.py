@@ -422,3 +422,15 @@ def _with_backwards_reversed(order: list[str], microbatches: int) -> list[str]:
     backwards = order[middle:]
     runs = [backwards[at : at + microbatches] for at in range(0, middle, microbatches)]
     return order[:middle] + [step for run in runs for step in reversed(run)]
+
+
+@pytest.mark.parametrize("step", [(0, 0.5, 0, False), (0, 0, 0), (0, 2**40, 0, False)])
+def test_a_schedule_that_yields_what_is_no_step_is_refused(step):
+    class Wrong(Schedule):
+        name = "wrong"
+
+        def steps(self, layout, rank):  # noqa: ARG002
+            yield step
+
+    with pytest.raises(InvalidConfiguration, match="yields what is not a step"):
+        Wrong().orders(Layout(1, 1))

@@ -130,8 +130,8 @@ def bubble(timeline: Timeline) -> float:
     0.375
     """
     graph = timeline.graph
-    passes = np.flatnonzero(graph.is_pass)
-    mean = float(timeline.duration[passes].sum()) / graph.layout.pp
+    in_passes = timeline.end.take(graph.passes) - timeline.start.take(graph.passes)
+    mean = float(in_passes.sum()) / graph.layout.pp
     return timeline.step_time / mean - 1 if mean else 0.0
 
 
