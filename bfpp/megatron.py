@@ -16,6 +16,7 @@ from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.cut_formats import layout_text
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import CORE_ATTENTION, LAYER
+from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.model import Transformer
 
@@ -143,6 +144,9 @@ def _of_groups(experiment: Experiment) -> Iterator[Flag]:
     yield "--pipeline-model-parallel-size", str(degrees.pp)
     if experiment.require_physical().execution.sequence_parallel:
         yield ("--sequence-parallel",)
+    overlap = experiment.require_physical().implementation.tp_overlap
+    if degrees.tp > 1 and overlap is TensorOverlap.CHUNKED:
+        yield ("--tp-comm-overlap",)
     if degrees.cp > 1:
         yield "--context-parallel-size", str(degrees.cp)
         yield "--cp-comm-type", EXCHANGES[ContextExchange(experiment.cp_comm)]

@@ -22,7 +22,10 @@ ALL = "all"
 
 SCHEDULE = "schedule"
 
-RANGES = ("cp", "ep", "dp_replicate", "precision", "recompute", "cut", "offload", *FULLY_SHARDED)
+RANGES = (
+    "cp", "ep", "dp_replicate", "precision", "recompute", "tp_overlap", "cut", "offload",
+    *FULLY_SHARDED,
+)  # fmt: skip
 """What is searched on request only."""
 
 WITH_COMMAS = ("recompute", "cut")

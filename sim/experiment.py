@@ -29,6 +29,7 @@ from bfpp.schedules.invalid import chosen
 from bfpp.schedules.offload import SELECTIVE, parse_offload
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
+from bfpp.schedules.tensor_overlap import TensorOverlap, parse_tensor_overlap
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants, load_constants
@@ -113,6 +114,7 @@ class Experiment(Values):
             self._precision,
             self._recomputation,
             self._cut,
+            self._tp_overlap,
         )
 
     def _require_size(self, parts: int) -> None:
@@ -255,13 +257,21 @@ class Experiment(Values):
         usual = self.implementation
         if not isinstance(usual, Implementation):
             usual = find_implementation(usual or "paper", self._constants.implementations)
-        usual = replace(usual, cuda_graphs=self.cuda_graphs or usual.cuda_graphs)
+        usual = replace(
+            usual,
+            cuda_graphs=self.cuda_graphs or usual.cuda_graphs,
+            tp_overlap=self._tp_overlap or usual.tp_overlap,
+        )
         states = OptimizerStates(self.moments, self.master_weights, self.main_gradients)
         return states.of(usual, self._precision or usual.precision)
 
     @property
     def _recomputation(self) -> Recomputation | None:
         return _parsed(parse_recomputation, self.recompute)
+
+    @property
+    def _tp_overlap(self) -> TensorOverlap | None:
+        return _parsed(parse_tensor_overlap, self.tp_overlap)
 
     @property
     def _precision(self) -> Precision | None:

@@ -17,6 +17,7 @@ from bfpp.schedules.columns import NONE, Seconds
 from bfpp.schedules.offload import require_share
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
+from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compiled_engine import Times, times
@@ -91,10 +92,17 @@ class PhysicalCosts:
             )
         require_share(self.offload_share)
         require_divisible(self.execution)
+        self._require_chunks()
         if self.quantised_weights and self.execution.quantisation is None:
             raise InvalidConfiguration("quantised_weights", NARROW)
         self._require_modules()
         DevicePlacement.on(self.cluster, self.degrees)
+
+    def _require_chunks(self) -> None:
+        """Raise `InvalidConfiguration` where all-reduces are to be overlapped in chunks."""
+        is_chunked = self.implementation.tp_overlap is TensorOverlap.CHUNKED
+        if is_chunked and self.tp > 1 and not self.execution.sequence_parallel:
+            raise InvalidConfiguration("tp_overlap", "chunked needs --sequence-parallel")
 
     def _require_modules(self) -> None:
         """Raise `InvalidConfiguration` where a module is recomputed that no layer has."""

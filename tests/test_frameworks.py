@@ -31,6 +31,7 @@ OTHER = {
     "microbatch_size": 2, "sharding": "none", "layers": 16, "seq_length": 1024,
     "prediction": False, "implementation": "paper", "precision": "fp8-current",
     "moments": "bf16", "master_weights": "fp16", "main_gradients": "bf16", "recompute": "full",
+    "tp_overlap": "chunked",
     "attention": "unfused", "sequence_parallel": False, "cp_comm": "all-gather",
     "capacity_factor": 1.25,
     "dispatch": "deduplicated", "cut": "3,2,2,1", "p2p": "fifo", "eager": True,

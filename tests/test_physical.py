@@ -23,6 +23,7 @@ from bfpp.schedules.cut import default_division
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import parse_recomputation
 from bfpp.schedules.steps import STEP, backward, backward_input, backward_weight, forward
+from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.collectives import collective_seconds
 from bfpp.sim.compute import blocked_seconds, part_counts, parts, pass_seconds, unit_seconds
@@ -210,10 +211,10 @@ def test_a_backward_pass_recomputes_what_was_not_kept_first():
     np.testing.assert_allclose(seconds[1] - seconds[0], 3 / 8 * (seconds[2] - seconds[0]))
 
 
-@pytest.mark.parametrize(("overlap", "exposed"), [(1.0, 2 / 3), (0.0, 1.0)])
+@pytest.mark.parametrize(("overlap", "exposed"), [("bulk", 2 / 3), ("none", 1.0)])
 def test_what_may_hide_of_tensor_parallel_communication_is_hidden(overlap, exposed):
     """With full recomputation, the paper's footnote: of six all-reduces four are exposed."""
-    costing = physical(tp=8, implementation=replace(PAPER, tensor_overlap=overlap))
+    costing = physical(tp=8, implementation=replace(PAPER, tp_overlap=TensorOverlap(overlap)))
     sooner = with_level(costing.cluster, "intra_node", synchronisation=0.0)
     free = replace(costing, cluster=sooner)
     blocked = [passes(each).forward + passes(each).backward_input for each in (costing, free)]

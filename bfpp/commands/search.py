@@ -257,6 +257,7 @@ def _choices(row: Mapping[str, Any]) -> list[str]:
     named = [f"{row['sharding']} sharding"] if row["sharding"] != Sharding.NONE else []
     named += [row["precision"]] if row["precision"] else []
     named += [f"{name} {row[name]}" for name in ("recompute", "offload") if row[name]]
+    named += [f"{row['tp_overlap']} TP overlap"] if row["tp_overlap"] else []
     uneven = [f"{min(layers)} to {max(layers)} layers"] if layers else []
     return [
         *named,
