@@ -14,6 +14,7 @@ from bfpp.frameworks import FrameworkConfig, loops_around, unsaid
 from bfpp.schedules import Per, Sharding
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.cut_formats import layout_text
+from bfpp.schedules.offload import ALL, OFF
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import CORE_ATTENTION, LAYER
 from bfpp.schedules.tensor_overlap import TensorOverlap
@@ -44,7 +45,8 @@ SAID = frozenset(
     {
         "pp_overlap", "dp_overlap", "gather_per", "reduce_per", "moments", "master_weights",
         "main_gradients", "quantised_weights", "quantised_dispatch", "cp_comm", "capacity_factor",
-        "dispatch", "shared_overlap", "fused_router", "cuda_graphs", "tied_embeddings",
+        "offload", "offload_share", "offload_modules", "dispatch", "shared_overlap", "fused_router",
+        "cuda_graphs", "tied_embeddings",
     }
 )  # fmt: skip
 """Values that flags set, in addition to those that every framework sets."""
@@ -239,6 +241,11 @@ def _of_compute(experiment: Experiment) -> Iterator[Flag]:
         yield "--recompute-granularity", "selective"
         if modules != {CORE_ATTENTION}:
             yield "--recompute-modules", *sorted(modules)
+    if experiment.offload_modules:
+        yield ("--fine-grained-activation-offloading",)
+        yield "--offload-modules", *sorted(physical.offload_modules)
+        if physical.offload_share < 1:
+            yield "--activation-offload-fraction", f"{physical.offload_share:g}"
     if physical.execution.attention is Attention.UNFUSED:
         yield "--attention-backend", "unfused"
     if physical.implementation.cuda_graphs:
@@ -264,6 +271,8 @@ def _missing(experiment: Experiment) -> Iterator[str]:
         yield f"the schedule {name}; these flags run {runs}"
     elif parallel and layout.loops == 1 and communication.pp_overlap:
         yield "P2P overlap in 1F1B: Megatron-LM overlaps P2P in interleaved 1F1B only"
+    if experiment.offload != OFF:
+        yield from _missing_of_offload(experiment)
     if not experiment.transformer.causal:
         yield "attention to later tokens: pretrain_gpt.py masks them"
     full = communication.sharding is Sharding.FULL
@@ -275,6 +284,16 @@ def _missing(experiment: Experiment) -> Iterator[str]:
         yield "training in fp64"
     if physical.routing.quantised:
         yield "dispatch in the precision of products (--moe-dispatch-fwd-dtype has mxfp8 alone)"
+
+
+def _missing_of_offload(experiment: Experiment) -> Iterator[str]:
+    modules = experiment.require_physical().offload_modules
+    if not modules:
+        yield f"offloading all that a pass saves, or {experiment.offload_share:g} of it"
+    elif experiment.offload != ALL:
+        yield f"--offload {experiment.offload}; here every pass is offloaded"
+    if "attn_proj" in modules and "core_attn" not in modules:
+        yield "attn_proj without core_attn, which needs the same tensor"
 
 
 PARTS: tuple[Callable[[Experiment], Iterator[Flag]], ...] = (

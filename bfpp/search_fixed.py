@@ -28,7 +28,7 @@ RANGES = (
 )  # fmt: skip
 """What is searched on request only."""
 
-WITH_COMMAS = ("recompute", "cut")
+WITH_COMMAS = ("recompute", "cut", "offload_modules")
 """Values that have commas of their own."""
 
 OF_MODEL = ("layers", "prediction")

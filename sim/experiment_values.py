@@ -331,6 +331,14 @@ class Values:
         "share of a pass's activations that --offload moves; the rest stay on the device",
         "X",
     )
+    offload_modules: str | None = _option(
+        None,
+        PHYSICAL,
+        "name",
+        "modules whose inputs --offload moves, a list of attn_norm, qkv_linear, core_attn, "
+        "attn_proj, mlp_norm, expert_fc1 and moe_act (default: all that a pass saves)",
+        "MODULES",
+    )
     attention: Attention | str | None = _option(
         None,
         PHYSICAL,

@@ -14,7 +14,7 @@ import numpy as np
 from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Sharding, TaskGraph
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.columns import NONE, Seconds
-from bfpp.schedules.offload import require_share
+from bfpp.schedules.offload import MODULES, MODULES_FIELD, require_share
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
 from bfpp.schedules.tensor_overlap import TensorOverlap
@@ -56,8 +56,8 @@ class PhysicalCosts:
     context-parallel devices do, `routing` how tokens get to experts. With `quantised_weights` those
     of products whose operands are quantised are kept and gathered so; `quantised_attention` and
     `quantised_head` say that operands of their products are quantised too. Of activations that are
-    offloaded, `offload_share` leaves the device. Raises
-    `InvalidConfiguration` for what cannot be divided so.
+    offloaded, or of the inputs of `offload_modules` among them, `offload_share` leaves the device.
+    Raises `InvalidConfiguration` for what cannot be divided so.
 
     >>> import bfpp
     >>> costs = bfpp.PhysicalCosts(
@@ -84,6 +84,7 @@ class PhysicalCosts:
     quantised_attention: bool = False
     quantised_head: bool = False
     offload_share: float = 1.0
+    offload_modules: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.microbatch_size < 1:
@@ -105,10 +106,15 @@ class PhysicalCosts:
             raise InvalidConfiguration("tp_overlap", "chunked needs --sequence-parallel")
 
     def _require_modules(self) -> None:
-        """Raise `InvalidConfiguration` where a module is recomputed that no layer has."""
+        """Raise `InvalidConfiguration` where a module is named that no layer has."""
+        layers = [part.kept for part in parts(self).layers]
         for module in sorted(self.recomputation.modules - {LAYER}):
-            if not any(part.kept.of(module) for part in parts(self).layers):
+            if not any(layer.of(module) for layer in layers):
                 raise InvalidConfiguration("recompute", f"{self.model.name} has no {module}")
+        for module in sorted(self.offload_modules):
+            names = {each.name for layer in layers for each in layer.operators}
+            if names.isdisjoint(MODULES[module]):
+                raise InvalidConfiguration(MODULES_FIELD, f"{self.model.name} has no {module}")
 
     @cached_property
     def cells(self) -> dict[object, Beside]:

@@ -97,6 +97,8 @@ class Problem:
             self.physical(Degrees(), 1, **computed)
         if any(way != OFF for way in self.offload):
             host_bandwidth(self.cluster)
+        else:
+            self._experiment().require_offload()
 
     def computed(self, degrees: Degrees) -> list[dict[str, Any]]:
         """In which precisions, with what recomputed, with which overlap of collectives."""

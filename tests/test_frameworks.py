@@ -37,13 +37,15 @@ OTHER = {
     "dispatch": "deduplicated", "cut": "3,2,2,1", "p2p": "fifo", "eager": True,
     "gather_per": "step", "reduce_per": "step", "run_length": 2, "weight_buffers": 4, "prefetch": 2,
     "offload": "all", "offload_share": 0.5, "offload_ahead": 2,
+    "offload_modules": "core_attn,moe_act",
 }  # fmt: skip
 """Another value of options that are no flags."""
 
 BESIDE = {
     "eager": {"p2p": "fifo"}, "attention": {"cp": 1, "ep": 1, "sharding": "none"},
     "implementation": {"attention": "fused", "sequence_parallel": True},
-    "capacity_factor": {"dispatch": "all-to-all"},
+    "capacity_factor": {"dispatch": "all-to-all"}, "offload_share": {"offload": "all"},
+    "offload_modules": {"offload": "all"},
 }  # fmt: skip
 """What else must be so for another value to be allowed."""
 
