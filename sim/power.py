@@ -23,7 +23,7 @@ from bfpp.sim.compiling import WORK
 from bfpp.sim.costs import Costs
 
 TOLERANCE = 0.002
-"""Share of what the limit asks for from which on what is missing is added without a replay."""
+"""Share of what the limit asks for from which on what is missing is made up without a replay."""
 
 
 def least_seconds(device: Device, flops: float, narrow: Format | None = None) -> float:
@@ -45,22 +45,21 @@ class WithinPower(NamedTuple):
 def within_power(graph: TaskGraph, costs: Costs, least: float) -> WithinPower:
     """The costs at clocks so low that the step takes `least` seconds, if it takes fewer.
 
-    All compute is slower by one factor. It is approached from below: what is
-    missing is added to the compute of the busiest rank, of which communication
-    may hide a part. Where that computes for long enough anyhow, nothing is
-    replayed to know.
+    All compute is slower by one factor. It is approached from below: were communication as
+    much slower too, the step would take as many times as long. Where the busiest rank computes
+    for long enough anyhow, nothing is replayed to know.
     """
     steps = graph.is_compute
     fastest = costs.seconds
     loop = WORK.loop(cost_kernels, "busiest", len(graph))
     busiest = loop(graph.rank, steps, fastest, graph.layout.pp)
-    factor = 1.0
-    missing = least
+    factor, missing = 1.0, least
     while busiest * factor < least and missing > TOLERANCE * least:
         found = times(graph, costs)
-        missing = max(least - found.end.max(), 0.0)
-        if not missing:
+        taken = float(found.end.max())
+        missing = least - taken
+        if missing <= 0:
             return WithinPower(costs, found)
-        factor += missing / busiest
+        factor *= least / taken
         costs = replace(costs, seconds=np.where(steps, fastest * factor, fastest))
     return WithinPower(costs, None)
