@@ -13,7 +13,7 @@ SAID = frozenset(
     {
         *of_group(PARALLELISM), *of_group(BATCH), *of_group(STAGES),
         "sharding", "clipping", "model", "layers", "seq_length", "prediction", "cut", "balance",
-        "precision", "recompute", "attention", "sequence_parallel",
+        "precision", "recompute", "attention", "sequence_parallel", "tp_overlap",
         # Given by the hardware and the software, not chosen.
         "cluster", "implementation", "constants", "expert_imbalance",
     }

@@ -38,6 +38,7 @@ from bfpp.schedules import (
 )
 from bfpp.schedules.given_orders import as_given
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION
+from bfpp.sim.experiment import Experiment
 from bfpp.sim.numbers import real
 from bfpp.sim.profile import PASSES, ProfiledCosts
 from bfpp.trained_model import source_of, ties
@@ -142,6 +143,7 @@ def job_of(options: argparse.Namespace) -> Job:
     experiment = shared.pipeline(options)
     configuration = experiment.configuration
     configuration.schedule.require(configuration.layout)
+    require_runnable(experiment)
     if options.sleep and configuration.communication.offload:
         raise InvalidConfiguration("sleep", "keeps no activations: not with --offload")
     if options.sleep and configuration.degrees.tp > 1:
@@ -173,6 +175,13 @@ def job_of(options: argparse.Namespace) -> Job:
         cut=options.cut or experiment.cut_of_any_model,
         cuda_graphs=options.cuda_graphs,
     )
+
+
+def require_runnable(experiment: Experiment) -> None:
+    """Raise `InvalidConfiguration` for values that can be simulated only."""
+    if experiment.offload_modules:
+        reason = "can be simulated only; a run offloads all that passes save, or --offload-share"
+        raise InvalidConfiguration("offload_modules", reason)
 
 
 def _optimization(options: argparse.Namespace) -> Optimization:

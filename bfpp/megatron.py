@@ -14,8 +14,10 @@ from bfpp.frameworks import FrameworkConfig, loops_around, unsaid
 from bfpp.schedules import Per, Sharding
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.cut_formats import layout_text
+from bfpp.schedules.offload import ALL, OFF
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import CORE_ATTENTION, LAYER
+from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.experiment import Experiment
 
 Flags = Mapping[str, object]
@@ -42,7 +44,8 @@ SAID = frozenset(
     {
         "pp_overlap", "dp_overlap", "gather_per", "reduce_per", "moments", "master_weights",
         "main_gradients", "quantised_weights", "quantised_dispatch", "cp_comm", "capacity_factor",
-        "dispatch", "shared_overlap", "fused_router", "cuda_graphs", "tied_embeddings",
+        "offload", "offload_share", "offload_modules", "dispatch", "shared_overlap", "fused_router",
+        "cuda_graphs", "tied_embeddings",
     }
 )  # fmt: skip
 """Values that flags set, in addition to those that every framework sets."""
@@ -142,10 +145,12 @@ def _of_experts(experiment: Experiment) -> Flags:
 def _of_groups(experiment: Experiment) -> Flags:
     degrees = experiment.configuration.degrees
     contexts, experts = degrees.cp > 1, degrees.ep > 1
+    overlap = experiment.require_physical().implementation.tp_overlap
     return {
         "--tensor-model-parallel-size": degrees.tp,
         "--pipeline-model-parallel-size": degrees.pp,
         "--sequence-parallel": experiment.require_physical().execution.sequence_parallel,
+        "--tp-comm-overlap": degrees.tp > 1 and overlap is TensorOverlap.CHUNKED,
         "--context-parallel-size": degrees.cp if contexts else None,
         "--cp-comm-type": EXCHANGES[ContextExchange(experiment.cp_comm)] if contexts else None,
         "--expert-model-parallel-size": degrees.ep if experts else None,
@@ -227,11 +232,16 @@ def _of_compute(experiment: Experiment) -> Flags:
     selected = bool(modules) and not full and modules != {CORE_ATTENTION}
     granularity = "full" if full else "selective" if modules else None
     unfused = physical.execution.attention is Attention.UNFUSED
+    offloaded, share = physical.offload_modules, physical.offload_share
+    offloads = bool(experiment.offload_modules)
     return {
         "--recompute-granularity": granularity,
         "--recompute-method": ("uniform" if of_each is None else "block") if full else None,
         "--recompute-num-layers": of_each or 1 if full else None,
         "--recompute-modules": tuple(sorted(modules)) if selected else None,
+        "--fine-grained-activation-offloading": offloads,
+        "--offload-modules": tuple(sorted(offloaded)) if offloads else None,
+        "--activation-offload-fraction": f"{share:g}" if offloads and share < 1 else None,
         "--attention-backend": "unfused" if unfused else None,
         "--cuda-graph-impl": "local" if physical.implementation.cuda_graphs else None,
     }
@@ -256,6 +266,8 @@ def _missing(experiment: Experiment) -> Iterator[str]:
         yield f"the schedule {name}; these flags run {runs}"
     elif parallel and layout.loops == 1 and communication.pp_overlap:
         yield "P2P overlap in 1F1B: Megatron-LM overlaps P2P in interleaved 1F1B only"
+    if experiment.offload != OFF:
+        yield from _missing_of_offload(experiment)
     if not experiment.transformer.causal:
         yield "attention to later tokens: pretrain_gpt.py masks them"
     full = communication.sharding is Sharding.FULL
@@ -267,6 +279,16 @@ def _missing(experiment: Experiment) -> Iterator[str]:
         yield "training in fp64"
     if physical.routing.quantised:
         yield "dispatch in the precision of products (--moe-dispatch-fwd-dtype has mxfp8 alone)"
+
+
+def _missing_of_offload(experiment: Experiment) -> Iterator[str]:
+    modules = experiment.require_physical().offload_modules
+    if not modules:
+        yield f"offloading all that a pass saves, or {experiment.offload_share:g} of it"
+    elif experiment.offload != ALL:
+        yield f"--offload {experiment.offload}; here every pass is offloaded"
+    if "attn_proj" in modules and "core_attn" not in modules:
+        yield "attn_proj without core_attn, which needs the same tensor"
 
 
 PARTS: tuple[Callable[[Experiment], Flags], ...] = (

@@ -65,7 +65,8 @@ def predicted_memory(plan: Plan, sizes: TransformerSizes | None) -> list[Held]:
         for rank in range(layout.pp)
     ]
     activations, unknown = _activations(plan, sizes)
-    memory = held_over_time(plan.graph, activations, others, plan.offload_share)
+    offloaded = activations.saved * plan.offload_share
+    memory = held_over_time(plan.graph, activations, others, offloaded)
     known = [title for name, title in PARTS.items() if name not in ("update", *unknown)]
     return [held.only(known) for held in memory]
 

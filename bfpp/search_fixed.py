@@ -22,10 +22,13 @@ ALL = "all"
 
 SCHEDULE = "schedule"
 
-RANGES = ("cp", "ep", "dp_replicate", "precision", "recompute", "cut", "offload", *FULLY_SHARDED)
+RANGES = (
+    "cp", "ep", "dp_replicate", "precision", "recompute", "tp_overlap", "cut", "offload",
+    *FULLY_SHARDED,
+)  # fmt: skip
 """What is searched on request only."""
 
-WITH_COMMAS = ("recompute", "cut")
+WITH_COMMAS = ("recompute", "cut", "offload_modules")
 """Values that have commas of their own."""
 
 OF_MODEL = ("layers", "prediction")

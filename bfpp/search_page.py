@@ -23,7 +23,7 @@ GAINS = 100
 
 FILTERS = (
     "schedule", "pp", "tp", "dp", "cp", "ep", "loops", "microbatch_size", "batch", "sharding",
-    "precision", "recompute",
+    "precision", "recompute", "tp_overlap",
 )  # fmt: skip
 
 

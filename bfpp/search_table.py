@@ -96,6 +96,7 @@ def _choices(outcome: Outcome) -> list[str]:
     named = [sharding.usual_name] if sharding is not Sharding.NONE else []
     named += [row["precision"]] if row["precision"] else []
     named += [f"{name} {row[name]}" for name in ("recompute", "offload") if row[name]]
+    named += [f"{row['tp_overlap']} TP overlap"] if row["tp_overlap"] else []
     named += [f"{min(cut)} to {max(cut)} layers"] if cut else []
     named += [
         f"{name.replace('_', ' ')} {row[name]}"

@@ -80,7 +80,11 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"{what}{SEVERAL} (default: 1)",
         )
-    for name, title in (("--precision", "precision"), ("--recompute", "activation checkpointing")):
+    for name, title in (
+        ("--precision", "precision"),
+        ("--recompute", "activation checkpointing"),
+        ("--tp-overlap", "tensor-parallel communication that GEMMs hide"),
+    ):
         parser.add_argument(
             name,
             nargs="+",

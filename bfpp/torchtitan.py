@@ -18,6 +18,7 @@ from bfpp.schedules.cut_formats import module_names
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER
+from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.experiment import Experiment
 
 Settings = dict[str, Any]
@@ -89,6 +90,8 @@ def _parallelism(experiment: Experiment) -> Settings:
         "expert_parallel_degree": degrees.ep,
         "pipeline_parallel_degree": degrees.pp,
     }
+    if _is_async(experiment):
+        found["enable_async_tensor_parallel"] = True
     if sharded:
         gathers = communication.gathers_runs
         found["fsdp_reshard_after_forward"] = "always" if gathers else "never"
@@ -99,6 +102,16 @@ def _parallelism(experiment: Experiment) -> Settings:
         if physical.routing.deduplicated:
             found["expert_parallel_comm_backend"] = "deepep"
     return found | _pipeline(experiment) if degrees.pp > 1 else found
+
+
+def _is_async(experiment: Experiment) -> bool:
+    """Whether tensor-parallel communication overlaps GEMMs, which the compiler arranges."""
+    physical = experiment.require_physical()
+    return physical.tp > 1 and physical.implementation.tp_overlap is TensorOverlap.CHUNKED
+
+
+def _compile(experiment: Experiment) -> Settings:
+    return {"enable": True} if _is_async(experiment) else {}
 
 
 def _pipeline(experiment: Experiment) -> Settings:
@@ -167,6 +180,8 @@ def _missing(experiment: Experiment) -> Iterator[str]:
     execution = physical.execution
     if execution.tp > 1 and not execution.sequence_parallel:
         yield "tensor parallelism without sequence parallelism"
+    if execution.tp > 1 and physical.implementation.tp_overlap is TensorOverlap.BULK:
+        yield "tensor-parallel communication that overlaps GEMMs of the backward pass alone"
     if execution.attention is Attention.UNFUSED:
         yield "unfused attention"
     if configuration.degrees.cp > 1 and physical.exchange not in ROTATIONS:
@@ -203,6 +218,7 @@ TABLES: dict[str, Callable[[Experiment], Settings]] = {
     "training": _training,
     "parallelism": _parallelism,
     "activation_checkpoint": _checkpointing,
+    "compile": _compile,
     FLOAT8: _float8,
 }
 """The tables of the file."""

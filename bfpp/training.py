@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bfpp.jobs import require_runnable
 from bfpp.run_options import PRECISIONS
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.experiment import Experiment
@@ -61,6 +62,7 @@ def train(
 
     configuration = experiment.configuration
     degrees = configuration.degrees
+    require_runnable(experiment)
     for name in ("cp", "ep"):
         if getattr(degrees, name) > 1:
             raise InvalidConfiguration(name, "can be simulated only; pp, dp and tp can be run")

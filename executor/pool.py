@@ -1,7 +1,7 @@
 """Memory that passes from lane to lane.
 
 A tensor that is given back is lent again only to lanes that wait for what was
-still being done with it.
+still being done with it. Those that nobody has needed for some steps are let go of.
 """
 
 from __future__ import annotations
@@ -16,8 +16,26 @@ from bfpp.executor.flat import memory_of
 from bfpp.executor.lanes import DeviceRuntime, Mark
 from bfpp.executor.payload import Shape
 
-Spare = deque[tuple[Tensor, Mark | None]]
-"""Tensors of a shape that nobody uses, and the marks where they were given back."""
+STEPS = 8
+"""Steps for which tensors that nobody needs are kept: lanes do not need as many in each step."""
+
+
+class Spare:
+    """Tensors of a shape that nobody uses, and the marks where they were given back.
+
+    `fewest` is how few there have been since the last step ended, `idle` the same of steps before.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: deque[tuple[Tensor, Mark | None]] = deque()
+        self.fewest = 0
+        self.idle: deque[int] = deque(maxlen=STEPS)
+
+    def end_step(self) -> int:
+        """How many nobody has needed for `STEPS` steps, this one included; a new one begins."""
+        self.idle.append(self.fewest)
+        self.fewest = len(self.tensors)
+        return min(self.idle) if len(self.idle) == STEPS else 0
 
 
 class Pool:
@@ -32,13 +50,14 @@ class Pool:
 
     def take(self, shape: Shape) -> Tensor:
         """A tensor that nobody uses: the one that was given back the longest ago, or a new one."""
-        spare = self.free.setdefault(shape, deque())
+        spare = self.free.setdefault(shape, Spare())
         try:
-            tensor, given_back = spare.popleft()
+            tensor, given_back = spare.tensors.popleft()
         except IndexError:
             tensor = self.make(shape)
         else:
             self.device.after(given_back)
+        spare.fewest = min(spare.fewest, len(spare.tensors))
         self.lent[memory_of(tensor)] = tensor, spare
         return tensor
 
@@ -48,7 +67,7 @@ class Pool:
     @property
     def tensors(self) -> list[Tensor]:
         """All that it has, lent or not."""
-        spare = [tensor for each in [*self.free.values()] for tensor, _ in [*each]]
+        spare = [tensor for each in [*self.free.values()] for tensor, _ in [*each.tensors]]
         return [*spare, *(tensor for tensor, _ in [*self.lent.values()])]
 
     def lends(self, tensor: Tensor) -> bool:
@@ -61,4 +80,15 @@ class Pool:
         lent, spare = self.lent.get(memory, (None, None))
         if lent is tensor and spare is not None:
             del self.lent[memory]
-            spare.append((tensor, self.device.here()))
+            spare.tensors.append((tensor, self.device.here()))
+
+    def end_step(self) -> None:
+        """A step is over: let go of what none of the last ones needed, if all is done with it."""
+        for spare in self.free.values():
+            for _ in range(spare.end_step()):
+                _, mark = spare.tensors[0]
+                if mark is not None and not mark.passed():
+                    break
+                spare.tensors.popleft()
+                self.device.reuse([mark] if mark else [])
+                spare.idle.clear()

@@ -156,6 +156,9 @@ class Trainer:
         self.under_way.popleft()
         columns, span = self._times(step)
         self.backend.device.reuse(step.marks)
+        for worker in self.backend.workers:
+            worker.pool.end_step()
+            worker.offloading.host.end_step()
         own = sum(step.losses[each] for each in sorted(step.losses))
         loss, span, bad = self._agree(float(own), span, first_finding(step.seen))
         skipped = self._require_few(bad)

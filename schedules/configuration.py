@@ -14,6 +14,7 @@ from bfpp.schedules.lowering import build_graph
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import Recomputation
 from bfpp.schedules.steps import Schedule
+from bfpp.schedules.tensor_overlap import TensorOverlap
 
 LAYOUTS = 1024
 """How many layouts are remembered, each with what has been worked out of it."""
@@ -24,9 +25,9 @@ class Configuration:
     """A schedule on a grid of devices, and the batch that it divides.
 
     `loops` stages on each rank (virtual pipeline stages), of `units_per_stage` units each;
-    `microbatches` of `microbatch_size` samples on each replica. `precision` and `recompute` are the
-    software's own if they are not given; `cut` is the layers of each stage, by default as equal as
-    can be.
+    `microbatches` of `microbatch_size` samples on each replica. `precision`, `recompute` and
+    `tp_overlap` are the software's own if they are not given; `cut` is the layers of each stage, by
+    default as equal as can be.
 
     >>> import bfpp
     >>> experiment = bfpp.Experiment("1f1b", pp=4, dp=2, microbatches=8, microbatch_size=4)
@@ -44,6 +45,7 @@ class Configuration:
     precision: Precision | None = None
     recompute: Recomputation | None = None
     cut: tuple[int, ...] | None = None
+    tp_overlap: TensorOverlap | None = None
 
     def __post_init__(self) -> None:
         if self.microbatch_size < 1:

@@ -15,6 +15,19 @@ SELECTIVE = "selective"
 
 NAMED: dict[str, int | str] = {"off": OFF, "all": ALL, SELECTIVE: SELECTIVE}
 
+MODULES_FIELD = "offload_modules"
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "attn_norm": ("attention norm",),
+    "qkv_linear": ("qkv", "q down", "kv down"),
+    "core_attn": ("attention", "scores", "softmax", "dropout", "values"),
+    "attn_proj": ("projection",),
+    "mlp_norm": ("mlp norm",),
+    "expert_fc1": ("experts up",),
+    "moe_act": ("experts activation",),
+}
+"""Modules whose inputs can be offloaded by themselves, by Megatron-LM's names: their operators."""
+
 MOST_DIGITS = 9
 """No rank runs more passes than this has digits."""
 
@@ -25,6 +38,22 @@ def require_share(share: float) -> None:
         raise InvalidConfiguration(
             "offload_share", f"must be more than 0 and at most 1, not {share:g}"
         )
+
+
+def parse_offload_modules(text: str) -> frozenset[str]:
+    """A list of `MODULES`; raises `InvalidConfiguration` for anything else.
+
+    >>> sorted(parse_offload_modules("core_attn,attn_proj"))
+    ['attn_proj', 'core_attn']
+    """
+    modules = text.split(",")
+    for module in modules:
+        if module not in MODULES:
+            raise InvalidConfiguration(
+                MODULES_FIELD,
+                f"{module!r} is not one of {','.join(MODULES)}{did_you_mean(module, MODULES)}",
+            )
+    return frozenset(modules)
 
 
 def parse_offload(value: object) -> int | str:

@@ -53,6 +53,12 @@ class Checkpointed:
         """Bytes of what is kept."""
         return sum(tensor.bytes for tensor in self.saved)
 
+    def saved_inputs(self, names: Collection[str]) -> frozenset[Tensor]:
+        """What is kept of what some operators, by their names, need and do not write."""
+        chosen = [each for each in self.operators if each.name in names]
+        written = {tensor for each in chosen for tensor in each.writes}
+        return (_saved(chosen) & self.saved) - written
+
     @cached_property
     def restored_bytes(self) -> float:
         """Bytes that recomputation adds to what is kept, while it runs backward."""

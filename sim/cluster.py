@@ -59,7 +59,9 @@ class Device:
     in 8 bits needs no transposed copies of them. It computes `exponentials` a second; where that is
     None they take no time. `host_bandwidth` is what copies to its host's memory, or back, reach in
     bytes/s while all devices of the node copy in that direction: those that share a link to the
-    host have a share each. Kernels that were written for the generation before reach
+    host have a share each. `host_link` is the bandwidth of its own link to the host where its
+    network card is behind that too, `host_memory_bandwidth` that of its node's memory: copies share
+    them (`bfpp.sim.host_links`). Kernels that were written for the generation before reach
     `former_efficiency` of the share of the peak that they reached there. `dispatch_seconds` is what
     its host takes to dispatch a task of our executor, in addition to launching kernels.
     """
@@ -82,6 +84,8 @@ class Device:
     host_bandwidth: float | None = None
     former_efficiency: float = 1.0
     dispatch_seconds: float | None = None
+    host_link: float | None = None
+    host_memory_bandwidth: float | None = None
 
     def peak_of(self, precision: Precision | Format) -> float:
         """The peak in flop/s; raises `InvalidConfiguration` if it is not given."""
@@ -180,9 +184,8 @@ _EFFICIENCIES = (
     "former_efficiency",
 )
 _DEVICE_KEYS: dict[str, type] = {
-    **dict.fromkeys(
-        ("peak", "memory_bandwidth", "memory", "exponentials", "host_bandwidth"), float
-    ),
+    **dict.fromkeys(("peak", "memory_bandwidth", "memory", "exponentials"), float),
+    **dict.fromkeys(("host_bandwidth", "host_link", "host_memory_bandwidth"), float),
     **dict.fromkeys(("multiprocessors", "tile"), int),
     **dict.fromkeys(("launch_seconds", "host_seconds", "dispatch_seconds"), float),
     "reads_columns": bool,
@@ -201,6 +204,8 @@ _DEVICE_DEFAULTS: Table = {
     "exponentials": None,
     "host_bandwidth": None,
     "dispatch_seconds": None,
+    "host_link": None,
+    "host_memory_bandwidth": None,
     "sustained_efficiency": 1.0,
     "memory_efficiency": 1.0,
     "former_efficiency": 1.0,

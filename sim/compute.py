@@ -37,6 +37,7 @@ from bfpp.sim.layer import layer_operators
 from bfpp.sim.operators import Collective, Execution, Kernel, Work
 from bfpp.sim.place import GroupPlace
 from bfpp.sim.remembered import once
+from bfpp.sim.tensor_overlap import Gemm, exposed_seconds
 from bfpp.sim.unit_layers import Layers, Matrix
 
 GRAPH_LAUNCH = 1.5e-6
@@ -295,8 +296,15 @@ def device_seconds(shape: ComputeSettings, work: Work, *, backward: bool) -> flo
     if own := shape.implementation.attention_speed:
         speed = own.times(device.former_efficiency)
     kernels = kernel_seconds(device, speed, precision, work, backward=backward)
+    gemm = Gemm(kernels, device.multiprocessors)
     alone = sum(
-        blocked_seconds(shape, each)
+        exposed_seconds(
+            shape.implementation.tp_overlap,
+            each,
+            blocked_seconds(shape, each),
+            group_place(shape, each.group).members,
+            gemm,
+        )
         for each in work.collectives
         if not each.beside and not each.interleaved
     )
@@ -339,9 +347,7 @@ def blocked_seconds(shape: ComputeSettings, collective: Collective) -> float:
     """
     cluster, place = shape.cluster, group_place(shape, collective.group)
     moving = collective_seconds(collective, place, cluster)
-    waiting = log2(place.members) * cluster.levels[0].synchronisation
-    shown = 1 - shape.implementation.tensor_overlap if collective.hideable else 1.0
-    return shown * (moving + waiting)
+    return moving + log2(place.members) * cluster.levels[0].synchronisation
 
 
 def group_place(shape: ComputeSettings, group: Group) -> GroupPlace:

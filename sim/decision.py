@@ -152,7 +152,7 @@ def _method(outcome: Outcome) -> object:
     """What two outcomes of one method have in common."""
     of = outcome.configuration
     divided = of.degrees, of.microbatches, of.microbatch_size, of.communication.sharding
-    computed = of.precision, of.recompute, of.cut, of.communication.offload
+    computed = of.precision, of.recompute, of.tp_overlap, of.cut, of.communication.offload
     if of.degrees.pp == 1:
         return divided, computed
     return divided, computed, of.communication, outcome.step_time, outcome.memory_largest_gb

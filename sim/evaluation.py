@@ -36,7 +36,7 @@ def evaluate(problem: Problem, chosen: Iterable[Configuration]) -> list[Outcome]
 
 _beside_pipeline = attrgetter(
     *(f"degrees.{each.name}" for each in fields(Degrees) if each.name != "pp"),
-    "microbatch_size", "precision", "recompute", "cut",
+    "microbatch_size", "precision", "recompute", "tp_overlap", "cut",
 )  # fmt: skip
 """What costs depend on, of a configuration."""
 

@@ -26,9 +26,10 @@ from bfpp.schedules.attention import parse_attention, parse_exchange
 from bfpp.schedules.communication import CHOICES
 from bfpp.schedules.cut import Balance, cut_of, default_division, even_cut, stages_of
 from bfpp.schedules.invalid import chosen
-from bfpp.schedules.offload import SELECTIVE, parse_offload
+from bfpp.schedules.offload import OFF, SELECTIVE, parse_offload, parse_offload_modules
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
+from bfpp.schedules.tensor_overlap import TensorOverlap, parse_tensor_overlap
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants, load_constants
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     # Loaded where a model is simulated, so that abstract costs are there soon.
     from bfpp.sim.physical import PhysicalCosts
     from bfpp.sim.profile import ProfiledCosts
+
+OF_OFFLOAD = ("offload_share", "offload_modules")
+"""Values that say what of a pass is offloaded."""
 
 Value = TypeVar("Value")
 
@@ -106,6 +110,7 @@ class Experiment(Values):
     @cached_property
     def configuration(self) -> Configuration:
         """How the step is divided, ordered and communicated."""
+        self.require_offload()
         loops, units = self._division()
         self._require_size(sum(units) if isinstance(units, tuple) else self.pp * loops * units)
         return Configuration(
@@ -119,7 +124,14 @@ class Experiment(Values):
             self._precision,
             self._recomputation,
             self._cut,
+            self._tp_overlap,
         )
+
+    def require_offload(self) -> None:
+        """Raise `InvalidConfiguration` for details of what is not offloaded."""
+        for name in OF_OFFLOAD:
+            if self.offload == OFF and getattr(self, name) != DEFAULTS[name]:
+                raise InvalidConfiguration(name, "needs --offload")
 
     def _require_size(self, parts: int) -> None:
         """Raise `InvalidInput` for a step of `parts` units that is too large to simulate."""
@@ -261,13 +273,21 @@ class Experiment(Values):
         usual = self.implementation
         if not isinstance(usual, Implementation):
             usual = find_implementation(usual or "paper", self._constants.implementations)
-        usual = replace(usual, cuda_graphs=self.cuda_graphs or usual.cuda_graphs)
+        usual = replace(
+            usual,
+            cuda_graphs=self.cuda_graphs or usual.cuda_graphs,
+            tp_overlap=self._tp_overlap or usual.tp_overlap,
+        )
         states = OptimizerStates(self.moments, self.master_weights, self.main_gradients)
         return states.of(usual, self._precision or usual.precision)
 
     @property
     def _recomputation(self) -> Recomputation | None:
         return _parsed(parse_recomputation, self.recompute)
+
+    @property
+    def _tp_overlap(self) -> TensorOverlap | None:
+        return _parsed(parse_tensor_overlap, self.tp_overlap)
 
     @property
     def _precision(self) -> Precision | None:
@@ -329,6 +349,7 @@ class Experiment(Values):
             quantised_attention=self.quantised_attention,
             quantised_head=self.quantised_head,
             offload_share=self.offload_share,
+            offload_modules=_parsed(parse_offload_modules, self.offload_modules) or frozenset(),
         )
 
     @property

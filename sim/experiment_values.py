@@ -17,6 +17,7 @@ from bfpp.schedules.invalid import did_you_mean
 from bfpp.schedules.offload import NAMED, OFF, parse_offload
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import Recomputation
+from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.constants import Constants
 from bfpp.sim.implementation import IMPLEMENTATIONS, Implementation
@@ -331,6 +332,14 @@ class Values:
         "share of a pass's activations that --offload moves; the rest stay on the device",
         "X",
     )
+    offload_modules: str | None = _option(
+        None,
+        PHYSICAL,
+        "name",
+        "modules whose inputs --offload moves, a list of attn_norm, qkv_linear, core_attn, "
+        "attn_proj, mlp_norm, expert_fc1 and moe_act (default: all that a pass saves)",
+        "MODULES",
+    )
     attention: Attention | str | None = _option(
         None,
         PHYSICAL,
@@ -345,6 +354,15 @@ class Values:
         "flag",
         "shard the activations between layers over tensor-parallel devices too "
         "(default: the implementation's)",
+    )
+    tp_overlap: TensorOverlap | str | None = _option(
+        None,
+        PHYSICAL,
+        "choice",
+        "tensor-parallel communication that GEMMs hide: none; in the backward pass, with the GEMM "
+        "that does not wait for it (bulk); that and, in chunks, with the GEMM that it feeds or "
+        "follows (chunked: Megatron-LM's --tp-comm-overlap) (default: the implementation's)",
+        choices=tuple(TensorOverlap),
     )
     cp_comm: ContextExchange | str = _option(
         ContextExchange.RING,

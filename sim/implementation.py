@@ -15,6 +15,7 @@ from bfpp.schedules.attention import Attention
 from bfpp.schedules.invalid import did_you_mean
 from bfpp.schedules.precision import FULL_PRECISION, Precision
 from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION, Recomputation
+from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.cluster import AttentionSpeed
 from bfpp.sim.preset_files import Table, fitted_settings
 
@@ -60,8 +61,8 @@ class Implementation:
     trains if nothing else is said. `fused_kernels` says that a gated
     activation and the loss are one kernel each, `eager` that nothing else is (`Execution`),
     `cuda_graphs` that kernels
-    are launched as a graph. `tensor_overlap` is the share of a tensor-parallel
-    collective that is hidden where compute may overlap it. While a layer
+    are launched as a graph. `tp_overlap` says which tensor-parallel collectives GEMMs hide. While a
+    layer
     runs backward, `hidden_gradients` gradients of the width of the hidden
     state are alive, and one of the width of the MLP's first product.
     `workspace_bytes` is what libraries allocate for good, `experts_workspace_bytes` what they add
@@ -78,7 +79,7 @@ class Implementation:
     recompute: Recomputation
     fused_kernels: bool
     cuda_graphs: bool
-    tensor_overlap: float
+    tp_overlap: TensorOverlap
     hidden_gradients: float
     workspace_bytes: float
     dummy_gradients: bool
@@ -135,7 +136,7 @@ YEAR_2022: dict[str, Any] = {
     "cuda_graphs": False,
     # Section Tensor-parallel, footnote: the backward pass's own all-reduces are overlapped, so that
     # 2/3 of all are exposed.
-    "tensor_overlap": 1.0,
+    "tp_overlap": TensorOverlap.BULK,
     # Assumed: of a layer's output and input, of the residual, of a branch and its norm's output.
     # (Without a pipeline, the memory in tables E.1 and E.2 grows by S_seq S_mb S_hidden times
     # 18.8 + 69 / N_TP; a layer's activations and these give 18 + 72 / N_TP.)
@@ -200,7 +201,7 @@ TODAY: dict[str, Any] = {
     "cuda_graphs": False,
     # Without Transformer Engine's user buffers: on eight B200, nothing of it is hidden (published
     # runs of Llama-3-70B layers; counted as hidden, eight devices come out 15 % too fast).
-    "tensor_overlap": 0.0,
+    "tp_overlap": TensorOverlap.NONE,
     "pp_overlap": True,
     "dp_overlap": True,
     "blocking_transfers": False,

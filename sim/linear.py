@@ -13,6 +13,7 @@ from bfpp.sim.operators import (
     Execution,
     Kernel,
     Operator,
+    Overlapped,
     Tensor,
     Way,
     Work,
@@ -56,9 +57,8 @@ class Linear(NamedTuple):
         With sequence parallelism the input of a product divided by columns is gathered, in the
         backward pass once more instead of being kept, and its gradient is reduce-scattered; the
         sum of one divided by rows is reduce-scattered, and its gradient gathered. Without, the
-        outputs are all-reduced (rows), and the gradients of the inputs (columns). Communication
-        is hideable where one of the two products of the backward pass does not wait for it. What
-        is gathered for a product is quantised before.
+        outputs are all-reduced (rows), and the gradients of the inputs (columns). What is gathered
+        for a product is quantised before.
         """
         ranks = execution.tp
         columns, depth = self.width_out, self.width_in
@@ -108,17 +108,19 @@ class Linear(NamedTuple):
         columns = self.division is Division.COLUMNS
         size = execution.whole_bytes(self.width_in if columns else self.width_out)
         if not execution.sequence_parallel:
-            summed = Collective(Way.ALL_REDUCE, size, hideable=columns)
-            return ((), (summed,)) if columns else ((summed,), ())
+            if columns:
+                return (), (Collective(Way.ALL_REDUCE, size, Overlapped.OTHER),)
+            return (Collective(Way.ALL_REDUCE, size),), ()
         share, copies = 1.0, 1
         if quantisation is not None:
             share, copies = quantisation.element / execution.number, quantisation.gathered
         if columns:
-            again = Collective(Way.ALL_GATHER, share * size, hideable=True)
-            summed = Collective(Way.REDUCE_SCATTER, size, hideable=True)
-            return (Collective(Way.ALL_GATHER, share * size),), (again, summed)
-        gathered = Collective(Way.ALL_GATHER, copies * share * size)
-        return (Collective(Way.REDUCE_SCATTER, size),), (gathered,)
+            first = Collective(Way.ALL_GATHER, share * size, Overlapped.INPUT)
+            again = first._replace(overlapped=Overlapped.OTHER)
+            summed = Collective(Way.REDUCE_SCATTER, size, Overlapped.OTHER)
+            return (first,), (again, summed)
+        gathered = Collective(Way.ALL_GATHER, copies * share * size, Overlapped.INPUT)
+        return (Collective(Way.REDUCE_SCATTER, size, Overlapped.OUTPUT),), (gathered,)
 
 
 def weighted(

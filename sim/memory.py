@@ -33,6 +33,7 @@ from bfpp.schedules.operations import (
 from bfpp.sim import memory_kernels
 from bfpp.sim.activations import UnitActivations, activations_of_units, workspace_bytes
 from bfpp.sim.compiling import WORK
+from bfpp.sim.offloading import offloaded_bytes
 from bfpp.sim.physical import PhysicalCosts, rank_parameters
 from bfpp.sim.remembered import of_any_size, once, once_for_stages
 from bfpp.traces.memory import GIGABYTE, PARTS
@@ -301,9 +302,15 @@ def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
     found = Passing(*np.empty((2, layout.pp)))
     WORK.loop(memory_kernels, "find_peaks", len(graph))(
         (graph.operation, graph.rank, graph.unit, graph.microbatch, graph.block),
-        (layout.slices, graph.trains, float(physical.offload_share), ahead),
+        (layout.slices, graph.trains, ahead),
         _of_operations(len(OPERATIONS)),
-        (units.saved, units.halved, units.restored_layer, units.transient),
+        (
+            units.saved,
+            units.halved,
+            units.restored_layer,
+            units.transient,
+            offloaded_bytes(physical, layout),
+        ),
         *found,
     )
     return found

@@ -11,25 +11,27 @@ def find_peaks(tasks, rules, of_operations, bytes_of_units, most_saved, most_tra
     `tasks` are columns of a graph; `of_operations` says of each operation whether it is a compute
     step, and whether it begins or ends what is saved, what halves keep, and what is offloaded.
     `bytes_of_units` are the columns of `UnitActivations`: saved, halved, restored by a layer,
-    transient. `rules` are the slices of a micro-batch, whether there is a backward pass to save
-    for, the share of what is saved that an offload takes, and how many more have begun when one has
-    surely ended.
+    transient; and what is offloaded. `rules` are the slices of a micro-batch, whether there is a
+    backward pass to save for, and how many more offloads have begun when one has surely ended: its
+    memory is free when the next step of the rank begins, before which what comes back has some.
     """
     operation, rank, unit, microbatch, block = tasks
     computes, saves, ends_saved, halves, ends_halved, offloads, reloads = of_operations
-    saved, halved, restored_layer, transient = bytes_of_units
-    slices, trains, share, ahead = rules
+    saved, halved, restored_layer, transient, offloaded = bytes_of_units
+    slices, trains, ahead = rules
     ranks = len(most_saved)
     alive, pending, needed, most = np.zeros((4, ranks))
     most[:] = -1.0
     turn = np.zeros(ranks, dtype=np.int64)
     leaving = np.full((ranks, ahead, 2), -1)  # unit and micro-batch of the last few offloads
+    gone = np.full((ranks, 2), -1)  # of the one that the next step waits for
     for task in range(len(operation)):
         code, here, own = operation[task], rank[task], unit[task]
         if offloads[code]:
             slot = turn[here] % ahead
             if leaving[here, slot, 0] >= 0:
-                alive[here] -= share * saved[leaving[here, slot, 0]]
+                alive[here] -= offloaded[leaving[here, slot, 0]]
+                gone[here] = leaving[here, slot]
             leaving[here, slot, 0], leaving[here, slot, 1] = own, microbatch[task]
             turn[here] += 1
         if reloads[code]:
@@ -38,9 +40,16 @@ def find_peaks(tasks, rules, of_operations, bytes_of_units, most_saved, most_tra
                 if leaving[here, slot, 0] == own and leaving[here, slot, 1] == microbatch[task]:
                     leaving[here, slot, 0], stays = -1, True
             if not stays:
-                alive[here] += share * saved[own]
+                alive[here] += offloaded[own]
+            if gone[here, 0] == own and gone[here, 1] == microbatch[task]:
+                gone[here, 0] = -1
         if not computes[code]:
             continue
+        if gone[here, 0] >= 0:
+            before = alive[here] + max(pending[here], 0.0) + offloaded[gone[here, 0]]
+            if before > most[here]:
+                most[here], most_saved[here], most_transient[here] = before, before, 0.0
+            gone[here, 0] = -1
         if saves[code] and trains:
             alive[here] += saved[own]
         if halves[code]:

@@ -18,6 +18,7 @@ from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.operations import Operation
 from bfpp.sim.activations import UnitActivations, activations_of_units
 from bfpp.sim.memory import passing_of_steps, rank_memories
+from bfpp.sim.offloading import offloaded_bytes
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.traces.held import Held, copies_of, steps_of
 from bfpp.traces.memory import PARTS
@@ -29,19 +30,19 @@ STAYING = ("state", "weights", "gradients", "workspace")
 def memory_over_time(graph: TaskGraph, physical: PhysicalCosts) -> list[Held]:
     """What each rank holds."""
     others = [memory._asdict() for memory in rank_memories(graph, physical)]
-    share, activations = physical.offload_share, activations_of_units(physical, graph.layout)
-    return held_over_time(graph, activations, others, share)
+    activations = activations_of_units(physical, graph.layout)
+    return held_over_time(graph, activations, others, offloaded_bytes(physical, graph.layout))
 
 
 def held_over_time(
     graph: TaskGraph,
     units: UnitActivations,
     others: Sequence[Mapping[str, float]],
-    offload_share: float,
+    offloaded: Numbers,
 ) -> list[Held]:
     """What each rank holds: its units' activations, and `others`, by their names in `PARTS`.
 
-    A share of what is saved is copied where the graph offloads it.
+    Of each unit, `offloaded` bytes are copied where the graph offloads it.
     """
     start, _ = graph.compute_tasks
     (saved, transient), after = passing_of_steps(graph, units)
@@ -50,7 +51,7 @@ def held_over_time(
         for rank, sizes in enumerate(others)
         for own in [slice(start[rank], start[rank + 1])]
     ]
-    copied = units.saved * offload_share / graph.layout.slices
+    copied = offloaded / graph.layout.slices
     return [replace(each, copied=copied[graph.unit[copies_of(graph, each.rank)]]) for each in held]
 
 

@@ -10,9 +10,10 @@ import numpy as np
 from bfpp.schedules import InvalidConfiguration, Layout, TaskGraph
 from bfpp.schedules.columns import Seconds
 from bfpp.schedules.columns import Seconds as Numbers
-from bfpp.schedules.offload import ALL
+from bfpp.schedules.offload import ALL, MODULES
 from bfpp.sim.activations import activations_of_units
 from bfpp.sim.cluster import Cluster
+from bfpp.sim.compute import part_counts
 from bfpp.traces.held import Held, copies_of
 
 if TYPE_CHECKING:
@@ -20,9 +21,21 @@ if TYPE_CHECKING:
 
 
 def offloaded_bytes(physical: PhysicalCosts, layout: Layout) -> Numbers:
-    """For each unit, the bytes of a micro-batch that leave a device when it is offloaded."""
-    saved: Numbers = activations_of_units(physical, layout).saved * physical.offload_share
-    return saved
+    """For each unit, the bytes of a micro-batch that leave a device when it is offloaded.
+
+    Of several modules, each is offloaded by itself.
+    """
+    if not physical.offload_modules:
+        return activations_of_units(physical, layout).saved * physical.offload_share
+    moved = np.zeros(layout.units)
+    for part, count in part_counts(physical, physical.layers(layout)):
+        inputs = {
+            tensor
+            for module in physical.offload_modules
+            for tensor in part.saved_inputs(MODULES[module])
+        }
+        moved += count * sum(tensor.bytes for tensor in inputs)
+    return moved * physical.offload_share
 
 
 def host_bandwidth(cluster: Cluster) -> float:

@@ -48,6 +48,19 @@ class Way(StrEnum):
     ALL_TO_ALL = "all-to-all"
 
 
+class Overlapped(Enum):
+    """What a collective of its operator's product may overlap, if the software lets it.
+
+    The product whose `INPUT` it gathers, or whose `OUTPUT` it reduces, chunk by chunk; or the
+    `OTHER` of the two products of a backward pass, which does not wait for it.
+    """
+
+    NOTHING = auto()
+    INPUT = auto()
+    OUTPUT = auto()
+    OTHER = auto()
+
+
 class Copies(NamedTuple):
     """How often a row is among those that are sent, and to what share of all nodes at most."""
 
@@ -58,7 +71,7 @@ class Copies(NamedTuple):
 class Collective(NamedTuple):
     """A collective over `bytes` of data in all; of an all-to-all, of what one device sends.
 
-    It is `hideable` where compute may overlap it, if the software lets it. One that overlaps the
+    The software may let it run at the same time as a product (`overlapped`). One that overlaps the
     kernels of its own operator overlaps a share of them (`beside`); one that is `interleaved`
     overlaps those of another micro-batch. Of `copies` of a row for one device one is sent, and of
     those for one node one crosses the network.
@@ -66,7 +79,7 @@ class Collective(NamedTuple):
 
     way: Way
     bytes: float
-    hideable: bool = False
+    overlapped: Overlapped = Overlapped.NOTHING
     group: Group = Group.TP
     beside: float = 0.0
     interleaved: bool = False

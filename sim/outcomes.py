@@ -12,6 +12,7 @@ from bfpp.schedules.cut import given_cut
 from bfpp.schedules.invalid import chosen
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import parse_recomputation
+from bfpp.schedules.tensor_overlap import parse_tensor_overlap
 from bfpp.sim.objectives import Objective
 
 
@@ -68,6 +69,7 @@ class Outcome:
             "implementation": self.implementation,
             "precision": _named(configuration.precision),
             "recompute": _named(configuration.recompute),
+            "tp_overlap": _named(configuration.tp_overlap),
             "tp": degrees.tp,
             "dp": degrees.dp,
             "cp": degrees.cp,
@@ -99,11 +101,14 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
         record["units_per_stage"],
         _communication_of(record),
     )
-    precision, recompute = record["precision"], record["recompute"]
+    precision, recompute, overlap = (
+        record[each] for each in ("precision", "recompute", "tp_overlap")
+    )
     configuration = replace(
         configuration,
         precision=precision and Precision(precision),
         recompute=recompute and parse_recomputation(recompute),
+        tp_overlap=overlap and parse_tensor_overlap(overlap),
         cut=record["cut"] and given_cut(record["cut"]),
     )
     results = {name: record[name] for name in RESULTS}

@@ -14,9 +14,10 @@ import numpy as np
 from bfpp.schedules import Degrees, InvalidConfiguration, Layout, Sharding, TaskGraph
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.columns import NONE, Seconds
-from bfpp.schedules.offload import require_share
+from bfpp.schedules.offload import MODULES, MODULES_FIELD, require_share
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import LAYER, Recomputation
+from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compiled_engine import Times, times
@@ -55,8 +56,8 @@ class PhysicalCosts:
     context-parallel devices do, `routing` how tokens get to experts. With `quantised_weights` those
     of products whose operands are quantised are kept and gathered so; `quantised_attention` and
     `quantised_head` say that operands of their products are quantised too. Of activations that are
-    offloaded, `offload_share` leaves the device. Raises
-    `InvalidConfiguration` for what cannot be divided so.
+    offloaded, or of the inputs of `offload_modules` among them, `offload_share` leaves the device.
+    Raises `InvalidConfiguration` for what cannot be divided so.
 
     >>> import bfpp
     >>> costs = bfpp.PhysicalCosts(
@@ -83,6 +84,7 @@ class PhysicalCosts:
     quantised_attention: bool = False
     quantised_head: bool = False
     offload_share: float = 1.0
+    offload_modules: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"<PhysicalCosts of {self.model.name} on {self.cluster.name}: {self.degrees}>"
@@ -94,16 +96,28 @@ class PhysicalCosts:
             )
         require_share(self.offload_share)
         require_divisible(self.execution)
+        self._require_chunks()
         if self.quantised_weights and self.execution.quantisation is None:
             raise InvalidConfiguration("quantised_weights", NARROW)
         self._require_modules()
         DevicePlacement.on(self.cluster, self.degrees)
 
+    def _require_chunks(self) -> None:
+        """Raise `InvalidConfiguration` where all-reduces are to be overlapped in chunks."""
+        is_chunked = self.implementation.tp_overlap is TensorOverlap.CHUNKED
+        if is_chunked and self.tp > 1 and not self.execution.sequence_parallel:
+            raise InvalidConfiguration("tp_overlap", "chunked needs --sequence-parallel")
+
     def _require_modules(self) -> None:
-        """Raise `InvalidConfiguration` where a module is recomputed that no layer has."""
+        """Raise `InvalidConfiguration` where a module is named that no layer has."""
+        layers = [part.kept for part in parts(self).layers]
         for module in sorted(self.recomputation.modules - {LAYER}):
-            if not any(part.kept.of(module) for part in parts(self).layers):
+            if not any(layer.of(module) for layer in layers):
                 raise InvalidConfiguration("recompute", f"{self.model.name} has no {module}")
+        for module in sorted(self.offload_modules):
+            names = {each.name for layer in layers for each in layer.operators}
+            if names.isdisjoint(MODULES[module]):
+                raise InvalidConfiguration(MODULES_FIELD, f"{self.model.name} has no {module}")
 
     @cached_property
     def cells(self) -> dict[object, Beside]:

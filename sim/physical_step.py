@@ -27,6 +27,7 @@ from bfpp.sim import cost_kernels
 from bfpp.sim.compiling import WORK
 from bfpp.sim.compute import UnitSeconds, exchange_seconds, parts, taken_by_exchanges
 from bfpp.sim.costs import Costs, Load, in_turns, inside_passes, narrowest
+from bfpp.sim.host_links import with_host_links
 from bfpp.sim.implementation import ParameterBytes
 from bfpp.sim.links import Beside, Exchanged, Links
 from bfpp.sim.offloading import host_copy_seconds
@@ -77,7 +78,8 @@ class PhysicalStep:
         WORK.loop(cost_kernels, "lengthen", len(graph))(
             kind, *graph.dependencies, received, sent, seconds
         )
-        return Costs(seconds, moved, ports, cells.bandwidth)
+        costs = Costs(seconds, moved, ports, cells.bandwidth)
+        return with_host_links(graph, costs, self.physical.cluster)
 
     def _in_pieces(self, seconds: Seconds) -> Seconds:
         """The seconds of pieces; those of passes in blocks, which exchange while others compute.

@@ -23,7 +23,7 @@ from bfpp.sim.compiling import WORK
 from bfpp.sim.costs import Costs
 
 TOLERANCE = 0.002
-"""Share of what the limit asks for from which on what is missing is added without a replay."""
+"""Share of what the limit asks for from which on what is missing is made up without a replay."""
 
 REPLAYS = 8
 """How often a step is replayed, at most, to find how much slower its compute is."""
@@ -48,25 +48,21 @@ class WithinPower(NamedTuple):
 def within_power(graph: TaskGraph, costs: Costs, least: float) -> WithinPower:
     """The costs at clocks so low that the step takes `least` seconds, if it takes fewer.
 
-    All compute is slower by one factor. A step grows with it by what the busiest rank computes,
-    or by more where ranks wait for each other: by how much, two replays say. Where the busiest rank
-    computes for long enough anyhow, nothing is replayed to know.
+    All compute is slower by one factor. It is approached from below: were communication as
+    much slower too, the step would take as many times as long. Where the busiest rank computes
+    for long enough anyhow, nothing is replayed to know.
     """
     steps = graph.is_compute
     fastest = costs.seconds
     loop = WORK.loop(cost_kernels, "busiest", len(graph))
-    busiest = slope = loop(graph.rank, steps, fastest, graph.layout.pp)
-    factor, more, missing = 1.0, 0.0, least
-    for _ in range(REPLAYS):
-        if busiest * factor >= least or abs(missing) <= TOLERANCE * least:
-            break
+    busiest = loop(graph.rank, steps, fastest, graph.layout.pp)
+    factor, missing = 1.0, least
+    while busiest * factor < least and missing > TOLERANCE * least:
         found = times(graph, costs)
-        missing, before = least - found.end.max(), missing
-        if more:
-            slope = max(busiest, (before - missing) / more)
-        if (missing <= 0 and not more) or -TOLERANCE * least <= missing <= 0:
+        taken = float(found.end.max())
+        missing = least - taken
+        if missing <= 0:
             return WithinPower(costs, found)
-        more = missing / slope
-        factor += more
+        factor *= least / taken
         costs = replace(costs, seconds=np.where(steps, fastest * factor, fastest))
     return WithinPower(costs, None)

@@ -30,6 +30,7 @@ from bfpp.schedules.cut import cut_of, default_division, given_cut
 from bfpp.schedules.offload import OFF, SELECTIVE
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
+from bfpp.schedules.tensor_overlap import TensorOverlap, parse_tensor_overlap
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import PAPER, Implementation
@@ -53,15 +54,14 @@ class Problem:
     """What is searched: a model on `gpus` of a cluster, at some batch sizes.
 
     Context- and expert-parallel groups have the sizes of `cp` and `ep`, and sharded replicas are in
-    `dp_replicate` groups (HSDP). Every `precision` is tried with every policy to `recompute` (if
-    none is named: the implementation's) and every rule or list to `cut` stages by (if none is
-    named: all have as many layers), and full sharding in every way that the fields of
-    `FULLY_SHARDED` allow. `offload` says which activations wait on the host. Other values of an
-    experiment are `fixed`, or the defaults; where `only` names one of `DIMENSIONS` or a schedule's
-    parameter, no other values of it are tried. The `objective` says what is best, under `jitter` if
-    it is robustness. Raises
-    `InvalidConfiguration` for names that do not exist, what the cluster cannot compute, and modules
-    that the model does not have.
+    `dp_replicate` groups (HSDP). Every `precision` is tried with every policy to `recompute`, every
+    `tp_overlap` where there is tensor parallelism (if none is named: the implementation's), every
+    rule or list to `cut` stages by (if none is named: all have as many layers), and full sharding
+    in every way that the fields of `FULLY_SHARDED` allow. `offload` says which activations wait on
+    the host. Other values of an experiment are `fixed`, or the defaults; where `only` names one of
+    `DIMENSIONS` or a schedule's parameter, no other values of it are tried. The `objective` says
+    what is best, under `jitter` if it is robustness. Raises `InvalidConfiguration` for names that
+    do not exist, what the cluster cannot compute, and modules that the model does not have.
     """
 
     model: Transformer
@@ -74,6 +74,7 @@ class Problem:
     ep: tuple[int, ...] = (1,)
     precision: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
+    tp_overlap: tuple[str, ...] = ()
     cut: tuple[str, ...] = ()
     gather_per: tuple[Per, ...] = (Per.RUN,)
     reduce_per: tuple[Per, ...] = (Per.RUN,)
@@ -92,16 +93,23 @@ class Problem:
             find_schedule(name)
         for rule in self.cut:
             given_cut(rule, self.model.prediction_modules)
-        for precision, recompute in self.computed:
-            self.physical(Degrees(), 1, precision, recompute)
+        for computed in self.computed(Degrees()):
+            self.physical(Degrees(), 1, **computed)
         if any(way != OFF for way in self.offload):
             host_bandwidth(self.cluster)
+        else:
+            self._experiment().require_offload()
 
-    @property
-    def computed(self) -> list[tuple[Precision | None, Recomputation | None]]:
-        """In which precisions, with what recomputed."""
-        precisions = tuple(map(parse_precision, self.precision)) or (None,)
-        return list(product(precisions, tuple(map(parse_recomputation, self.recompute)) or (None,)))
+    def computed(self, degrees: Degrees) -> list[dict[str, Any]]:
+        """In which precisions, with what recomputed, with which overlap of collectives."""
+        overlaps = tuple(map(parse_tensor_overlap, self.tp_overlap))
+        ways: dict[str, tuple[Any, ...]] = {
+            "precision": tuple(map(parse_precision, self.precision)),
+            "recompute": tuple(map(parse_recomputation, self.recompute)),
+            "tp_overlap": overlaps if degrees.tp > 1 else (),
+        }
+        every = product(*(values or (None,) for values in ways.values()))
+        return [dict(zip(ways, values, strict=True)) for values in every]
 
     def communications(self, degrees: Degrees) -> list[Communication]:
         """Every level of sharding over replicas, full sharding in all ways that differ."""
@@ -128,10 +136,11 @@ class Problem:
         precision: Precision | None = None,
         recompute: Recomputation | None = None,
         cut: tuple[int, ...] | None = None,
+        tp_overlap: TensorOverlap | None = None,
     ) -> PhysicalCosts:
         """The cost model of some configurations; raises `InvalidConfiguration`."""
         said = {each.name: getattr(degrees, each.name) for each in fields(degrees)}
-        said |= {"precision": precision, "recompute": recompute}
+        said |= {"precision": precision, "recompute": recompute, "tp_overlap": tp_overlap}
         return self._experiment(microbatch_size=microbatch_size, **said).physical_of_cut(cut)
 
     def _experiment(self, **values: Any) -> Experiment:
@@ -172,6 +181,7 @@ class Problem:
             configuration.precision,
             configuration.recompute,
             configuration.cut,
+            configuration.tp_overlap,
         )
 
 
@@ -228,6 +238,7 @@ def in_order(configuration: Configuration) -> tuple[Any, ...]:
         configuration.microbatch_size,
         str(configuration.precision),
         str(configuration.recompute),
+        str(configuration.tp_overlap),
         configuration.cut or (),
     )
 
@@ -257,10 +268,8 @@ def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Co
                     continue
                 with suppress(InvalidConfiguration):
                     found.require()
-                    for precision, recompute in problem.computed:
-                        yield from problem.offloading(
-                            replace(found, precision=precision, recompute=recompute, cut=cut)
-                        )
+                    for computed in problem.computed(degrees):
+                        yield from problem.offloading(replace(found, cut=cut, **computed))
 
 
 def _divisions(

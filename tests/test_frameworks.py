@@ -31,18 +31,21 @@ OTHER = {
     "microbatch_size": 2, "sharding": "none", "layers": 16, "seq_length": 1024,
     "prediction": False, "implementation": "paper", "precision": "fp8-current",
     "moments": "bf16", "master_weights": "fp16", "main_gradients": "bf16", "recompute": "full",
+    "tp_overlap": "chunked",
     "attention": "unfused", "sequence_parallel": False, "cp_comm": "all-gather",
     "capacity_factor": 1.25,
     "dispatch": "deduplicated", "cut": "3,2,2,1", "p2p": "fifo", "eager": True,
     "gather_per": "step", "reduce_per": "step", "run_length": 2, "weight_buffers": 4, "prefetch": 2,
     "offload": "all", "offload_share": 0.5, "offload_ahead": 2,
+    "offload_modules": "core_attn,moe_act",
 }  # fmt: skip
 """Another value of options that are no flags."""
 
 BESIDE = {
     "eager": {"p2p": "fifo"}, "attention": {"cp": 1, "ep": 1, "sharding": "none"},
     "implementation": {"attention": "fused", "sequence_parallel": True},
-    "capacity_factor": {"dispatch": "all-to-all"},
+    "capacity_factor": {"dispatch": "all-to-all"}, "offload_share": {"offload": "all"},
+    "offload_modules": {"offload": "all"},
 }  # fmt: skip
 """What else must be so for another value to be allowed."""
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bfpp.experiment_file import read_experiment
+from bfpp.jobs import require_runnable
 from bfpp.schedules import (
     Communication,
     InvalidConfiguration,
@@ -17,6 +19,7 @@ from bfpp.schedules import (
     find_schedule,
 )
 from bfpp.schedules.columns import NONE
+from bfpp.schedules.offload import MODULES
 from bfpp.schedules.streams import FROM_HOST, TO_HOST
 from bfpp.schedules.validity import violations
 from bfpp.sim.abstract import AbstractCosts
@@ -47,7 +50,10 @@ from tests.test_memory_over_time import curves_of
 SCHEDULES = (
     "gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-v", "seq1f1b", "dualpipe",
 )  # fmt: skip
-H100 = load_cluster("dgx-h100")
+USUAL = load_cluster("dgx-h100")
+H100 = replace(USUAL, device=replace(USUAL.device, host_link=None, host_memory_bandwidth=None))
+"""Whose copies take the seconds that they take alone."""
+
 SAVED = "saved activations"
 
 
@@ -123,12 +129,9 @@ def test_however_slow_copies_are_they_end_while_their_memory_is_held_and_its_pea
             assert curve.total.max() == pytest.approx(peaks.of(curve.rank).total_gb)
 
 
-@pytest.mark.parametrize(("ahead", "alive"), [(1, 3), (2, 5), (3, 7)])
+@pytest.mark.parametrize(("ahead", "alive"), [(1, 4), (2, 6), (3, 8)])
 def test_gpipe_keeps_what_its_copies_hold(ahead: int, alive: int):
-    """The one that is computed, those on their way out, and after the last those on their way in.
-
-    When the first backward pass begins: the last n micro-batches have not left, n + 1 came back.
-    """
+    """Before the first backward pass begins: the last n + 1 have not left, n + 1 came back."""
     chosen = experiment("gpipe", pp=1, tp=4, microbatches=12, units_per_stage=1, layers=4)
     chosen = chosen.changed(offload_ahead=ahead)
     graph, physical = chosen.graph(), chosen.require_physical()
@@ -207,6 +210,54 @@ def test_a_share_moves_as_much_less():
     assert pinned[1] == pytest.approx(pinned[0] / 2)
 
 
+def test_of_modules_their_inputs_are_moved():
+    """By Megatron-LM's names: queries, keys and values; the context; what norms take."""
+    whole = experiment("1f1b", layers=8, units_per_stage=2, cp=1)
+    physical, layout = whole.require_physical(), whole.configuration.layout
+    model, execution = physical.model, physical.execution
+
+    def moved(*modules: str) -> float:
+        chosen = whole.changed(offload_modules=",".join(modules)).require_physical()
+        sizes = offloaded_bytes(chosen, layout)
+        assert sizes == pytest.approx(np.full(layout.units, sizes[0]))  # nothing of the ends
+        return sizes[0]
+
+    token = 2 * execution.tokens / 8
+    heads = model.query_width + model.key_width + model.value_width
+    norms, statistics = token * model.hidden, 4 * execution.tokens / 8
+    assert moved("core_attn") == pytest.approx(
+        token * heads + 4 * execution.tokens * model.heads / 8
+    )
+    assert moved("attn_proj") == token * model.context_width
+    assert moved("qkv_linear") == norms
+    assert moved("attn_norm") == moved("mlp_norm") == norms + statistics
+    dense = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
+    assert moved(*dense) == pytest.approx(sum(map(moved, dense)))
+    assert moved(*dense) < offloaded_bytes(physical, layout)[1]
+    half = whole.changed(offload_modules="core_attn", offload_share=0.5)
+    assert offloaded_bytes(half.require_physical(), layout)[0] == moved("core_attn") / 2
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "moe_act", "full"])
+def test_no_more_is_moved_of_modules_than_is_kept(recompute):
+    whole = experiment(
+        "1f1b", model="gpt-oss-120b", layers=4, tp=1, ep=4, dp=4, recompute=recompute
+    )
+    some = whole.changed(offload_modules=",".join(MODULES))
+    sizes = [
+        offloaded_bytes(each.require_physical(), each.configuration.layout)
+        for each in (some, whole)
+    ]
+    assert (sizes[0] > 0).all()
+    assert (sizes[0] <= sizes[1]).all()
+    graph, physical = some.graph(), some.require_physical()
+    for held, peak in zip(
+        memory_over_time(graph, physical), rank_memories(graph, physical), strict=True
+    ):
+        passing = held.on_device(graph).only([PARTS["saved"], PARTS["transient"]])
+        assert passing.total.max() == pytest.approx(peak.saved + peak.transient)
+
+
 def test_peaks_are_those_of_the_compiled_loop(monkeypatch: pytest.MonkeyPatch):
     plain = {
         schedule: memories_of(chosen.graph(), chosen.require_physical())
@@ -233,11 +284,34 @@ def test_a_faster_link_is_a_what_if():
         ({"offload": "some"}, "'some' is not one of off, all, selective, or a number"),
         ({"offload_share": 1.5}, "must be more than 0 and at most 1"),
         ({"offload_share": 0.0}, "must be more than 0 and at most 1"),
+        ({"offload_modules": "core_atn"}, "'core_atn' is not one of .* did you mean 'core_attn'"),
+        ({"offload_modules": "moe_act"}, "llama3-8b has no moe_act"),
+        ({"offload": "off", "offload_share": 0.5}, "offload_share: needs --offload"),
+        ({"offload": "off", "offload_modules": "core_attn"}, "offload_modules: needs --offload"),
     ],
 )
 def test_what_cannot_be_is_refused(values, reason):
     with pytest.raises(InvalidConfiguration, match=reason):
-        experiment("1f1b", **values).require_physical()
+        simulated(experiment("1f1b", **values))
+
+
+def test_a_run_moves_all_that_a_pass_saves():
+    with pytest.raises(InvalidConfiguration, match="offload_modules: can be simulated only"):
+        require_runnable(experiment("1f1b", offload_modules="core_attn"))
+
+
+def test_a_search_for_what_is_not_offloaded_says_so_and_its_best_is_an_experiment(bfpp, tmp_path):
+    given = "--model gpt-1.2b --cluster dgx-h100 --implementation current --gpus 4"
+    given = f"search {given} --batch 8 --schedule 1f1b --workers 1 --fix offload-share=0.5"
+    code, _, error = bfpp(*given.split())
+    assert code == 2
+    assert "--offload-share: needs --offload" in error
+    best = tmp_path / "best.toml"
+    code, _, _ = bfpp(*given.split(), "--offload", "off", "all", "--top", "1", "--best", str(best))
+    assert code == 0
+    found = read_experiment(str(best))
+    assert (found.offload == 0) == (found.offload_share == 1.0)
+    assert found.configuration
 
 
 def test_selective_needs_a_model():

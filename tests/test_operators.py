@@ -27,7 +27,7 @@ from bfpp.sim.checkpointing import Checkpointed, recomputed_flops
 from bfpp.sim.ends import embedding_operators, head_operators
 from bfpp.sim.layer import layer_operators
 from bfpp.sim.model import Transformer, load_model
-from bfpp.sim.operators import Execution, Way
+from bfpp.sim.operators import Execution, Overlapped, Way
 
 RECOMPUTED = [frozenset(each) for each in ((), (LAYER,), (CORE_ATTENTION,), (MLP,), (NORM,))]
 
@@ -206,12 +206,14 @@ def test_a_mask_halves_fused_attention_and_a_window_bounds_it():
 
 
 def moved(operators, backward):
-    """Bytes on the wire of a ring, over the hidden state and (N - 1) / N, and what may hide."""
+    """Bytes on the wire of a ring, over (N - 1) / N: what products wait for, and the rest."""
     totals = [0.0, 0.0]
     for operator in operators:
         work = operator.backward_input if backward else operator.forward
         for each in work.collectives:
-            totals[each.hideable] += each.bytes * (2 if each.way is Way.ALL_REDUCE else 1)
+            totals[each.overlapped is Overlapped.OTHER] += each.bytes * (
+                2 if each.way is Way.ALL_REDUCE else 1
+            )
     return totals
 
 
@@ -222,8 +224,8 @@ def test_sequence_parallelism_sends_as_much_but_for_the_inputs_again(divided):
     hidden = execution.hidden_bytes
     operators = layer_operators(execution)
     assert moved(operators, backward=False) == [4 * hidden, 0]
-    exposed, hideable = moved(operators, backward=True)
-    assert (exposed, hideable) == ((2 * hidden, 4 * hidden) if divided else (0, 4 * hidden))
+    waits, other = moved(operators, backward=True)
+    assert (waits, other) == ((2 * hidden, 4 * hidden) if divided else (0, 4 * hidden))
     alone = layer_operators(Execution(LLAMA))
     assert moved(alone, backward=False) == moved(alone, backward=True) == [0, 0]
 

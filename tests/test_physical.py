@@ -23,6 +23,7 @@ from bfpp.schedules.cut import default_division
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import parse_recomputation
 from bfpp.schedules.steps import STEP, backward, backward_input, backward_weight, forward
+from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.collectives import collective_seconds
 from bfpp.sim.compute import blocked_seconds, part_counts, parts, pass_seconds, unit_seconds
@@ -219,10 +220,10 @@ def test_a_backward_pass_recomputes_what_was_not_kept_first():
     np.testing.assert_allclose(seconds[1] - seconds[0], 3 / 8 * (seconds[2] - seconds[0]))
 
 
-@pytest.mark.parametrize(("overlap", "exposed"), [(1.0, 2 / 3), (0.0, 1.0)])
+@pytest.mark.parametrize(("overlap", "exposed"), [("bulk", 2 / 3), ("none", 1.0)])
 def test_what_may_hide_of_tensor_parallel_communication_is_hidden(overlap, exposed):
     """With full recomputation, the paper's footnote: of six all-reduces four are exposed."""
-    costing = physical(tp=8, implementation=replace(PAPER, tensor_overlap=overlap))
+    costing = physical(tp=8, implementation=replace(PAPER, tp_overlap=TensorOverlap(overlap)))
     sooner = with_level(costing.cluster, "intra_node", synchronisation=0.0)
     free = replace(costing, cluster=sooner)
     blocked = [passes(each).forward + passes(each).backward_input for each in (costing, free)]
@@ -259,7 +260,7 @@ def test_a_step_takes_at_least_what_a_host_takes_to_dispatch_its_ranks_tasks(dis
     host = dispatch * len(graph.rank_tasks.of(0)) + 20e-6 * 4 * launching
     taken, without = costing.step_time(graph), free.step_time(graph)
     least = max(host, without)
-    assert taken == pytest.approx(least, rel=TOLERANCE)
+    assert (1 - TOLERANCE) * least <= taken <= 1.001 * least  # another rank has the head
     assert bound == (host > without)
     # A cluster's own measurement counts; a graph has no tasks to dispatch.
     own = replace(costing.cluster, device=replace(costing.cluster.device, dispatch_seconds=0.0))
@@ -292,8 +293,8 @@ def test_the_power_limit_is_the_least_that_a_step_takes(ranks, microbatches):
     graph = build_graph("breadth-first", Layout(ranks, microbatches, 4))
     free = with_sustained(costing, 1.0)
     least = hardware_flops(costing.model, 4 * microbatches) / ranks / (0.4 * 125e12)
-    assert simulate(graph, costing).step_time == pytest.approx(least, rel=TOLERANCE)
-    assert simulate(graph, free).step_time < 0.95 * least
+    assert (1 - TOLERANCE) * least <= simulate(graph, costing).step_time <= (1 + 1e-9) * least
+    assert simulate(graph, free).step_time < 0.9 * least
     costs, fastest = (each.costs(graph).seconds[graph.is_compute] for each in (costing, free))
     np.testing.assert_allclose(costs / fastest, costs[0] / fastest[0])
 

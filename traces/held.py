@@ -53,14 +53,22 @@ class Held:
     def on_device(self, graph: TaskGraph) -> Held:
         """The same without what is on the host alone, however long copies take.
 
-        It is away while the order of passes says so (`bfpp.schedules.absences`); what comes back
-        counts from the next step on.
+        It is away while the order of passes says so (`bfpp.schedules.absences`). Memory for what
+        comes back is taken at the end of a step, before the next one begins and gives back that of
+        what has left: where this is more than what is held later in that step, it counts for it.
         """
         saved = PARTS["saved"]
         if not len(self.copied) or saved not in self.during:
             return self
-        away = _away_in_steps(graph, self)
-        during, after = ({**each, saved: each[saved] - away} for each in (self.during, self.after))
+        leaving, coming = _moved_in_steps(graph, self)
+        away = np.cumsum(leaving)
+        away[1:] -= np.cumsum(coming)[:-1]
+        after = {**self.after, saved: self.after[saved] - away + coming}
+        during = {**self.during, saved: self.during[saved] - away}
+        begin = {name: np.roll(part, 1) for name, part in after.items()}
+        totals = (np.sum(list(each.values()), axis=0) for each in (begin, during))
+        is_more = (leaving > 0) & np.greater(*totals)
+        during = {name: np.where(is_more, begin[name], part) for name, part in during.items()}
         return Held(self.rank, during, after)
 
     def on_host(self, graph: TaskGraph) -> float:
@@ -126,14 +134,14 @@ def curve_of(timeline: Timeline, held: Held) -> MemoryCurve:
     return MemoryCurve(held.rank, time[in_order], parts, task[in_order])
 
 
-def _away_in_steps(graph: TaskGraph, held: Held) -> Numbers:
-    """Bytes on the host alone during each of a rank's steps."""
+def _moved_in_steps(graph: TaskGraph, held: Held) -> tuple[Numbers, Numbers]:
+    """Bytes that are on the host alone from the begin of each of a rank's steps, or to its end."""
     found, copies = graph.absences, copies_of(graph, held.rank)
     own = (graph.rank[found.offload] == held.rank) & (found.leaves != NONE)
     size = held.copied[np.searchsorted(copies, found.offload[own])]
     steps = steps_of(graph, held.rank)
     leaves, returns = (np.searchsorted(steps, each[own]) for each in (found.leaves, found.returns))
-    change = np.zeros(len(steps) + 1)
-    np.add.at(change, leaves, size)
-    np.subtract.at(change, returns + 1, size)
-    return np.cumsum(change)[:-1]
+    leaving, coming = np.zeros((2, len(steps)))
+    np.add.at(leaving, leaves, size)
+    np.add.at(coming, returns, size)
+    return leaving, coming

@@ -19,6 +19,7 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import output, print_json
 from bfpp.schedules import InvalidInput
+from bfpp.schedules.offload import OFF
 from bfpp.search_fixed import parse_fixed
 from bfpp.search_page import TIMELINES, write_found_page
 from bfpp.search_results import WRITERS, Journal, write_table
@@ -33,7 +34,7 @@ from bfpp.searching import (
     search,
 )
 from bfpp.sim.decision import without_duplicates
-from bfpp.sim.experiment import Experiment, experiment_of
+from bfpp.sim.experiment import OF_OFFLOAD, Experiment, experiment_of
 from bfpp.sim.experiment_values import DEFAULTS, OPTIONS
 from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.outcomes import Outcome, nearest, pareto, ranked
@@ -202,6 +203,8 @@ def _experiment(best: Outcome, problem: Problem, options: argparse.Namespace) ->
     named = ("model", "seq_length", "cluster", "constants")
     values = best.record | {name: getattr(options, name) for name in named}
     values |= dict(problem.fixed) | parse_fixed(options.fix).of_model
+    if values["offload"] == OFF:
+        values |= dict.fromkeys(OF_OFFLOAD)
     known = ("schedule", *OPTIONS, *best.configuration.schedule.parameters)
     given = {name: values[name] for name in known if values.get(name) is not None}
     if isinstance(given.get("units_per_stage"), tuple):

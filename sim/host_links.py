@@ -1,0 +1,68 @@
+"""What copies to the host and back share: with what goes to other nodes, and with each other.
+
+- A device's own link (`host_link`, PCIe or NVLink-C2C) carries its copies, and what it sends to
+  and receives from other nodes where the network card is behind the same link or switch: each
+  direction by itself.
+- The memory of a node's hosts (`host_memory_bandwidth`) is written and read by all devices of the
+  node: each has an equal share of it, for both directions together.
+
+So a copy is a flow like others, at `host_bandwidth` at most, and shares max-min fairly. Where a
+cluster's file says neither, copies take the seconds that they take alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bfpp.schedules import Operation, TaskGraph
+from bfpp.schedules.columns import NONE, Integers
+from bfpp.sim.cluster import Cluster
+from bfpp.sim.costs import Costs
+
+COPIES, LINK, MEMORY = 0, 2, 4
+"""The ports of a rank's devices: of copies out and in, of the link out and in, of the memory."""
+
+PORTS = 5
+
+
+def with_host_links(graph: TaskGraph, costs: Costs, cluster: Cluster) -> Costs:
+    """The costs of a graph's tasks, whose ports are those of `bfpp.sim.links`, with these too."""
+    device = cluster.device
+    shared, copies = device.host_link, device.host_bandwidth
+    memory = device.host_memory_bandwidth
+    if not graph.communication.offload or copies is None or shared is memory is None:
+        return costs
+    leaving, coming = (graph.operation == each for each in (Operation.OFFLOAD, Operation.RELOAD))
+    copied, first = leaving | coming, len(costs.bandwidth) + PORTS * graph.rank
+    ports = np.full((len(graph), 3), NONE, dtype=np.int32)
+    ports[:, 0] = np.where(copied, first + COPIES + coming, NONE)
+    if memory is not None:
+        ports[:, 1] = np.where(copied, first + MEMORY, NONE)
+    if shared is not None:
+        out, into = _passed(costs, cluster)
+        ports[:, 1:][~copied] = np.stack((out, into), axis=1)[~copied]
+        ports[:, 2] = np.where(copied, first + LINK + coming, ports[:, 2])
+    bandwidth = (copies, copies, shared or copies, shared or copies, _share(cluster) or copies)
+    return Costs(
+        np.where(copied, 0.0, costs.seconds),
+        np.where(copied, costs.seconds * copies, costs.bytes),
+        np.concatenate((costs.ports, ports), axis=1),
+        np.concatenate((costs.bandwidth, np.tile(bandwidth, graph.layout.pp))),
+    )
+
+
+def _share(cluster: Cluster) -> float | None:
+    """A device's share of the bandwidth of its node's memory."""
+    whole = cluster.device.host_memory_bandwidth
+    return None if whole is None else whole / cluster.gpus_per_node
+
+
+def _passed(costs: Costs, cluster: Cluster) -> tuple[Integers, Integers]:
+    """The links out and in that each flow passes, whose ports are not of NVLink alone."""
+    levels, ports = len(cluster.levels), costs.ports
+    is_passed = np.array([level.is_passed for level in cluster.levels])
+    rank, rest = np.divmod(ports, 2 * levels)
+    link = len(costs.bandwidth) + PORTS * rank + LINK + rest % 2
+    passed = np.where((ports != NONE) & is_passed[rest // 2], link, NONE)
+    sending, receiving = np.hsplit(passed, 2)
+    return sending.max(axis=1), receiving.max(axis=1)

@@ -1,0 +1,57 @@
+"""Tensor-parallel collectives that overlap a GEMM: by how much they still lengthen a pass.
+
+As Transformer Engine's userbuffers do it by default (`initialize_ub`, version 2):
+
+- The input of a GEMM is gathered around a ring, a chunk from each device: the GEMM begins with the
+  chunk that is there, and each later one arrives while the chunk before is multiplied. What sends
+  takes one multiprocessor.
+- The output of a GEMM is reduce-scattered in four chunks, each while the next is computed, so that
+  the last one is exposed. Reducing takes 16 multiprocessors while it lasts.
+- What one GEMM of the backward pass neither feeds nor waits for runs at the same time as all of it,
+  on 16 multiprocessors too.
+
+Either way, communication that takes longer than the GEMM is exposed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bfpp.schedules.tensor_overlap import TensorOverlap
+from bfpp.sim.operators import Collective, Overlapped
+
+CHUNKS = 4
+"""Chunks in which the output of a GEMM is reduced."""
+
+SENDING, REDUCING = 1, 16
+"""Multiprocessors that communication takes: on the ring of inputs, and otherwise."""
+
+
+class Gemm(NamedTuple):
+    """The GEMM that a collective may overlap: its seconds, on how many multiprocessors."""
+
+    seconds: float
+    multiprocessors: int
+
+
+def exposed_seconds(
+    overlap: TensorOverlap, collective: Collective, seconds: float, members: int, gemm: Gemm
+) -> float:
+    """By how much a collective that takes `seconds` lengthens the pass of that GEMM.
+
+    Of the two GEMMs of a backward pass, which take as many operations, each hides its own.
+    """
+    if overlap is TensorOverlap.BULK:
+        # Section Tensor-parallel of the paper counts all of it as hidden.
+        return 0.0 if collective.overlapped is Overlapped.OTHER else seconds
+    if overlap is TensorOverlap.NONE or collective.overlapped is Overlapped.NOTHING:
+        return seconds
+    computed = communicated = 0.0
+    taken = REDUCING
+    if collective.overlapped is Overlapped.INPUT:
+        computed, taken = gemm.seconds / members, SENDING
+    elif collective.overlapped is Overlapped.OUTPUT:
+        computed, communicated = gemm.seconds / CHUNKS, seconds / CHUNKS
+    slowed = gemm.seconds + min(taken / gemm.multiprocessors, 1.0) * seconds
+    together = max(slowed + communicated, seconds + computed)
+    return min(together - gemm.seconds, seconds)
