@@ -59,7 +59,7 @@ class Journal:
         if self._path and not self.failure:
             try:
                 with blaming("--journal"), self._path.open("a", encoding="utf-8") as file:
-                    file.writelines(json.dumps(outcome.record) + "\n" for outcome in new)
+                    file.writelines(json.dumps(each.whole_record) + "\n" for each in new)
             except InvalidInput as error:
                 self.failure = error
 

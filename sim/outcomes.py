@@ -53,15 +53,19 @@ class Outcome:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The outcome as one flat row: the options of `bfpp simulate`, and its results."""
+        """The outcome as one flat row: the options of `bfpp simulate`, and its results.
+
+        Stages of different sizes are not in equally many units, but in their layers, unasked.
+        """
         configuration = self.configuration
+        units = configuration.units_per_stage
         degrees, communication = configuration.degrees, configuration.communication
         results = {name: getattr(self, name) for name in RESULTS}
         return {
             "schedule": configuration.schedule.name,
             "pp": degrees.pp,
             "loops": configuration.loops,
-            "units_per_stage": configuration.units_per_stage,
+            "units_per_stage": units if isinstance(units, int) else None,
             "microbatches": configuration.microbatches,
             "sequence": configuration.schedule.parameters.get("sequence"),
             "sharding": str(communication.sharding),
@@ -82,6 +86,11 @@ class Outcome:
             **results,
         }
 
+    @property
+    def whole_record(self) -> dict[str, Any]:
+        """The record with the units of every stage, whatever their sizes: `outcome_of` reads it."""
+        return self.record | {"units_per_stage": self.configuration.units_per_stage}
+
 
 RESULTS = tuple(
     field.name for field in fields(Outcome) if field.name not in ("configuration", "implementation")
@@ -90,7 +99,7 @@ RESULTS = tuple(
 
 
 def outcome_of(record: dict[str, Any]) -> Outcome:
-    """The outcome whose `record` this is."""
+    """The outcome whose `whole_record` this is."""
     parameters = {} if record["sequence"] is None else {"sequence": record["sequence"]}
     configuration = Configuration(
         find_schedule(record["schedule"], **parameters),

@@ -199,4 +199,4 @@ def test_a_search_tries_it_where_something_is_sharded() -> None:
     assert all(each.degrees.dp_shard > 1 for each in found if each.communication.hybrid)
     hybrid = next(each for each in found if each.communication.hybrid)
     (outcome,) = evaluate(problem, [hybrid])
-    assert outcome_of(outcome.record) == outcome
+    assert outcome_of(outcome.whole_record) == outcome

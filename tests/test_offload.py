@@ -357,7 +357,7 @@ def test_a_search_offloads_where_that_is_asked_for():
     assert set(found) == {0, 1, least_passes(problem.physical_of(found[0]), found[0].layout)}
     kept, away = evaluate(problem, [found[0], found[1]])
     assert away.memory_largest_gb < kept.memory_largest_gb
-    assert outcome_of(away.record) == away
+    assert outcome_of(away.whole_record) == away
     assert (kind_of(kept.configuration), kind_of(away.configuration)) == (
         "1f1b", "1f1b with offload",
     )  # fmt: skip

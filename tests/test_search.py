@@ -87,7 +87,7 @@ def test_the_ranking_is_of_those_that_fit(outcomes):
 
 def test_records_can_be_read_again(outcomes):
     for outcome in outcomes[:20]:
-        assert outcome_of(json.loads(json.dumps(outcome.record))) == outcome
+        assert outcome_of(json.loads(json.dumps(outcome.whole_record))) == outcome
 
 
 @pytest.mark.parametrize("top", [1, 5, 1000])
@@ -328,7 +328,7 @@ def test_groups_of_contexts_and_experts_are_tried_where_they_are_allowed():
     assert all(each.ep == 1 or each.pp == 1 for each in found)
     some = [each for each in configurations(problem) if each.degrees.ep == 8][:3]
     for outcome in evaluate(problem, some):
-        assert outcome_of(outcome.record) == outcome
+        assert outcome_of(outcome.whole_record) == outcome
         assert outcome.record["ep"] == 8
     dense = replace(model, experts=None)
     none = Problem(dense, cluster, 8, (8,), ("1f1b",), CURRENT, ep=(8,))
@@ -359,7 +359,7 @@ def test_full_sharding_is_tried_in_all_ways_that_are_asked_for():
     assert set(alone) < set(found)
     assert len(alone) == len(alike)
     for outcome in evaluate(problem, found[-20:]):
-        assert outcome_of(outcome.record) == outcome
+        assert outcome_of(outcome.whole_record) == outcome
 
 
 def test_the_command_takes_choices_of_full_sharding(command, capsys):
@@ -390,7 +390,7 @@ def test_precisions_and_recomputations_are_searched_with_each_other():
     assert len(every) == len(set(every)) == 4 * len(plain)
     outcomes = evaluate(problem, every[:8])
     for outcome, configuration in zip(outcomes, every, strict=False):
-        assert outcome_of(outcome.record).configuration == configuration
+        assert outcome_of(outcome.whole_record).configuration == configuration
         alone = replace(
             problem,
             precision=(str(configuration.precision),),
@@ -431,7 +431,7 @@ def test_uneven_cuts_and_recomputation_are_searched_where_they_are_named(bfpp, t
     assert {each.degrees.pp for each in configurations(plain)} == {1, 2}
     outcomes = evaluate(problem, found[::7])
     for outcome in outcomes:
-        assert outcome_of(outcome.record) == outcome
+        assert outcome_of(outcome.whole_record) == outcome
         assert problem.physical_of(outcome.configuration).cut == outcome.configuration.cut
     best = ranked(outcomes)
     assert [each.samples_per_second for each in best] == sorted(
@@ -444,7 +444,8 @@ def test_uneven_cuts_and_recomputation_are_searched_where_they_are_named(bfpp, t
     path = tmp_path / "best.toml"
     words = (
         "search --model gpt-345m --cluster dgx-h100 --gpus 4 --batch 4 --schedule 1f1b --workers 1 "
-        f"--implementation current --recompute full none --cut fewer-at-ends --best {path}"
+        "--implementation current --recompute full none --cut fewer-at-ends --fix layers=5 "
+        f"--best {path} --out {path.with_suffix('.parquet')}"
     )
     code, out, _ = bfpp(*words.split())
     assert code == 0

@@ -207,8 +207,6 @@ def _experiment(best: Outcome, problem: Problem, options: argparse.Namespace) ->
         values |= dict.fromkeys(OF_OFFLOAD)
     known = ("schedule", *OPTIONS, *best.configuration.schedule.parameters)
     given = {name: values[name] for name in known if values.get(name) is not None}
-    if isinstance(given.get("units_per_stage"), tuple):
-        del given["units_per_stage"]  # uneven stages have a unit for each layer by themselves
     return experiment_of({name: each for name, each in given.items() if each != DEFAULTS.get(name)})
 
 
