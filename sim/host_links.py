@@ -4,7 +4,7 @@
   and receives from other nodes where the network card is behind the same link or switch: each
   direction by itself.
 - The memory of a node's hosts (`host_memory_bandwidth`) is written and read by all devices of the
-  node: each has an equal share of it, for both directions together.
+  node that train: each has an equal share of it, for both directions together.
 
 So a copy is a flow like others, at `host_bandwidth` at most, and shares max-min fairly. Where a
 cluster's file says neither, copies take the seconds that they take alone.
@@ -25,11 +25,16 @@ COPIES, LINK, MEMORY = 0, 2, 4
 PORTS = 5
 
 
-def with_host_links(graph: TaskGraph, costs: Costs, cluster: Cluster) -> Costs:
-    """The costs of a graph's tasks, whose ports are those of `bfpp.sim.links`, with these too."""
+def with_host_links(graph: TaskGraph, costs: Costs, cluster: Cluster, devices: int) -> Costs:
+    """The costs of a graph's tasks, whose ports are those of `bfpp.sim.links`, with these too.
+
+    `devices` are all that train.
+    """
     device = cluster.device
     shared, copies = device.host_link, device.host_bandwidth
     memory = device.host_memory_bandwidth
+    if memory is not None:
+        memory /= min(devices, cluster.gpus_per_node)
     if not graph.communication.offload or copies is None or shared is memory is None:
         return costs
     leaving, coming = (graph.operation == each for each in (Operation.OFFLOAD, Operation.RELOAD))
@@ -42,19 +47,13 @@ def with_host_links(graph: TaskGraph, costs: Costs, cluster: Cluster) -> Costs:
         out, into = _passed(costs, cluster)
         ports[:, 1:][~copied] = np.stack((out, into), axis=1)[~copied]
         ports[:, 2] = np.where(copied, first + LINK + coming, ports[:, 2])
-    bandwidth = (copies, copies, shared or copies, shared or copies, _share(cluster) or copies)
+    bandwidth = (copies, copies, shared or copies, shared or copies, memory or copies)
     return Costs(
         np.where(copied, 0.0, costs.seconds),
         np.where(copied, costs.seconds * copies, costs.bytes),
         np.concatenate((costs.ports, ports), axis=1),
         np.concatenate((costs.bandwidth, np.tile(bandwidth, graph.layout.pp))),
     )
-
-
-def _share(cluster: Cluster) -> float | None:
-    """A device's share of the bandwidth of its node's memory."""
-    whole = cluster.device.host_memory_bandwidth
-    return None if whole is None else whole / cluster.gpus_per_node
 
 
 def _passed(costs: Costs, cluster: Cluster) -> tuple[Integers, Integers]:

@@ -79,7 +79,8 @@ class PhysicalStep:
             kind, *graph.dependencies, received, sent, seconds
         )
         costs = Costs(seconds, moved, ports, cells.bandwidth)
-        return with_host_links(graph, costs, self.physical.cluster)
+        physical = self.physical
+        return with_host_links(graph, costs, physical.cluster, physical.devices(graph.layout))
 
     def _in_pieces(self, seconds: Seconds) -> Seconds:
         """The seconds of pieces; those of passes in blocks, which exchange while others compute.
