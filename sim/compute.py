@@ -296,7 +296,7 @@ def device_seconds(shape: ComputeSettings, work: Work, *, backward: bool) -> flo
     if own := shape.implementation.attention_speed:
         speed = own.times(device.former_efficiency)
     kernels = kernel_seconds(device, speed, precision, work, backward=backward)
-    gemm = Gemm(kernels, device.multiprocessors)
+    gemm = Gemm(kernels, device.multiprocessors, _seconds_of_chunk(shape, work))
     alone = sum(
         exposed_seconds(
             shape.implementation.tp_overlap,
@@ -313,6 +313,14 @@ def device_seconds(shape: ComputeSettings, work: Work, *, backward: bool) -> flo
         hiding = min(each.beside for each in beside) * kernels
         alone += max(sum(blocked_seconds(shape, each) for each in beside) - hiding, 0.0)
     return kernels + alone
+
+
+def _seconds_of_chunk(shape: Shape, work: Work) -> float:
+    """Seconds that a chunk of a product takes in addition: another kernel, which reads weights."""
+    device, quantisation = shape.cluster.device, shape.execution.quantisation
+    operand = quantisation.element if quantisation and work.format else shape.execution.number
+    weights = sum(each.columns * each.depth * each.batch for each in work.products)
+    return streaming_seconds(device, operand * weights) + work.kernels * device.launch_seconds
 
 
 def kernel_seconds(

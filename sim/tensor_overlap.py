@@ -10,7 +10,8 @@ As Transformer Engine's userbuffers do it by default (`initialize_ub`, version 2
 - What one GEMM of the backward pass neither feeds nor waits for runs at the same time as all of it,
   on 16 multiprocessors too.
 
-Either way, communication that takes longer than the GEMM is exposed.
+Each chunk of a GEMM is a kernel that reads all of its weights. Communication that takes longer than
+the GEMM is exposed.
 """
 
 from __future__ import annotations
@@ -28,10 +29,18 @@ SENDING, REDUCING = 1, 16
 
 
 class Gemm(NamedTuple):
-    """The GEMM that a collective may overlap: its seconds, on how many multiprocessors."""
+    """The GEMM that a collective may overlap: its seconds, on how many multiprocessors.
+
+    In chunks, each but the first takes `again` in addition to its share of them.
+    """
 
     seconds: float
     multiprocessors: int
+    again: float = 0.0
+
+    def chunked(self, chunks: int) -> float:
+        """Its seconds in so many chunks."""
+        return self.seconds + (chunks - 1) * self.again
 
 
 def exposed_seconds(
@@ -46,12 +55,14 @@ def exposed_seconds(
         return 0.0 if collective.overlapped is Overlapped.OTHER else seconds
     if overlap is TensorOverlap.NONE or collective.overlapped is Overlapped.NOTHING:
         return seconds
-    computed = communicated = 0.0
-    taken = REDUCING
+    first = last = 0.0  # chunks, computed before all communication and sent after all compute
+    computing, taken = gemm.seconds, REDUCING
     if collective.overlapped is Overlapped.INPUT:
-        computed, taken = gemm.seconds / members, SENDING
+        computing, taken = gemm.chunked(members), SENDING
+        first = computing / members
     elif collective.overlapped is Overlapped.OUTPUT:
-        computed, communicated = gemm.seconds / CHUNKS, seconds / CHUNKS
-    slowed = gemm.seconds + min(taken / gemm.multiprocessors, 1.0) * seconds
-    together = max(slowed + communicated, seconds + computed)
+        computing = gemm.chunked(CHUNKS)
+        first, last = computing / CHUNKS, seconds / CHUNKS
+    slowed = computing + min(taken / gemm.multiprocessors, 1.0) * seconds
+    together = max(slowed + last, seconds + first)
     return min(together - gemm.seconds, seconds)
