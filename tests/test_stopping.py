@@ -211,9 +211,9 @@ def test_a_program_saves_and_goes_on_as_if_nothing_had_been(
     steps, last = len(record["losses"]), checkpoint.latest(saved)
     assert record["stopped"] is True
     assert record["saved"] == str(last)
-    ended = f"stopped by SIGTERM after step {steps - 1}; saved {last}, continue with --resume"
+    said = f"stopped by SIGTERM after step {steps - 1}; saved {last}, continue with --resume"
     assert unlogged(errors) == [
-        f"bfpp run: {ended}",
+        f"bfpp run: {said}",
         f"wrote {trace}",
     ]
     assert [line["loss"] for line in steps_of(metrics)] == record["losses"]
