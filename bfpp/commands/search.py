@@ -194,7 +194,9 @@ def _report(
 
 
 def _subject(problem: Problem) -> str:
-    return f"{problem.model.name} on {problem.gpus} GPUs of {problem.cluster.name}"
+    """What is trained on what, by which software."""
+    where = f"{problem.gpus} GPUs of {problem.cluster.name}"
+    return f"{problem.model.name} on {where}, implementation {problem.implementation.name}"
 
 
 def _experiment(best: Outcome, problem: Problem, options: argparse.Namespace) -> Experiment:
