@@ -397,7 +397,7 @@ FAULTS = {
     ),
     "terminate": Fault(
         "SIGTERM of the launcher", partial(signalled, number=signal.SIGTERM, rank=None),
-        143, r"stopped by SIGTERM after step \d+; saved \S+, continue with --resume", SOON,
+        143, r"stopped by SIGTERM after step \d+; saved \S+, go on with --resume", SOON,
     ),
     "launcher": Fault(
         "SIGKILL of the launcher", launcher_killed, -signal.SIGKILL, "", SOON,

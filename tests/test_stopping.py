@@ -211,9 +211,8 @@ def test_a_program_saves_and_goes_on_as_if_nothing_had_been(
     steps, last = len(record["losses"]), checkpoint.latest(saved)
     assert record["stopped"] is True
     assert record["saved"] == str(last)
-    said = f"stopped by SIGTERM after step {steps - 1}; saved {last}, continue with --resume"
     assert unlogged(errors) == [
-        f"bfpp run: {said}",
+        f"bfpp run: stopped by SIGTERM after step {steps - 1}; saved {last}, go on with --resume",
         f"wrote {trace}",
     ]
     assert [line["loss"] for line in steps_of(metrics)] == record["losses"]
@@ -303,7 +302,7 @@ def test_torchrun_that_is_asked_to_end_lets_the_run_save(tmp_path: Path) -> None
     steps = len(record["losses"])
     assert record["stopped"] is True
     assert told_by_bfpp(errors) == [
-        f"bfpp run: stopped by SIGTERM after step {steps - 1}; saved {last}, continue with --resume"
+        f"bfpp run: stopped by SIGTERM after step {steps - 1}; saved {last}, go on with --resume"
     ]
     assert [line["loss"] for line in steps_of(metrics)] == record["losses"]
     assert process.returncode != 0

@@ -135,7 +135,7 @@ def _stopped(outcome: Outcome) -> str:
     last = outcome.reports[-1].step
     if outcome.saved is None:
         return f"stopped by SIGTERM after step {last}; nothing is saved without --checkpoint"
-    return f"stopped by SIGTERM after step {last}; saved {outcome.saved}, continue with --resume"
+    return f"stopped by SIGTERM after step {last}; saved {outcome.saved}, go on with --resume"
 
 
 def _require_checkpoints(options: argparse.Namespace, job: Job, plan: Plan) -> None:
