@@ -52,7 +52,7 @@ class Ended:
         return line
 
 
-LOGGED = ("step ", "going on from ", "no checkpoint in ", "bfpp run: done before: ")
+LOGGED = ("step ", "resuming from ", "no checkpoint in ", "bfpp run: done before: ")
 
 
 def unlogged(errors: str) -> list[str]:

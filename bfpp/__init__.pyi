@@ -2,6 +2,7 @@
 
 from .explanation import Explanation as Explanation
 from .explanation import explain as explain
+from .figures import write_svg as write_svg
 from .predictions import Prediction as Prediction
 from .predictions import predict as predict
 from .schedules import Communication as Communication
@@ -41,7 +42,6 @@ from .traces.metrics import bubble as bubble
 from .traces.metrics import rank_metrics as rank_metrics
 from .traces.panel import Panel as Panel
 from .traces.perfetto import write_perfetto as write_perfetto
-from .traces.svg import write_svg as write_svg
 from .traces.text import text as text
 from .traces.timeline import Timeline as Timeline
 from .traces.timeline_file import load_timeline as load_timeline

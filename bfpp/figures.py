@@ -7,14 +7,17 @@ plotting library, they would not be.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import pack
 from zlib import crc32
 
 from bfpp.formats import PDF, PDF_MARK, PNG, PNG_MARK, SVG, FileFormat
 from bfpp.numbers_given import length
-from bfpp.outputs import Output, add_output
+from bfpp.outputs import Output, add_output, require_installed
+from bfpp.schedules import InvalidInput
+from bfpp.traces.panel import Panel
+from bfpp.traces.svg import svg
 
 FIGURES = (SVG, PDF, PNG)
 
@@ -44,10 +47,31 @@ def add_width_argument(group: argparse._ActionsContainer, purpose: str) -> None:
     )
 
 
-def write_figure(figure: Output, svg: str) -> None:
-    """Write a figure in the format of its name."""
+def write_figure(figure: Output, drawn: str) -> None:
+    """Write a figure, drawn as SVG, in the format of its name."""
     with figure.written() as path:
-        WRITERS[figure.format](svg, path)
+        WRITERS[figure.format](drawn, path)
+
+
+def write_svg(panels: Sequence[Panel], path: Path | str, points: float | None = None) -> None:
+    """Write timelines below each other as a figure for print: .svg, .pdf or .png by its name.
+
+    Given a width in points (1/72 inch), it is that of the print, and letters keep their size: a
+    column of 84 mm has 84 / 25.4 * 72 of them. Raises `InvalidInput` for another name, and where
+    what converts the figure is not installed.
+
+    >>> import bfpp, tempfile
+    >>> panel = bfpp.Panel("GPipe", bfpp.predict(bfpp.Experiment("gpipe", pp=2)).timeline)
+    >>> with tempfile.NamedTemporaryFile(suffix=".svg") as file:
+    ...     bfpp.write_svg([panel], file.name, points=84 / 25.4 * 72)
+    """
+    path = Path(path)
+    named = [each for each in FIGURES if path.name.endswith(each.suffixes)]
+    if not named:
+        endings = " or ".join(ending for each in FIGURES for ending in each.suffixes)
+        raise InvalidInput(f"path: must end in {endings}, not {path.name!r}")
+    require_installed("path", named[0])
+    WRITERS[named[0]](svg(panels, points), path)
 
 
 def converted(figure: Path, format_: FileFormat) -> Path:
@@ -57,20 +81,20 @@ def converted(figure: Path, format_: FileFormat) -> Path:
     return path
 
 
-def _write_svg(svg: str, path: Path) -> None:
-    path.write_text(svg, encoding="utf-8", newline="\n")
+def _write_svg(drawn: str, path: Path) -> None:
+    path.write_text(drawn, encoding="utf-8", newline="\n")
 
 
-def _write_pdf(svg: str, path: Path) -> None:
+def _write_pdf(drawn: str, path: Path) -> None:
     from cairosvg import svg2pdf
 
-    path.write_bytes(svg2pdf(svg.encode()) + PDF_MARK + b"\n")
+    path.write_bytes(svg2pdf(drawn.encode()) + PDF_MARK + b"\n")
 
 
-def _write_png(svg: str, path: Path) -> None:
+def _write_png(drawn: str, path: Path) -> None:
     from cairosvg import svg2png
 
-    picture = svg2png(svg.encode(), scale=PIXELS / CSS_PIXELS)
+    picture = svg2png(drawn.encode(), scale=PIXELS / CSS_PIXELS)
     a_metre = round(PIXELS / INCH)
     chunks = _chunk(b"pHYs", pack(">IIB", a_metre, a_metre, 1)) + _chunk(b"tEXt", PNG_MARK)
     path.write_bytes(picture[:HEADER] + chunks + picture[HEADER:])

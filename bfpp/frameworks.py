@@ -21,6 +21,10 @@ SAID = frozenset(
 """Values of an experiment that every framework sets, or reports as missing."""
 
 
+YOURS = "data, tokenizer, learning rate, number of steps, and where processes meet"
+"""What no experiment holds."""
+
+
 class FrameworkConfig(NamedTuple):
     """A framework's command or settings, and a sentence for each thing that they cannot express."""
 
@@ -28,8 +32,9 @@ class FrameworkConfig(NamedTuple):
     missing: tuple[str, ...]
 
     def __str__(self) -> str:
-        """The text, below comments that list what is missing."""
-        return "".join(f"# no equivalent: {each}\n" for each in self.missing) + self.text
+        """The text, below comments that list what is yours to add, and what is missing."""
+        comments = [f"add: {YOURS}", *(f"no equivalent: {each}" for each in self.missing)]
+        return "".join(f"# {each}\n" for each in comments) + self.text
 
 
 def loops_around(layout: Layout) -> bool:

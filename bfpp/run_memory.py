@@ -8,13 +8,15 @@ optimizer allocates while it updates.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bfpp.executor.settings import Activations
-from bfpp.schedules import Degrees
+from bfpp.schedules import Degrees, InvalidConfiguration
 from bfpp.schedules.attention import Attention
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.precision import parse_precision
@@ -31,7 +33,7 @@ from bfpp.sim.model import Transformer
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.unit_layers import Layers
 from bfpp.traces.held import Held
-from bfpp.traces.memory import PARTS
+from bfpp.traces.memory import GIGABYTE, PARTS
 
 if TYPE_CHECKING:
     from bfpp.executor.plan import Plan
@@ -51,6 +53,27 @@ class Unpadded(Transformer):
         """S_voc as it is."""
         del tp
         return self.vocabulary
+
+
+def require_memory(predicted: Sequence[Held], devices: int) -> None:
+    """Raise `InvalidConfiguration` where this machine cannot hold what is kept for the whole step.
+
+    All ranks run on it, each on as many `devices`.
+    """
+    kept = PARTS["state"], PARTS["gradients"]
+    parts = [held.at_peak.get(name, 0.0) for held in predicted for name in kept]
+    needed, there = devices * sum(parts), host_memory()
+    if needed > there:
+        raise InvalidConfiguration(
+            "model",
+            f"weights, gradients and states of the optimizer take {needed / GIGABYTE:.3g} GB; this "
+            f"machine has {there / GIGABYTE:.3g} GB",
+        )
+
+
+def host_memory() -> float:
+    """The bytes of this machine's memory."""
+    return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
 
 
 def predicted_memory(plan: Plan, sizes: TransformerSizes | None) -> list[Held]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bfpp.jobs import require_runnable
 from bfpp.run_options import PRECISIONS
 from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules.python_file import module_name
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.model import Transformer
 from bfpp.trained_model import require_layers, ties, transformer_source
@@ -113,9 +114,15 @@ def _source(model: Callable[[int], Any] | str | Transformer) -> Any:
     if isinstance(model, str):
         path, _, name = model.rpartition(":")
         return FunctionSource(Path(path), name)
-    path = inspect.getsourcefile(model) or ""
-    if not Path(path).exists():
+    file = Path(inspect.getsourcefile(model) or "")
+    if not (file.is_file() and model.__name__.isidentifier()):
         raise InvalidConfiguration(
-            "model", f"{model.__name__} must be in a Python file that processes can import"
+            "model", f"{model.__name__} must be in a Python file that processes can import, by name"
         )
-    return FunctionSource(Path(path), model.__name__)
+    if model.__module__ == module_name("model", file):
+        raise InvalidConfiguration(
+            "model",
+            f"{file.name} trains as soon as a process imports its {model.__name__}: call "
+            "bfpp.train under if __name__ == '__main__':",
+        )
+    return FunctionSource(file, model.__name__)

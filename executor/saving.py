@@ -41,7 +41,7 @@ def start_of(saving: Saving) -> checkpoint.Start | None:
         return checkpoint.start_of(saving.directory, saving.step)
     if last := checkpoint.latest(saving.directory):
         raise CheckpointError(
-            f"{last} is there already: --resume goes on from it; a run of its own takes another "
+            f"{last} is there already: --resume continues from it; a new run needs another "
             "directory"
         )
     return None

@@ -163,9 +163,9 @@ def _beginning(job: Job, begun: Begun, warnings: Sequence[str]) -> events.Messag
     """How the run begins, and what the user is to know of that."""
     notes, later = [], [name.rpartition("-")[2] for name in begun.abandoned]
     if begun.path:
-        notes.append(f"going on from {begun.path}")
+        notes.append(f"resuming from {begun.path}")
     elif job.saving and job.saving.resumes:
-        notes.append(f"no checkpoint in {job.saving.directory} yet: beginning at step 0")
+        notes.append(f"no checkpoint in {job.saving.directory} yet: starting at step 0")
     if job.compile:
         notes.append("compiling each kind of layer: the first step may take minutes")
     if later:

@@ -132,7 +132,7 @@ def described_sizes(described: Mapping[str, Any]) -> TransformerSizes:
     }
     if not sizes:
         model = described.get("the model", "a model that it does not describe")
-        raise InvalidConfiguration("model", f"is {model}, and not our transformer")
+        raise InvalidConfiguration("model", f"is {model}, and not the built-in transformer")
     try:
         return TransformerSizes(**{**sizes, "rotary": Rotary(**sizes["rotary"])})
     except (KeyError, TypeError) as error:

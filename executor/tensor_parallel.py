@@ -133,7 +133,9 @@ def divide(layer: nn.Module, region: Region, name: str = "a layer") -> nn.Module
     if region.shards.size > 1:
         if type(layer) not in DIVISIONS:
             raise InvalidConfiguration(
-                "tp", f"divides layers of our transformer alone: {name} is {type(layer).__name__}"
+                "tp",
+                f"divides layers of the built-in transformer alone: {name} is "
+                f"{type(layer).__name__}",
             )
         DIVISIONS[type(layer)](layer, region)
     return layer
@@ -144,7 +146,7 @@ def divided_loss(loss: Callable[..., Tensor], region: Region) -> Callable[..., T
     if region.shards.size == 1:
         return loss
     if loss is not token_loss:
-        raise InvalidConfiguration("tp", "divides the loss of our transformer alone")
+        raise InvalidConfiguration("tp", "divides the loss of the built-in transformer alone")
     return partial(vocabulary_loss, region=region)
 
 

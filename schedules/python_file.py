@@ -34,16 +34,21 @@ def load_schedule(source: str) -> Schedule:
     raise InvalidConfiguration("schedule", f"{path} has no Schedule of the name {name!r}")
 
 
+def module_name(field: str, path: Path) -> str:
+    """What a file is called as a module that was loaded for a field."""
+    return f"bfpp_{field}_{path.stem}"
+
+
 def named_in(field: str, path: Path, name: str) -> object:
     """What the file calls by that name, or `ABSENT`; raises whatever the file raises.
 
     Raises `InvalidConfiguration`, which blames `field`, if there is no such file.
     """
-    module_name = f"bfpp_{field}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
+    own_name = module_name(field, path)
+    spec = importlib.util.spec_from_file_location(own_name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise InvalidConfiguration(field, f"there is no Python file {path}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
+    sys.modules[own_name] = module
     spec.loader.exec_module(module)
     return getattr(module, name, ABSENT)

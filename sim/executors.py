@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import forkserver, get_all_start_methods, get_context, resource_tracker
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,14 +52,30 @@ def _cores(workers: int | None) -> Iterator[Executor]:
 
     They are forked off a server, where a system has that: what all of them import, it has once.
     """
-    context = get_context(SERVER if SERVER in get_all_start_methods() else None)
+    has_server = SERVER in get_all_start_methods()
+    context = get_context(SERVER if has_server else None)
     module = "bfpp.sim.loaded" if WORK.pays else "bfpp.sim.evaluation"
     context.set_forkserver_preload(["__main__", module])
+    if has_server:
+        _start_server()
     pool = ProcessPoolExecutor(workers, context, _begin, (module,))
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _start_server() -> None:
+    """Begin what workers are forked off, with interruptions blocked for it and for them.
+
+    It would be interrupted in its imports otherwise, before any code of ours runs in it.
+    """
+    resource_tracker.ensure_running()  # the server would begin it, and it unblocks interruptions
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(module: str) -> None:

@@ -94,6 +94,9 @@ class Experiment(Values):
     @cached_property
     def rule(self) -> Schedule:
         """The schedule itself."""
+        if isinstance(self.schedule, type):
+            name = self.schedule.__name__
+            raise InvalidConfiguration("schedule", f"is the class {name}, not one: {name}()")
         return find_schedule(self.schedule) if isinstance(self.schedule, str) else self.schedule
 
     def changed(self, **values: Any) -> Experiment:

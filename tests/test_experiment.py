@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bfpp.experiment_file import experiment_text, read_experiment
 from bfpp.schedules import InvalidConfiguration, Sharding, registered_schedules
+from bfpp.schedules.gpipe import GPipe
 from bfpp.sim.experiment import Experiment, experiment_of
 from bfpp.sim.experiment_values import DEFAULTS, OPTIONS
 from bfpp.sim.model import load_model
@@ -136,3 +137,8 @@ def test_every_default_is_what_the_options_say():
 def test_a_choice_that_is_not_there_is_blamed_by_its_name(name):
     with pytest.raises(InvalidConfiguration, match=f"^{name}: 'never' is not one of"):
         Experiment("1f1b", pp=2, microbatches=2, **{name: "never"})
+
+
+def test_a_class_is_no_schedule_yet():
+    with pytest.raises(InvalidConfiguration, match=r"^schedule: is the class GPipe, not one"):
+        Experiment(GPipe)

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import bfpp
 from bfpp.command_line import main
 from bfpp.formats import PDF, PNG
 from bfpp.schedules import Layout
@@ -37,6 +38,16 @@ def test_a_pdf_is_as_wide_as_asked_for_and_has_letters(figure: Path) -> None:
     [box] = {found for part in parts for found in re.findall(rb"/MediaBox \[([^]]*)\]", part)}
     assert float(box.split()[2]) == pytest.approx(84 / 25.4 * 72, abs=0.1)
     assert any(b"/Font" in part for part in parts)  # text that can be searched, not outlines
+
+
+def test_from_python_the_name_says_the_format_too(figure: Path) -> None:
+    panels = [bfpp.Panel("GPipe", bfpp.predict(bfpp.Experiment("gpipe", pp=2)).timeline)]
+    for format_ in (PDF, PNG):
+        place = figure.with_suffix(format_.suffixes[0])
+        bfpp.write_svg(panels, place, points=240)
+        assert format_.is_ours(place)
+    with pytest.raises(bfpp.InvalidInput, match=r"^path: must end in \.svg or \.pdf or \.png, not"):
+        bfpp.write_svg(panels, figure.with_suffix(".jpg"))
 
 
 def test_a_png_has_300_pixels_an_inch(figure: Path) -> None:

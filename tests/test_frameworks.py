@@ -162,6 +162,7 @@ def test_the_command_prints_what_others_take(bfpp):
     code, out, _ = bfpp(f"experiment {given} --format megatron")
     assert code == 0
     assert "--pipeline-model-parallel-size 2" in out
+    assert out.startswith("# add: data, tokenizer, ")
     code, out, _ = bfpp(f"experiment {given} --format torchtitan --json")
     assert code == 0
     assert '"torchtitan": {"text": "[training]' in out

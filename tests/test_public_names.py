@@ -14,6 +14,7 @@ import pytest
 
 import bfpp
 from bfpp.schedules import gpipe, registry
+from bfpp.schedules.python_file import named_in
 
 ROOT = Path(__file__).parents[1]
 
@@ -84,6 +85,24 @@ def test_a_model_of_ones_own_is_trained_from_python():
         bfpp.train(eval("lambda seed: None"), experiment, steps=1)
     with pytest.raises(bfpp.InvalidConfiguration, match="cp: can be simulated"):
         bfpp.train(f"{path}:regression", experiment.changed(cp=2), steps=1)
+
+
+TRAINS_AT_ONCE = """
+import bfpp
+
+def mine(seed):
+    raise NotImplementedError
+
+bfpp.train(mine, bfpp.Experiment("1f1b", pp=2, microbatches=2), steps=1)
+"""
+
+
+@pytest.mark.torch
+def test_a_script_that_trains_when_processes_import_it_says_what_to_do(tmp_path):
+    """They would train in turn, each in processes of its own."""
+    (tmp_path / "script.py").write_text(TRAINS_AT_ONCE)
+    with pytest.raises(bfpp.InvalidConfiguration, match=r"model: script\.py trains as soon as"):
+        named_in("model", tmp_path / "script.py", "mine")
 
 
 @pytest.fixture

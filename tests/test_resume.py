@@ -158,7 +158,7 @@ def test_a_new_run_does_not_replace_another(
     ended = run_here(capsys, *SCHEDULE, "--steps", 6, "--checkpoint", copied)
     assert ended.code == 2
     assert f"--checkpoint: {copied}" in ended.line
-    assert "is there already: --resume goes on from it" in ended.line
+    assert "is there already: --resume continues from it" in ended.line
 
 
 @pytest.mark.usefixtures("one_process")
@@ -275,7 +275,7 @@ def every_step(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
 def test_it_is_said_where_a_run_begins(every_step: tuple[Path, Ended]) -> None:
     directory, ended = every_step
     first, *steps = ended.errors.splitlines()
-    assert first == f"no checkpoint in {directory} yet: beginning at step 0"
+    assert first == f"no checkpoint in {directory} yet: starting at step 0"
     assert [int(line.split()[1]) for line in steps] == [0, 3]
 
 
@@ -322,4 +322,4 @@ def test_the_schedule_may_follow_what_has_no_value(
     every_step: tuple[Path, Ended], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = run_here(capsys, "--checkpoint", every_step[0], "--resume", *SCHEDULE, "--tp", 2)
-    assert ended.line == "bfpp run: --tp: divides the loss of our transformer alone"
+    assert ended.line == "bfpp run: --tp: divides the loss of the built-in transformer alone"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ VERIFIED = {
 }  # fmt: skip
 
 BAD = {
-    "--tp 2": "--tp: divides the loss of our transformer alone",
+    "--tp 2": "--tp: divides the loss of the built-in transformer alone",
     "--tp 3 --layers 4": "--tp: 3 must divide heads of keys and values: 4",
     "--tp 2 --backend torch-pipelining --recompute none": "--tp: PyTorch's runtime runs whole",
     "--tp 2 --sleep profile.toml": "mocks whole layers: not with --tp",
@@ -78,6 +79,20 @@ def test_bad_input_is_one_line(options: str, capsys: pytest.CaptureFixture[str])
     assert ended.code == 2
     assert ended.line.startswith("bfpp run: ")
     assert BAD[options] in ended.line
+
+
+def test_a_model_that_this_machine_cannot_hold(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused before it takes all memory there is: what is kept for the whole step is known."""
+    monkeypatch.setattr("bfpp.run_memory.host_memory", lambda: 2.0**30)
+    ended = run_here(capsys, *SMALL, *LOCAL, "--dp", "2", "--layers", "4", "--hidden", "4096")
+    assert ended.code == 2
+    assert re.fullmatch(
+        r"bfpp run: --model: weights, gradients and states of the optimizer take \d+(\.\d+)? GB; "
+        "this machine has 1 GB",
+        ended.line,
+    )
 
 
 def test_devices_that_are_not_here(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 from dataclasses import replace
 from itertools import product
 
@@ -139,6 +140,15 @@ def test_a_journal_keeps_and_resumes(tmp_path, outcomes):
     path.write_text("no journal\n")
     with pytest.raises(InvalidConfiguration, match="not a search's journal"):
         Journal(path, PROBLEM)
+
+
+def test_workers_are_not_interrupted_even_while_they_begin():
+    """They are forked off a server that has interruptions blocked from its first instruction."""
+    with executor("local", 1) as workers:
+        assert (
+            signal.SIGINT in workers.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
+        )
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @pytest.mark.parametrize("name", ["local", "slurm", "dask"])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+import bfpp
 from bfpp.schedules import Communication, Layout, Operation, Sharding, TaskGraph, build_graph
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.streams import STREAMS
@@ -19,7 +20,7 @@ from bfpp.sim.simpy_engine import simulate
 from bfpp.traces.appearance import IDLE, drawn_rows, fill
 from bfpp.traces.bars import FINEST, Bar, bars
 from bfpp.traces.panel import Panel
-from bfpp.traces.svg import svg, svg_placements, write_svg
+from bfpp.traces.svg import svg, svg_placements
 from bfpp.traces.svg_elements import text_width
 from bfpp.traces.time_axis import in_words, time_axis
 from bfpp.traces.timeline import Timeline
@@ -148,7 +149,7 @@ def test_foreign_titles_are_escaped(draw: str, tmp_path: Path) -> None:
     if draw == "panel":
         panels = [Panel(HOSTILE, timeline("gpipe", layout))]
         drawn = svg(panels)
-        write_svg(panels, tmp_path / "figure.svg")
+        bfpp.write_svg(panels, tmp_path / "figure.svg")
         assert (tmp_path / "figure.svg").read_text(encoding="utf-8") == drawn
     else:
         drawn = svg_placements([(HOSTILE, layout)])

@@ -200,7 +200,7 @@ def test_what_cannot_be_divided_is_refused() -> None:
             plan.check()
 
     own = plan_of()
-    refused(replace(own, model=chain(4)), "divides the loss of our transformer alone")
+    refused(replace(own, model=chain(4)), "divides the loss of the built-in transformer alone")
     mixed = replace(own.model, layers=[own.model.layers[0], torch.nn.Identity()], attached=(0, 0))
     refused(replace(own, model=mixed), "layer 1 is Identity")
     refused(plan_of(tp=3), "3 must divide heads of keys and values: 2")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from bfpp.schedules import Operation
@@ -43,7 +42,7 @@ from bfpp.traces.svg_elements import (
 from bfpp.traces.svg_placements import svg_placements
 from bfpp.traces.time_axis import in_words, time_axis
 
-__all__ = ["svg", "svg_placements", "write_svg"]
+__all__ = ["svg", "svg_placements"]
 
 WIDTH, EDGE = 720.0, 6.0
 TITLE, SMALL = 10.0, 7.5
@@ -56,17 +55,6 @@ TICK, MOST_TICKS = 30.0, 10
 """User units that a tick and its number have for themselves, at least."""
 NUMBERS, UNITS = "numbers: micro-batch", "; unit for all-gathers and reductions"
 GRID, SEAM = "#dfe3e8", "#ffffff"
-
-
-def write_svg(panels: Sequence[Panel], path: Path | str, points: float | None = None) -> None:
-    """Write `svg(panels, points)` to a file.
-
-    >>> import bfpp, tempfile
-    >>> panel = bfpp.Panel("GPipe", bfpp.predict(bfpp.Experiment("gpipe", pp=2)).timeline)
-    >>> with tempfile.NamedTemporaryFile(suffix=".svg") as file:
-    ...     bfpp.write_svg([panel], file.name)
-    """
-    Path(path).write_text(svg(panels, points), encoding="utf-8", newline="\n")
 
 
 def svg(panels: Sequence[Panel], points: float | None = None) -> str:

@@ -83,8 +83,10 @@ def run(options: argparse.Namespace) -> int:
     """Train, and report."""
     job = job_of(options)
     from bfpp.executor.processes import STOPPED, RunFailed, Terminated, launch, prepare, use_cores
+    from bfpp.executor.processes.environment import is_joined
     from bfpp.executor.session import train
     from bfpp.executor.verification import verify
+    from bfpp.run_memory import require_memory
 
     prepare(options.interface)
     job.require_devices()
@@ -95,6 +97,8 @@ def run(options: argparse.Namespace) -> int:
     is_first = os.environ.get("RANK", "0") == "0"
     assumed = assumptions(options) if is_first else []
     predicted = _predicted_memory(job, plan) if is_first and job.measures_memory else []
+    if job.is_on_cpu and not is_joined():
+        require_memory(predicted, job.dp * job.tp)
     tokens = tokens_of_step(plan)
     sleeps = sleeps_of(load_profile(options.sleep), plan) if options.sleep else None
     job = replace(job, collects_weights=options.verify, sleeps=sleeps)

@@ -46,11 +46,15 @@ NOTHING_FITS = 1
 
 
 class Tried(NamedTuple):
-    """How many configurations there were, why some were not simulated, and how long it took."""
+    """How many configurations there were, why some were not simulated, and how long it took.
+
+    `interrupted`: the others are not known to be worse.
+    """
 
     all: int
     excluded: Counter[str]
     seconds: float
+    interrupted: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
         interrupted = True
     found = [outcome for outcome in journal.outcomes if outcome.configuration in chosen]
     found.sort(key=lambda outcome: in_order(outcome.configuration))  # whoever was ready first
-    tried = Tried(len(chosen), excluded, time.monotonic() - begun)
+    tried = Tried(len(chosen), excluded, time.monotonic() - begun, interrupted)
     _report(problem, found, tried, options, assumed)
     if journal.failure:
         raise journal.failure
@@ -168,7 +172,8 @@ def _report(
     else:
         title = (
             f"{_subject(problem)}: {tried.all:,} configurations, {len(outcomes):,} simulated in "
-            f"{tried.seconds:.1f} s, {len(best_first):,} fit in memory"
+            f"{tried.seconds:.1f} s{' until interrupted' if tried.interrupted else ''}, "
+            f"{len(best_first):,} fit in memory"
         )
         print_found(title, outcomes, once, front, problem.jitter)
         if hints:
@@ -195,7 +200,9 @@ def _report(
 
 
 def _subject(problem: Problem) -> str:
-    return f"{problem.model.name} on {problem.gpus} GPUs of {problem.cluster.name}"
+    """What is trained on what, by which software."""
+    where = f"{problem.gpus} GPUs of {problem.cluster.name}"
+    return f"{problem.model.name} on {where}, implementation {problem.implementation.name}"
 
 
 def _experiment(best: Outcome, problem: Problem, options: argparse.Namespace) -> Experiment:

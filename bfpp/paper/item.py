@@ -101,9 +101,9 @@ def captioned(caption: str, graph: TaskGraph, costs: AbstractCosts) -> Captioned
 
 def draw(panels: Sequence[Captioned], folder: Folder, name: str, title: str, sentence: str) -> Made:
     """Write the timelines below one another, for print and for the browser."""
+    from bfpp.figures import write_svg
     from bfpp.traces.html import write_html
     from bfpp.traces.panel import Panel
-    from bfpp.traces.svg import write_svg
 
     svg, html = folder / f"{name}.svg", folder / f"{name}.html"
     write_svg([Panel(panel.caption, panel.timeline) for panel in panels], svg, folder.points)
