@@ -79,8 +79,8 @@ CHOICES = {
 
 def require_choices(experiment: Experiment, names: Sequence[str], aim: Aim) -> None:
     """Raise `InvalidConfiguration` for what cannot be chosen."""
-    if names and aim is not Aim.STEP:
-        reason = f"goes with --objective {Aim.STEP}, not {aim}: choices are compared by the step"
+    if names and aim is Aim.MEMORY:
+        reason = f"not with --objective {aim}: lower the --memory-limit, and choose within it"
         raise InvalidConfiguration(FIELD, reason)
     for name in names:
         if name not in CHOICES:

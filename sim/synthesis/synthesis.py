@@ -42,10 +42,10 @@ def synthesize(
 
     `memory_limit` is the most activations that each rank keeps, one number for all or one a
     rank, in micro-batches of a rank's work (`peak_microbatches`); with a model, `memory_gb` is
-    what a rank may reserve, in 2^30 bytes. Backward passes may be in halves, if `split`. For the
-    step of a model, there may be more to `choose`: `cut`, the layers of each stage, and
-    `recompute`, how many of them are recomputed. The
-    search takes about `seconds`. Raises `InvalidConfiguration` where no order keeps to the limit.
+    what a rank may reserve, in 2^30 bytes. Backward passes may be in halves, if `split`. With a
+    model there may be more to `choose`, unless memory is minimised: `cut`, the layers of each
+    stage, and `recompute`, how many of them are recomputed. The search takes about `seconds`.
+    Raises `InvalidConfiguration` where no order keeps to the limit.
 
     >>> from bfpp.sim.experiment import Experiment
     >>> found = synthesize(Experiment("1f1b", pp=2, microbatches=4), seconds=0.1)
