@@ -49,7 +49,7 @@ SearchOn = Callable[[Board], BoardSearch]
 
 
 class Chosen(NamedTuple):
-    """A choice's merit (less is better), the search on its board, and its best words."""
+    """A choice with its rating (less is better), the search on its board, and its best words."""
 
     merit: float
     search: BoardSearch
