@@ -26,6 +26,9 @@ TOO_MANY = 1600
 MOST_CROSSINGS = 20_000
 """Choices of a model of crossings: with more, building it takes too long."""
 
+SHARE_OF_CROSSINGS = 3 / 4
+"""Of the time, where they prove anything."""
+
 MOST_FREE = 200
 """Passes in a window, about."""
 
@@ -38,10 +41,10 @@ def is_available() -> bool:
 def solve(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]:
     """The bound that is proven in that time, and the best words found, at worst those `known`.
 
-    Half of the time is for micro-batches that cross, the rest for all passes.
+    Most of the time is for micro-batches that cross, if any do; the rest is for all passes.
     """
     over = time.monotonic() + seconds
-    crossing = _of_crossings(problem, known, seconds / 2)
+    crossing = _of_crossings(problem, known, seconds * SHARE_OF_CROSSINGS)
     if crossing.seconds * (1 + TOLERANCE) >= known.seconds:
         return crossing, known.words
     bound, words = _of_passes(problem, known, over - time.monotonic())
