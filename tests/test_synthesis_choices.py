@@ -31,14 +31,15 @@ def experiment(pp: int, microbatches: int, **values: object) -> Experiment:
 
 
 @pytest.mark.parametrize("split", [True, False])
-@pytest.mark.parametrize("sharding", ["none", "full"])
-def test_no_cut_beats_the_bound_of_any(split: bool, sharding: str) -> None:
+@pytest.mark.parametrize(("sharding", "spans"), [("none", False), ("full", False), ("none", True)])
+def test_no_cut_beats_the_bound_of_any(split: bool, sharding: str, spans: bool) -> None:
     """Against the bounds of all cuts; where the optimizer takes no time, against all orders."""
     bounds, steps, passes = [], [], []
     for first in range(1, TINY.layers):
         given = experiment(2, 2, dp=2, sharding=sharding, cut=f"{first},{TINY.layers - first}")
         [board] = boards(given, "contiguous", split=split)
         problem = problem_of(board, memory_of(board.experiment, 9.0, None))
+        problem = replace(problem, spans=spans)
         steps.append(lower_bound(problem).seconds)
         quick = replace(problem, after=np.zeros(2))
         passes.append(least(quick))
@@ -53,23 +54,30 @@ def test_no_cut_beats_the_bound_of_any(split: bool, sharding: str) -> None:
     assert 0.75 * min(passes) < min(of_passes) <= max(of_passes) <= min(passes)
 
 
-@pytest.mark.parametrize("loops", [1, 2])
-def test_a_cut_that_is_chosen_is_no_slower_than_a_rule_on_the_given_one(loops: int) -> None:
+@pytest.mark.parametrize(
+    ("loops", "objective"), [(1, "step"), (2, "step"), (2, "period"), (1, "robustness")]
+)
+def test_a_cut_that_is_chosen_is_no_slower_than_a_rule_on_the_given_one(
+    loops: int, objective: str
+) -> None:
     placement = "contiguous" if loops == 1 else "vee"
     given = experiment(2, 4)
-    found = synthesize(given, placement=placement, memory_limit=4, choose=["cut"], seconds=SOON)
-    ruled = synthesize(given, placement=placement, memory_limit=4, seconds=SOON)
+    sought = {"placement": placement, "memory_limit": 4, "objective": objective, "seconds": SOON}
+    found = synthesize(given, choose=["cut"], **sought)
+    ruled = synthesize(given, **sought)
     assert found.rule_seconds is not None
     assert ruled.rule_seconds is not None
     assert found.bound.seconds <= found.seconds <= found.rule_seconds <= ruled.rule_seconds
     assert sum(found.experiment.layers_of_stages) == TINY.layers
 
 
-def test_a_balanced_cut_is_found() -> None:
+@pytest.mark.parametrize("objective", ["step", "period"])
+def test_a_balanced_cut_is_found(objective: str) -> None:
     given = experiment(2, 4)
-    found = synthesize(given, memory_limit=4, choose=["cut"], seconds=SOON)
+    sought = {"memory_limit": 4, "objective": objective, "seconds": SOON}
+    found = synthesize(given, choose=["cut"], **sought)
     assert found.experiment.cut in ("3,1", "4,0")
-    assert found.seconds < synthesize(given, memory_limit=4, seconds=SOON).seconds
+    assert found.seconds < synthesize(given, **sought).seconds
 
 
 def test_only_what_has_no_room_is_recomputed() -> None:
@@ -106,7 +114,7 @@ def test_the_file_says_what_was_chosen(tmp_path, bfpp, answer) -> None:
     ("values", "more", "error"),
     [
         ({}, {"choose": ["cuts"]}, "choose: 'cuts' is not one of cut, recompute"),
-        ({}, {"choose": ["cut"], "objective": "period"}, "choose: goes with --objective step"),
+        ({}, {"choose": ["cut"], "objective": "memory"}, "choose: not with --objective memory"),
         ({"recompute": "selective"}, {"choose": ["recompute"]}, "choose: recomputes whole layers"),
     ],
 )

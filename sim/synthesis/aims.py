@@ -1,4 +1,4 @@
-"""What an order is to minimise: the step, the period, the step under jitter, or memory."""
+"""Objectives: the step time, the period, the step time under jitter, or memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from bfpp.sim.synthesis.problem import Problem
 from bfpp.traces.period import period
 
 DRAWS = 3
-"""Costs with jitter that orders are searched with, in addition to the usual ones."""
+"""How many costs with jitter orders are searched with, in addition to the usual ones."""
 
 
 class Aim(StrEnum):
     """What to minimise.
 
-    The step; the period, from step to step where many follow one another; the quantile of the
-    step over costs with jitter, the same as in searches; or the memory of the fullest rank, in
-    steps that are fast enough.
+    - Step: the time of one step.
+    - Period: the time from step to step, where ranks begin the next step without a barrier.
+    - Robustness: the quantile of the step time over costs with jitter, as in `bfpp search`.
+    - Memory: the peak of the fullest rank, within a step time.
     """
 
     STEP = "step"
@@ -32,7 +33,7 @@ class Aim(StrEnum):
     MEMORY = "memory"
 
     def seconds(self, experiment: Experiment) -> float:
-        """Of an experiment with an order; where memory is sought, those of the step."""
+        """The objective of an experiment with an order; for memory, its step time."""
         graph = experiment.graph()
         if self is Aim.ROBUSTNESS:
             return robust_step_time(graph, experiment.costs.costs(graph), USUAL_JITTER)
@@ -40,11 +41,11 @@ class Aim(StrEnum):
         return period(timeline) if self is Aim.PERIOD else timeline.step_time
 
     def problems(self, problem: Problem) -> Iterator[Problem]:
-        """The problems whose orders are compared by what is sought.
+        """The problems to search for this objective; orders that are found are compared by it.
 
-        No rank has a period shorter than its own span, from its first pass to its last, and with
-        the longest span every rank can begin its next step. What is short under jitter is among
-        orders that are short for costs with some.
+        The period is at least each rank's span, from its first pass to its last, and the longest
+        span is a period that every rank can keep. For robustness, costs with jitter are drawn, and
+        searched in addition to the usual ones.
         """
         yield replace(problem, spans=self is Aim.PERIOD)
         if self is Aim.ROBUSTNESS:

@@ -17,6 +17,7 @@ import numpy as np
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.synthesis.placing import settle
 from bfpp.sim.synthesis.problem import Problem, Words
+from bfpp.sim.synthesis.search import replayed
 
 PLACED = 100_000
 """Passes to place for each period that is tried."""
@@ -31,18 +32,22 @@ GROWTH = 1.5
 
 
 def repeated_blocks(problem: Problem) -> list[Words]:
-    """Words of repeated blocks within the limits, of several periods.
+    """Words of repeated blocks within the limits, from each seed those that take the least time.
 
-    The shortest period is not always the best: a longer one may have a shorter warm-up and drain.
+    That need not be the block of the shortest period: a longer one may ramp up and down faster.
     """
     if not problem.seconds.any() or not problem.has_room.all():
         return []
-    found = [words for seed in range(SEEDS) for words in _of_seed(problem, seed)]
-    return [words for words in found if problem.within(words)]
+    best = []
+    for seed in range(SEEDS):
+        within = (words for words in _of_seed(problem, seed) if problem.within(words))
+        if words := min(within, key=lambda words: replayed(problem, words), default=None):
+            best.append(words)
+    return best
 
 
 def _of_seed(problem: Problem, seed: int) -> Iterator[Words]:
-    """The work of the busiest rank is the shortest period; else it is bisected."""
+    """Words by period: the work of the busiest rank if that will do, else it is bisected."""
     low = period = float((problem.held @ problem.seconds.sum(axis=0)).max())
     high = inf
     scale, codes = float(problem.seconds.mean()), problem.seconds.size

@@ -1,14 +1,14 @@
-"""What no order can beat: lower bounds of a step's time.
+"""Lower bounds of the step time, which no order can beat.
 
-- Work: a rank begins when the first micro-batch has come to it, runs all of its passes, and
-  others run after it. Until the first gradient comes back it has nothing to do but forward
-  passes, as many as it may keep; after its last gradient has gone on, nothing but weight halves of
-  what it keeps.
+- Work: a rank waits for its first micro-batch, runs all its passes, and waits for the ranks that
+  finish after it. Until the first gradient arrives it can only run forward passes, as many as fit
+  its limit; after it has sent its last gradient, only the weight halves that it still keeps.
 - Chain: one micro-batch through all stages and back.
-- Memory: what each micro-batch keeps, for as long as it is kept at least, fills the rank's
-  limit from the first forward pass to the end of the step.
+- Memory: each micro-batch keeps its activations for a least time. The sum of size times that time
+  has to fit under the rank's limit, from its first forward pass to the end of the step.
 
-A rank's span has no wait before its first pass, but for what that receives, nor after its last.
+A rank's span leaves out the waits before its first pass (but for receiving its input) and after its
+last.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bfpp.sim.synthesis.problem import Problem
 
 
 class Bound(NamedTuple):
-    """Seconds that a step takes at least, and what of it says so."""
+    """The least seconds of a step, and which bound gives them."""
 
     seconds: float
     by: str
@@ -34,7 +34,7 @@ def lower_bound(problem: Problem) -> Bound:
 
 
 def kept_at_least(problem: Problem) -> Seconds:
-    """By stage, the seconds that it keeps a micro-batch, from its forward pass on, at least."""
+    """The least seconds that each stage keeps a micro-batch, from the start of its forward pass."""
     return _kept(problem, _ways(problem))
 
 
@@ -54,10 +54,10 @@ def _bounds(problem: Problem) -> list[Bound]:
 
 
 class _Ways(NamedTuple):
-    """By stage, for a micro-batch alone.
+    """Times of a micro-batch that never waits, by stage, and of its whole chain.
 
-    When the `first` forward pass may start, and when the gradient may be `back`; what is `left`
-    from the end of its backward pass to the end of the step. And the whole chain.
+    When its `first` forward pass starts, when its gradient is `back`, and how much is `left` from
+    the end of its backward pass to the end of the step.
     """
 
     first: Seconds
@@ -67,7 +67,7 @@ class _Ways(NamedTuple):
 
 
 def _ways(problem: Problem) -> _Ways:
-    """Along the stages and back, by one micro-batch alone."""
+    """Of one micro-batch alone, along the stages and back."""
     forward, backward = problem.seconds[:2]
     weight = problem.seconds[2] if problem.is_split else np.zeros_like(forward)
     there, return_ = problem.transfers

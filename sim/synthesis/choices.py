@@ -1,7 +1,7 @@
-"""What may be chosen together with the order: experiments whose stages do other work.
+"""What may be chosen together with the order: the cut, and how many layers are recomputed.
 
-A choice says where to begin, and what is one step away from an experiment. Stages stay on their
-ranks, so that an order of one experiment is an order of all.
+A choice gives experiments to begin with and the neighbours of an experiment. Stages stay on their
+ranks, so an order of one experiment is valid for all.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FIELD = "choose"
 
 
 class Choice(NamedTuple):
-    """Experiments to begin with in addition to the given one, and those one step away from one.
+    """Experiments to begin with, in addition to the given one, and the neighbours of one.
 
-    Of these the most promising come first: by the `load` of each stage's rank, in seconds.
+    The most promising neighbours come first, by the `load` of each stage's rank in seconds.
     """
 
     beginnings: Callable[[Experiment], Iterator[Experiment]]
@@ -79,8 +79,8 @@ CHOICES = {
 
 def require_choices(experiment: Experiment, names: Sequence[str], aim: Aim) -> None:
     """Raise `InvalidConfiguration` for what cannot be chosen."""
-    if names and aim is not Aim.STEP:
-        reason = f"goes with --objective {Aim.STEP}, not {aim}: choices are compared by the step"
+    if names and aim is Aim.MEMORY:
+        reason = f"not with --objective {aim}: lower the --memory-limit, and choose within it"
         raise InvalidConfiguration(FIELD, reason)
     for name in names:
         if name not in CHOICES:

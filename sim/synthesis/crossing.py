@@ -1,14 +1,14 @@
-"""What CP-SAT proves of micro-batches that cross: later ones on their way out, earlier ones back.
+"""A bound by CP-SAT of micro-batches that cross: later ones going down, earlier ones coming back.
 
-Where two of them meet, both need the same ranks. Up to some stage the later one's forward passes
-come first, and from there on the earlier one's backward passes: so with that stage, the one cannot
-be back, nor the other at the last stage, sooner than it takes to get there, and from there on. As
-few micro-batches as the first stage has room for have to be in step, or they keep each other
-waiting, and the room stays taken for longer.
+Two micro-batches that meet need the same ranks. Before the stage where they meet, the later one's
+forward passes run first; from that stage on, the earlier one's backward passes do. So the meeting
+stage gives a least time until the earlier one is back at the first stage, and until the later one
+is through the last. Where the first stage has room for few micro-batches, they delay each other,
+and keep their room for longer.
 
-Of every micro-batch only its way is posed: when it sets out, has been through the last stage, is
-back, and leaves the first stage's room. All else is left out, so what is proven holds for all of
-the problem. That micro-batches are first come, first served, loses nothing (`window` says why).
+The model has four times of each micro-batch: when it starts, is through the last stage, is back,
+and frees its room in the first stage. It leaves out everything else, so its bound holds for the
+whole problem. Micro-batches run in order, which loses nothing (see `window`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from bfpp.sim.synthesis.window import Grain, grain_of, new_model, solved
 
 
 class Crossing:
-    """The ways of all micro-batches of a problem, of which the first stage keeps some at once.
+    """The model: the first stage keeps at most `at_once` micro-batches.
 
-    The rank of the first stage has no other stage. Some order takes no longer than `known` seconds.
+    Its rank must have no other stage. Some order takes no longer than `known` seconds.
     """
 
     def __init__(self, problem: Problem, at_once: int, known: float) -> None:
@@ -34,7 +34,7 @@ class Crossing:
         self.horizon = self.grain.whole(known) + 1
         self.seconds = np.zeros((3, problem.layout.stages))
         self.seconds[: len(problem.seconds)] = problem.seconds
-        # When each sets out; has been through the last stage; is back; and leaves room.
+        # When each starts, is through the last stage, is back, and frees its room.
         self.out, self.through, self.back, self.gone = (self._times() for _ in range(4))
         self._require_ways()
         self._require_turns()
@@ -42,7 +42,7 @@ class Crossing:
         self.model.minimize(self.gone[-1])
 
     def proven(self, seconds: float) -> tuple[float, bool]:
-        """What a step takes at least, proven in that time, and whether that is all to prove."""
+        """The bound of the step that is proven in that time, and whether the model is solved."""
         least, is_all, _ = solved(self.model, seconds)
         return self.grain.seconds(least) + float(self.problem.after[self._rank]), is_all
 

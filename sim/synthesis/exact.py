@@ -1,4 +1,4 @@
-"""What CP-SAT proves of small problems, and makes of windows of orders, where it is installed."""
+"""CP-SAT, where it is installed: bounds of small problems, and better windows of orders."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from bfpp.sim.synthesis.search import Found
 from bfpp.sim.synthesis.window import Window
 
 MOST_PASSES = 400
-"""Of a problem of which all micro-batches are posed, about, where fewer say something of all."""
+"""About how many passes a model has of a problem whose last micro-batches bound all of it."""
 
 TOO_MANY = 1600
-"""Passes of which nothing is proven in the time that there is."""
+"""Passes of a model that is too large to prove anything in the time that there is."""
 
 MOST_CROSSINGS = 20_000
-"""Ways in which two micro-batches may cross, of all that do: of more it takes too long to pose."""
+"""Choices of a model of crossings: with more, building it takes too long."""
+
+SHARE_OF_CROSSINGS = 3 / 4
+"""Of the time, where they prove anything."""
 
 MOST_FREE = 200
 """Passes in a window, about."""
@@ -36,12 +39,12 @@ def is_available() -> bool:
 
 
 def solve(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]:
-    """The bound that is proven in that time, and the best words: those `known`, or better ones.
+    """The bound that is proven in that time, and the best words found, at worst those `known`.
 
-    Half of the time is for micro-batches that cross, the rest for all passes.
+    Most of the time is for micro-batches that cross, if any do; the rest is for all passes.
     """
     over = time.monotonic() + seconds
-    crossing = _of_crossings(problem, known, seconds / 2)
+    crossing = _of_crossings(problem, known, seconds * SHARE_OF_CROSSINGS)
     if crossing.seconds * (1 + TOLERANCE) >= known.seconds:
         return crossing, known.words
     bound, words = _of_passes(problem, known, over - time.monotonic())
@@ -49,7 +52,7 @@ def solve(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]
 
 
 def _of_crossings(problem: Problem, known: Found, seconds: float) -> Bound:
-    """The bound by micro-batches that cross: of the last few of them, and of more and more."""
+    """The bound by crossings: of the last few micro-batches, then of twice as many, and so on."""
     over, whole, at_once = time.monotonic() + seconds, problem.microbatches, _at_once(problem)
     bound, count, is_all = lower_bound(problem), 2 * at_once, True
     crossings = (at_once - 1) * (problem.layout.stages + 1)
@@ -66,7 +69,7 @@ def _of_crossings(problem: Problem, known: Found, seconds: float) -> Bound:
 
 
 def _of_passes(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]:
-    """The bound by all passes, or of many micro-batches by those of the last ones."""
+    """The bound by all passes; where there are too many, by those of the last micro-batches."""
     whole, at_once = problem.microbatches, _at_once(problem)
     passes = problem.passes.sum() / whole
     rounds = max(ceil((whole - max(MOST_PASSES / passes, 2 * at_once)) / at_once), 0)
@@ -81,8 +84,8 @@ def _of_passes(problem: Problem, known: Found, seconds: float) -> tuple[Bound, W
 class _Last:
     """The last micro-batches of a problem, after rounds of as many as the first rank may keep.
 
-    They begin when the first rank has had all others, no more at once than it may keep, each for
-    as long as it is kept at least.
+    They cannot begin before the first rank has kept all others: a round at a time, each for the
+    least time that a micro-batch is kept.
     """
 
     def __init__(self, problem: Problem, known: Found, rounds: int, at_once: int) -> None:
@@ -94,7 +97,7 @@ class _Last:
             self.known = Found.of(self.problem, words)
 
     def bound(self, proven: float, by: str) -> Bound:
-        """That of all, where that of the last is proven."""
+        """The bound of the whole problem, from what is proven of the last micro-batches."""
         if self.before:
             by += f" (last {self.problem.microbatches} micro-batches) and the memory of rank 0"
         return Bound(self.before + proven, by)

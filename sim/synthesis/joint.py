@@ -1,7 +1,8 @@
 """Order, layers of stages and recomputation together: a descent over choices, then the order.
 
-What a choice is worth is how long the best words take that are known so far, with its costs, or
-those that a dispatch finds at once. The descent stops where no neighbour is better; then words are
+A choice is rated by the best words that are known so far, with its costs, or by those that a
+dispatch finds at once: by their step, their longest span where the period is sought, or their mean
+step over costs with jitter. The descent stops where no neighbour is better; then words are
 improved, and it goes on with them.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
+from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +49,7 @@ SearchOn = Callable[[Board], BoardSearch]
 
 
 class Chosen(NamedTuple):
-    """A choice's merit (less is better), the search on its board, and its best words."""
+    """A choice with its rating (less is better), the search on its board, and its best words."""
 
     merit: float
     search: BoardSearch
@@ -89,7 +91,8 @@ def _bound(chosen: Chosen, names: Sequence[str]) -> Bound:
     if "recompute" in names or policy.layers is not None:
         experiment = experiment.changed(recompute=str(NO_RECOMPUTATION))
     unlimited = Counted(problem.sizes, np.full(problem.layout.pp, np.inf))
-    problem = problem_of(chosen.search.board.changed(experiment), unlimited)
+    quickest = problem_of(chosen.search.board.changed(experiment), unlimited)
+    problem = next(chosen.search.aim.problems(quickest))
     if "cut" not in names:
         return lower_bound(problem)
     sharding = experiment.communication.sharding
@@ -107,7 +110,8 @@ def _descended(on: SearchOn, board: Board, names: Sequence[str], until: float) -
         best = _lowest(on, best, names, until)
         if (left := until - time.monotonic()) <= 0:
             break
-        better = search(best.search.problem, [best.words], left / IMPROVEMENTS)[0]
+        problem = next(best.search.aim.problems(best.search.problem))
+        better = search(problem, [best.words], left / IMPROVEMENTS)[0]
         best = _rated(best.search, better.words)
     return best
 
@@ -137,11 +141,12 @@ def _rated(searched: BoardSearch, words: Words) -> Chosen:
     """With the words, if these keep to the limits, or others that are found at once."""
     problem = searched.problem
     starts = [words] if words and problem.within(words) else []
-    found = search(problem, starts, 0.0)
-    if not found:
+    found = [search(each, starts, 0.0) for each in searched.aim.problems(problem)]
+    if not all(found):
         raise InvalidConfiguration(FIELD, "no order was found that keeps to it")
+    seconds = mean(best.seconds for best, *_ in found)
     work = problem.seconds.sum() * problem.microbatches / problem.layout.pp
-    return Chosen(found[0].seconds + WORK * float(work), searched, found[0].words)
+    return Chosen(seconds + WORK * float(work), searched, found[0][0].words)
 
 
 def _merit(chosen: Chosen) -> float:

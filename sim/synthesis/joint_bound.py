@@ -1,9 +1,10 @@
-"""What no order can beat, however layers are cut over stages: a lower bound of the step.
+"""What no order can beat, however layers are cut over stages: a lower bound of step or period.
 
 A rank with one stage waits for the stages before it, computes its own layers for every
-micro-batch, and others compute after it. All of that follows from the first of its layers and the
-first one after them. So the least, over all cuts, of the largest such time is exact, as that of a
-balanced cut is. Of ranks with several stages one has the mean of all ranks' work at least.
+micro-batch, and others compute after it; its span, which bounds the period, has no wait before its
+first pass nor after its last. All of that follows from the first of its layers and the first one
+after them. So the least, over all cuts, of the largest such time is exact, as that of a balanced
+cut is. Of ranks with several stages one has the mean of all ranks' work at least.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def bound_of_any_cut(physical: PhysicalCosts, problem: Problem, sharding: Shardi
     """For stages that are placed, and passes that are split, as the problem's are."""
     sums = _sums(physical, problem, sharding)
     chain = sums.forward[-1] + sums.backward[-1] + problem.transfers.sum()
-    found = [Bound(float(chain), "the longest chain of passes")]
+    found = [] if problem.spans else [Bound(float(chain), "the longest chain of passes")]
     if problem.layout.loops > 1:
         passes = sums.forward[-1] + sums.backward[-1] + sums.weight[-1]
         mean = (problem.microbatches * passes + sums.after[-1]) / problem.layout.pp
@@ -68,7 +69,11 @@ def _work(problem: Problem, sums: _Sums, stage: int) -> Matrix:
     way_back = sums.backward[-1] - sums.backward[end] + return_[stage + 1 :].sum()
     back = sums.forward[-1] + there.sum() + way_back
     ahead = np.minimum(own.forward, back - begins)
-    idle = sums.backward[first] + return_[1 : stage + 1].sum() - own.weight
-    behind = np.maximum(idle if problem.is_split else 0.0, own.after / problem.microbatches)
+    behind = own.after / problem.microbatches
+    if problem.spans:
+        back = back - begins
+    elif problem.is_split:
+        idle = sums.backward[first] + return_[1 : stage + 1].sum() - own.weight
+        behind = np.maximum(idle, behind)
     taken: Matrix = back - ahead + own.forward + own.backward + own.weight + behind
     return np.where(end >= first, taken, np.inf)

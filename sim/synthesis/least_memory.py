@@ -1,8 +1,8 @@
 """The least memory within a step time: limits are lowered until no order is found within them.
 
-Orders are sought as for the shortest step, at limits between the least peak that is known and the
-highest limit that failed. A limit at which no order can be fast enough, by the lower bound of the
-step or by what CP-SAT proves, is a lower bound of the peak.
+Each limit is between the lowest peak so far and the highest limit that failed, and is searched as
+for the shortest step. A limit at which no order can be fast enough, by the lower bound of the step
+or a proof of CP-SAT, is a lower bound of the peak.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bfpp.sim.synthesis.problem import TOLERANCE, Problem
 from bfpp.sim.synthesis.search import Progress
 
 HALVINGS = 40
-"""Of the range of limits in which the bound is sought."""
+"""Steps of the bisection for the bound."""
 
 
 def least_memory(
@@ -83,7 +83,7 @@ class _Least:
         return ceil((self.peak - self.failed) / self.memory.step - TOLERANCE) - 1
 
     def sought(self, seconds: float, progress: Progress | None) -> Synthesis:
-        """After limit upon limit, for that time."""
+        """The result after trying limits for that time."""
         over = time.monotonic() + seconds
         while (between := self._between) > 0 and (left := over - time.monotonic()) > 0:
             if progress:

@@ -26,16 +26,16 @@ from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words, priced
 from bfpp.sim.synthesis.search import Found, Progress, search
 
 ROUNDS = 3
-"""How often memory limits are tightened where a prediction needs more than was reckoned."""
+"""How often limits are tightened where the predicted memory is more than the search counted."""
 
-SHARE_OF_PROOF = 1 / 3
-"""Of the time, for what CP-SAT proves where it is installed."""
+SHARE_OF_PROOF = 1 / 2
+"""Of the time, for CP-SAT where it is installed: half of it to prove, half to improve."""
 
 TITLE = "synthesised"
 
 
 class Candidate(NamedTuple):
-    """What is sought, of an order as the engine sees it, and each rank's excess of its limit."""
+    """An order by the engine: the value of the objective, and by how much ranks exceed limits."""
 
     seconds: float
     experiment: Experiment
@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
 
 
 def problem_of(board: Board, memory: Memory) -> Problem:
-    """What is to be ordered on a board."""
+    """The problem of a board: its passes, priced by its experiment, and its limits."""
     experiment = board.experiment
     experiment.communication.require()
     # Queues change no price, and orders that are only priced may deadlock in them.
@@ -66,7 +66,7 @@ def problem_of(board: Board, memory: Memory) -> Problem:
 class BoardSearch:
     """The search on a board.
 
-    Raises `InvalidConfiguration` if one micro-batch has no room, or passes take no time.
+    Raises `InvalidConfiguration` if one micro-batch does not fit, or passes take no time.
     """
 
     board: Board
@@ -99,7 +99,7 @@ class BoardSearch:
     def best(
         self, seconds: float, progress: Progress | None = None, enough: float = 0.0
     ) -> Synthesis:
-        """The best order of all that were met, or the first that takes no longer than `enough`."""
+        """The best order found, or the first that takes no longer than `enough`."""
         fitting = self.fitting_rules
         starts = [words for rule in self.rules if (words := self._words(rule.experiment))]
         problems, candidates, met = [*self.aim.problems(self.problem)], [*fitting], list[Found]()
@@ -143,7 +143,7 @@ class BoardSearch:
     def _proven(
         self, problem: Problem, known: Found, bound: Bound, seconds: float
     ) -> tuple[list[Candidate], Bound]:
-        """What CP-SAT makes of words that are known, and the higher of its bound and this one."""
+        """The order that CP-SAT makes of known words, and the higher of its bound and this one."""
         proven, words = solve(self.problem, known, seconds / 2)
         bound = max(bound, proven)
         if problem.within(words):

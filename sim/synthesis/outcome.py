@@ -1,4 +1,4 @@
-"""What synthesis finds: an experiment with its best order, and how good that is."""
+"""The result of synthesis: an experiment with its best order, and how good that is."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Peak:
-    """What the fullest rank keeps: micro-batches of a rank's work, or reserved GB, as `unit` says.
+    """The peak of the fullest rank, in the `unit`: micro-batches of a rank's work, or reserved GB.
 
-    No order that takes at most `within` seconds keeps less than the `bound`, for the reason `by`.
-    `of_rule` is what the best registered schedule keeps that is as fast.
+    No order that takes at most `within` seconds has a peak below the `bound`, which is given `by`
+    something. `of_rule` is the lowest peak of the registered schedules that are as fast.
     """
 
     amount: float
@@ -37,10 +37,10 @@ class Peak:
 class Synthesis:
     """The experiment with the best order found, and how good that is.
 
-    `seconds` is what was minimised, by `aim`. `bound` is what no order on these stages
-    can beat; of robustness, without jitter. `rule` is the best registered schedule that keeps to
-    the memory limit, if any does, with its `rule_seconds`. Where memory was minimised, the
-    seconds are those of the step, and the `peak` says how good it is.
+    `seconds` is the value of the objective, `aim`, and `bound` its lower bound for these stages
+    (for robustness, without jitter). `rule` is the best registered schedule within the memory
+    limit, if there is one, and `rule_seconds` its value. Where memory was minimised, the seconds
+    are those of the step, and `peak` has the memory.
     """
 
     experiment: Experiment
@@ -64,7 +64,7 @@ class Synthesis:
 
     @property
     def gap(self) -> float:
-        """By how much what was minimised is above its bound, as a share of it."""
+        """How far the objective is above its bound, as a share of the bound."""
         if self.peak is not None:
             return self.peak.amount / self.peak.bound - 1
         return self.seconds / self.bound.seconds - 1

@@ -18,10 +18,10 @@ Words = list[list[int]]
 """The passes of each rank in its order, as numbers: kind x stages + stage."""
 
 MANY, FEW = 4, 2
-"""Micro-batches a rank: more than many are dispatched as is best for few."""
+"""Micro-batches a rank: with more than many, dispatches are varied with few."""
 
 TOLERANCE = 1e-9
-"""What sums of seconds and of sizes are rounded by."""
+"""Relative rounding errors of sums of seconds and of sizes."""
 
 WHOLE = (Operation.FORWARD, Operation.BACKWARD)
 HALVES = (Operation.FORWARD, Operation.BACKWARD_INPUT, Operation.BACKWARD_WEIGHT)
@@ -30,14 +30,15 @@ TRANSFERS = (Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS)
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Passes of stages on ranks: seconds, transfers, what is kept and how much of it may be.
+    """Passes of stages on ranks, with their costs, and the memory limits of ranks.
 
-    `seconds` has a row for each of the `operations` (forward passes, and backward ones whole or
-    in halves) and a column for each stage; `transfers` those of what a stage's forward and
-    backward passes send on, 0 where nothing is sent. `sizes` is what a stage keeps of a
+    `seconds` has a row for each of the `operations` (forward passes, and backward passes whole or
+    in halves) and a column for each stage; `transfers` has the seconds of sending the outputs of a
+    stage's forward and backward passes, 0 where nothing is sent. `sizes` is what a stage keeps of a
     micro-batch, from the start of its forward pass to the end of its backward pass or weight
-    half; `limits` the most that each rank may keep. After its last pass a rank is busy for
-    `after` seconds more at least. Of `spans`, the longest of a rank is sought, and not the step.
+    half; `limits` is the most that each rank may keep. After its last pass a rank is busy for at
+    least `after` seconds more. With `spans`, the objective is the longest span of a rank, not the
+    step time.
     """
 
     layout: Layout
@@ -72,7 +73,7 @@ class Problem:
 
     @cached_property
     def has_room(self) -> Flags:
-        """By rank: whether all its stages can keep a micro-batch, as they do before it is back."""
+        """By rank: whether one micro-batch fits in all its stages at once."""
         has_room: Flags = self.held @ self.sizes <= self.room
         return has_room
 
@@ -111,7 +112,7 @@ class Problem:
         )
 
     def orders(self, words: Sequence[Sequence[int]]) -> list[Order]:
-        """The orders that words say."""
+        """Words as orders."""
         stages = self.layout.stages
         orders = []
         for word in words:
@@ -127,10 +128,10 @@ class Problem:
         return orders
 
     def words(self, orders: Sequence[Order]) -> Words | None:
-        """The words of these orders; none where they are no words of this problem.
+        """Orders as words; none where they have other passes than this problem.
 
-        A whole backward pass is said as its two halves where passes are in halves. Micro-batches
-        that overtake others are said as if they did not.
+        Where backward passes are in halves, a whole one becomes its two halves. Words have no
+        micro-batches, so those that overtake others no longer do.
         """
         stages = self.layout.stages
         words: Words = []
@@ -171,9 +172,10 @@ class Problem:
 
     @cached_property
     def brief(self) -> Problem:
-        """The same with two micro-batches a rank where there are many: with warm-up and drain.
+        """The same with two micro-batches a rank, where there are many.
 
-        A dispatch that is good for these is good for more: between the two it repeats itself.
+        A dispatch that is good for these is good for more: between warm-up and drain it repeats
+        itself.
         """
         is_long = self.microbatches > MANY * self.layout.pp
         return self.of(FEW * self.layout.pp) if is_long else self
@@ -192,10 +194,7 @@ def next_of(code: int, stages: int) -> int:
 
 
 def one_of_each(layout: Layout, operations: Sequence[Operation]) -> list[Order]:
-    """Orders that run whatever the layout: each stage's passes after those of all before it.
-
-    They are there to be priced.
-    """
+    """Orders that run on any layout, only to be priced: each stage after all stages before it."""
     forward, backward = operations[0], operations[1:]
     steps: list[list[tuple[int, int, int, bool]]] = [[] for _ in range(layout.pp)]
     for stage in range(layout.stages):
@@ -211,9 +210,9 @@ def one_of_each(layout: Layout, operations: Sequence[Operation]) -> list[Order]:
 def priced(
     graph: TaskGraph, costs: Costs, operations: Sequence[Operation]
 ) -> tuple[Seconds, Seconds, Seconds]:
-    """Of a graph's stages: seconds of passes and of transfers; of its ranks: what comes after.
+    """Seconds of passes and of transfers by stage, and by rank those after its last pass.
 
-    A stage's pass takes as long as its units' together.
+    A stage's pass takes as long as the passes of its units together.
     """
     layout, seconds = graph.layout, costs.seconds_alone()
     stage = layout.stage_of_unit[np.maximum(graph.unit, 0)]

@@ -1,4 +1,4 @@
-"""The search: random-key list scheduling first, then local search over words of ranks.
+"""The search: list scheduling with varied keys first, then simulated annealing of the orders.
 
 The keys are varied with few micro-batches, however many there are.
 """
@@ -22,7 +22,7 @@ from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
 
 SHARE_OF_KEYS = 0.5
-"""Of the time, before words are moved."""
+"""Of the time, for varying keys; the rest is for moving passes."""
 
 TURN = 0.3
 """Seconds between looks at the clock."""
@@ -47,7 +47,7 @@ class Found:
 
     @classmethod
     def of(cls, problem: Problem, words: Words) -> Found:
-        """Words as they run."""
+        """Replays the words."""
         return cls(replayed(problem, words), words)
 
 
@@ -57,7 +57,7 @@ def replayed(problem: Problem, words: Words) -> float:
 
 
 def starts_of(problem: Problem, words: Words) -> tuple[dict[Pass, float], list[list[Pass]]]:
-    """When each pass of these words starts, and by rank which pass follows which."""
+    """When each pass of these words starts, and the passes of each rank in order."""
     start = _replayed(problem, words)[1]
     rows = []
     for word in words:
@@ -87,9 +87,9 @@ def search(
     progress: Progress | None = None,
     seed: int = 0,
 ) -> list[Found]:
-    """The best words found in that time, from these and from none; best first.
+    """The best words found in that time, starting from these and from nothing; best first.
 
-    It ends where nothing can be better, or where words take no longer than what is `enough`.
+    It ends early at the lower bound, or once words take no longer than `enough`.
     """
     begun = time.monotonic()
     bound = max(lower_bound(problem).seconds, enough) * (1 + TOLERANCE)
@@ -136,7 +136,7 @@ def _distinct(found: Sequence[Found]) -> list[Found]:
 
 
 class _Seeker:
-    """Varies the keys of a dispatch, from its own seed; begins anew where nothing improves."""
+    """Varies the keys of a dispatch; restarts when nothing improves."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
         self.problem, self.random = problem, np.random.default_rng(seed)
@@ -155,7 +155,7 @@ class _Seeker:
         self.best = inf
 
     def _later(self, stage: int) -> float:
-        """What the rank's later stages keep: without room for them, its first would block them."""
+        """The room to leave for the rank's later stages: without it, earlier ones block them."""
         here = self.problem.layout.rank_of_stage[stage]
         later = np.flatnonzero(self.problem.held[here])
         return float(self.problem.sizes[later[later > stage]].sum())
@@ -179,7 +179,7 @@ class _Seeker:
         return dispatched
 
     def _dispatched(self, found: float) -> Found:
-        """The words of all micro-batches; those `found` where they are all."""
+        """The words of all micro-batches, which `found` seconds are for if the search had all."""
         table = self.table
         if self.problem.brief is not self.problem:
             table, _ = table_of(self.problem, None)
@@ -188,7 +188,7 @@ class _Seeker:
 
 
 class _Mover:
-    """Moves passes of the critical path along their words."""
+    """Moves passes of the critical path within their ranks' orders."""
 
     def __init__(self, problem: Problem, start: Found, seed: int) -> None:
         self.problem, self.random = problem, np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""An experiment in, the same with the best order that was found out."""
+"""Synthesis from the outside: takes an experiment, returns it with the best order found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bfpp.sim.synthesis.placements import Board, boards
 from bfpp.sim.synthesis.search import Progress
 
 SHARE_OF_FASTEST = 1 / 3
-"""Of the time, for the shortest step, where memory is minimised within some slack of that."""
+"""Of the time, for the shortest step, before memory is minimised."""
 
 
 def synthesize(
@@ -35,17 +35,17 @@ def synthesize(
     seconds: float = 10.0,
     progress: Progress | None = None,
 ) -> Synthesis:
-    """Seek the order with the shortest step; the experiment's own schedule is not used.
+    """Search for the best order of passes; the experiment's own schedule is not used.
 
-    Or with what the `objective` says: `step`, `period`, `robustness` or `memory`, the least peak
-    of the fullest rank in a step that takes at most a share of `slack` longer than the shortest.
+    The `objective` is `step`, `period`, `robustness`, or `memory`: the least peak of the fullest
+    rank in a step that takes at most a share of `slack` longer than the shortest.
 
-    `memory_limit` is the most activations that each rank keeps, one number for all or one a
-    rank, in micro-batches of a rank's work (`peak_microbatches`); with a model, `memory_gb` is
-    what a rank may reserve, in 2^30 bytes. Backward passes may be in halves, if `split`. For the
-    step of a model, there may be more to `choose`: `cut`, the layers of each stage, and
-    `recompute`, how many of them are recomputed. The
-    search takes about `seconds`. Raises `InvalidConfiguration` where no order keeps to the limit.
+    `memory_limit` is the most activations that each rank may keep, one number for all ranks or one
+    a rank, in micro-batches of a rank's work (`peak_microbatches`); with a model, `memory_gb` is
+    what a rank may reserve, in 2^30 bytes. With `split`, backward passes are in halves. With a
+    model there may be more to `choose`, unless memory is minimised: `cut`, the layers of each
+    stage, and `recompute`, how many of them are recomputed. The search takes about `seconds`.
+    Raises `InvalidConfiguration` where no order keeps to the limit.
 
     >>> from bfpp.sim.experiment import Experiment
     >>> found = synthesize(Experiment("1f1b", pp=2, microbatches=4), seconds=0.1)

@@ -4,9 +4,9 @@ A window is a stretch of time on some ranks. What comes before that time keeps i
 after it keeps its order, so that the longest paths from it to the end of the step are known. Within
 the time, other ranks keep their order, but not their times.
 
-Equal micro-batches can always be first come, first served: where one overtakes another, the two
-may change names. What is sent takes no turns, and sizes are rounded down; so are times, unless
-all are whole multiples of one. So what is proven of a window that is a whole step holds for the
+Micro-batches are equal, so they can run in order everywhere: where one overtakes another, the two
+can be swapped. Transfers do not wait for one another, and sizes are rounded down; so are times,
+unless all are whole multiples of one. So a bound of a window that is the whole step holds for the
 problem itself.
 """
 
@@ -35,7 +35,7 @@ ROOM = 10_000
 
 
 class Grain(NamedTuple):
-    """Seconds as whole numbers, `scale` to a second: rounded down unless that is exact."""
+    """Seconds as integers, `scale` to a second: exact, or rounded down."""
 
     scale: float
     is_exact: bool
@@ -50,7 +50,7 @@ class Grain(NamedTuple):
 
 
 def grain_of(problem: Problem) -> Grain:
-    """The coarsest that is exact, if that is no finer than a `STEPS`th of the shortest time."""
+    """The coarsest exact grain, unless it is finer than a `STEPS`th of the shortest time."""
     times = np.concatenate([problem.seconds.ravel(), problem.transfers.ravel(), problem.after])
     times = np.unique(times[times > 0])
     for parts in range(1, STEPS + 1):
@@ -68,7 +68,7 @@ def new_model() -> Any:
 
 
 def solved(model: Any, seconds: float) -> tuple[float, bool, Any]:
-    """What a model's objective is at least, whether a solution has it, and the solver with one."""
+    """The bound of a model's objective, whether it is reached, and the solver with a solution."""
     from ortools.sat.python import cp_model
 
     solver: Any = cp_model.CpSolver()
@@ -120,7 +120,7 @@ class Window:
         self.model.minimize(self.step)
 
     def solved(self, seconds: float) -> tuple[float, Words | None]:
-        """What a step takes at least, proven in that time, and the best words, if any are found."""
+        """The bound of the step that is proven in that time, and the best words, if any."""
         least, _, solver = solved(self.model, seconds)
         return self.grain.seconds(least), self._words(solver) if solver else None
 
@@ -147,7 +147,7 @@ class Window:
         return known + self.grain.whole(self.lengths[each[0]])
 
     def _require_needed(self, each: Pass) -> None:
-        """It comes after what it needs, and after that of the micro-batch before."""
+        """It starts after what it needs, and after the same pass of the micro-batch before."""
         code, microbatch = each
         if microbatch:
             self.model.add(self.start[each] >= self._end((code, microbatch - 1)))
@@ -211,7 +211,7 @@ class Window:
             self.model.add(self.start[later] >= self._end(earlier))
 
     def _require_room(self, rank: int) -> None:
-        """What is kept of micro-batches, in the window for a while or all along, has room."""
+        """What the rank keeps during the window, of any micro-batch, is within its limit."""
         problem, free = self.problem, self.free[rank]
         stages = np.flatnonzero(problem.held[rank]).tolist()
         last = self.stages * (len(problem.operations) - 1)
