@@ -205,6 +205,12 @@ class Layout:
         return holds
 
     @cached_property
+    def units_of_ranks(self) -> Integers:
+        """For each rank, how many units it holds."""
+        units: Integers = self.holds.sum(axis=1, dtype=np.int32)
+        return units
+
+    @cached_property
     def ends(self) -> tuple[int, ...]:
         """The ranks that hold the first or the last unit, that of the first one first."""
         first = int(self.rank_of_unit[0])

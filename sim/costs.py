@@ -147,5 +147,5 @@ def fixed_costs(seconds: Seconds) -> Costs:
 
 def narrowest(bandwidth: Seconds, ports: Integers) -> Seconds:
     """The least bandwidth of each row of ports; infinite without any."""
-    rate: Seconds = np.append(bandwidth, np.inf)[ports].min(axis=1)  # the last one is no port's
+    rate: Seconds = np.where(ports == NONE, np.inf, bandwidth.take(ports)).min(axis=1)
     return rate

@@ -115,11 +115,11 @@ class Links:
         for shared in exchanged.groups.values():
             sizes = exchanged.sizes * shared.parameters[unit]
             for place, ranks in _by_place(shared.places):
-                here = np.flatnonzero(ranks[rank] & (sizes > 0))
-                found = moving(exchanged.way, sizes[here], place, self.cluster)
-                latency[here] += found.latency
-                seconds[here] += found.seconds
-                level[here] = np.maximum(level[here], found.level)
+                here = ranks[rank] & (sizes > 0)
+                found = moving(exchanged.way, sizes, place, self.cluster)
+                latency += found.latency * here
+                seconds += found.seconds * here
+                level = np.maximum(level, np.where(here, found.level, NONE))
         ports = self._ports(rank, peer, level)
         moved = np.where(level == NONE, 0.0, narrowest(self.port_bandwidth, ports)) * seconds
         return Load(latency, moved, ports)

@@ -411,7 +411,7 @@ def _in_buffers(layout: Layout, largest: Matrix, buffers: tuple[int, ...]) -> Nu
     The largest are in buffers; there may be more buffers than units. Weights that are gathered
     once a step stay for all of it.
     """
-    units = layout.holds.sum(axis=1)
+    units = layout.units_of_ranks
     held: Numbers = largest[np.arange(layout.pp), np.minimum(buffers, units)]
     held += np.maximum(np.array(buffers) - units, 0) * largest[:, 1]
     return held
@@ -424,7 +424,7 @@ def _resident_units(layout: Layout, buffers_stages: bool) -> tuple[int, ...]:
     one of a pipeline that does not loop is one stage of the paper's, however
     many units it has here.
     """
-    units = layout.holds.sum(axis=1)
+    units = layout.units_of_ranks
     is_one_stage = layout.pp > 1 and layout.loops == 1
     resident = units if is_one_stage or not buffers_stages else np.minimum(2, units)
     return tuple(resident.tolist())
