@@ -315,7 +315,7 @@ def device_seconds(shape: ComputeSettings, work: Work, *, backward: bool) -> flo
     return kernels + alone
 
 
-def _seconds_of_chunk(shape: Shape, work: Work) -> float:
+def _seconds_of_chunk(shape: ComputeSettings, work: Work) -> float:
     """Seconds that a chunk of a product takes in addition: another kernel, which reads weights."""
     device, quantisation = shape.cluster.device, shape.execution.quantisation
     operand = quantisation.element if quantisation and work.format else shape.execution.number
