@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "checkpoint",
         type=Path,
         metavar="CHECKPOINT",
-        help="directory of bfpp run --checkpoint, or one checkpoint in it",
+        help="directory of bfpp run --checkpoint, or one checkpoint in it, of a model that is laid "
+        "out as a Llama, Mistral or Qwen (bfpp run --model config.json)",
     )
     parser.add_argument(
         "--step",
