@@ -47,7 +47,7 @@ WORK = CompileBudget()
 @cache
 def compiled(loops: ModuleType) -> ModuleType:
     """A second copy of a module, with its functions compiled (and kept on disk)."""
-    import numba
+    from bfpp.sim.machine_code import machine_code
 
     loader = SourceFileLoader(loops.__name__, str(loops.__file__))
     module = ModuleType(loops.__name__)
@@ -57,5 +57,5 @@ def compiled(loops: ModuleType) -> ModuleType:
         if isinstance(function, FunctionType) and function.__module__ == module.__name__:
             # Helpers become part of the loops: a call would count each array that it is given.
             inline: Literal["always", "never"] = "always" if name.startswith("_") else "never"
-            setattr(module, name, numba.njit(cache=True, inline=inline)(function))
+            setattr(module, name, machine_code(inline=inline)(function))
     return module

@@ -41,8 +41,9 @@ def lengthen(kind, dependency_start, dependency, received, sent, seconds):
 
 def busiest(rank, chosen, seconds, ranks):
     """The seconds of the chosen tasks of the rank that has most."""
-    total = np.zeros(ranks)
+    total, most = np.zeros(ranks), 0.0
     for task in range(len(rank)):
         if chosen[task]:
             total[rank[task]] += seconds[task]
-    return total.max()
+            most = max(most, total[rank[task]])
+    return most

@@ -310,8 +310,8 @@ def offload(steps, least, ahead, tasks, size, waits):
     operation, rank, unit, microbatch, _, block, round_of = steps
     columns, key, edges = tasks
     count = len(rank)
-    cells = microbatch.max() + 1
-    forward_of = np.empty((unit.max() + 1) * cells, dtype=np.int64)
+    cells = largest(microbatch) + 1
+    forward_of = np.empty((largest(unit) + 1) * cells, dtype=np.int64)
     for step in range(count):
         if operation[step] == FORWARD:
             forward_of[unit[step] * cells + microbatch[step]] = step
@@ -376,10 +376,8 @@ def offload(steps, least, ahead, tasks, size, waits):
 
 def number(key):
     """The tasks in the order of their keys, those of one key as they are, and each one's number."""
-    most = np.int64(0)
-    for task in range(len(key)):
-        most = max(most, key[task])
-    place = np.zeros(most + PHASES + 2, dtype=np.int64)  # keys begin at the round before the first
+    # Keys begin at the round before the first.
+    place = np.zeros(largest(key) + PHASES + 2, dtype=np.int64)
     for task in range(len(key)):
         place[key[task] + PHASES + 1] += 1
     for at in range(1, len(place)):
@@ -391,6 +389,14 @@ def number(key):
         new[task] = place[at]
         place[at] += 1
     return old, new
+
+
+def largest(numbers):
+    """The largest of some numbers, and 0: an array's own `max` takes half a second to compile."""
+    most = np.int64(0)
+    for at in range(len(numbers)):
+        most = max(most, numbers[at])
+    return most
 
 
 def lanes(columns, here, there, by_peer, ranks):
@@ -409,14 +415,16 @@ def lanes(columns, here, there, by_peer, ranks):
             code = (peer[task] * streams + stream) * ranks
             peer_lane[task] = code + (rank[task] if by_peer[stream] else 0)
             place[peer_lane[task]] = 0
-    codes = np.flatnonzero(place == 0)
-    for at in range(len(codes)):
-        place[codes[at]] = at
+    codes, found = np.empty(len(place), dtype=np.int64), 0
+    for code in range(len(place)):
+        if place[code] == 0:
+            codes[found], place[code] = code, found
+            found += 1
     for task in range(len(rank)):
         lane[task] = place[lane[task]]
         if peer_lane[task] >= 0:
             peer_lane[task] = place[peer_lane[task]]
-    return codes, lane, peer_lane
+    return codes[:found], lane, peer_lane
 
 
 def finish(columns, edges, old, new):

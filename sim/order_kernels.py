@@ -19,7 +19,7 @@ def can_run(operation, stage, microbatch, fused, bounds, placements, microbatche
     copies, stages = placements.shape
     times = np.zeros((4, stages * microbatches), dtype=np.int32)
     rank_of_cell = np.full(stages * microbatches, -1)
-    forward_at, gradient_at = np.zeros_like(rank_of_cell), np.zeros_like(rank_of_cell)
+    forward_at, gradient_at = np.zeros((2, stages * microbatches), dtype=np.int32)
     runs_copy = np.zeros((copies, stages), dtype=np.bool_)
     for rank in range(len(bounds) - 1):
         for at in range(bounds[rank], bounds[rank + 1]):

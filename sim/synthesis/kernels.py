@@ -22,9 +22,10 @@ from math import exp, inf
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-compiled = njit(cache=True, nogil=True, error_model="numpy")
+from bfpp.sim.machine_code import machine_code
+
+compiled = machine_code(nogil=True, error_model="numpy")
 """What is divided by is never 0: checks for it would be as much code again."""
 
 RANK, DATA = 0, 1

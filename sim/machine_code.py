@@ -1,0 +1,77 @@
+"""Loops as machine code: numba, as every module of loops has it.
+
+What numba has compiled is kept on disk: it compiles once on a machine, for up to half a minute.
+A terminal is told so, by whichever process compiles. Python's collector rests meanwhile: going
+through what the compiler leaves behind, again and again, would take a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from threading import Timer
+from time import monotonic
+from typing import Any
+
+from numba import njit
+from numba.core import event
+
+PATIENCE = 2.0
+"""Seconds for which nothing need be said."""
+
+LINE = "bfpp: compiling loops, once on this machine (up to half a minute)"
+
+CLEAR = "\r\x1b[K"
+"""What begins a terminal's line anew: a progress bar of another process may stand there."""
+
+
+def machine_code(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that compiles a function as it is first called, or loads it from disk."""
+    decorator: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(cache=True, **options)
+    return decorator
+
+
+class CompileListener(event.Listener):
+    """Attends to what this process compiles, and says so once if all of it takes long."""
+
+    def __init__(self) -> None:
+        self._patience = PATIENCE
+        self._depth = 0  # a function is compiled while one that calls it is
+        self._begun = 0.0
+        self._collects = True
+        self._timer: Timer
+
+    def on_start(self, event: object) -> None:
+        """Begin to compile a function."""
+        del event
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._begun, self._collects = monotonic(), gc.isenabled()
+        gc.disable()
+        self._timer = Timer(self._patience, say)
+        if self._patience > 0:
+            self._timer.start()
+
+    def on_end(self, event: object) -> None:
+        """End it."""
+        del event
+        self._depth -= 1
+        if self._depth:
+            return
+        self._timer.cancel()
+        if self._patience > 0:
+            self._timer.join()  # a server of workers is about to fork
+        self._patience -= monotonic() - self._begun
+        if self._collects:
+            gc.enable()
+
+
+def say() -> None:
+    """Say on a terminal what its user waits for."""
+    if sys.stderr.isatty():
+        print(f"{CLEAR}{LINE}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+event.register("numba:compile", CompileListener())  # type: ignore[no-untyped-call]

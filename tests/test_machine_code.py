@@ -1,0 +1,83 @@
+"""Who waits for a compiler on a terminal is told so, once; its garbage is not gone through."""
+
+from __future__ import annotations
+
+import gc
+import io
+import sys
+from threading import Event
+
+import numba
+from numba.core import event
+
+from bfpp.sim import machine_code
+from bfpp.sim.machine_code import CLEAR, LINE, CompileListener
+
+
+class Terminal(io.StringIO):
+    """A terminal that knows when it has been written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        self.told.set()
+
+
+class Waiting:
+    """A timer that only records for how long it would wait."""
+
+    def __init__(self, seconds: float, waited: list[float]) -> None:
+        self.start = lambda: waited.append(seconds)
+
+    def cancel(self) -> None:
+        pass
+
+    join = cancel
+
+
+def test_a_long_compilation_is_said_once(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setattr(machine_code, "PATIENCE", 0.01)
+    listener = CompileListener()
+    for _ in range(2):
+        listener.on_start(None)
+        assert terminal.told.wait(timeout=60)
+        listener.on_end(None)
+    assert terminal.getvalue() == f"{CLEAR}{LINE}\n"
+
+
+def test_short_ones_are_not_but_together_they_are_long(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(machine_code, "PATIENCE", 2.5)
+    monkeypatch.setattr(machine_code, "monotonic", lambda: next(clock))
+    listener, waited = CompileListener(), []
+    monkeypatch.setattr(machine_code, "Timer", lambda seconds, _: Waiting(seconds, waited))
+    for _ in range(4):
+        listener.on_start(None)
+        listener.on_end(None)
+    assert waited == [2.5, 1.5, 0.5]
+
+
+def test_nothing_is_said_but_on_a_terminal(capsys):
+    machine_code.say()
+    assert not capsys.readouterr().err
+
+
+def test_the_collector_rests_while_numba_compiles():
+    class Recorded(event.Listener):
+        def on_start(self, _):
+            collects.append(gc.isenabled())
+
+        def on_end(self, _):
+            pass
+
+    collects = []
+    with event.install_listener("numba:compile", Recorded()):
+        assert numba.njit(lambda number: number + 1)(1) == 2
+    assert collects == [False]
+    assert gc.isenabled()
