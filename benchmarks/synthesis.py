@@ -23,7 +23,7 @@ from bfpp.sim.synthesis.blocks import repeated_blocks
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.exact import improved, is_available, solve
 from bfpp.sim.synthesis.ordering import SHARE_OF_PROOF
-from bfpp.sim.synthesis.problem import HALVES, Problem, Words
+from bfpp.sim.synthesis.problem import HALVES, OrderingProblem, Words
 from bfpp.sim.synthesis.search import Found, replayed, search
 from bfpp.sim.synthesis.window import Window
 
@@ -48,18 +48,18 @@ TOLERANCE = 1e-9
 def problem(
     pp: int, microbatches: int, placement: tuple[int, ...], seconds: Seconds, transfer: float,
     limit: float,
-) -> Problem:  # fmt: skip
+) -> OrderingProblem:  # fmt: skip
     layout = Layout(pp, microbatches, placement=placement)
     rank = layout.rank_of_stage
     transfers = np.zeros((2, layout.stages))
     transfers[0, :-1] = transfers[1, 1:] = transfer * (rank[1:] != rank[:-1])
     sizes = np.full(layout.stages, pp / layout.stages)
-    return Problem(
+    return OrderingProblem(
         layout, HALVES, seconds, transfers, np.zeros(pp), sizes, np.full(pp, float(limit))
     )
 
 
-def rules(given: Problem) -> dict[str, Words]:
+def rules(given: OrderingProblem) -> dict[str, Words]:
     """The orders of all registered schedules on these stages."""
     found = {}
     for name, rule in registered_schedules().items():
@@ -72,7 +72,7 @@ def rules(given: Problem) -> dict[str, Words]:
     return found
 
 
-def searched(given: Problem, seconds: float) -> tuple[Found, float]:
+def searched(given: OrderingProblem, seconds: float) -> tuple[Found, float]:
     """What is found from all rules that keep to the limit and from blocks, and the bound."""
     starts = [words for words in rules(given).values() if given.within(words)]
     starts += repeated_blocks(given)
@@ -86,7 +86,7 @@ def searched(given: Problem, seconds: float) -> tuple[Found, float]:
     return found, bound.seconds
 
 
-def case(given: Problem, seconds: float = SECONDS) -> dict[str, float]:
+def case(given: OrderingProblem, seconds: float = SECONDS) -> dict[str, float]:
     """What is found over the bound; the best rule over both."""
     begun = time.process_time()
     found, bound = searched(given, seconds)
@@ -118,20 +118,22 @@ def row(name: str, cases: list[dict[str, float]]) -> dict[str, object]:
     }
 
 
-def on_even_stages(pp: int, microbatches: int, profile: tuple[float, ...], share: float) -> Problem:
+def on_even_stages(
+    pp: int, microbatches: int, profile: tuple[float, ...], share: float
+) -> OrderingProblem:
     *passes, transfer = profile
     seconds = np.repeat(np.array(passes, dtype=float)[:, None], pp, axis=1)
     return problem(pp, microbatches, tuple(range(pp)), seconds, transfer, share * pp)
 
 
-def even(share: float) -> list[Problem]:
+def even(share: float) -> list[OrderingProblem]:
     return [
         on_even_stages(pp, times * pp, profile, share)
         for pp, times, profile in product((4, 8, 16), (2, 4), PROFILES.values())
     ]
 
 
-def many(share: float) -> list[Problem]:
+def many(share: float) -> list[OrderingProblem]:
     return [
         on_even_stages(pp, MANY, profile, share)
         for pp, profile in product((4, 8, 16), PROFILES.values())
@@ -170,7 +172,7 @@ def compared() -> Results:
     )
 
 
-def uneven() -> list[Problem]:
+def uneven() -> list[OrderingProblem]:
     """Stages that take up to twice as long as others, with limits from under 1F1B's to twice it."""
     chance = np.random.default_rng(1)
     cases = []
@@ -183,7 +185,7 @@ def uneven() -> list[Problem]:
     return cases
 
 
-def on_a_v(name: str) -> list[Problem]:
+def on_a_v(name: str) -> list[OrderingProblem]:
     cases = []
     for pp, (*passes, transfer) in product((4, 8), PROFILES.values()):
         seconds = np.repeat(np.array(passes, dtype=float)[:, None], 2 * pp, axis=1)

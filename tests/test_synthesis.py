@@ -34,7 +34,7 @@ from bfpp.sim.synthesis.exact import solve
 from bfpp.sim.synthesis.least_memory import peak_bound
 from bfpp.sim.synthesis.memory import Counted
 from bfpp.sim.synthesis.placements import boards
-from bfpp.sim.synthesis.problem import HALVES, TRANSFERS, WHOLE, Problem, Words, priced
+from bfpp.sim.synthesis.problem import HALVES, TRANSFERS, WHOLE, OrderingProblem, Words, priced
 from bfpp.sim.synthesis.rules import fastest_rule
 from bfpp.sim.synthesis.search import replayed, run_of, search, table_of
 from bfpp.traces.period import period
@@ -48,7 +48,7 @@ LONGER = (SOON, 2.0, 20.0)
 class OfStages:
     """Seconds by operation and stage."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: OrderingProblem) -> None:
         rows = zip(problem.operations, problem.seconds, strict=True)
         self.rows = dict([*rows, *zip(TRANSFERS, problem.transfers, strict=True)])
         self.after = problem.after
@@ -66,7 +66,7 @@ class OfStages:
 @st.composite
 def problems(
     draw, ranks: int = 4, microbatches: int = 4, most_stages: int = 8, *, spans: bool = False
-) -> Problem:
+) -> OrderingProblem:
     pp = draw(st.integers(1, ranks))
     down = tuple(range(pp))
     places = [down, down + down[::-1], down * 2, down[::-1]]
@@ -88,12 +88,12 @@ def problems(
     limits = least * draw(st.sampled_from([1.0, 1.5, 2.0, 99.0]))
     seconds = np.array([row() for _ in operations])
     after = np.array(draw(st.sampled_from([[0.0] * pp, row()[:pp]])))
-    return Problem(layout, operations, seconds, transfers, after, sizes, limits, spans)
+    return OrderingProblem(layout, operations, seconds, transfers, after, sizes, limits, spans)
 
 
 @SOME
 @given(problems(), st.integers(0, 9))
-def test_what_is_found_is_right(problem: Problem, seed: int) -> None:
+def test_what_is_found_is_right(problem: OrderingProblem, seed: int) -> None:
     """It can run, keeps to the limits, and takes as long as the engine says."""
     found = search(problem, [], 0.0, seed=seed)
     assert found
@@ -111,7 +111,7 @@ def test_what_is_found_is_right(problem: Problem, seed: int) -> None:
 
 @SOME
 @given(problems(), st.randoms(use_true_random=False))
-def test_only_what_follows_a_change_is_replayed(problem: Problem, chance: Random) -> None:
+def test_only_what_follows_a_change_is_replayed(problem: OrderingProblem, chance: Random) -> None:
     """After a pass is moved along its rank's word: everything starts as in a whole replay."""
     table, lengths = table_of(problem, search(problem, [], 0.0)[0].words)
     now, changed, whole = (run_of(problem, table) for _ in range(3))
@@ -127,7 +127,7 @@ def test_only_what_follows_a_change_is_replayed(problem: Problem, chance: Random
             assert found.tolist() == right.tolist()
 
 
-def rows_of(problem: Problem, rank: int) -> Iterator[list[int]]:
+def rows_of(problem: OrderingProblem, rank: int) -> Iterator[list[int]]:
     """Every word of a rank whose passes can follow one another."""
     stages = np.flatnonzero(problem.layout.rank_of_stage == rank).tolist()
     kinds, count = len(problem.operations), problem.layout.stages
@@ -144,20 +144,20 @@ def rows_of(problem: Problem, rank: int) -> Iterator[list[int]]:
     return further([], dict.fromkeys(codes, problem.microbatches))
 
 
-def all_words(problem: Problem) -> Iterator[Words]:
+def all_words(problem: OrderingProblem) -> Iterator[Words]:
     """Every order, those that cannot run among them."""
     rows = product(*(list(rows_of(problem, rank)) for rank in range(problem.layout.pp)))
     return (list(words) for words in rows)
 
 
-def least(problem: Problem) -> float:
+def least(problem: OrderingProblem) -> float:
     """The least step time, of all words that there are."""
     return min(replayed(problem, words) for words in all_words(problem) if problem.within(words))
 
 
 @settings(SOME, max_examples=20)
 @given(problems(spans=True), st.integers(0, 9))
-def test_no_period_is_longer_than_the_longest_span(problem: Problem, seed: int) -> None:
+def test_no_period_is_longer_than_the_longest_span(problem: OrderingProblem, seed: int) -> None:
     """And none is shorter than its bound."""
     for each in search(problem, [], 0.0, seed=seed):
         graph = lower(problem.orders(each.words), problem.layout, Communication())
@@ -176,7 +176,7 @@ def test_no_period_is_longer_than_the_longest_span(problem: Problem, seed: int) 
 
 @settings(SOME, max_examples=25)
 @given(problems(2, 2, 2))
-def test_no_order_beats_the_bound_and_the_best_one_is_found(problem: Problem) -> None:
+def test_no_order_beats_the_bound_and_the_best_one_is_found(problem: OrderingProblem) -> None:
     """Against all orders of small problems."""
     best = least(problem)
     assert lower_bound(problem).seconds <= best * (1 + 1e-9)
@@ -243,7 +243,7 @@ def test_it_is_no_worse_than_the_best_rule(placement: str, split: bool) -> None:
 
 @settings(SOME, max_examples=15)
 @given(problems(2, 2, 4))
-def test_what_is_proven_holds(problem: Problem) -> None:
+def test_what_is_proven_holds(problem: OrderingProblem) -> None:
     """On stages of one rank, too, and whole backward passes; within a step of its whole numbers."""
     known = search(problem, [], SOON)[0]
     bound, words = solve(problem, known, 2.0)
@@ -257,7 +257,7 @@ def test_what_is_proven_holds(problem: Problem) -> None:
 
 @settings(SOME, max_examples=15)
 @given(problems(2, 4, 2))
-def test_what_is_proven_of_few_micro_batches_holds_for_all(problem: Problem) -> None:
+def test_what_is_proven_of_few_micro_batches_holds_for_all(problem: OrderingProblem) -> None:
     known = search(problem, [], SOON)[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "MOST_PASSES", 1)
@@ -267,7 +267,7 @@ def test_what_is_proven_of_few_micro_batches_holds_for_all(problem: Problem) -> 
 
 
 @st.composite
-def short_of_room(draw) -> Problem:
+def short_of_room(draw) -> OrderingProblem:
     """One stage a rank, with room for two micro-batches in the first."""
     sizes = [(2, 3, HALVES), (3, 4, WHOLE), (2, 5, WHOLE)]
     pp, microbatches, operations = draw(st.sampled_from(sizes))
@@ -278,14 +278,14 @@ def short_of_room(draw) -> Problem:
     transfers[1, 1:] = draw(st.sampled_from([0.0, 1.0]))
     limits = np.array([2.0, *[draw(st.sampled_from([2.0, 99.0]))] * (pp - 1)])
     table = np.array(seconds).reshape(len(operations), pp)
-    return Problem(
+    return OrderingProblem(
         Layout(pp, microbatches), operations, table, transfers, np.zeros(pp), np.ones(pp), limits
     )
 
 
 @settings(SOME, max_examples=12)
 @given(short_of_room())
-def test_what_is_proven_of_crossings_holds(problem: Problem) -> None:
+def test_what_is_proven_of_crossings_holds(problem: OrderingProblem) -> None:
     """Against all orders: of all micro-batches, and of the last ones where there are five."""
     best = least(problem)
     known = search(problem, [], 0.0)[0]
@@ -314,7 +314,7 @@ def test_crossings_prove_more_than_memory_does(
     *passes, transfer = profile
     transfers = np.zeros((2, 4))
     transfers[0, :-1] = transfers[1, 1:] = transfer
-    problem = Problem(
+    problem = OrderingProblem(
         Layout(4, microbatches), HALVES, np.repeat(np.array(passes, dtype=float)[:, None], 4, 1),
         transfers, np.zeros(4), np.ones(4), np.full(4, 2.0),
     )  # fmt: skip
@@ -357,7 +357,9 @@ def test_robustness_is_no_worse_than_that_of_the_best_rule() -> None:
 
 @settings(SOME, max_examples=8)
 @given(problems(2, 2, 2), st.sampled_from([0.0, 0.1, 0.5]))
-def test_no_order_keeps_less_than_the_bound_of_the_peak(problem: Problem, slack: float) -> None:
+def test_no_order_keeps_less_than_the_bound_of_the_peak(
+    problem: OrderingProblem, slack: float
+) -> None:
     """Against all orders of small problems that are fast enough."""
     problem = replace(problem, sizes=np.ones(problem.layout.stages))
     size = problem.layout.pp / problem.layout.stages
@@ -448,7 +450,7 @@ def test_stages_are_priced_by_their_units() -> None:
 def test_the_words_of_a_rule_are_its_order() -> None:
     layout = Layout(3, 5)
     orders = find_schedule("1f1b").orders(layout)
-    problem = Problem(
+    problem = OrderingProblem(
         layout, WHOLE, np.ones((2, 3)), np.zeros((2, 3)), np.zeros(3), np.ones(3), np.full(3, 9.0)
     )
     words = problem.words(orders)

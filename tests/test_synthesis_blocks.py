@@ -10,14 +10,14 @@ from bfpp.schedules import Layout, find_schedule
 from bfpp.schedules.order_validity import order_violations
 from bfpp.sim.synthesis.blocks import repeated_blocks
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.problem import HALVES, Problem
+from bfpp.sim.synthesis.problem import HALVES, OrderingProblem
 from bfpp.sim.synthesis.search import replayed
 from tests.test_synthesis import SOME, problems
 
 
 @settings(SOME, max_examples=15)
 @given(problems(3, 4))
-def test_repeated_blocks_can_run_within_the_limits(problem: Problem) -> None:
+def test_repeated_blocks_can_run_within_the_limits(problem: OrderingProblem) -> None:
     """A last resort is always there: one micro-batch after the other."""
     found = repeated_blocks(problem)
     assert found
@@ -27,21 +27,21 @@ def test_repeated_blocks_can_run_within_the_limits(problem: Problem) -> None:
         assert lower_bound(problem).seconds <= replayed(problem, words) * (1 + 1e-9) < np.inf
 
 
-def on_a_v(pp: int, microbatches: int, limit: float, passes: tuple[float, ...]) -> Problem:
+def on_a_v(pp: int, microbatches: int, limit: float, passes: tuple[float, ...]) -> OrderingProblem:
     down = tuple(range(pp))
     layout = Layout(pp, microbatches, placement=down + down[::-1])
     seconds = np.repeat(np.array(passes)[:, None], 2 * pp, axis=1)
-    return Problem(
+    return OrderingProblem(
         layout, HALVES, seconds, np.zeros((2, 2 * pp)), np.zeros(pp),
         np.full(2 * pp, 0.5), np.full(pp, limit),
     )  # fmt: skip
 
 
-def best(problem: Problem) -> float:
+def best(problem: OrderingProblem) -> float:
     return min(replayed(problem, words) for words in repeated_blocks(problem))
 
 
-def of_v_min(problem: Problem) -> float:
+def of_v_min(problem: OrderingProblem) -> float:
     words = problem.words(find_schedule("v-min").orders(problem.layout))
     assert words is not None
     assert problem.within(words)

@@ -12,14 +12,14 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis import synthesize
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.problem import HALVES, Problem
+from bfpp.sim.synthesis.problem import HALVES, OrderingProblem
 from bfpp.sim.synthesis.search import search
 from tests.test_synthesis import SOME, SOON, OfStages, problems
 
 
 @settings(SOME, max_examples=8)
 @given(problems(3, 1, 6))
-def test_what_is_found_with_few_micro_batches_is_right_for_many(problem: Problem) -> None:
+def test_what_is_found_with_few_micro_batches_is_right_for_many(problem: OrderingProblem) -> None:
     """It can run, keeps to the limits, and takes as long as the engine says."""
     many = problem.of(14)
     assert many.brief.microbatches == (2 * many.layout.pp if many.layout.pp < 4 else 14)
@@ -41,8 +41,8 @@ def test_more_micro_batches_take_as_many_periods_more(limit: int, interval: floa
     assert found.seconds <= 1.05 * search(few, [], SOON)[0].seconds + 384 * interval
 
 
-def even(pp: int, microbatches: int, limit: float) -> Problem:
-    return Problem(
+def even(pp: int, microbatches: int, limit: float) -> OrderingProblem:
+    return OrderingProblem(
         Layout(pp, microbatches), HALVES, np.ones((3, pp)), np.zeros((2, pp)), np.zeros(pp),
         np.ones(pp), np.full(pp, limit),
     )  # fmt: skip

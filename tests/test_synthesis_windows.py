@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bfpp.schedules import Layout
 from bfpp.sim.synthesis import exact
 from bfpp.sim.synthesis.exact import improved, solve, stretches
-from bfpp.sim.synthesis.problem import HALVES, Problem
+from bfpp.sim.synthesis.problem import HALVES, OrderingProblem
 from bfpp.sim.synthesis.search import Found, replayed, search
 from bfpp.sim.synthesis.window import Window
 from tests.test_synthesis import SOME, problems, rows_of
@@ -19,7 +19,7 @@ from tests.test_synthesis import SOME, problems, rows_of
 @pytest.mark.parametrize("most_free", [12, 1000])
 def test_windows_of_an_order_are_improved(monkeypatch, most_free: int) -> None:
     """From one micro-batch after the other; in a window that is the whole step, to the best."""
-    problem = Problem(
+    problem = OrderingProblem(
         Layout(2, 4), HALVES, np.array([[1.0, 2], [2, 1], [1, 1]]), np.eye(2) / 2,
         np.zeros(2), np.ones(2), np.full(2, 2.0),
     )  # fmt: skip
@@ -35,7 +35,7 @@ def test_windows_of_an_order_are_improved(monkeypatch, most_free: int) -> None:
 
 @settings(SOME, max_examples=15)
 @given(problems(2, 2, 2), st.integers(0, 1), st.integers(0, 99))
-def test_a_rank_alone_gets_its_best_order(problem: Problem, free: int, seed: int) -> None:
+def test_a_rank_alone_gets_its_best_order(problem: OrderingProblem, free: int, seed: int) -> None:
     """Against all orders of it, where the other keeps its own."""
     rank = free % problem.layout.pp
     known = search(problem, [], 0.0, seed=seed)[-1]
@@ -53,7 +53,7 @@ def test_a_rank_alone_gets_its_best_order(problem: Problem, free: int, seed: int
 
 def test_two_ranks_are_free_for_longer_than_all(monkeypatch) -> None:
     """Of 48 passes, 24 at once: half the step of all ranks, the whole step of two."""
-    problem = Problem(
+    problem = OrderingProblem(
         Layout(4, 4), HALVES, np.ones((3, 4)), np.zeros((2, 4)), np.zeros(4), np.ones(4),
         np.full(4, 4.0),
     )  # fmt: skip

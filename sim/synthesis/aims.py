@@ -11,7 +11,7 @@ import numpy as np
 from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.objectives import USUAL_JITTER, robust_step_time
-from bfpp.sim.synthesis.problem import Problem
+from bfpp.sim.synthesis.problem import OrderingProblem
 from bfpp.traces.period import period
 
 DRAWS = 3
@@ -40,7 +40,7 @@ class Aim(StrEnum):
         timeline = simulate(graph, experiment.costs)
         return period(timeline) if self is Aim.PERIOD else timeline.step_time
 
-    def problems(self, problem: Problem) -> Iterator[Problem]:
+    def problems(self, problem: OrderingProblem) -> Iterator[OrderingProblem]:
         """The problems to search for this objective; orders that are found are compared by it.
 
         The period is at least each rank's span, from its first pass to its last, and the longest

@@ -16,7 +16,7 @@ import numpy as np
 
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.synthesis.placing import settle
-from bfpp.sim.synthesis.problem import Problem, Words
+from bfpp.sim.synthesis.problem import OrderingProblem, Words
 from bfpp.sim.synthesis.search import replayed
 
 PLACED = 100_000
@@ -31,7 +31,7 @@ GROWTH = 1.5
 """What a period is lengthened by while no block has been found."""
 
 
-def repeated_blocks(problem: Problem) -> list[Words]:
+def repeated_blocks(problem: OrderingProblem) -> list[Words]:
     """Words of repeated blocks within the limits, from each seed those that take the least time.
 
     That need not be the block of the shortest period: a longer one may ramp up and down faster.
@@ -46,7 +46,7 @@ def repeated_blocks(problem: Problem) -> list[Words]:
     return best
 
 
-def _of_seed(problem: Problem, seed: int) -> Iterator[Words]:
+def _of_seed(problem: OrderingProblem, seed: int) -> Iterator[Words]:
     """Words by period: the work of the busiest rank if that will do, else it is bisected."""
     low = period = float((problem.held @ problem.seconds.sum(axis=0)).max())
     high = inf
@@ -65,7 +65,7 @@ def _of_seed(problem: Problem, seed: int) -> Iterator[Words]:
         period = GROWTH * low if high == inf else (low + high) / 2
 
 
-def _repeated(problem: Problem, start: Seconds, period: float) -> Words:
+def _repeated(problem: OrderingProblem, start: Seconds, period: float) -> Words:
     """The words of all micro-batches, each a period after the one before."""
     later = period * np.arange(problem.microbatches)
     words = []

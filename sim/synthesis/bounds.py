@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules.columns import Seconds
-from bfpp.sim.synthesis.problem import Problem
+from bfpp.sim.synthesis.problem import OrderingProblem
 
 
 class Bound(NamedTuple):
@@ -28,22 +28,22 @@ class Bound(NamedTuple):
     by: str
 
 
-def lower_bound(problem: Problem) -> Bound:
+def lower_bound(problem: OrderingProblem) -> Bound:
     """The highest of all bounds."""
     return max(_bounds(problem))
 
 
-def kept_at_least(problem: Problem) -> Seconds:
+def kept_at_least(problem: OrderingProblem) -> Seconds:
     """The least seconds that each stage keeps a micro-batch, from the start of its forward pass."""
     return _kept(problem, _ways(problem))
 
 
-def _kept(problem: Problem, ways: _Ways) -> Seconds:
+def _kept(problem: OrderingProblem, ways: _Ways) -> Seconds:
     kept: Seconds = ways.back + problem.seconds[1:].sum(axis=0) - ways.first
     return kept
 
 
-def _bounds(problem: Problem) -> list[Bound]:
+def _bounds(problem: OrderingProblem) -> list[Bound]:
     ways = _ways(problem)
     found = [] if problem.spans else [Bound(ways.chain, "the longest chain of passes")]
     for rank in range(problem.layout.pp):
@@ -66,7 +66,7 @@ class _Ways(NamedTuple):
     chain: float
 
 
-def _ways(problem: Problem) -> _Ways:
+def _ways(problem: OrderingProblem) -> _Ways:
     """Of one micro-batch alone, along the stages and back."""
     forward, backward = problem.seconds[:2]
     weight = problem.seconds[2] if problem.is_split else np.zeros_like(forward)
@@ -88,7 +88,7 @@ def _ways(problem: Problem) -> _Ways:
     return _Ways(first, back, left, float((back + backward + left).max()))
 
 
-def _work(problem: Problem, ways: _Ways, rank: int, stages: np.ndarray) -> float:
+def _work(problem: OrderingProblem, ways: _Ways, rank: int, stages: np.ndarray) -> float:
     seconds = problem.seconds[:, stages]
     begins, back = ways.first[stages].min(), ways.back[stages].min()
     own = problem.microbatches * seconds.sum()
@@ -101,7 +101,7 @@ def _work(problem: Problem, ways: _Ways, rank: int, stages: np.ndarray) -> float
     return float(back - ahead + own + after)
 
 
-def _kept_work(problem: Problem, rank: int, stages: np.ndarray, kind: int) -> float:
+def _kept_work(problem: OrderingProblem, rank: int, stages: np.ndarray, kind: int) -> float:
     """The most seconds of passes of a kind, of micro-batches that a rank keeps at once."""
     seconds, sizes = problem.seconds[kind, stages], problem.sizes[stages]
     room, total = problem.room[rank], 0.0
@@ -114,7 +114,7 @@ def _kept_work(problem: Problem, rank: int, stages: np.ndarray, kind: int) -> fl
     return float(total)
 
 
-def _memory(problem: Problem, ways: _Ways, rank: int, stages: np.ndarray) -> float:
+def _memory(problem: OrderingProblem, ways: _Ways, rank: int, stages: np.ndarray) -> float:
     seconds, sizes = problem.seconds[:, stages], problem.sizes[stages]
     kept = _kept(problem, ways)[stages]
     limit, microbatches = problem.limits[rank], problem.microbatches

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bfpp.sim.synthesis.problem import Problem
+from bfpp.sim.synthesis.problem import OrderingProblem
 from bfpp.sim.synthesis.window import Grain, grain_of, new_model, solved
 
 
@@ -28,7 +28,7 @@ class Crossing:
     Its rank must have no other stage. Some order takes no longer than `known` seconds.
     """
 
-    def __init__(self, problem: Problem, at_once: int, known: float) -> None:
+    def __init__(self, problem: OrderingProblem, at_once: int, known: float) -> None:
         self.problem, self.at_once, self.grain = problem, at_once, grain_of(problem)
         self.model = new_model()
         self.horizon = self.grain.whole(known) + 1
@@ -101,7 +101,9 @@ class Crossing:
                         self.model.add(through).only_enforce_if(here)
 
 
-def _legs(problem: Problem, seconds: np.ndarray, grain: Grain) -> tuple[list[int], list[int]]:
+def _legs(
+    problem: OrderingProblem, seconds: np.ndarray, grain: Grain
+) -> tuple[list[int], list[int]]:
     """By the stages before which two meet: what the way there and back takes, on each side.
 
     From the first stage, through those before, and back to it; and from the last stage through the

@@ -13,7 +13,7 @@ import numpy as np
 
 from bfpp.sim.synthesis.bounds import Bound, kept_at_least, lower_bound
 from bfpp.sim.synthesis.crossing import Crossing
-from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
+from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem, Words
 from bfpp.sim.synthesis.search import Found
 from bfpp.sim.synthesis.window import Window
 
@@ -38,7 +38,7 @@ def is_available() -> bool:
     return find_spec("ortools") is not None
 
 
-def solve(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]:
+def solve(problem: OrderingProblem, known: Found, seconds: float) -> tuple[Bound, Words]:
     """The bound that is proven in that time, and the best words found, at worst those `known`.
 
     Most of the time is for micro-batches that cross, if any do; the rest is for all passes.
@@ -51,7 +51,7 @@ def solve(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]
     return max(bound, crossing), words
 
 
-def _of_crossings(problem: Problem, known: Found, seconds: float) -> Bound:
+def _of_crossings(problem: OrderingProblem, known: Found, seconds: float) -> Bound:
     """The bound by crossings: of the last few micro-batches, then of twice as many, and so on."""
     over, whole, at_once = time.monotonic() + seconds, problem.microbatches, _at_once(problem)
     bound, count, is_all = lower_bound(problem), 2 * at_once, True
@@ -68,7 +68,7 @@ def _of_crossings(problem: Problem, known: Found, seconds: float) -> Bound:
     return bound
 
 
-def _of_passes(problem: Problem, known: Found, seconds: float) -> tuple[Bound, Words]:
+def _of_passes(problem: OrderingProblem, known: Found, seconds: float) -> tuple[Bound, Words]:
     """The bound by all passes; where there are too many, by those of the last micro-batches."""
     whole, at_once = problem.microbatches, _at_once(problem)
     passes = problem.passes.sum() / whole
@@ -88,7 +88,7 @@ class _Last:
     least time that a micro-batch is kept.
     """
 
-    def __init__(self, problem: Problem, known: Found, rounds: int, at_once: int) -> None:
+    def __init__(self, problem: OrderingProblem, known: Found, rounds: int, at_once: int) -> None:
         self.before = rounds * float(kept_at_least(problem)[0]) if rounds else 0.0
         self.problem, self.known = problem, known
         if rounds:
@@ -103,7 +103,7 @@ class _Last:
         return Bound(self.before + proven, by)
 
 
-def _at_once(problem: Problem) -> int:
+def _at_once(problem: OrderingProblem) -> int:
     """Micro-batches that the first rank may keep; all of them where it has several stages."""
     rank = problem.layout.placement[0]
     room, size = problem.room[rank], problem.sizes[0]
@@ -121,7 +121,7 @@ def _last(word: list[int], count: int) -> list[int]:
     return backwards[::-1]
 
 
-def improved(problem: Problem, known: Found, seconds: float, bound: float) -> Found:
+def improved(problem: OrderingProblem, known: Found, seconds: float, bound: float) -> Found:
     """Window after window of a step, and again until none gains, or the time is over.
 
     Nothing is faster than the `bound`.
@@ -142,7 +142,7 @@ def improved(problem: Problem, known: Found, seconds: float, bound: float) -> Fo
     return known
 
 
-def stretches(problem: Problem) -> Iterator[tuple[float, float, list[int]]]:
+def stretches(problem: OrderingProblem) -> Iterator[tuple[float, float, list[int]]]:
     """What is free at once, from and until a share of the step: all ranks, then neighbours.
 
     Two ranks are free for longer than all of them.

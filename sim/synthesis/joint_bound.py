@@ -18,7 +18,7 @@ from bfpp.schedules.columns import Seconds
 from bfpp.sim.balance import Matrix, Pieces, best_cut
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.synthesis.bounds import Bound
-from bfpp.sim.synthesis.problem import TOLERANCE, Problem
+from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem
 
 
 class _Sums(NamedTuple):
@@ -30,7 +30,9 @@ class _Sums(NamedTuple):
     after: Seconds
 
 
-def bound_of_any_cut(physical: PhysicalCosts, problem: Problem, sharding: Sharding) -> Bound:
+def bound_of_any_cut(
+    physical: PhysicalCosts, problem: OrderingProblem, sharding: Sharding
+) -> Bound:
     """For stages that are placed, and passes that are split, as the problem's are."""
     sums = _sums(physical, problem, sharding)
     chain = sums.forward[-1] + sums.backward[-1] + problem.transfers.sum()
@@ -46,7 +48,7 @@ def bound_of_any_cut(physical: PhysicalCosts, problem: Problem, sharding: Shardi
     return highest._replace(seconds=highest.seconds * (1 - TOLERANCE))
 
 
-def _sums(physical: PhysicalCosts, problem: Problem, sharding: Sharding) -> _Sums:
+def _sums(physical: PhysicalCosts, problem: OrderingProblem, sharding: Sharding) -> _Sums:
     pieces = Pieces(physical, problem.layout)
     units = pieces.units
     backward, weight = units.backward_input, units.backward_weight
@@ -59,7 +61,7 @@ def _sums(physical: PhysicalCosts, problem: Problem, sharding: Sharding) -> _Sum
     return _Sums(*sums)
 
 
-def _work(problem: Problem, sums: _Sums, stage: int) -> Matrix:
+def _work(problem: OrderingProblem, sums: _Sums, stage: int) -> Matrix:
     """A rank's time by its first piece and the first one after it: `bounds` says it of one cut."""
     there, return_ = problem.transfers
     pieces = len(sums.forward)

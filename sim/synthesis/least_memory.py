@@ -18,7 +18,7 @@ from bfpp.sim.synthesis.bounds import Bound, lower_bound
 from bfpp.sim.synthesis.memory import Memory
 from bfpp.sim.synthesis.ordering import BoardSearch, Candidate
 from bfpp.sim.synthesis.outcome import Peak, Synthesis
-from bfpp.sim.synthesis.problem import TOLERANCE, Problem
+from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem
 from bfpp.sim.synthesis.search import Progress
 
 HALVINGS = 40
@@ -36,7 +36,9 @@ def least_memory(
     return _Least(search, fastest, within).sought(seconds, progress)
 
 
-def peak_bound(problem: Problem, memory: Memory, within: float, most: float) -> tuple[float, str]:
+def peak_bound(
+    problem: OrderingProblem, memory: Memory, within: float, most: float
+) -> tuple[float, str]:
     """What the fullest rank keeps at least, of any order that takes at most `within`, and why.
 
     `most` is a peak of one of them.
@@ -52,7 +54,7 @@ def peak_bound(problem: Problem, memory: Memory, within: float, most: float) -> 
     return min(memory.above(low), most), by
 
 
-def _least_step(problem: Problem) -> Bound:
+def _least_step(problem: OrderingProblem) -> Bound:
     return lower_bound(problem) if problem.has_room.all() else Bound(inf, "one micro-batch alone")
 
 

@@ -22,7 +22,7 @@ from bfpp.sim.synthesis.exact import improved, is_available, solve
 from bfpp.sim.synthesis.memory import FIELD, Memory
 from bfpp.sim.synthesis.outcome import Synthesis
 from bfpp.sim.synthesis.placements import Board
-from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words, priced
+from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem, Words, priced
 from bfpp.sim.synthesis.search import Found, Progress, search
 
 ROUNDS = 3
@@ -47,13 +47,13 @@ class Candidate(NamedTuple):
         return bool((self.excess <= 0).all())
 
 
-def problem_of(board: Board, memory: Memory) -> Problem:
+def problem_of(board: Board, memory: Memory) -> OrderingProblem:
     """The problem of a board: its passes, priced by its experiment, and its limits."""
     experiment = board.experiment
     experiment.communication.require()
     # Queues change no price, and orders that are only priced may deadlock in them.
     graph = experiment.changed(p2p=P2P.CHANNELS, eager=False).graph()
-    return Problem(
+    return OrderingProblem(
         board.layout,
         board.operations,
         *priced(graph, experiment.costs.costs(graph), board.operations),
@@ -72,7 +72,7 @@ class BoardSearch:
     board: Board
     memory: Memory
     aim: Aim
-    problem: Problem
+    problem: OrderingProblem
 
     def __post_init__(self) -> None:
         if not self.problem.seconds.any():
@@ -141,7 +141,7 @@ class BoardSearch:
         )
 
     def _proven(
-        self, problem: Problem, known: Found, bound: Bound, seconds: float
+        self, problem: OrderingProblem, known: Found, bound: Bound, seconds: float
     ) -> tuple[list[Candidate], Bound]:
         """The order that CP-SAT makes of known words, and the higher of its bound and this one."""
         proven, words = solve(self.problem, known, seconds / 2)

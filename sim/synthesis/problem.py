@@ -29,7 +29,7 @@ TRANSFERS = (Operation.TRANSFER_ACTIVATIONS, Operation.TRANSFER_GRADIENTS)
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class OrderingProblem:
     """Passes of stages on ranks, with their costs, and the memory limits of ranks.
 
     `seconds` has a row for each of the `operations` (forward passes, and backward passes whole or
@@ -166,12 +166,12 @@ class Problem:
         """Whether these words keep to the limits."""
         return bool((self.kept(words) <= self.room).all())
 
-    def of(self, microbatches: int) -> Problem:
+    def of(self, microbatches: int) -> OrderingProblem:
         """The same with another number of micro-batches."""
         return replace(self, layout=replace(self.layout, microbatches=microbatches))
 
     @cached_property
-    def brief(self) -> Problem:
+    def brief(self) -> OrderingProblem:
         """The same with two micro-batches a rank, where there are many.
 
         A dispatch that is good for these is good for more: between warm-up and drain it repeats
@@ -180,7 +180,7 @@ class Problem:
         is_long = self.microbatches > MANY * self.layout.pp
         return self.of(FEW * self.layout.pp) if is_long else self
 
-    def limited(self, limits: Seconds) -> Problem:
+    def limited(self, limits: Seconds) -> OrderingProblem:
         """The same with other limits."""
         return replace(self, limits=limits)
 

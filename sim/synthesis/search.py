@@ -19,7 +19,7 @@ import numpy.typing as npt
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.synthesis import dispatching, kernels
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words
+from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem, Words
 
 SHARE_OF_KEYS = 0.5
 """Of the time, for varying keys; the rest is for moving passes."""
@@ -46,17 +46,17 @@ class Found:
     words: Words
 
     @classmethod
-    def of(cls, problem: Problem, words: Words) -> Found:
+    def of(cls, problem: OrderingProblem, words: Words) -> Found:
         """Replays the words."""
         return cls(replayed(problem, words), words)
 
 
-def replayed(problem: Problem, words: Words) -> float:
+def replayed(problem: OrderingProblem, words: Words) -> float:
     """How long these words take, infinite where they cannot run."""
     return _replayed(problem, words)[0]
 
 
-def starts_of(problem: Problem, words: Words) -> tuple[dict[Pass, float], list[list[Pass]]]:
+def starts_of(problem: OrderingProblem, words: Words) -> tuple[dict[Pass, float], list[list[Pass]]]:
     """When each pass of these words starts, and the passes of each rank in order."""
     start = _replayed(problem, words)[1]
     rows = []
@@ -71,7 +71,7 @@ def starts_of(problem: Problem, words: Words) -> tuple[dict[Pass, float], list[l
     return dict(chain.from_iterable(pairs)), rows
 
 
-def _replayed(problem: Problem, words: Words) -> tuple[float, Seconds]:
+def _replayed(problem: OrderingProblem, words: Words) -> tuple[float, Seconds]:
     """How long these words take, and by rank when each pass starts."""
     table, lengths = table_of(problem, words)
     run = run_of(problem, table)
@@ -80,7 +80,7 @@ def _replayed(problem: Problem, words: Words) -> tuple[float, Seconds]:
 
 
 def search(
-    problem: Problem,
+    problem: OrderingProblem,
     starts: Iterable[Words],
     seconds: float,
     enough: float = 0.0,
@@ -138,7 +138,7 @@ def _distinct(found: Sequence[Found]) -> list[Found]:
 class _Seeker:
     """Varies the keys of a dispatch; restarts when nothing improves."""
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: OrderingProblem, seed: int) -> None:
         self.problem, self.random = problem, np.random.default_rng(seed)
         self.scale = float(problem.seconds.mean())
         self.tries, self.stale = 1, 0
@@ -190,7 +190,7 @@ class _Seeker:
 class _Mover:
     """Moves passes of the critical path within their ranks' orders."""
 
-    def __init__(self, problem: Problem, start: Found, seed: int) -> None:
+    def __init__(self, problem: OrderingProblem, start: Found, seed: int) -> None:
         self.problem, self.random = problem, np.random.default_rng(seed)
         self.table, self.lengths = table_of(problem, start.words)
         self.run, self.other = run_of(problem, self.table), run_of(problem, self.table)
@@ -213,7 +213,7 @@ class _Mover:
         return Found(found, _words(self.problem, self.table))
 
 
-def run_of(problem: Problem, table: Codes) -> kernels.Run:
+def run_of(problem: OrderingProblem, table: Codes) -> kernels.Run:
     """A run of words, to be filled."""
     codes = problem.seconds.size, problem.microbatches
     return kernels.Run(
@@ -225,7 +225,7 @@ def run_of(problem: Problem, table: Codes) -> kernels.Run:
     )
 
 
-def table_of(problem: Problem, words: Words | None) -> tuple[Codes, Codes]:
+def table_of(problem: OrderingProblem, words: Words | None) -> tuple[Codes, Codes]:
     """Words as an array, each from the left, and their lengths."""
     lengths = problem.passes.astype(np.int64)
     table = np.zeros((len(lengths), int(lengths.max())), dtype=np.int64)
@@ -234,5 +234,5 @@ def table_of(problem: Problem, words: Words | None) -> tuple[Codes, Codes]:
     return table, lengths
 
 
-def _words(problem: Problem, table: Codes) -> Words:
+def _words(problem: OrderingProblem, table: Codes) -> Words:
     return [table[rank, :length].tolist() for rank, length in enumerate(problem.passes.tolist())]

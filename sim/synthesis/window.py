@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.problem import TOLERANCE, Problem, Words, next_of
+from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem, Words, next_of
 from bfpp.sim.synthesis.search import THREADS, Found, Pass, starts_of
 
 STEPS = 1000
@@ -49,7 +49,7 @@ class Grain(NamedTuple):
         return whole / self.scale / (1 if self.is_exact else ROUNDING)
 
 
-def grain_of(problem: Problem) -> Grain:
+def grain_of(problem: OrderingProblem) -> Grain:
     """The coarsest exact grain, unless it is finer than a `STEPS`th of the shortest time."""
     times = np.concatenate([problem.seconds.ravel(), problem.transfers.ravel(), problem.after])
     times = np.unique(times[times > 0])
@@ -90,7 +90,12 @@ class Window:
     """
 
     def __init__(
-        self, problem: Problem, known: Found, begin: float, until: float, ranks: Collection[int]
+        self,
+        problem: OrderingProblem,
+        known: Found,
+        begin: float,
+        until: float,
+        ranks: Collection[int],
     ) -> None:
         self.problem, self.grain = problem, grain_of(problem)
         self.stages = problem.layout.stages
