@@ -26,7 +26,7 @@ MACHINES = RECIPES / "machines.toml"
 BESIDE_EXAMPLES = "../../sim/measurements/recipes/machines.toml"
 """The same, from where experiment files of recipes are."""
 
-CONDITIONS = ("since", "systems", "precisions", "fsdp")
+CONDITIONS = ("since", "systems", "precisions", "fsdp", "tp")
 """Keys that say which recipes settings apply to."""
 
 WITHOUT_PREDICTION = "w/o MTP"
@@ -127,12 +127,13 @@ class Recipe:
         return {name: value for name, value in values.items() if value is not False}
 
     def _meets(self, settings: Mapping[str, Any]) -> bool:
-        """Whether settings apply to its release, system, precision and sharding."""
+        """Whether settings apply to its release, system, precision, sharding and groups."""
         return (
             settings.get("since", "") <= self.release
             and self.system in settings.get("systems", [self.system])
             and self.precision in settings.get("precisions", [self.precision])
             and self.fsdp == settings.get("fsdp", self.fsdp)
+            and (self.tp > 1) == settings.get("tp", self.tp > 1)
         )
 
     @property
