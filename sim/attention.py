@@ -89,16 +89,15 @@ def _eager_heads(
     """Bytes and kernels of what bfpp.executor.transformer does with heads, forward and backward.
 
     Heads are views; gradients of keys and values are joined. Angles are computed in each layer (15
-    small kernels), their cosines and sines for queries and for keys (4 each). Halves of heads are
-    multiplied by both (4 kernels: a half is read, and one written), added (2) and joined (1);
-    backward as many are multiplied, 2 turned around, 5 added or joined, and copied in another
-    order, as the output of attention is forward.
+    small kernels), and their cosines and sines (4). Halves of heads are multiplied by both (4
+    kernels: a half is read, and one written), added (2) and joined (1); backward as many are
+    multiplied, 2 turned around, and 5 added or joined.
     """
     joined = 2 * (keys + values)
     if model.positions != "rotary":
         return (0.0, joined), (0, 1)
     both = queries + keys
-    return (9 * both + 2 * queries, 12 * both + joined), (15 + 2 * (4 + 7) + 1, 2 * (8 + 1) + 1)
+    return (9 * both, 10 * both + joined), (15 + 4 + 2 * 7, 2 * 8 + 1)
 
 
 def _latent(
