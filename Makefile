@@ -30,7 +30,7 @@ docs: $(VENV)/docs
 	@echo wrote build/site/index.html
 
 test: $(VENV)/development
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
 
 fresh: $(VENV)/development
 	HYPOTHESIS_PROFILE=fresh $(BIN)/python -m pytest --numprocesses 2 -m hypothesis $(FRESH)
