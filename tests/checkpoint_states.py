@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from itertools import pairwise
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,12 @@ SIZES = {"0.weight": 3000, "0.bias": 30, "1.weight": 1000}
 DELETIONS = ("os.remove", "os.rmdir")
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload([__name__])  # torch is imported once, not by every process
+
+
+def begin_anew() -> None:
+    """Fork processes off a server that has imported torch: one that runs may be a search's."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    PROCESSES.set_forkserver_preload([__name__])
 
 
 def cut(values: torch.Tensor, *at: int) -> TensorPieces:

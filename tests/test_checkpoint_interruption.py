@@ -15,6 +15,7 @@ import torch.distributed as dist
 from bfpp.executor.checkpoint import CheckpointError, TensorPieces, complete, latest, load, save
 from tests.checkpoint_states import (
     PROCESSES,
+    begin_anew,
     cut,
     empty_state,
     go_back_and_die,
@@ -26,6 +27,12 @@ from tests.checkpoint_states import (
     state_of,
     whole,
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _server() -> None:
+    begin_anew()
+
 
 # Killed
 
