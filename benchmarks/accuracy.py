@@ -21,7 +21,7 @@ from bfpp.sim.constants import Constants
 from bfpp.sim.engines import simulate
 from bfpp.sim.fit import fit
 from bfpp.sim.prediction import predict
-from bfpp.sim.published import sources
+from bfpp.sim.published import Source, sources
 from bfpp.sim.uncertainty import ANY, QUANTILE, RunKind, Spread, constants_spread, kind_of
 from bfpp.sim.validation import Measurement, case_of, read_measurements
 
@@ -44,9 +44,6 @@ SIZES = (
 """Why the best is missed where sizes of micro-batches are chosen."""
 
 ALTERNATIVES = 3
-
-UNSEEN = {name: source.unseen for name, source in sources().items() if source.unseen}
-"""Errors of sources that were first compared after everything was fitted."""
 
 UNSEEN_MEANS = (
     "Unseen: the mean error when a source was first predicted, before anything was compared with "
@@ -174,6 +171,7 @@ def by_source(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def of_sources(runs: Sequence[Run], titles: Mapping[str, str]) -> Results:
+    unseen = {name: source for name, source in sources().items() if source.unseen}
     rows = []
     for name, each in by_source(runs).items():
         memory = [abs(run.memory_error) for run in each if run.memory_error is not None]
@@ -193,7 +191,7 @@ def of_sources(runs: Sequence[Run], titles: Mapping[str, str]) -> Results:
                 "closed form": percent(
                     mean(100 * abs(run.closed_form / run.seconds - 1) for run in each)
                 ),
-                "unseen": percent(UNSEEN.get(name, {}).get("error")),
+                "unseen": percent(unseen[name].unseen["error"] if name in unseen else None),
             }
         )
     means = [[float(row[name]) for row in rows] for name in ("mean error (%)", "left out")]
@@ -211,15 +209,14 @@ def of_sources(runs: Sequence[Run], titles: Mapping[str, str]) -> Results:
             "Errors in per cent of the measured time; a negative bias is too fast.",
             "Left out: what was fitted to a source is as other sources have it.",
             UNSEEN_MEANS,
-            *map(_unseen, UNSEEN),
+            *map(_unseen, unseen.values()),
             "Constant MFU: the best single MFU of each source, so fitted to it.",
             "Closed form: operations at the products' share of the peak, times 1 + the bubble.",
         ],
     )
 
 
-def _unseen(name: str) -> str:
-    source = sources()[name]
+def _unseen(source: Source) -> str:
     error, inside = (f"{source.unseen[key]:g}" for key in ("error", "inside"))
     return f"{source.title}: first predicted {error} % off, {inside} % of the runs inside."
 

@@ -142,9 +142,11 @@ def _fit(cases: Sequence[Case]) -> Numbers:
         here, steps = residuals(at), STEP * np.eye(len(at))
         return np.stack([(residuals(at + step) - here) / STEP for step in steps], axis=1)
 
-    start, ends = np.zeros(len(CONSTANTS)), {"xtol": TOLERANCE, "ftol": TOLERANCE}
-    # Some models' kernels take twice as long as others': they say little of others' constants.
-    found = least_squares(residuals, start, jac=slopes, loss="soft_l1", **ends)
+    start = np.zeros(len(CONSTANTS))
+    # Robust, as some models' kernels take twice as long as predicted: they must not decide alone.
+    found = least_squares(
+        residuals, start, jac=slopes, loss="soft_l1", xtol=TOLERANCE, ftol=TOLERANCE
+    )
     logarithms: Numbers = found.x * deviations
     return logarithms
 

@@ -296,15 +296,8 @@ def device_seconds(shape: ComputeSettings, work: Work, *, backward: bool) -> flo
     if own := shape.implementation.attention_speed:
         speed = own.times(device.former_efficiency)
     kernels = kernel_seconds(device, speed, precision, work, backward=backward)
-    gemm = Gemm(kernels, device.multiprocessors, _seconds_of_chunk(shape, work))
     alone = sum(
-        exposed_seconds(
-            shape.implementation.tp_overlap,
-            each,
-            blocked_seconds(shape, each),
-            group_place(shape, each.group).members,
-            gemm,
-        )
+        _exposed(shape, each, work, kernels)
         for each in work.collectives
         if not each.beside and not each.interleaved
     )
@@ -313,6 +306,15 @@ def device_seconds(shape: ComputeSettings, work: Work, *, backward: bool) -> flo
         hiding = min(each.beside for each in beside) * kernels
         alone += max(sum(blocked_seconds(shape, each) for each in beside) - hiding, 0.0)
     return kernels + alone
+
+
+def _exposed(shape: ComputeSettings, collective: Collective, work: Work, kernels: float) -> float:
+    """Seconds by which a collective lengthens some work, whose kernels take that long."""
+    seconds, overlap = blocked_seconds(shape, collective), shape.implementation.tp_overlap
+    members = group_place(shape, collective.group).members
+    chunk = _seconds_of_chunk(shape, work)
+    gemm = Gemm(kernels, shape.cluster.device.multiprocessors, chunk)
+    return exposed_seconds(overlap, collective, seconds, members, gemm)
 
 
 def _seconds_of_chunk(shape: ComputeSettings, work: Work) -> float:

@@ -30,13 +30,14 @@ def with_host_links(graph: TaskGraph, costs: Costs, cluster: Cluster, devices: i
 
     `devices` are all that train.
     """
-    device = cluster.device
-    shared, copies = device.host_link, device.host_bandwidth
-    memory = device.host_memory_bandwidth
+    if not graph.communication.offload:
+        return costs
+    device, copies = cluster.device, cluster.device.host_bandwidth
+    shared, memory = device.host_link, device.host_memory_bandwidth
+    if copies is None or (shared is None and memory is None):
+        return costs
     if memory is not None:
         memory /= min(devices, cluster.gpus_per_node)
-    if not graph.communication.offload or copies is None or shared is memory is None:
-        return costs
     leaving, coming = (graph.operation == each for each in (Operation.OFFLOAD, Operation.RELOAD))
     copied, first = leaving | coming, len(costs.bandwidth) + PORTS * graph.rank
     ports = np.full((len(graph), 3), NONE, dtype=np.int32)

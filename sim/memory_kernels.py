@@ -12,8 +12,8 @@ def find_peaks(tasks, rules, of_operations, bytes_of_units, most_saved, most_tra
     step, and whether it begins or ends what is saved, what halves keep, and what is offloaded.
     `bytes_of_units` are the columns of `UnitActivations`: saved, halved, restored by a layer,
     transient; and what is offloaded. `rules` are the slices of a micro-batch, whether there is a
-    backward pass to save for, and how many more offloads have begun when one has surely ended: its
-    memory is free when the next step of the rank begins, before which what comes back has some.
+    backward pass to save for, and how many more offloads have begun when one has surely ended. Its
+    memory is free from the rank's next compute step on: reloads before that allocate beside it.
     """
     operation, rank, unit, microbatch, block = tasks
     computes, saves, ends_saved, halves, ends_halved, offloads, reloads = of_operations
@@ -24,7 +24,7 @@ def find_peaks(tasks, rules, of_operations, bytes_of_units, most_saved, most_tra
     most[:] = -1.0
     turn = np.zeros(ranks, dtype=np.int64)
     leaving = np.full((ranks, ahead, 2), -1)  # unit and micro-batch of the last few offloads
-    gone = np.full((ranks, 2), -1)  # of the one that the next step waits for
+    gone = np.full((ranks, 2), -1)  # of the one that the next compute step waits for
     for task in range(len(operation)):
         code, here, own = operation[task], rank[task], unit[task]
         if offloads[code]:

@@ -14,12 +14,14 @@ from bfpp.schedules.offload import ALL, MODULES
 from bfpp.sim.activations import activations_of_units
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compute import part_counts
+from bfpp.sim.remembered import once_for_stages
 from bfpp.traces.held import Held, copies_of
 
 if TYPE_CHECKING:
     from bfpp.sim.physical import PhysicalCosts
 
 
+@once_for_stages
 def offloaded_bytes(physical: PhysicalCosts, layout: Layout) -> Numbers:
     """For each unit, the bytes of a micro-batch that leave a device when it is offloaded.
 

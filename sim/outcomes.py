@@ -55,7 +55,8 @@ class Outcome:
     def record(self) -> dict[str, Any]:
         """The outcome as one flat row: the options of `bfpp simulate`, and its results.
 
-        Stages of different sizes are not in equally many units, but in their layers, unasked.
+        `units_per_stage` is left out where stages differ: each is divided into its layers, as by
+        default.
         """
         configuration = self.configuration
         units = configuration.units_per_stage

@@ -25,9 +25,6 @@ from bfpp.sim.costs import Costs
 TOLERANCE = 0.002
 """Share of what the limit asks for from which on what is missing is made up without a replay."""
 
-REPLAYS = 8
-"""How often a step is replayed, at most, to find how much slower its compute is."""
-
 
 def least_seconds(device: Device, flops: float, narrow: Format | None = None) -> float:
     """The least seconds in which the power limit allows this many operations (flop).
