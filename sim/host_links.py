@@ -16,6 +16,7 @@ import numpy as np
 
 from bfpp.schedules import Operation, TaskGraph
 from bfpp.schedules.columns import NONE, Integers
+from bfpp.schedules.kinds import SomeKinds
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.costs import Costs
 
@@ -25,8 +26,10 @@ COPIES, LINK, MEMORY = 0, 2, 4
 PORTS = 5
 
 
-def with_host_links(graph: TaskGraph, costs: Costs, cluster: Cluster, devices: int) -> Costs:
-    """The costs of a graph's tasks, whose ports are those of `bfpp.sim.links`, with these too.
+def with_host_links(
+    graph: TaskGraph, kinds: SomeKinds, costs: Costs, cluster: Cluster, devices: int
+) -> Costs:
+    """The costs of some kinds of tasks, whose ports are those of `bfpp.sim.links`, with these too.
 
     `devices` are all that train.
     """
@@ -38,9 +41,9 @@ def with_host_links(graph: TaskGraph, costs: Costs, cluster: Cluster, devices: i
         return costs
     if memory is not None:
         memory /= min(devices, cluster.gpus_per_node)
-    leaving, coming = (graph.operation == each for each in (Operation.OFFLOAD, Operation.RELOAD))
-    copied, first = leaving | coming, len(costs.bandwidth) + PORTS * graph.rank
-    ports = np.full((len(graph), 3), NONE, dtype=np.int32)
+    leaving, coming = (kinds.operation == each for each in (Operation.OFFLOAD, Operation.RELOAD))
+    copied, first = leaving | coming, len(costs.bandwidth) + PORTS * graph.rank[kinds.first]
+    ports = np.full((len(copied), 3), NONE, dtype=np.int32)
     ports[:, 0] = np.where(copied, first + COPIES + coming, NONE)
     if memory is not None:
         ports[:, 1] = np.where(copied, first + MEMORY, NONE)

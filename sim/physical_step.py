@@ -69,7 +69,7 @@ class PhysicalStep:
         graph, kind = self.graph, self.graph.kinds.of_task
         (cells, received, sent), others = self._of_cells(), self._of_others()
         seconds, moved = np.empty((2, len(graph)))
-        ports = np.empty((len(graph), self.links.width), dtype=np.int32)
+        ports = np.empty((len(graph), cells.ports.shape[1]), dtype=np.int32)
         WORK.loop(cost_kernels, "spread", len(graph))(
             kind, cells.columns, others.columns, seconds, moved, ports
         )
@@ -78,9 +78,7 @@ class PhysicalStep:
         WORK.loop(cost_kernels, "lengthen", len(graph))(
             kind, *graph.dependencies, received, sent, seconds
         )
-        costs = Costs(seconds, moved, ports, cells.bandwidth)
-        physical = self.physical
-        return with_host_links(graph, costs, physical.cluster, physical.devices(graph.layout))
+        return Costs(seconds, moved, ports, cells.bandwidth)
 
     def _in_pieces(self, seconds: Seconds) -> Seconds:
         """The seconds of pieces; those of passes in blocks, which exchange while others compute.
@@ -113,12 +111,14 @@ class PhysicalStep:
             graph.layout.stages_on_ranks,
             kinds.codes,
             overlap,
+            graph.communication.offload > 0,
             tuple(graph.templates.items()),
         )
         if decisive not in known:
-            known[decisive] = self.links.beside_compute(
+            found = self.links.beside_compute(
                 kinds, self.alone(kinds), self._gathered, overlap=overlap
             )
+            known[decisive] = found._replace(costs=self._with_host_links(kinds, found.costs))
         return known[decisive]
 
     def _of_others(self) -> Costs:
@@ -127,8 +127,13 @@ class PhysicalStep:
         kinds, known = graph.kinds.others, physical.others
         decisive = graph.layout.stages_on_ranks, kinds.codes, graph.communication
         if decisive not in known:
-            known[decisive] = PhysicalStep(physical, graph).alone(kinds)
+            alone = PhysicalStep(physical, graph).alone(kinds)
+            known[decisive] = self._with_host_links(kinds, alone)
         return known[decisive]
+
+    def _with_host_links(self, kinds: SomeKinds, costs: Costs) -> Costs:
+        devices = self.physical.devices(self.graph.layout)
+        return with_host_links(self.graph, kinds, costs, self.physical.cluster, devices)
 
     def alone(self, kinds: SomeKinds) -> Costs:
         """The costs of some kinds of tasks if nothing else were under way."""

@@ -53,6 +53,15 @@ def test_wide_links_change_nothing_and_both_engines_agree_on_narrow_ones(schedul
     np.testing.assert_allclose(replay(graph, costs_of(narrow)).end, less.end, rtol=1e-6)
 
 
+def test_graphs_with_and_without_copies_share_a_cost_model():
+    shared = experiment(host_link=20e9)
+    for offload in ("off", "1000", "all", "off"):
+        graph = shared.changed(offload=offload).graph()
+        known, fresh = shared.costs.costs(graph), experiment(host_link=20e9).costs.costs(graph)
+        for name in ("seconds", "bytes", "ports", "bandwidth"):
+            np.testing.assert_array_equal(getattr(known, name), getattr(fresh, name))
+
+
 def test_without_copies_nothing_is_shared():
     with_links = experiment(offload="off", host_link=1e9, host_memory_bandwidth=1e9)
     found, known = costs_of(with_links), costs_of(experiment(offload="off"))
