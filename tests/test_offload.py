@@ -22,10 +22,11 @@ from bfpp.schedules.columns import NONE
 from bfpp.schedules.offload import MODULES
 from bfpp.schedules.streams import FROM_HOST, TO_HOST
 from bfpp.schedules.validity import violations
+from bfpp.sim import memory_kernels
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.activations import activations_of_units
 from bfpp.sim.cluster import load_cluster
-from bfpp.sim.compiling import CompileBudget
+from bfpp.sim.compiling import WORK, CompileBudget, compiled
 from bfpp.sim.decision import kind_of
 from bfpp.sim.engines import simulate
 from bfpp.sim.evaluation import evaluate
@@ -265,6 +266,7 @@ def test_peaks_are_those_of_the_compiled_loop(monkeypatch: pytest.MonkeyPatch):
         for chosen in [experiment(schedule, offload_ahead=2)]
     }
     monkeypatch.setattr(CompileBudget, "pays", True)
+    assert WORK.loop(memory_kernels, "find_peaks", 0) is compiled(memory_kernels).find_peaks
     for schedule, expected in plain.items():
         chosen = experiment(schedule, offload_ahead=2)
         found = memories_of(chosen.graph(), chosen.require_physical())
