@@ -60,11 +60,9 @@ class Implementation:
     `precision`, `attention`, `sequence_parallel` and `recompute` are what
     trains if nothing else is said. `fused_kernels` says that a gated
     activation and the loss are one kernel each, `eager` that nothing else is (`Execution`),
-    `cuda_graphs` that kernels
-    are launched as a graph. `tp_overlap` says which tensor-parallel collectives GEMMs hide. While a
-    layer
-    runs backward, `hidden_gradients` gradients of the width of the hidden
-    state are alive, and one of the width of the MLP's first product.
+    `cuda_graphs` that kernels are launched as a graph. `tp_overlap` says which tensor-parallel
+    collectives GEMMs hide. While a layer runs backward, `hidden_gradients` gradients of the width
+    of the hidden state are alive, and one of the width of the MLP's first product.
     `workspace_bytes` is what libraries allocate for good, `experts_workspace_bytes` what they add
     to it for products of experts; with `dummy_gradients`, also a weight's gradient of each
     shape. Dropping the rows beyond an expert's capacity takes `dropping_seconds` for each

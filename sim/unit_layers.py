@@ -22,7 +22,7 @@ from bfpp.sim.model import Transformer
 Matrix = npt.NDArray[np.float64]
 
 DIVISIONS = 1024
-"""How many divisions of models are remembered: devices of all kinds of groups share them."""
+"""How many divisions of models are remembered: they are the same for all `Degrees`."""
 
 
 @dataclass(frozen=True, eq=False)
