@@ -123,14 +123,16 @@ def _given(graph: TaskGraph, posts: Sequence[Sequence[Post]]) -> Ends:
     ends = []
     for rank, own in enumerate(posts):
         steps = [task for task in graph.rank_tasks.of(rank).tolist() if graph.is_compute[task]]
+        place = {task: at for at, task in enumerate(steps)}
         for post in own:
             task = open_ends.pop((rank, *post[:4]), None)
             if task is None:
                 raise WrongPosts(f"rank {rank} posts {_words(post)} in vain")
-            done = {*steps[: post.steps]}
-            if post.is_send and not done.issuperset(graph.dependencies.of(task).tolist()):
+            others = (graph.dependencies if post.is_send else graph.dependents).of(task).tolist()
+            done = [place.get(other, len(steps)) < post.steps for other in others]
+            if post.is_send and not all(done):
                 raise WrongPosts(f"rank {rank} posts {_words(post)} before the pass that makes it")
-            if not post.is_send and not done.isdisjoint(graph.dependents.of(task).tolist()):
+            if not post.is_send and any(done):
                 raise WrongPosts(f"rank {rank} posts {_words(post)} after the pass that needs it")
             ends.append((rank, task, post.is_send, steps[post.steps - 1] if post.steps else NONE))
     for rank, is_send, operation, unit, microbatch in open_ends:
