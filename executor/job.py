@@ -36,11 +36,6 @@ class Job(Training):
     cuda_graphs: bool = False
 
     @property
-    def is_on_cpu(self) -> bool:
-        """Whether all ranks compute on CPUs."""
-        return self.device == "cpu" and self.backend is not BackendName.CUDA
-
-    @property
     def measures_memory(self) -> bool:
         """Whether all that its passes allocate is seen: they are our own, and not compiled."""
         is_ours = self.backend is not BackendName.TORCH_PIPELINING

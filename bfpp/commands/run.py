@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     is_first = os.environ.get("RANK", "0") == "0"
     assumed = assumptions(options) if is_first else []
     predicted = _predicted_memory(job, plan) if is_first and job.measures_memory else []
-    if job.is_on_cpu and not is_joined():
+    if not (job.uses_gpu or is_joined()):
         require_memory(predicted, job.dp * job.tp)
     tokens = tokens_of_step(plan)
     sleeps = sleeps_of(load_profile(options.sleep), plan) if options.sleep else None
