@@ -31,12 +31,6 @@ class Spare:
         self.fewest = 0
         self.idle: deque[int] = deque(maxlen=STEPS)
 
-    def end_step(self) -> int:
-        """How many nobody has needed for `STEPS` steps, this one included; a new one begins."""
-        self.idle.append(self.fewest)
-        self.fewest = len(self.tensors)
-        return min(self.idle) if len(self.idle) == STEPS else 0
-
 
 class Pool:
     """Tensors of a few shapes that lanes lend one another, the device's or else `made` so."""
@@ -85,10 +79,17 @@ class Pool:
     def end_step(self) -> None:
         """A step is over: let go of what none of the last ones needed, if all is done with it."""
         for spare in self.free.values():
-            for _ in range(spare.end_step()):
-                _, mark = spare.tensors[0]
-                if mark is not None and not mark.passed():
-                    break
-                spare.tensors.popleft()
-                self.device.reuse([mark] if mark else [])
-                spare.idle.clear()
+            spare.idle.append(spare.fewest)
+            if len(spare.idle) == STEPS:
+                self._let_go(spare, min(spare.idle))
+            spare.fewest = len(spare.tensors)
+
+    def _let_go(self, spare: Spare, most: int) -> None:
+        for _ in range(most):
+            _, mark = spare.tensors[0]
+            if mark is not None:
+                if not mark.passed():
+                    return
+                self.device.reuse([mark])
+            spare.tensors.popleft()
+            spare.idle.clear()
