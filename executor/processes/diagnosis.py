@@ -145,7 +145,7 @@ def diagnose(state: RunState) -> Diagnosis | None:
 
 
 def diagnose_exit(state: RunState, process: int, status: int) -> Diagnosis:
-    """The diagnosis on a process that ended with this exit code, or signal (negative)."""
+    """The diagnosis of a process that ended with this exit code, or signal (negative)."""
     end = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with code {status}"
     return Diagnosis(process, f"{state.name(process)} {end}{state.where(process)}")
 

@@ -168,7 +168,7 @@ def _with_records(state: RunState, directory: Path) -> RunState:
 
 
 def _diagnose_ends(state: RunState, ended: dict[int, int], directory: Path) -> Diagnosis | None:
-    """The diagnosis on the processes that ended before they were done.
+    """The diagnosis of the processes that ended before they were done.
 
     A victim of another's end may abort, so what aborted is named last.
     """

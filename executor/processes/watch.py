@@ -50,9 +50,8 @@ class Watch:
         self.expected: tuple[type[BaseException], ...] = ()
         self.advice = ""
         self.alarm: Callable[[], None] = lambda: None  # sends the heartbeat at once
-        self.look: Callable[[], None] = lambda: (
-            None
-        )  # before a heartbeat: for lanes that cannot report
+        # Before a heartbeat: for lanes that cannot report.
+        self.look: Callable[[], None] = lambda: None
         self._title = ""
         self._describe: Callable[[int], Activity] = task_number
         self._lanes: dict[str, LaneRecord] = {}
