@@ -1,8 +1,8 @@
 """Loops as machine code: numba, as every module of loops has it.
 
-What numba has compiled is kept on disk: it compiles once on a machine, for up to half a minute.
-A terminal is told so, by whichever process compiles. Python's collector rests meanwhile: going
-through what the compiler leaves behind, again and again, would take a tenth of the time.
+What numba has compiled is kept on disk: it compiles once on a machine, for up to half a minute, and
+the process that compiles says so on the terminal. Python's garbage collector is off meanwhile:
+scanning the compiler's objects again and again would take a tenth of the time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numba import njit
 from numba.core import event
 
 PATIENCE = 2.0
-"""Seconds for which nothing need be said."""
+"""Seconds of compiling before a line says so."""
 
 LINE = "bfpp: compiling loops, once on this machine (up to half a minute)"
 
 CLEAR = "\r\x1b[K"
-"""What begins a terminal's line anew: a progress bar of another process may stand there."""
+"""Clears the terminal's line, where another process may have drawn a progress bar."""
 
 
 def machine_code(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -33,7 +33,7 @@ def machine_code(**options: Any) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 class CompileListener(event.Listener):
-    """Attends to what this process compiles, and says so once if all of it takes long."""
+    """Says once that this process compiles, if that takes long, and keeps the collector off."""
 
     def __init__(self) -> None:
         self._patience = PATIENCE
@@ -69,7 +69,7 @@ class CompileListener(event.Listener):
 
 
 def say() -> None:
-    """Say on a terminal what its user waits for."""
+    """Print the line, if stderr is a terminal."""
     if sys.stderr.isatty():
         print(f"{CLEAR}{LINE}", file=sys.stderr, flush=True)  # noqa: T201
 

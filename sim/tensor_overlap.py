@@ -39,7 +39,7 @@ class Gemm(NamedTuple):
     again: float = 0.0
 
     def chunked(self, chunks: int) -> float:
-        """Its seconds in so many chunks."""
+        """Its seconds when split into chunks."""
         return self.seconds + (chunks - 1) * self.again
 
 

@@ -295,7 +295,7 @@ def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float
         "loading data, checkpoints, logging": True,
         "stragglers: all devices are equally fast": degrees.devices > 1,
         "others' traffic on the network": degrees.devices > physical.cluster.domain,
-        "multiprocessors that overlapped communication takes from compute": overlaps,
+        "multiprocessors that overlapped DP and PP communication takes from compute": overlaps,
         "experts that are chosen more often than others": evenly,
         "the all-reduce of the tied embedding's gradients": left_out and layout.ends_are_apart,
         "lower clocks at the power limit": device.sustained_efficiency == 1,

@@ -1,4 +1,4 @@
-"""Who waits for a compiler on a terminal is told so, once; its garbage is not gone through."""
+"""A long compilation says so on the terminal, once, and the garbage collector is off meanwhile."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Terminal(io.StringIO):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told = Event()
+        self.written = Event()
 
     def isatty(self) -> bool:
         return True
 
     def flush(self) -> None:
-        self.told.set()
+        self.written.set()
 
 
 class Waiting:
@@ -46,7 +46,7 @@ def test_a_long_compilation_is_said_once(monkeypatch):
     listener = CompileListener()
     for _ in range(2):
         listener.on_start(None)
-        assert terminal.told.wait(timeout=60)
+        assert terminal.written.wait(timeout=60)
         listener.on_end(None)
     assert terminal.getvalue() == f"{CLEAR}{LINE}\n"
 

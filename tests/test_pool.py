@@ -45,7 +45,7 @@ class Marking(Threads):
 
 
 def use(pool: Pool, needed: int) -> list[Tensor]:
-    """A step that needs so many at once, and uses others in turn."""
+    """A step that needs `needed` buffers at once, and uses others in turn."""
     lent = [pool.take(SHAPE) for _ in range(needed)]
     for each in lent:
         pool.give(each)

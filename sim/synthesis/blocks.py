@@ -3,8 +3,8 @@
 After "Pipeline Parallelism with Controllable Memory" (Qi et al., 2024): each micro-batch does what
 the one before it did, one period later. The passes of different micro-batches must not overlap on
 a rank, so each pass occupies its rank at its start modulo the period; what a rank keeps follows
-from how many periods each stage's activations live. A block is found for one micro-batch, so many
-of them take no longer than few.
+from how many periods each stage's activations live. A block is found for one micro-batch, whatever
+their number.
 """
 
 from __future__ import annotations
