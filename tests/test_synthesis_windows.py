@@ -30,7 +30,12 @@ def test_windows_of_an_order_are_improved(monkeypatch, most_free: int) -> None:
     assert problem.within(found.words)
     assert replayed(problem, found.words) == found.seconds < known.seconds
     if most_free == 1000:
-        assert found.seconds == solve(problem, known, 5.0)[0].seconds
+        least = solve(problem, known, 5.0)[0].seconds
+        assert found.seconds == least
+        made = list[float]()
+        monkeypatch.setattr(exact, "Window", lambda *given: made.append(given[2]) or Window(*given))
+        assert improved(problem, known, 5.0, least).seconds == least
+        assert made == [0.0], "no window after the bound is reached"
 
 
 def one_by_one(problem: OrderingProblem) -> Words:

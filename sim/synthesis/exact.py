@@ -124,14 +124,15 @@ def _last(word: list[int], count: int) -> list[int]:
 def improved(problem: OrderingProblem, known: Found, seconds: float, bound: float) -> Found:
     """Window after window of a step, and again until none gains, or the time is over.
 
-    Nothing is faster than the `bound`.
+    It ends early at the `bound`, which nothing is faster than.
     """
     over = time.monotonic() + seconds
     gains = True
-    while gains and known.seconds > bound * (1 + TOLERANCE):
+    while gains:
         gains = False
         for begin, until, ranks in stretches(problem):
-            if (left := over - time.monotonic()) <= 0:
+            left = over - time.monotonic()
+            if left <= 0 or known.seconds <= bound * (1 + TOLERANCE):
                 return known
             window = Window(problem, known, begin * known.seconds, until * known.seconds, ranks)
             _, words = window.solved(left)
