@@ -38,6 +38,19 @@ def is_available() -> bool:
     return find_spec("ortools") is not None
 
 
+def refined(
+    problem: OrderingProblem, limited: OrderingProblem, known: Found, seconds: float
+) -> tuple[Found, Bound]:
+    """The order that CP-SAT makes of a known one, and the bound: half of the time is for each.
+
+    The order keeps to the limits of the `limited` problem, the bound holds for the problem itself.
+    """
+    bound, words = solve(problem, known, seconds / 2)
+    if limited.within(words):
+        known = Found.of(limited, words)
+    return improved(limited, known, seconds / 2, bound.seconds), bound
+
+
 def solve(problem: OrderingProblem, known: Found, seconds: float) -> tuple[Bound, Words]:
     """The bound that is proven in that time, and the best words found, at worst those `known`.
 
