@@ -21,7 +21,7 @@ from bfpp.schedules import InvalidConfiguration, Layout, registered_schedules
 from bfpp.schedules.columns import Seconds
 from bfpp.sim.synthesis.blocks import repeated_blocks
 from bfpp.sim.synthesis.bounds import lower_bound
-from bfpp.sim.synthesis.exact import improved, is_available, solve
+from bfpp.sim.synthesis.exact import is_available, refined
 from bfpp.sim.synthesis.ordering import SHARE_OF_PROOF
 from bfpp.sim.synthesis.problem import HALVES, OrderingProblem, Words
 from bfpp.sim.synthesis.search import Found, replayed, search
@@ -80,9 +80,7 @@ def searched(given: OrderingProblem, seconds: float) -> tuple[Found, float]:
     found = search(given, starts, seconds - of_proof)[0]
     bound = lower_bound(given)
     if of_proof and found.seconds > bound.seconds * (1 + TOLERANCE):
-        proven, words = solve(given, found, of_proof / 2)
-        bound = max(bound, proven)
-        found = improved(given, Found.of(given, words), of_proof / 2, bound.seconds)
+        found, bound = refined(given, given, found, of_proof)
     return found, bound.seconds
 
 

@@ -28,11 +28,13 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.memory import rank_memories
 from bfpp.sim.objectives import USUAL_JITTER, robust_step_time
-from bfpp.sim.synthesis import PLACEMENTS, exact, kernels, synthesize
+from bfpp.sim.synthesis import PLACEMENTS, exact, kernels, ordering, synthesize
+from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.bounds import lower_bound
 from bfpp.sim.synthesis.exact import solve
 from bfpp.sim.synthesis.least_memory import peak_bound
-from bfpp.sim.synthesis.memory import Counted
+from bfpp.sim.synthesis.memory import Counted, memory_of
+from bfpp.sim.synthesis.ordering import problem_of
 from bfpp.sim.synthesis.placements import boards
 from bfpp.sim.synthesis.problem import HALVES, TRANSFERS, WHOLE, OrderingProblem, Words, priced
 from bfpp.sim.synthesis.rules import fastest_rule
@@ -388,6 +390,24 @@ def test_the_least_memory_within_a_step_time(slack: float, peak: float) -> None:
         if found.peak.amount == peak:
             return
     raise AssertionError(found)
+
+
+def test_the_least_memory_is_bounded_on_all_placements(monkeypatch) -> None:
+    """Not only on the one of the order that is found; proofs would be higher on some."""
+    monkeypatch.setattr(ordering, "is_available", lambda: False)
+    experiment = Experiment("1f1b", pp=2, microbatches=3, forward=1.0, transfer=0.3)
+    sought = {"placement": "free", "memory_limit": 4, "seconds": SOON}
+    found = synthesize(experiment, objective="memory", slack=0.3, **sought)
+    assert found.peak is not None
+    for board in boards(experiment, "free", split=True):
+        memory = memory_of(board.experiment, 4, None)
+        most = found.peak.amount
+        bound, _ = peak_bound(problem_of(board, memory), memory, found.peak.within, most)
+        assert found.peak.bound <= bound
+    assert found.bound.seconds <= min(
+        Aim.STEP.seconds(rule) for board in boards(experiment, "free", split=True)
+        for rule in board.rules() if peak_microbatches(rule.graph()).max() <= 4
+    )  # fmt: skip
 
 
 def test_the_least_gigabytes_within_a_step_time() -> None:

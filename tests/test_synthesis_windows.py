@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bfpp.schedules import Layout
 from bfpp.sim.synthesis import exact
 from bfpp.sim.synthesis.exact import improved, solve, stretches
-from bfpp.sim.synthesis.problem import HALVES, OrderingProblem
+from bfpp.sim.synthesis.problem import HALVES, OrderingProblem, Words
 from bfpp.sim.synthesis.search import Found, replayed, search
 from bfpp.sim.synthesis.window import Window
 from tests.test_synthesis import SOME, problems, rows_of
@@ -30,7 +30,40 @@ def test_windows_of_an_order_are_improved(monkeypatch, most_free: int) -> None:
     assert problem.within(found.words)
     assert replayed(problem, found.words) == found.seconds < known.seconds
     if most_free == 1000:
-        assert found.seconds == solve(problem, known, 5.0)[0].seconds
+        least = solve(problem, known, 5.0)[0].seconds
+        assert found.seconds == least
+        made = list[float]()
+        monkeypatch.setattr(exact, "Window", lambda *given: made.append(given[2]) or Window(*given))
+        assert improved(problem, known, 5.0, least).seconds == least
+        assert made == [0.0], "no window after the bound is reached"
+
+
+def one_by_one(problem: OrderingProblem) -> Words:
+    """One micro-batch after the other, each weight half right after its input half."""
+    codes = np.arange(problem.seconds.size).reshape(problem.seconds.shape)
+    passes = [*codes[0], *codes[1:, ::-1].T.ravel()]
+    rank = problem.arrays.rank
+    return [
+        [int(code) for code in passes if rank[code] == here] * problem.microbatches
+        for here in range(problem.layout.pp)
+    ]
+
+
+@settings(SOME, max_examples=20)
+@given(problems(3, 3), st.booleans(), st.sampled_from([(0.0, np.inf), (0.2, 0.7)]))
+def test_a_known_order_is_a_solution_of_its_window(
+    problem: OrderingProblem, dispatched: bool, share: tuple[float, float]
+) -> None:
+    """So no bound is above an order that can run."""
+    words = search(problem, [], 0.0)[0].words if dispatched else one_by_one(problem)
+    known = Found.of(problem, words)
+    begin, until = (each * known.seconds for each in share)
+    window = Window(problem, known, begin, until, range(problem.layout.pp))
+    for each, start in window.start.items():
+        window.model.add(start == window.grain.whole(window.known[each]))
+    bound, found = window.solved(5.0)
+    assert found == words
+    assert bound <= known.seconds * (1 + 1e-9)
 
 
 @settings(SOME, max_examples=15)

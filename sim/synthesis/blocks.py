@@ -36,7 +36,7 @@ def repeated_blocks(problem: OrderingProblem) -> list[Words]:
 
     That need not be the block of the shortest period: a longer one may ramp up and down faster.
     """
-    if not problem.seconds.any() or not problem.has_room.all():
+    if not problem.has_room.all():
         return []
     best = []
     for seed in range(SEEDS):

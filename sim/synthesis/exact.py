@@ -38,6 +38,19 @@ def is_available() -> bool:
     return find_spec("ortools") is not None
 
 
+def refined(
+    problem: OrderingProblem, limited: OrderingProblem, known: Found, seconds: float
+) -> tuple[Found, Bound]:
+    """The order that CP-SAT makes of a known one, and the bound: half of the time is for each.
+
+    The order keeps to the limits of the `limited` problem, the bound holds for the problem itself.
+    """
+    bound, words = solve(problem, known, seconds / 2)
+    if limited.within(words):
+        known = Found.of(limited, words)
+    return improved(limited, known, seconds / 2, bound.seconds), bound
+
+
 def solve(problem: OrderingProblem, known: Found, seconds: float) -> tuple[Bound, Words]:
     """The bound that is proven in that time, and the best words found, at worst those `known`.
 
@@ -124,14 +137,15 @@ def _last(word: list[int], count: int) -> list[int]:
 def improved(problem: OrderingProblem, known: Found, seconds: float, bound: float) -> Found:
     """Window after window of a step, and again until none gains, or the time is over.
 
-    Nothing is faster than the `bound`.
+    It ends early at the `bound`, which nothing is faster than.
     """
     over = time.monotonic() + seconds
     gains = True
-    while gains and known.seconds > bound * (1 + TOLERANCE):
+    while gains:
         gains = False
         for begin, until, ranks in stretches(problem):
-            if (left := over - time.monotonic()) <= 0:
+            left = over - time.monotonic()
+            if left <= 0 or known.seconds <= bound * (1 + TOLERANCE):
                 return known
             window = Window(problem, known, begin * known.seconds, until * known.seconds, ranks)
             _, words = window.solved(left)

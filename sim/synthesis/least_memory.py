@@ -17,7 +17,7 @@ from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.synthesis.bounds import Bound, lower_bound
 from bfpp.sim.synthesis.memory import Memory
 from bfpp.sim.synthesis.ordering import BoardSearch, Candidate
-from bfpp.sim.synthesis.outcome import Peak, Synthesis
+from bfpp.sim.synthesis.outcome import Peak, Synthesis, best_of
 from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem
 from bfpp.sim.synthesis.search import Progress
 
@@ -26,14 +26,33 @@ HALVINGS = 40
 
 
 def least_memory(
-    search: BoardSearch, fastest: Synthesis, within: float, seconds: float,
+    fastest: Sequence[tuple[BoardSearch, Synthesis]], slack: float, seconds: float,
     progress: Progress | None,
 ) -> Synthesis:  # fmt: skip
-    """The order of the least peak that takes at most `within`, where the `fastest` does.
+    """The order of the least peak on any board, at most a share of `slack` above the shortest step.
 
-    `search` is what found it. A registered schedule that is fast enough competes.
+    Each board has the shortest step that its search found, and `seconds` if that is short enough.
+    Registered schedules that are fast enough compete.
     """
-    return _Least(search, fastest, within).sought(seconds, progress)
+    shortest = best_of([found for _, found in fastest])
+    within = shortest.seconds * (1 + slack)
+    tried = [_Least(*each, within) for each in fastest if each[1].seconds <= within]
+    for each in tried:
+        each.seek(seconds, progress)
+    best = min(tried, key=_peak)
+    # On the other boards an order that was not found may be fast enough.
+    others = (search for search, found in fastest if found.seconds > within)
+    bounds = [(each.bound, each.by) for each in tried]
+    bounds += [peak_bound(each.problem, each.memory, within, best.peak) for each in others]
+    bound, by = min(bounds)
+    ruled = min(tried, key=_peak_of_rule)
+    return replace(
+        best.best,
+        bound=shortest.bound,
+        rule=ruled.rule and ruled.rule.experiment,
+        rule_seconds=ruled.rule and ruled.rule.seconds,
+        peak=Peak(best.peak, best.memory.unit, within, bound, by, ruled.peak_of_rule),
+    )
 
 
 def peak_bound(
@@ -65,8 +84,9 @@ class _Least:
         self.search, self.memory, self.within = search, search.memory, within
         self.best, self.peak = fastest, self.memory.peak(fastest.experiment)
         self.rule = self._least(search.fitting_rules)
-        if self.rule is not None and (peak := self.memory.peak(self.rule.experiment)) < self.peak:
-            self.peak = peak
+        self.peak_of_rule = None if self.rule is None else self.memory.peak(self.rule.experiment)
+        if self.rule and self.peak_of_rule is not None and self.peak_of_rule < self.peak:
+            self.peak = self.peak_of_rule
             self.best = replace(fastest, experiment=self.rule.experiment, seconds=self.rule.seconds)
         self.bound, self.by = peak_bound(search.problem, self.memory, within, self.peak)
         self.failed = self.bound - self.memory.step
@@ -84,22 +104,14 @@ class _Least:
         """How many limits there are between the peak and what failed."""
         return ceil((self.peak - self.failed) / self.memory.step - TOLERANCE) - 1
 
-    def sought(self, seconds: float, progress: Progress | None) -> Synthesis:
-        """The result after trying limits for that time."""
+    def seek(self, seconds: float, progress: Progress | None) -> None:
+        """Try limits for that time."""
         over = time.monotonic() + seconds
         while (between := self._between) > 0 and (left := over - time.monotonic()) > 0:
             if progress:
                 progress(1 - left / seconds, self.best.seconds)
             level = self.peak - ceil(between / 2) * self.memory.step
             self._try(level, left / ceil(log2(between + 1)))
-        of_rule = None if self.rule is None else self.memory.peak(self.rule.experiment)
-        return replace(
-            self.best,
-            aim=self.search.aim,
-            rule=self.rule and self.rule.experiment,
-            rule_seconds=self.rule and self.rule.seconds,
-            peak=Peak(self.peak, self.memory.unit, self.within, self.bound, self.by, of_rule),
-        )
 
     def _try(self, level: float, seconds: float) -> None:
         with suppress(InvalidConfiguration):
@@ -111,3 +123,11 @@ class _Least:
             if not self._is_fast(found.bound.seconds):
                 self.bound, self.by = self.memory.above(level), found.bound.by
         self.failed = level
+
+
+def _peak(least: _Least) -> float:
+    return least.peak
+
+
+def _peak_of_rule(least: _Least) -> float:
+    return inf if least.peak_of_rule is None else least.peak_of_rule

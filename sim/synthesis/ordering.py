@@ -17,8 +17,8 @@ from bfpp.schedules.lowering import Deadlock
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.blocks import repeated_blocks
-from bfpp.sim.synthesis.bounds import Bound, lower_bound
-from bfpp.sim.synthesis.exact import improved, is_available, solve
+from bfpp.sim.synthesis.bounds import lower_bound
+from bfpp.sim.synthesis.exact import is_available, refined
 from bfpp.sim.synthesis.memory import FIELD, Memory
 from bfpp.sim.synthesis.outcome import Synthesis
 from bfpp.sim.synthesis.placements import Board
@@ -29,7 +29,7 @@ ROUNDS = 3
 """How often limits are tightened where the predicted memory is more than the search counted."""
 
 SHARE_OF_PROOF = 1 / 2
-"""Of the time, for CP-SAT where it is installed: half of it to prove, half to improve."""
+"""Of the time, for CP-SAT where it is installed."""
 
 TITLE = "synthesised"
 
@@ -126,8 +126,9 @@ class BoardSearch:
             raise InvalidConfiguration(FIELD, "no order was found that keeps to it")
         known = min((Found.of(problems[0], each.words) for each in met), key=_seconds, default=None)
         if proves and known and known.seconds > max(bound.seconds, enough) * (1 + TOLERANCE):
-            better, bound = self._proven(problems[0], known, bound, seconds * SHARE_OF_PROOF)
-            candidates += (each for each in better if each.fits)
+            better, bound = refined(self.problem, problems[0], known, seconds * SHARE_OF_PROOF)
+            predicted = self._predicted([self._experiment(better.words)])
+            candidates += (each for each in predicted if each.fits)
         best = min(candidates, key=_seconds)
         rule = min(fitting, key=_seconds, default=None)
         return Synthesis(
@@ -139,17 +140,6 @@ class BoardSearch:
             rule.experiment if rule else None,
             rule.seconds if rule else None,
         )
-
-    def _proven(
-        self, problem: OrderingProblem, known: Found, bound: Bound, seconds: float
-    ) -> tuple[list[Candidate], Bound]:
-        """The order that CP-SAT makes of known words, and the higher of its bound and this one."""
-        proven, words = solve(self.problem, known, seconds / 2)
-        bound = max(bound, proven)
-        if problem.within(words):
-            known = Found.of(problem, words)
-        better = improved(problem, known, seconds / 2, bound.seconds)
-        return self._predicted([self._experiment(better.words)]), bound
 
     def _words(self, rule: Experiment) -> Words | None:
         return self.problem.words(rule.rule.orders(self.board.layout))

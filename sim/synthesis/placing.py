@@ -62,15 +62,16 @@ def place(problem, period, delay, start):
     stages, codes = len(problem.size), len(delay)
     for code in range(codes):
         start[code] = -1.0
-    ready = 0.0
+    code, ready = 0, 0.0
     for step in range(codes):
-        code = 3 * stages - 1 - step if stages <= step < 2 * stages else step
         if step >= 2 * stages:
+            code = step
             ready = start[code - stages] + problem.seconds[code - stages]
         start[code] = free_from(problem, period, start, code, ready + delay[code])
         if start[code] == inf:
             return False
         ready = start[code] + problem.seconds[code] + problem.arrival[code]
+        code = problem.after[code]
     return True
 
 

@@ -69,15 +69,7 @@ def synthesize(
         return best_of(all_found(lambda each: each.best(share, progress), searches))
     first = share * SHARE_OF_FASTEST
     fastest = all_found(lambda each: (each, each.best(first, progress)), searches)
-    within = min(found.seconds for _, found in fastest) * (1 + slack)
-    return min(
-        (
-            least_memory(each, found, within, share - first, progress)
-            for each, found in fastest
-            if found.seconds <= within
-        ),
-        key=_peak,
-    )
+    return least_memory(fastest, slack, share - first, progress)
 
 
 def _require_slack(slack: float, aim: Aim) -> None:
@@ -85,7 +77,3 @@ def _require_slack(slack: float, aim: Aim) -> None:
         raise InvalidConfiguration("slack", f"goes with --objective {Aim.MEMORY}, not {aim}")
     if not 0 <= slack < inf:
         raise InvalidConfiguration("slack", "must be a share of the step time of at least 0")
-
-
-def _peak(found: Synthesis) -> float:
-    return found.peak.amount if found.peak else inf

@@ -156,19 +156,22 @@ class Window:
         code, microbatch = each
         if microbatch:
             self.model.add(self.start[each] >= self._end((code, microbatch - 1)))
-        for needed in self._needed[code]:
-            delay = self.grain.whole(self.delays[needed])
-            self.model.add(self.start[each] >= self._end((needed, microbatch)) + delay)
+        for needed, delay in self._needed[code]:
+            ready = self._end((needed, microbatch)) + self.grain.whole(delay)
+            self.model.add(self.start[each] >= ready)
 
     @cached_property
-    def _needed(self) -> list[list[int]]:
-        """By pass: those whose results it needs."""
-        needed: list[list[int]] = [[] for _ in self.lengths]
+    def _needed(self) -> list[list[tuple[int, float]]]:
+        """By pass: those that it needs, and how long after their ends it may start.
+
+        A weight half does not wait until the gradient of its input half is sent.
+        """
+        needed: list[list[tuple[int, float]]] = [[] for _ in self.lengths]
         for code in range(len(self.lengths)):
             if code >= 2 * self.stages:
-                needed[code].append(code - self.stages)
+                needed[code].append((code - self.stages, 0.0))
             if (then := next_of(code, self.stages)) >= 0:
-                needed[then].append(code)
+                needed[then].append((code, self.delays[code]))
         return needed
 
     def _tails(self) -> dict[Pass, float]:
