@@ -8,14 +8,13 @@ optimizer allocates while it updates.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bfpp.executor.settings import Activations
+from bfpp.executor.settings import Activations, BackendName
 from bfpp.schedules import Degrees, InvalidConfiguration
 from bfpp.schedules.attention import Attention
 from bfpp.schedules.columns import Seconds as Numbers
@@ -36,6 +35,9 @@ from bfpp.traces.held import Held
 from bfpp.traces.memory import GIGABYTE, PARTS
 
 if TYPE_CHECKING:
+    import torch
+
+    from bfpp.executor.job import Job
     from bfpp.executor.plan import Plan
     from bfpp.executor.transformer import TransformerSizes
 
@@ -55,25 +57,45 @@ class Unpadded(Transformer):
         return self.vocabulary
 
 
-def require_memory(predicted: Sequence[Held], devices: int) -> None:
-    """Raise `InvalidConfiguration` where this machine cannot hold what is kept for the whole step.
+def require_memory(job: Job, plan: Plan, predicted: Sequence[Held]) -> None:
+    """Raise `InvalidConfiguration` where this machine, or one of its GPUs, cannot hold the ranks.
 
-    All ranks run on it, each on as many `devices`.
+    Ranks that share memory need what each keeps for the whole step; one with a GPU of its own, its
+    peak. Of a CPU run on several machines, it is not known here which ranks share one.
     """
-    kept = PARTS["state"], PARTS["gradients"]
-    parts = [held.at_peak.get(name, 0.0) for held in predicted for name in kept]
-    needed, there = devices * sum(parts), host_memory()
-    if needed > there:
+    from bfpp.executor.devices import device_named
+    from bfpp.executor.processes.environment import is_joined
+
+    if job.backend is BackendName.CUDA:
+        peaks = [float(held.on_device(plan.graph).total.max()) for held in predicted]
+        _require(max(peaks, default=0.0), device_named("cuda"), "the peak of a rank takes")
+    elif job.uses_gpu or not is_joined():
+        parts = PARTS["state"], PARTS["gradients"]
+        kept = sum(held.at_peak.get(name, 0.0) for held in predicted for name in parts)
+        what = "weights, gradients and states of the optimizer take"
+        _require(job.dp * job.tp * kept, job.local_device(), what)
+
+
+def _require(needed: float, device: torch.device, what: str) -> None:
+    from bfpp.executor.devices import memory_of
+
+    if needed > (there := memory_of(device)):
+        where = "this machine" if device.type == "cpu" else "the GPU"
         raise InvalidConfiguration(
-            "model",
-            f"weights, gradients and states of the optimizer take {needed / GIGABYTE:.3g} GB; this "
-            f"machine has {there / GIGABYTE:.3g} GB",
+            "memory_check",
+            f"{what} {needed / GIGABYTE:.3g} GB; {where} has {there / GIGABYTE:.3g} GB",
         )
 
 
-def host_memory() -> float:
-    """The bytes of this machine's memory."""
-    return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+def memory_of_job(job: Job, plan: Plan) -> list[Held]:
+    """What each rank of a job will hold; nothing, where what runs is not all known."""
+    from bfpp.executor.sources import TransformerSource
+
+    if not job.measures_memory:
+        return []
+    return predicted_memory(
+        plan, job.model.sizes if isinstance(job.model, TransformerSource) else None
+    )
 
 
 def predicted_memory(plan: Plan, sizes: TransformerSizes | None) -> list[Held]:

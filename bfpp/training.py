@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfpp.jobs import require_runnable
+from bfpp.run_memory import memory_of_job, require_memory
 from bfpp.run_options import PRECISIONS
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.python_file import module_name
@@ -28,6 +29,7 @@ def train(
     steps: int,
     backend: str = "local",
     precision: str = "fp32",
+    memory_check: bool = True,
     on_step: Callable[[Message], None] | None = None,
     on_message: Callable[[Message], None] | None = None,
     **settings: Any,
@@ -53,7 +55,8 @@ def train(
     >>> outcome.reports[-1].loss < outcome.reports[0].loss
     True
 
-    Needs torch. Raises `InvalidConfiguration` for what cannot be run, and
+    Needs torch. Raises `InvalidConfiguration` for what cannot be run, or is predicted to need more
+    memory than there is (unless `memory_check` is false), and
     `bfpp.executor.processes.RunFailed` where a process failed.
     """
     from bfpp.executor.job import Job
@@ -98,6 +101,10 @@ def train(
             on_message(message)
 
     job.require_devices()
+    plan = job.plan()
+    plan.check()
+    if memory_check:
+        require_memory(job, plan, memory_of_job(job, plan))
     outcome = launch(in_each_process, job, job.processes, on_message=listen)
     if outcome is None:
         raise InvalidConfiguration("backend", "under torchrun, use bfpp run")

@@ -35,6 +35,13 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     _add_evaluation(group)
     _add_saving(group)
     group.add_argument(
+        "--memory-check",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="refuse a run that is predicted to need more memory than this machine, or the GPU of "
+        "a rank, has (default: yes)",
+    )
+    group.add_argument(
         "--check-messages",
         action="store_true",
         help="send the task of each message ahead of it, and fail if the receiver expected another",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import torch
@@ -24,3 +25,10 @@ def device_named(name: str) -> torch.device:
     if number >= (gpus := torch.cuda.device_count()):
         raise InvalidConfiguration(FIELD, f"{name} does not exist: this machine has {gpus} GPUs")
     return torch.device("cuda", number)
+
+
+def memory_of(device: torch.device) -> float:
+    """The bytes of a device's memory; of a CPU's, all of this machine."""
+    if device.type == "cpu":
+        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    return float(torch.cuda.get_device_properties(device).total_memory)

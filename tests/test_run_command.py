@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import bfpp
 from benchmarks.programs import MODEL
 from bfpp.traces.timeline_file import read_timeline
 from tests.run_program import run_here
@@ -81,18 +82,22 @@ def test_bad_input_is_one_line(options: str, capsys: pytest.CaptureFixture[str])
     assert BAD[options] in ended.line
 
 
-def test_a_model_that_this_machine_cannot_hold(
+@pytest.mark.usefixtures("one_process")
+def test_a_run_that_memory_cannot_hold(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused before it takes all memory there is: what is kept for the whole step is known."""
-    monkeypatch.setattr("bfpp.run_memory.host_memory", lambda: 2.0**30)
-    ended = run_here(capsys, *SMALL, *LOCAL, "--dp", "2", "--layers", "4", "--hidden", "4096")
-    assert ended.code == 2
-    assert re.fullmatch(
-        r"bfpp run: --model: weights, gradients and states of the optimizer take \d+(\.\d+)? GB; "
-        "this machine has 1 GB",
-        ended.line,
-    )
+    """Refused before it takes all memory there is, by whichever door, unless it is to be tried."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("bfpp.executor.devices.memory_of", lambda _: 2.0**-2)
+    kept = r"weights, gradients and states of the optimizer take .* GB; this machine has"
+    peak = r"the peak of a rank takes .* GB; the GPU has"
+    for backend, what in (("local", kept), ("cuda", peak)):
+        ended = run_here(capsys, *SMALL, "--backend", backend)
+        assert ended.code == 2
+        assert re.fullmatch(rf"bfpp run: --memory-check: {what} .* GB", ended.line)
+    with pytest.raises(bfpp.InvalidConfiguration, match=f"^memory_check: {kept}"):
+        bfpp.train(MODEL, bfpp.Experiment("1f1b", pp=2, microbatches=2), steps=1)
+    assert run_here(capsys, *SMALL, *LOCAL, "--no-memory-check").code == 0
 
 
 def test_devices_that_are_not_here(

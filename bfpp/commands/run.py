@@ -26,7 +26,6 @@ from bfpp.run_options import (
 )
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.profile import load_profile
-from bfpp.traces.held import Held
 from bfpp.traces.time_axis import in_words
 from bfpp.traces.timeline_file import save_timeline
 from bfpp.training_options import add_training_arguments
@@ -83,10 +82,9 @@ def run(options: argparse.Namespace) -> int:
     """Train, and report."""
     job = job_of(options)
     from bfpp.executor.processes import STOPPED, RunFailed, Terminated, launch, prepare, use_cores
-    from bfpp.executor.processes.environment import is_joined
     from bfpp.executor.session import train
     from bfpp.executor.verification import verify
-    from bfpp.run_memory import require_memory
+    from bfpp.run_memory import memory_of_job, require_memory
 
     prepare(options.interface)
     job.require_devices()
@@ -96,9 +94,9 @@ def run(options: argparse.Namespace) -> int:
         _require_checkpoints(options, job, plan)
     is_first = os.environ.get("RANK", "0") == "0"
     assumed = assumptions(options) if is_first else []
-    predicted = _predicted_memory(job, plan) if is_first and job.measures_memory else []
-    if not (job.uses_gpu or is_joined()):
-        require_memory(predicted, job.dp * job.tp)
+    predicted = memory_of_job(job, plan) if is_first else []
+    if options.memory_check:
+        require_memory(job, plan, predicted)
     tokens = tokens_of_step(plan)
     sleeps = sleeps_of(load_profile(options.sleep), plan) if options.sleep else None
     job = replace(job, collects_weights=options.verify, sleeps=sleeps)
@@ -183,15 +181,6 @@ def _write_trace(
     memory = [each.held for each in outcome.memory if each.replica == each.tp_rank == 0]
     with options.trace.written() as path:
         save_timeline(replace(timeline, about=about(job), memory=memory), path)
-
-
-def _predicted_memory(job: Job, plan: Plan) -> list[Held]:
-    """What each rank will hold; known before training, so that a failure here costs no run."""
-    from bfpp.executor.sources import TransformerSource
-    from bfpp.run_memory import predicted_memory
-
-    sizes = job.model.sizes if isinstance(job.model, TransformerSource) else None
-    return predicted_memory(plan, sizes)
 
 
 def _record(
