@@ -137,7 +137,7 @@ class Prediction(Result):
         bounds = [in_words(self.record[name]) for name in INTERVAL if self.with_interval]
         return [
             *([("80 % prediction interval", " to ".join(bounds))] if bounds else []),
-            ("throughput per GPU", f"{self.record['tflops_per_gpu']:.1f} Tflop/s"),
+            ("throughput per GPU", f"{self.record['tflops_per_gpu']:.1f} TFLOP/s"),
             ("MFU, HFU", f"{self.record['mfu']:.1%}, {self.record['hfu']:.1%}"),
             ("tokens per second per GPU", _rounded(self.record["tokens_per_second_per_gpu"])),
             ("samples per second", _rounded(self.record["samples_per_second"])),

@@ -33,7 +33,7 @@ NOISE = 1e-9
 """Share of the step time below which a duration is a rounding error."""
 
 SHORT = 13
-"""Letters up to which a table's cell stays on one line: `45.7 Tflop/s`."""
+"""Letters up to which a table's cell stays on one line: `45.7 TFLOP/s`."""
 
 RANKS_SHOWN = 16
 """Ranks that a table shows; JSON has all of them."""

@@ -16,7 +16,7 @@ SHOWN = 15
 """How many of the best are shown, before others of the Pareto front."""
 
 COLUMNS = ("schedule", "batch", "pp x tp x dp", "loops", "micro-batches x size")
-SPEED = ("MFU", "Tflop/s", "GB", "")
+SPEED = ("MFU", "TFLOP/s", "GB", "")
 
 
 def print_found(
@@ -38,7 +38,7 @@ def print_found(
             f". Nothing fits; what comes nearest needs {closest.missing_gb:.1f} GB more than a "
             f"device has: {shortage(closest.record)}"
         )
-    title += ". Tflop/s per GPU; GB at the peak, max over ranks; * on the Pareto front of these"
+    title += ". TFLOP/s per GPU; GB at the peak, max over ranks; * on the Pareto front of these"
     chosen = [_choices(each) for each in shown]
     common = [each for each in (chosen or [[]])[0] if all(each in others for others in chosen)]
     title += f". All with {', '.join(common)}" if common else ""

@@ -45,7 +45,7 @@ class AttentionSpeed:
 class Device:
     """One GPU.
 
-    `peak` is in flop/s (half precision), `memory_bandwidth` in bytes/s,
+    `peak` is in FLOP/s (half precision), `memory_bandwidth` in bytes/s,
     `memory` in bytes, `multiprocessors` a count, `launch_seconds` what each
     kernel takes in addition to its work. The efficiencies are shares of the peak
     (`matmul_efficiency` of a large matrix product, `sustained_efficiency` that
@@ -88,7 +88,7 @@ class Device:
     host_memory_bandwidth: float | None = None
 
     def peak_of(self, precision: Precision | Format) -> float:
-        """The peak in flop/s; raises `InvalidConfiguration` if it is not given."""
+        """The peak in FLOP/s; raises `InvalidConfiguration` if it is not given."""
         if isinstance(precision, Precision) and precision.is_mixed:
             return self.peak
         peaks = dict(self.peaks)
@@ -99,7 +99,7 @@ class Device:
         return peaks[precision]
 
     def product_rate(self, precision: Precision | Format) -> float:
-        """The flop/s of a large matrix product whose operands have that precision."""
+        """The FLOP/s of a large matrix product whose operands have that precision."""
         share = dict(self.format_efficiencies).get(precision, 1.0)
         return self.peak_of(precision) * self.matmul_efficiency * share
 
@@ -148,7 +148,7 @@ class Cluster:
 
     @property
     def network_intensity(self) -> float:
-        """I_IB, flop/byte: peak over network in and out (6,240 in the paper's A100 example)."""
+        """I_IB, FLOP/byte: peak over network in and out (6,240 in the paper's A100 example)."""
         outermost = self.levels[-1]
         return self.device.peak * outermost.oversubscription / (2 * outermost.bandwidth)
 

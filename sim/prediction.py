@@ -13,7 +13,7 @@ from bfpp.traces.timeline import Timeline
 class StepPrediction(TypedDict):
     """Throughput, and memory as the paper measures it, of one training step.
 
-    `tflops_per_gpu` is in 1e12 flop/s by the paper's C_GPU, with what is
+    `tflops_per_gpu` is in 1e12 FLOP/s by the paper's C_GPU, with what is
     recomputed. `memory_gb` is the peak of global rank zero, `memory_largest_gb`
     that of the rank that needs most, by part in `memory_parts_gb`; with what
     allocator, context and communicators add to it is `memory_reserved_gb`, from

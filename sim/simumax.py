@@ -42,7 +42,7 @@ WAYS = {
 }
 
 LEAST, LARGEST = 1e-9, 1e9
-"""Bounds of all numbers: Tflop/s, GB/s, microseconds, shares."""
+"""Bounds of all numbers: TFLOP/s, GB/s, microseconds, shares."""
 
 SIZES = tuple(2.0**power for power in range(14, 31, 4))
 """Sizes in bytes at which the linear function of a collective is sampled."""
@@ -145,7 +145,7 @@ class System:
     # Measurements
 
     def _rates(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
-        """The measured shapes of an operator, and the flop/s of each."""
+        """The measured shapes of an operator, and the FLOP/s of each."""
         operator, known = ("accelerator", "op", name), "accurate_efficient_factor"
         if not self._has(*operator) or not self._has(*operator, known):
             return

@@ -108,7 +108,7 @@ class Measurement:
 
     @property
     def tflops_per_gpu(self) -> float:
-        """The measured throughput in 1e12 hardware flop/s of a GPU, as the paper counts it."""
+        """The measured throughput in 1e12 hardware FLOP/s of a GPU, as the paper counts it."""
         if "tflops_per_gpu" in self.measured:
             return self.measured["tflops_per_gpu"]
         return self._work("tflops_per_gpu") / self.step_seconds
@@ -150,7 +150,7 @@ class Case:
         return self.measured.experiment.changed(constants=constants).require_physical()
 
     def throughput(self, constants: Constants) -> float:
-        """The predicted throughput alone, in 1e12 flop/s per GPU."""
+        """The predicted throughput alone, in 1e12 FLOP/s per GPU."""
         physical = self.physical(constants)
         step_time = simulate(self.graph, physical).step_time
         return physical.hardware_flops(self.graph.layout) / step_time / 1e12

@@ -160,7 +160,7 @@ def rate(cluster, width, *, backward=False, operands=Precision.BF16):
 
 
 def test_narrow_heads_are_slower_by_their_exponentials():
-    """On H100, FlashAttention-3 reaches 497 and 648 Tflop/s with heads of 64 and 128 (its paper,
+    """On H100, FlashAttention-3 reaches 497 and 648 TFLOP/s with heads of 64 and 128 (its paper,
     figure 5, 16,384 tokens), cuDNN 413 and 595.
     """
     device = load_cluster("dgx-h100").device

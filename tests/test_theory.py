@@ -257,7 +257,7 @@ def test_the_network_batch_of_an_a100():
 
 
 def test_the_network_batch_of_the_papers_cluster_at_the_throughput_it_reached():
-    """Measured about 4. The peak gives 10: I_hw is not I_used, where 60 Tflop/s give 5."""
+    """Measured about 4. The peak gives 10: I_hw is not I_used, where 60 TFLOP/s give 5."""
     bert = load_model("bert-52b")
     at_peak, used = (network.hardware_intensity(flops, 6.25e9) for flops in (125e12, 60e12))
     assert ceil(network.network_batch_per_gpu(bert, at_peak)) == 10

@@ -153,14 +153,14 @@ def test_a_file_replaces_the_shipped_constants(capsys, tmp_path):
 
 def test_a_scatter_has_a_dot_for_each_point_on_one_scale():
     points = [Point("one & only", 10, 12), Point("other", 40, 38)]
-    root = ElementTree.fromstring(scatter(points, "Title", "Tflop/s"))
+    root = ElementTree.fromstring(scatter(points, "Title", "TFLOP/s"))
     circles = [element for element in root.iter() if element.tag.endswith("circle")]
     assert len(circles) == 2 + 2
     across = float(circles[1].get("cx")) - float(circles[0].get("cx"))
     up = float(circles[0].get("cy")) - float(circles[1].get("cy"))
     assert across / 30 == pytest.approx(up / 26, rel=0.01)
     with pytest.raises(ValueError, match="no points"):
-        scatter([], "Title", "Tflop/s")
+        scatter([], "Title", "TFLOP/s")
 
 
 def test_a_table_needs_only_what_it_is_used_for(capsys, tmp_path, monkeypatch):

@@ -114,6 +114,6 @@ def _print(found: dict[str, list[TrainingCost]], options: argparse.Namespace, mo
                 )
                 rows.append((f"{gpus:,}", *cells))
     priced = () if options.price is None else ("price",)
-    columns = ("GPUs", "schedule", "days", "GPU-days", *priced, "batch", "pp x tp x dp", "Tflop/s")
+    columns = ("GPUs", "schedule", "days", "GPU-days", *priced, "batch", "pp x tp x dp", "TFLOP/s")
     title = f"Training {model} with a critical batch size of {options.critical_batch:,}"
     print_table(title, columns, rows)

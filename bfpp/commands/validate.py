@@ -41,7 +41,7 @@ class Value(NamedTuple):
 
 COMPARED = {
     "step_seconds": Value("step time", "step time", in_words),
-    "tflops_per_gpu": Value("Tflop/s", "throughput", "{:.1f}".format),
+    "tflops_per_gpu": Value("TFLOP/s", "throughput", "{:.1f}".format),
     "memory_gb": Value("memory", "memory", "{:.1f}".format),
 }
 
@@ -105,7 +105,7 @@ def _draw(comparisons: Sequence[Comparison], figure: Output) -> None:
     ]
     error = mean_absolute_error(comparisons, name)
     what = f"{COMPARED[name].title.capitalize()} of {len(points)} configurations"
-    unit = "Tflop/s per GPU" if name == "tflops_per_gpu" else "s"
+    unit = "TFLOP/s per GPU" if name == "tflops_per_gpu" else "s"
     write_figure(figure, scatter(points, f"{what}: mean absolute error {error:.1f} %", unit))
 
 

@@ -97,7 +97,7 @@ def _gaps(panel: PaperPanel) -> list[Gap]:
 
 def _table(gaps: Sequence[Gap]) -> PaperTable:
     columns = (
-        "table", "method", "batch", "printed (Tflop/s)", "predicted", "best found", "faster by",
+        "table", "method", "batch", "printed (TFLOP/s)", "predicted", "best found", "faster by",
         "pp x tp x dp", "micro-batches", "stages of a rank", "sharding",
     )  # fmt: skip
     rows = []

@@ -8,7 +8,7 @@ from bfpp.sim.validation import Comparison, compare, mean_absolute_error
 
 COLUMNS = (
     "method", "batch", "pp x tp x dp", "micro-batches", "loops", "sharding",
-    "Tflop/s per GPU", "predicted", "error", "memory (GB)", "predicted", "error",
+    "TFLOP/s per GPU", "predicted", "error", "memory (GB)", "predicted", "error",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@
 size, trade-off). They are estimates on paper; what a schedule really does is
 counted from its graph elsewhere. Nothing here reads a graph or a clock.
 
-Units: seconds, bytes, flop, flop/s, samples (sequences) and tokens. Compute is
+Units: seconds, bytes, FLOP, FLOP/s, samples (sequences) and tokens. Compute is
 that of whole samples: the paper prints C_GPU without the factor S_seq, that is
 for one token of each, and has the factor in its intensities.
 
@@ -29,7 +29,7 @@ for one token of each, and has the factor in its intensities.
 | N_params  | `compute.parameters`              | about 12 N_layers S_hidden^2            |
 | N_stage   | `Setup.stages`                    | stages                                  |
 | N_loop    | `Setup.loops`                     | N_stage / N_PP                          |
-| C_GPU     | `compute.compute_per_gpu`         | flop of a step on a GPU                 |
+| C_GPU     | `compute.compute_per_gpu`         | FLOP of a step on a GPU                 |
 | M_0       | `memory.unsharded_state`          | state memory, no sharding               |
 | M_PS      | `memory.partially_sharded_state`  | state memory, partial sharding          |
 | M_FS      | `memory.fully_sharded_state`      | state memory, full sharding             |
@@ -38,8 +38,8 @@ for one token of each, and has the factor in its intensities.
 | T_net     | `network_time`                    | duration of a network operation         |
 | T_overlap | `overlapped_time`                 | duration of the compute beside it       |
 | T_comp    | `compute_time`                    | duration of all the compute             |
-| I_op      | `intensity`                       | flop for each byte that is transferred  |
-| I_hw      | `network.hardware_intensity`      | peak flop/s over bytes/s, in and out    |
+| I_op      | `intensity`                       | FLOP for each byte that is transferred  |
+| I_hw      | `network.hardware_intensity`      | peak FLOP/s over bytes/s, in and out    |
 | I_0, I_PS | `network.data_parallel_intensity` | of data parallelism                     |
 | I_FS      | `network.fully_sharded_intensity` | of fully sharded data parallelism       |
 | I_PP      | `network.pipeline_intensity`      | of pipeline parallelism                 |

@@ -12,7 +12,7 @@ FLOPS_PER_PARAMETER = 8
 def training_cost(total_compute: float, peak: float, utilization: float) -> float:
     """GPU-seconds to train (Cost of Eq. time_cost): total compute over what a GPU does.
 
-    `total_compute` in flop, `peak` in flop/s a GPU, `utilization` the share of it in use.
+    `total_compute` in FLOP, `peak` in FLOP/s a GPU, `utilization` the share of it in use.
     """
     return total_compute / (peak * utilization)
 
@@ -25,7 +25,7 @@ def training_time(cost: float, gpus: int) -> float:
 def layer_parameters(model: Transformer) -> float:
     """Parameters in the matrices of one layer: 12 S_hidden^2 where S_mlp = 4 S_hidden.
 
-    What is left of two flop a parameter and token without attention's 4 S_seq S_hidden.
+    What is left of two FLOP a parameter and token without attention's 4 S_seq S_hidden.
     """
     per_token = model.layer_flops(1) / model.sequence
     return (per_token - 4 * model.sequence * model.hidden) / 2
@@ -37,7 +37,7 @@ def parameters(model: Transformer) -> float:
 
 
 def compute_per_gpu(model: Transformer, setup: Setup) -> float:
-    """C_GPU (Eq. compute), flop of a step on a GPU.
+    """C_GPU (Eq. compute), FLOP of a step on a GPU.
 
     96 N_mb S_mb S_seq N_layers S_hidden / (N_PP N_TP) times
     (S_hidden + S_seq / 6 + S_voc / (16 N_layers)); the paper prints it without S_seq.
@@ -47,9 +47,9 @@ def compute_per_gpu(model: Transformer, setup: Setup) -> float:
 
 
 def approximate_compute_per_gpu(model: Transformer, setup: Setup) -> float:
-    """C_GPU (Eq. compute_approx), flop of a step on a GPU, without attention and vocabulary.
+    """C_GPU (Eq. compute_approx), FLOP of a step on a GPU, without attention and vocabulary.
 
-    96 N_mb S_mb S_seq N_layers S_hidden^2 / (N_PP N_TP): eight flop a parameter and token.
+    96 N_mb S_mb S_seq N_layers S_hidden^2 / (N_PP N_TP): eight FLOP a parameter and token.
     """
     tokens = setup.microbatches * setup.microbatch_size * model.sequence
     share = parameters(model) / (setup.degrees.pp * setup.degrees.tp)

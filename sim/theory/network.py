@@ -1,6 +1,6 @@
 """Arithmetic intensities, and when the network is fast enough (section Network).
 
-An intensity is flop for each byte in or out of a device: those of an operation
+An intensity is FLOP for each byte in or out of a device: those of an operation
 and that of the hardware count both directions. A schedule's name is the
 registry's; `gpipe` and `1f1b` at one pipeline rank are standard gradient
 accumulation.
@@ -43,7 +43,7 @@ def is_efficient(
 
 
 def hardware_intensity(peak: float, bandwidth: float) -> float:
-    """I_hw, flop/byte: flop/s over bytes/s, of a link with `bandwidth` in each direction."""
+    """I_hw, FLOP/byte: FLOP/s over bytes/s, of a link with `bandwidth` in each direction."""
     return peak / (2 * bandwidth)
 
 
@@ -160,7 +160,7 @@ def pipeline_intensity(model: Transformer, setup: Setup) -> float:
 
 
 def tensor_intensity(model: Transformer, setup: Setup) -> float:
-    """I_TP = 2 S_hidden / N_TP: 96 S_hidden^2 / N_TP flop over 48 S_hidden bytes a token."""
+    """I_TP = 2 S_hidden / N_TP: 96 S_hidden^2 / N_TP FLOP over 48 S_hidden bytes a token."""
     layer = FLOPS_PER_PARAMETER * layer_parameters(model) / setup.degrees.tp
     return layer / (TENSOR_BYTES * model.hidden)
 
