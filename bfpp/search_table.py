@@ -34,9 +34,11 @@ def print_found(
     elif outcomes:
         closest = nearest(outcomes)
         shown = [closest]
+        is_limited = closest.memory_reserved_gb - closest.missing_gb < closest.device_memory_gb
+        limit = "--max-memory allows" if is_limited else "a device has"
         title += (
-            f". Nothing fits; what comes nearest needs {closest.missing_gb:.1f} GB more than a "
-            f"device has: {shortage(closest.record)}"
+            f". Nothing fits; what comes nearest needs {closest.missing_gb:.1f} GB more than "
+            f"{limit}: {shortage(closest.record)}"
         )
     title += ". TFLOP/s per GPU; GB at the peak, max over ranks; * on the Pareto front of these"
     chosen = [_choices(each) for each in shown]

@@ -222,13 +222,13 @@ def problem_of(options: argparse.Namespace) -> Problem:
 
 
 def _with_memory(cluster: Cluster, gigabytes: float) -> Cluster:
-    """A cluster whose devices have no more memory than that."""
+    """A cluster of whose devices' memory no more may be reserved."""
     device = cluster.device
     if gigabytes * GIGABYTE > device.memory:
         raise InvalidInput(
             f"--max-memory: a device of {cluster.name} has {device.memory / GIGABYTE:.4g} GB"
         )
-    return replace(cluster, device=replace(device, memory=gigabytes * GIGABYTE))
+    return replace(cluster, device=replace(device, memory_limit=gigabytes * GIGABYTE))
 
 
 def chosen_configurations(problem: Problem) -> tuple[Configuration, ...]:

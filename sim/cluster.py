@@ -63,7 +63,8 @@ class Device:
     network card is behind that too, `host_memory_bandwidth` that of its node's memory: copies share
     them (`bfpp.sim.host_links`). Kernels that were written for the generation before reach
     `former_efficiency` of the share of the peak that they reached there. `dispatch_seconds` is what
-    its host takes to dispatch a task of our executor, in addition to launching kernels.
+    its host takes to dispatch a task of our executor, in addition to launching kernels. A job may
+    reserve no more than `memory_limit`, by default all of the `memory`.
     """
 
     peak: float
@@ -86,6 +87,12 @@ class Device:
     dispatch_seconds: float | None = None
     host_link: float | None = None
     host_memory_bandwidth: float | None = None
+    memory_limit: float | None = None
+
+    @property
+    def usable_memory(self) -> float:
+        """Bytes that a job may reserve."""
+        return self.memory if self.memory_limit is None else self.memory_limit
 
     def peak_of(self, precision: Precision | Format) -> float:
         """The peak in FLOP/s; raises `InvalidConfiguration` if it is not given."""

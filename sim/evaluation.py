@@ -114,7 +114,7 @@ def _steps(schedule: Schedule, layout: Layout) -> Steps:
 
 def nothing_can_fit(problem: Problem, chosen: Iterable[Configuration]) -> bool:
     """Whether each configuration needs more than a device has, however it is scheduled."""
-    memory = problem.cluster.device.memory / GIGABYTE
+    memory = problem.cluster.device.usable_memory / GIGABYTE
     known = evaluation_of(problem)
     return all(known.least_memory(each).reserved_gb > memory for each in chosen)
 

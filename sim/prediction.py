@@ -18,9 +18,10 @@ class StepPrediction(TypedDict):
     that of the rank that needs most, by part in `memory_parts_gb`; with what
     allocator, context and communicators add to it is `memory_reserved_gb`, from
     `memory_reserved_low_gb` to `memory_reserved_high_gb` by what is known of these, and
-    `missing_gb` is by how much a device has less than that, if it has. `memory_min_gb`
-    is the first over infinitely many data-parallel ranks. All in 2^30 bytes. `mfu` and
-    `hfu` are shares of the device's peak, without and with what is recomputed.
+    `missing_gb` is by how much that is more than a job may reserve (`Device.memory_limit`, or all
+    of `device_memory_gb`), or 0. `memory_min_gb` is the first over infinitely many data-parallel
+    ranks. All in 2^30 bytes. `mfu` and `hfu` are shares of the device's peak, without and with what
+    is recomputed.
     """
 
     tflops_per_gpu: float
@@ -49,7 +50,7 @@ def predict(timeline: Timeline, physical: PhysicalCosts) -> StepPrediction:
     memories = memories_of(timeline.graph, physical)
     first, fullest = memories.of(0), memories.fullest
     reserved, (low, high) = fullest.reserved_gb, fullest.reserved_range_gb
-    device_memory = physical.cluster.device.memory / GIGABYTE
+    device = physical.cluster.device
     return {
         "tflops_per_gpu": of_hardware / timeline.step_time / 1e12,
         "mfu": of_model / timeline.step_time / peak,
@@ -61,8 +62,8 @@ def predict(timeline: Timeline, physical: PhysicalCosts) -> StepPrediction:
         "memory_reserved_low_gb": low,
         "memory_reserved_high_gb": high,
         "memory_parts_gb": fullest.parts_gb,
-        "device_memory_gb": device_memory,
-        "missing_gb": max(reserved - device_memory, 0.0),
+        "device_memory_gb": device.memory / GIGABYTE,
+        "missing_gb": max(reserved - device.usable_memory / GIGABYTE, 0.0),
         "samples_per_second": samples / timeline.step_time,
         "tokens_per_second_per_gpu": (
             samples * physical.model.sequence / timeline.step_time / devices

@@ -100,7 +100,7 @@ def _excluded(
     known: Evaluation, best: Best, configuration: Configuration, problem: Problem
 ) -> str | None:
     """Why a configuration need not be simulated: by what is known without its order, or with it."""
-    device = problem.cluster.device.memory / GIGABYTE
+    device = problem.cluster.device.usable_memory / GIGABYTE
     throughput = known.most_samples_per_second(configuration)
     least = known.least_memory(configuration)
     for _ in range(2):

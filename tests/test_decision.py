@@ -225,7 +225,23 @@ def test_memory_may_be_limited(search):
         row["step_time"] for row in every if row["memory_reserved_gb"] <= limit
     ]
     assert 0 < len(found) < len(every)
-    assert {row["device_memory_gb"] for row in found} == {limit}
+    assert {row["device_memory_gb"] for row in found} == {32}
+
+
+def test_what_is_missing_counts_from_the_limit_or_from_the_device(bfpp, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+    large = "search --model bert-52b --cluster dgx1-v100 --gpus 8 --batch 8 --fix pp=8"
+    for words, limit, what in (
+        (f"{COMMAND} --fix pp=2 --max-memory 1GB", 1, "--max-memory allows"),
+        (large, 32, "a device has"),
+    ):
+        code, out, _ = bfpp(f"{words} --json")
+        nearest = json.loads(out)["nearest"]
+        reserved, missing = nearest["memory_reserved_gb"], nearest["missing_gb"]
+        assert (code, nearest["device_memory_gb"]) == (1, 32)
+        assert missing == pytest.approx(reserved - limit)
+        needs = f"needs {missing:.1f} GB more than {what}: {reserved:.1f} GB reserved of 32 GB"
+        assert needs in bfpp(words)[1]
 
 
 def test_the_report_says_why_and_what_next(bfpp, monkeypatch):
