@@ -233,26 +233,34 @@ def _with_memory(cluster: Cluster, gigabytes: float) -> Cluster:
 
 def chosen_configurations(problem: Problem) -> tuple[Configuration, ...]:
     """All valid configurations that are not too large; raises `InvalidInput` if there is none."""
-    chosen, _ = _divided(problem)
+    chosen, _, broken = _divided(problem)
     if not chosen:
         batches = ", ".join(map(str, problem.batches))
         groups = [name for name in ("cp", "ep", "dp_replicate") if getattr(problem, name) != (1,)]
         named = ["gpus", "batch", *groups, *(["fix"] if problem.only else [])]
         options = ", ".join(f"--{name.replace('_', '-')}" for name in named)
         hints = "; ".join(untried(problem)) if "pp" in dict(problem.only) else ""
+        rules = "; ".join(broken)
         raise InvalidInput(
             f"{options}: {problem.model.name} cannot be divided over {problem.gpus} GPUs "
-            f"with a batch of {batches}{f'; not tried: {hints}' if hints else ''}"
+            f"with a batch of {batches}{f': {rules}' if rules else ''}"
+            f"{f'; not tried: {hints}' if hints else ''}"
         )
     return chosen
 
 
+def broken_rules(problem: Problem) -> Counter[str]:
+    """How often what was asked for breaks which rule, and is not searched for it."""
+    return _divided(problem)[2]
+
+
 @lru_cache(1)
-def _divided(problem: Problem) -> tuple[tuple[Configuration, ...], int]:
-    """All valid configurations that can be simulated, and how many are too large for it."""
-    every = configurations(problem)
+def _divided(problem: Problem) -> tuple[tuple[Configuration, ...], int, Counter[str]]:
+    """All valid configurations that can be simulated, how many are too large, rules broken."""
+    broken = Counter[str]()
+    every = configurations(problem, broken)
     chosen = tuple(each for each in every if each.passes <= MOST_PASSES)
-    return chosen, len(every) - len(chosen)
+    return chosen, len(every) - len(chosen), broken
 
 
 def search(
@@ -262,7 +270,7 @@ def search(
 
     Where nothing can fit and no file is to hold all results, only what comes nearest.
     """
-    chosen, left_out = _divided(problem)
+    chosen, left_out, _ = _divided(problem)
     done = set(known)
     missing = [configuration for configuration in chosen if configuration not in done]
     columns = (

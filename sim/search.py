@@ -8,11 +8,12 @@ None is left out for being slow; those that do not fit in memory are kept apart.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from math import isqrt
+from math import inf, isqrt
 from typing import Any
 
 from bfpp.schedules import (
@@ -192,34 +193,56 @@ DIMENSIONS = (
 """What every search varies, by the names of an experiment's values."""
 
 
-def configurations(problem: Problem) -> list[Configuration]:
-    """All valid configurations, those with the same graph next to each other."""
+def configurations(problem: Problem, broken: Counter[str] | None = None) -> list[Configuration]:
+    """All valid configurations, those with the same graph next to each other.
+
+    Of what is asked for and not valid, `broken` counts the rules that it breaks.
+    """
     found: set[Configuration] = set()
-    for degrees in _degrees(problem):
+    broken = Counter() if broken is None else broken
+    for degrees in _degrees(problem, broken):
         for batch in problem.batches:
             if batch % degrees.dp == 0:
-                found.update(_of_degrees(problem, degrees, batch // degrees.dp))
+                found.update(_of_degrees(problem, degrees, batch // degrees.dp, broken))
     return sorted(found, key=in_order)
 
 
-def _degrees(problem: Problem) -> Iterator[Degrees]:
+def _degrees(problem: Problem, broken: Counter[str]) -> Iterator[Degrees]:
     """How the GPUs may be divided into groups."""
-    sizes = divisors(problem.gpus)
+    sizes, domain = divisors(problem.gpus), problem.cluster.domain
+    tensor = dict(problem.only).get("tp", [tp for tp in sizes if _divides(tp, domain)])
     for tp, pp, cp, ep, groups in product(
-        sizes, sizes, problem.cp, problem.ep, problem.dp_replicate
+        tensor, sizes, problem.cp, problem.ep, problem.dp_replicate
     ):
         dp, rest = divmod(problem.gpus, tp * pp * cp)
-        within_node = problem.cluster.domain % tp == 0
         uneven = problem.model.layers % pp and not problem.cut
-        if rest or not within_node or uneven or problem.model.layers < pp:
+        if rest or uneven or problem.model.layers < pp:
             continue
-        with suppress(InvalidConfiguration):
+        with _valid(broken):
             degrees = Degrees(pp, dp, tp, cp, ep, groups)
             if not problem.allows(degrees):
                 continue
+            if not _divides(tp, domain):
+                level = problem.cluster.levels[0]
+                raise InvalidConfiguration(
+                    "tp", f"{tp} does not divide the {domain} devices that {level.name} joins"
+                )
             problem.physical(degrees, microbatch_size=1)
             if not degrees.is_hybrid or degrees.dp_shard * cp > 1:  # else they shard nothing
                 yield degrees
+
+
+@contextmanager
+def _valid(broken: Counter[str]) -> Iterator[None]:
+    """What breaks a rule in it ends there, and counts for that rule."""
+    try:
+        yield
+    except InvalidConfiguration as error:
+        broken[str(error)] += 1
+
+
+def _divides(tp: int, domain: float) -> bool:
+    return domain == inf or domain % tp == 0
 
 
 def in_order(configuration: Configuration) -> tuple[Any, ...]:
@@ -248,7 +271,9 @@ def _replicas(degrees: Degrees) -> int:
     return degrees.dp * degrees.cp
 
 
-def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Configuration]:
+def _of_degrees(
+    problem: Problem, degrees: Degrees, samples: int, broken: Counter[str]
+) -> Iterator[Configuration]:
     for name, microbatch_size, communication in product(
         problem.schedules,
         divisors(samples),
@@ -266,7 +291,7 @@ def _of_degrees(problem: Problem, degrees: Degrees, samples: int) -> Iterator[Co
                 )
                 if not problem.allows(found):
                     continue
-                with suppress(InvalidConfiguration):
+                with _valid(broken):
                     found.require()
                     for computed in problem.computed(degrees):
                         yield from problem.offloading(replace(found, cut=cut, **computed))

@@ -205,6 +205,14 @@ def test_other_values_hold_for_all(search, answer):
         ("--fix attention=fused,unfused", "--fix: attention takes one value, not 2"),
         ("--fix attention=fuse", "--fix: attention: 'fuse' is not one of"),
         ("--fix tp=3", "cannot be divided"),
+        (
+            "--gpus 32 --batch 32 --fix tp=16",
+            "a batch of 32: tp: 16 does not divide the 8 devices that intra_node joins",
+        ),
+        (
+            "--model deepseek-v3 --fix tp=4",
+            "a batch of 8: tp: experts with tensor parallelism need --sequence-parallel",
+        ),
         ("--max-memory much", "must be a size above 0, as in 60GB, not 'much'"),
         ("--max-memory 600GB", "--max-memory: a device of dgx1-v100 has 32 GB"),
         ("--jitter-quantile 2", "--jitter-quantile: must be from 0 to 1, not 2"),
@@ -215,6 +223,16 @@ def test_what_cannot_be_kept_is_told(bfpp, words, reason):
     assert code == 2
     assert reason in error
     assert error.count("\n") == 1
+
+
+def test_rules_that_configurations_break_are_counted(bfpp, search, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+    words = "--schedule dualpipe --schedule 1f1b"
+    broken = search(words)["invalid"]
+    rule = "microbatches: dualpipe needs an even number of at least 4 on 2 ranks, not 2"
+    assert broken[rule] > 0
+    assert f"{rule} ({broken[rule]})" in bfpp(f"{COMMAND} {words}")[1]
+    assert search("--schedule 1f1b")["invalid"] == {}
 
 
 def test_memory_may_be_limited(search):

@@ -55,6 +55,9 @@ def test_no_group_sizes_are_left_out():
     }
     found = {each.degrees for each in configurations(PROBLEM)}
     assert found == {Degrees(pp=pp, tp=tp, dp=dp) for tp, pp, dp in groups}
+    flat = replace(PROBLEM.cluster, levels=PROBLEM.cluster.levels[1:])
+    everywhere = configurations(replace(PROBLEM, cluster=flat, gpus=16))
+    assert {each.degrees.tp for each in everywhere} == {*powers, 16}
 
 
 def test_neighbours_share_a_graph_and_any_communication_the_order(monkeypatch, outcomes):

@@ -28,6 +28,7 @@ from bfpp.search_table import print_found
 from bfpp.search_untried import untried
 from bfpp.searching import (
     add_problem_arguments,
+    broken_rules,
     chosen_configurations,
     decided,
     problem_of,
@@ -43,6 +44,9 @@ from bfpp.sim.search import Problem, in_order
 
 INTERRUPTED = 130
 NOTHING_FITS = 1
+
+RULES = 3
+"""How many of the rules that configurations break are printed: those that most of them do."""
 
 
 class Tried(NamedTuple):
@@ -150,7 +154,7 @@ def _report(
     once = without_duplicates(best_first)
     found = decided(problem, once)
     merged = len(best_first) - len(once)
-    hints = untried(problem)
+    hints, invalid = untried(problem), broken_rules(problem)
     if options.json:
         record = {
             "configurations": [
@@ -163,6 +167,7 @@ def _report(
             "merged": merged,
             "seconds": tried.seconds,
             "untried": hints,
+            "invalid": invalid,
         }
         if outcomes and not best_first:
             record["nearest"] = nearest(outcomes).record
@@ -178,6 +183,10 @@ def _report(
         print_found(title, outcomes, once, front, problem.jitter)
         if hints:
             output().print(Text(f"Not tried: {'; '.join(hints)}.\n"), soft_wrap=True)
+        if invalid:
+            rules = "; ".join(f"{rule} ({count:,})" for rule, count in invalid.most_common(RULES))
+            more = f"; and {len(invalid) - RULES:,} more rules" if len(invalid) > RULES else ""
+            output().print(Text(f"Not valid: {rules}{more}.\n"), soft_wrap=True)
         if found:
             left_out = {
                 **tried.excluded,
