@@ -1,7 +1,7 @@
 """Every way to train a model on some GPUs.
 
-A configuration is valid if it can be divided: tensor-parallel groups within a
-node, layers over stages, heads, the sequence and experts over their groups, the
+A configuration is valid if it can be divided: tensor-parallel groups within an
+NVLink domain, layers over stages, heads, the sequence and experts over their groups, the
 batch over data-parallel ranks and micro-batches.
 None is left out for being slow; those that do not fit in memory are kept apart.
 """
@@ -209,9 +209,9 @@ def _degrees(problem: Problem) -> Iterator[Degrees]:
         sizes, sizes, problem.cp, problem.ep, problem.dp_replicate
     ):
         dp, rest = divmod(problem.gpus, tp * pp * cp)
-        within_node = problem.cluster.domain % tp == 0
+        within_domain = tp <= problem.cluster.domain
         uneven = problem.model.layers % pp and not problem.cut
-        if rest or not within_node or uneven or problem.model.layers < pp:
+        if rest or not within_domain or uneven or problem.model.layers < pp:
             continue
         with suppress(InvalidConfiguration):
             degrees = Degrees(pp, dp, tp, cp, ep, groups)
