@@ -49,11 +49,14 @@ Templates = Mapping[tuple[Operation, int], Template]
 def require_templates(graph: TaskGraph, templates: Templates) -> None:
     """Raise `InvalidConfiguration` for templates that the graph's passes cannot have."""
     taken = {lane.stream for lane in graph.lanes}
-    for (operation, unit), template in templates.items():
+    for operation, unit in templates:
+        if not 0 <= unit < graph.layout.units:
+            where = f"the template of {operation.title} at unit {unit}"
+            raise InvalidConfiguration("templates", f"{where}: there is no such unit")
+    distinct = {(operation, template): unit for (operation, unit), template in templates.items()}
+    for (operation, template), unit in distinct.items():
         where = f"the template of {operation.title} at unit {unit}"
         shares = [piece.share for piece in template if piece.operation == operation]
-        if not 0 <= unit < graph.layout.units:
-            raise InvalidConfiguration("templates", f"{where}: there is no such unit")
         if not isclose(sum(shares), 1.0) or min(shares, default=0) <= 0:
             reason = f"{where}: the shares of its compute must add up to 1, not {sum(shares):g}"
             raise InvalidConfiguration("templates", reason)
@@ -157,16 +160,20 @@ def fused_passes(graph: TaskGraph) -> list[Fused]:
     whole = (graph.block != NONE) & (graph.piece == NONE)
     other = np.flatnonzero(whole & (graph.block != np.arange(len(graph))))
     one = graph.block[other]
-    keys = np.stack([number[one], number[other], graph.operation[one], graph.operation[other]])
+    keys = number[one] + 1, number[other] + 1, graph.operation[one], graph.operation[other]
+    sizes = (len(distinct) + 1, len(distinct) + 1, len(OPERATIONS), len(OPERATIONS))
+    code = np.ravel_multi_index([key.astype(np.int64) for key in keys], sizes)
     found = []
-    for key in np.unique(keys, axis=1).T:
-        chosen = (keys == key[:, None]).all(axis=0)
-        numbers, operations = key[:2].tolist(), key[2:].tolist()
-        if max(numbers) != NONE:
+    for each, at in zip(*np.unique(code, return_index=True), strict=True):
+        of_each = one[at], other[at]
+        if any(number[task] != NONE for task in of_each):
             first, second = (
-                (Piece(OPERATIONS[operation], 1.0),) if each == NONE else distinct[each]
-                for each, operation in zip(numbers, operations, strict=True)
+                (Piece(OPERATIONS[graph.operation[task]], 1.0),)
+                if number[task] == NONE
+                else distinct[number[task]]
+                for task in of_each
             )
+            chosen = code == each
             found.append(Fused((first, second), one[chosen], other[chosen]))
     return found
 

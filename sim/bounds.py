@@ -8,18 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules import Operation, TaskGraph
-from bfpp.schedules.operations import Group
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import chosen
 from bfpp.sim.compute import group_place, parts
-from bfpp.sim.operators import Collective, Way
+from bfpp.sim.operators import Collective
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.physical_step import PhysicalStep
 from bfpp.sim.place import GroupPlace
 
 
 class CommunicationBound(NamedTuple):
-    """The largest communication of a kind: who takes part, how, and what it takes alone.
+    """The longest communication of a kind: who takes part, how, and what it takes alone.
 
     Its `seconds` include `latency`. `level` is the narrowest of those it crosses, the other
     seconds are bytes through it.
@@ -41,32 +40,36 @@ class CommunicationBound(NamedTuple):
 
 
 def bounds(physical: PhysicalCosts, graph: TaskGraph) -> list[CommunicationBound]:
-    """The largest collectives and transfers of each kind in a step."""
-    return [
+    """The longest collectives and transfers of each kind in a step."""
+    found: dict[str, CommunicationBound] = {}
+    for each in (
         *_inside_passes(physical),
         *_over_replicas(PhysicalStep(physical, graph)),
         *_transfers(physical, graph),
-    ]
+    ):
+        longest = found.setdefault(each.what, each)
+        if each.seconds > longest.seconds:
+            found[each.what] = each
+    return list(found.values())
 
 
 def _inside_passes(physical: PhysicalCosts) -> Iterator[CommunicationBound]:
     """Collectives of tensor-, context- and expert-parallel groups."""
-    largest: dict[tuple[Group, Way], Collective] = {}
-    for part in parts(physical).each:
-        for operator in part.operators:
-            for work in (operator.forward, operator.backward_input, operator.backward_weight):
-                for each in work.collectives:
-                    kept = largest.setdefault((each.group, each.way), each)
-                    if each.bytes > kept.bytes:
-                        largest[each.group, each.way] = each
-    for (group, _), collective in largest.items():
-        place = group_place(physical, group)
+    collectives = dict.fromkeys(
+        each
+        for part in parts(physical).each
+        for operator in part.operators
+        for work in (operator.forward, operator.backward_input, operator.backward_weight)
+        for each in work.collectives
+    )
+    for each in collectives:
+        place = group_place(physical, each.group)
         if place.members > 1:
-            yield _of_collective(group.upper(), collective, place, physical.cluster)
+            yield _of_collective(each.group.upper(), each, place, physical.cluster)
 
 
 def _over_replicas(step: PhysicalStep) -> Iterator[CommunicationBound]:
-    """Gathers and reductions of those that keep the same parameters."""
+    """Gathers and reductions of those that keep the same parameters, wherever these are."""
     graph = step.graph
     for operation, collectives in (
         (Operation.GATHER, step.gathered),
@@ -76,12 +79,12 @@ def _over_replicas(step: PhysicalStep) -> Iterator[CommunicationBound]:
         tasks = np.flatnonzero(graph.operation == operation).astype(np.int32)
         groups, sizes, way = collectives(tasks)
         for stride, shared in groups.items() if len(tasks) else ():
-            moved = sizes * shared.parameters[graph.unit[tasks]]
-            largest = int(moved.argmax())
-            collective = Collective(way, float(moved[largest]))
-            place = shared.places[graph.rank[tasks[largest]]]
+            moved = (sizes * shared.parameters[graph.unit[tasks]]).tolist()
+            places = [shared.places[rank] for rank in graph.rank[tasks].tolist()]
             group = "DP" if stride == step.physical.tp else "DP of experts"
-            yield _of_collective(group, collective, place, step.physical.cluster)
+            for size, place in dict.fromkeys(zip(moved, places, strict=True)):
+                collective = Collective(way, size)
+                yield _of_collective(group, collective, place, step.physical.cluster)
 
 
 def _transfers(physical: PhysicalCosts, graph: TaskGraph) -> Iterator[CommunicationBound]:

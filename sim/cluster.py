@@ -263,8 +263,8 @@ def _deviations(cluster: Cluster, table: Table) -> tuple[tuple[tuple[str, ...], 
         where = f"{cluster.name}: deviations: {'.'.join(path)}"
         if not _has_number(cluster, path):
             raise InvalidConfiguration("cluster", f"{where} is not a constant of the cluster")
-        require_keys("cluster", where, {path[-1]: value}, {path[-1]: float})
-        found.append((path, float(value)))
+        number = require_keys("cluster", where, {path[-1]: value}, {path[-1]: float})
+        found.append((path, number[path[-1]]))
     return tuple(sorted(found))
 
 
@@ -312,9 +312,9 @@ _ATTENTION_KEYS = dict.fromkeys((*_ATTENTION_SHARES, "forward_latency", "backwar
 
 def _attention(name: str, table: Table) -> AttentionSpeed:
     where = f"{name}: device: attention"
-    require_keys("cluster", where, table, _ATTENTION_KEYS, tuple(_ATTENTION_KEYS))
-    _require_shares(where, table, _ATTENTION_SHARES)
-    return AttentionSpeed(**table)
+    speeds = require_keys("cluster", where, table, _ATTENTION_KEYS, tuple(_ATTENTION_KEYS))
+    _require_shares(where, speeds, _ATTENTION_SHARES)
+    return AttentionSpeed(**speeds)
 
 
 _BY_PRECISION: dict[str, list[str]] = {
@@ -328,5 +328,5 @@ def _by_precision(
     name: str, key: str, table: Table, known: list[str]
 ) -> tuple[tuple[str, float], ...]:
     where = f"{name}: device: {key}"
-    require_keys("cluster", where, table, dict.fromkeys(map(str, known), float), tuple(known))
-    return tuple(sorted(table.items()))
+    kinds: dict[str, type] = dict.fromkeys(map(str, known), float)
+    return tuple(sorted(require_keys("cluster", where, table, kinds, tuple(known)).items()))

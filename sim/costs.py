@@ -125,13 +125,18 @@ def in_turns(
     for templates, one, other in fused_passes(graph):
         tasks = one, other
         computing = [seconds[each] - inside[each] for each in tasks]
+        communicating = {
+            (of_pass, operation): alone(operation, tasks[of_pass])
+            for of_pass, template in enumerate(templates)
+            for operation in {piece.operation for piece in template if not piece.share}
+        }
         free: dict[Stream, Seconds] = {}
         ends: list[Seconds] = []
         order = block_order(*templates)
         for of_pass, number, waits in zip(*order, strict=True):
             operation, share = templates[of_pass][number]
             stream = operation.streams(graph.communication)[0]
-            each = share * computing[of_pass] if share else alone(operation, tasks[of_pass])
+            each = share * computing[of_pass] if share else communicating[of_pass, operation]
             ready = [free.get(stream, np.zeros(len(one))), *(ends[at] for at in waits)]
             free[stream] = np.max(ready, axis=0) + each
             ends.append(free[stream])

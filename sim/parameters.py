@@ -179,7 +179,7 @@ def with_number(model: Any, path: tuple[str, ...], value: float) -> Any:
 
 def _is_whole(model: Any, name: str) -> bool:
     kinds = {field.name: str(field.type) for field in fields(model)}
-    return isinstance(getattr(model, name), int) or kinds[name] == LEFT_OUT[0]
+    return kinds[name] in ("int", LEFT_OUT[0])
 
 
 def relative_slope(model: CostModel, graph: TaskGraph, path: tuple[str, ...]) -> Costs:

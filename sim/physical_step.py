@@ -21,7 +21,7 @@ from bfpp.schedules import InvalidConfiguration, Sharding, TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.composite import shares
 from bfpp.schedules.kinds import SomeKinds
-from bfpp.schedules.operations import Operation, compute_steps
+from bfpp.schedules.operations import OPERATIONS, Operation, compute_steps
 from bfpp.schedules.streams import EXPERTS
 from bfpp.sim import cost_kernels
 from bfpp.sim.compiling import WORK
@@ -87,6 +87,8 @@ class PhysicalStep:
         """
         graph, inside = self.graph, np.zeros(len(self.graph))
         in_block = np.flatnonzero(graph.is_compute & (graph.block != NONE)).astype(np.int32)
+        if not len(in_block):
+            return seconds * shares(graph)
         exchanged = self._exchanged_inside(in_block)
         inside[in_block] = np.where(graph.piece[in_block] == NONE, exchanged, 0.0)
         seconds = seconds.copy()
@@ -227,16 +229,16 @@ class PhysicalStep:
 
     def _exchanged_inside(self, tasks: Integers) -> Seconds:
         """Seconds of the exchanges that are pieces of the tasks' passes."""
-        seconds = np.zeros(len(tasks))
-        for (operation, unit), template in self.graph.templates.items():
-            exchanged = sum(
+        graph = self.graph
+        seconds = np.zeros((len(OPERATIONS), graph.layout.units + 1))
+        for of_pass, template in graph.templates.items():
+            seconds[of_pass] = sum(
                 self._exchange_seconds[piece.operation]
                 for piece in template
                 if piece.operation.row.stream is EXPERTS
             )
-            of_pass = (self.graph.operation[tasks] == operation) & (self.graph.unit[tasks] == unit)
-            seconds[of_pass] = exchanged
-        return seconds
+        found: Seconds = seconds[graph.operation[tasks], graph.unit[tasks]]
+        return found
 
     def state_traffic(self, tasks: Integers, traffic: float) -> Load:
         """Tasks that move `traffic` bytes for each parameter of a rank's state."""

@@ -8,18 +8,19 @@ experts or another micro-batch compute has no place of its own in it, and is ref
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from bfpp.schedules import InvalidConfiguration, TaskGraph
-from bfpp.schedules.composite import Piece, Template, Templates
+from bfpp.schedules import InvalidConfiguration, Layout, TaskGraph
+from bfpp.schedules.composite import Piece, Template
 from bfpp.schedules.operations import Group, Operation
 from bfpp.sim.checkpointing import Checkpointed
 from bfpp.sim.compute import device_seconds, part_counts
 from bfpp.sim.operators import Work
 from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.remembered import once_for_stages
 
 FIELD = "pieces"
 
@@ -40,30 +41,14 @@ def with_exchanges(graph: TaskGraph, physical: PhysicalCosts) -> TaskGraph:
         overlapping = "--shared-overlap" if routing.beside_shared else "--microbatch-overlap"
         reason = f"with {overlapping} a pass does not wait for exchanges, which are none of it"
         raise InvalidConfiguration(FIELD, reason)
-    return graph.with_templates(_templates(graph, physical))
-
-
-def _templates(graph: TaskGraph, physical: PhysicalCosts) -> Templates:
-    """Those of each operation and unit that there is with something exchanged."""
-    ways = {
-        Operation.FORWARD: _forward,
-        Operation.BACKWARD: lambda part: [*_backward(part), *_weights(part)],
-        Operation.BACKWARD_INPUT: _backward,
-    }
     present = {operation for operation, _ in graph.by_operation()}
-    counted = part_counts(physical, physical.layers(graph.layout))
-    found = {}
-    for operation in ways.keys() & present:
-        steps = [list(_steps(physical, ways[operation](part))) for part, _ in counted]
-        for unit in range(graph.layout.units):
-            of_unit = [
-                step
-                for each, (_, count) in zip(steps, counted, strict=True)
-                for step in each * int(count[unit])
-            ]
-            if any(step.exchange for step in of_unit):
-                found[operation, unit] = _template(operation, of_unit)
-    return found
+    return graph.with_templates(
+        {
+            (operation, unit): template
+            for operation in PASSES.keys() & present
+            for unit, template in _templates(physical, graph.layout, operation).items()
+        }
+    )
 
 
 Passed = list[tuple[Work, bool]]
@@ -83,6 +68,30 @@ def _weights(part: Checkpointed) -> Passed:
     return [(each.backward_weight, True) for each in part.operators]
 
 
+PASSES: dict[Operation, Callable[[Checkpointed], Passed]] = {
+    Operation.FORWARD: _forward,
+    Operation.BACKWARD: lambda part: [*_backward(part), *_weights(part)],
+    Operation.BACKWARD_INPUT: _backward,
+}
+"""What is done in the passes that may exchange something."""
+
+
+@once_for_stages
+def _templates(
+    physical: PhysicalCosts, layout: Layout, operation: Operation
+) -> Mapping[int, Template]:
+    """Those of the units whose passes exchange something."""
+    counted = part_counts(physical, physical.layers(layout))
+    of_units = list(zip(*(counts.astype(int).tolist() for _, counts in counted), strict=True))
+    steps = [list(_steps(physical, PASSES[operation](part))) for part, _ in counted]
+    alike = {counts: _template(operation, steps, counts) for counts in set(of_units)}
+    return {
+        unit: alike[counts]
+        for unit, counts in enumerate(of_units)
+        if any(not piece.share for piece in alike[counts])
+    }
+
+
 def _steps(physical: PhysicalCosts, works: Passed) -> Iterator[PassSegment]:
     """The first of two exchanges takes rows to experts, and the second back."""
     kinds = (Operation.EXPERT_DISPATCH, Operation.EXPERT_COMBINE)
@@ -97,8 +106,11 @@ def _steps(physical: PhysicalCosts, works: Passed) -> Iterator[PassSegment]:
         )
 
 
-def _template(operation: Operation, steps: Sequence[PassSegment]) -> Template:
-    """The steps as pieces: what is computed in a row is one."""
+def _template(
+    operation: Operation, of_parts: Sequence[Sequence[PassSegment]], counts: Sequence[int]
+) -> Template:
+    """The steps of so many of each part as pieces: what is computed in a row is one."""
+    steps = [step for each, count in zip(of_parts, counts, strict=True) for step in [*each] * count]
     total = sum(step.seconds for step in steps)
     pieces: list[Piece] = []
     for exchange, row in groupby(steps, attrgetter("exchange")):

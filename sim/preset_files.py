@@ -91,7 +91,7 @@ def require_keys(
 ) -> Table:
     """The table, if it has exactly these keys, with values of these kinds; numbers are positive.
 
-    A kind is `int`, `float` (which takes whole numbers too), `bool`, `str`, `dict` or `list`.
+    A kind is `int`, `float` (whole numbers become one), `bool`, `str`, `dict` or `list`.
     """
     if not isinstance(table, dict):
         raise InvalidConfiguration(field, f"{where}: must be a table")
@@ -107,7 +107,7 @@ def require_keys(
             _require_value(field, f"{where}: {key}", table[key], kind)
         elif key not in optional:
             raise InvalidConfiguration(field, f"{where}: the key {key!r} is missing")
-    return table
+    return {key: float(value) if kinds[key] is float else value for key, value in table.items()}
 
 
 def require_fields(field: str, where: str, table: object, kind: type) -> Table:

@@ -1,7 +1,7 @@
 """Every way to train a model on some GPUs.
 
-A configuration is valid if it can be divided: tensor-parallel groups within a
-node, layers over stages, heads, the sequence and experts over their groups, the
+A configuration is valid if it can be divided: tensor-parallel groups within an
+NVLink domain, layers over stages, heads, the sequence and experts over their groups, the
 batch over data-parallel ranks and micro-batches.
 None is left out for being slow; those that do not fit in memory are kept apart.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from math import inf, isqrt
+from math import isqrt
 from typing import Any
 
 from bfpp.schedules import (
@@ -210,7 +210,7 @@ def configurations(problem: Problem, broken: Counter[str] | None = None) -> list
 def _degrees(problem: Problem, broken: Counter[str]) -> Iterator[Degrees]:
     """How the GPUs may be divided into groups."""
     sizes, domain = divisors(problem.gpus), problem.cluster.domain
-    tensor = dict(problem.only).get("tp", [tp for tp in sizes if _divides(tp, domain)])
+    tensor = dict(problem.only).get("tp", [tp for tp in sizes if tp <= domain])
     for tp, pp, cp, ep, groups in product(
         tensor, sizes, problem.cp, problem.ep, problem.dp_replicate
     ):
@@ -222,10 +222,10 @@ def _degrees(problem: Problem, broken: Counter[str]) -> Iterator[Degrees]:
             degrees = Degrees(pp, dp, tp, cp, ep, groups)
             if not problem.allows(degrees):
                 continue
-            if not _divides(tp, domain):
+            if tp > domain:
                 level = problem.cluster.levels[0]
                 raise InvalidConfiguration(
-                    "tp", f"{tp} does not divide the {domain} devices that {level.name} joins"
+                    "tp", f"{tp} is more than the {domain} devices that {level.name} joins"
                 )
             problem.physical(degrees, microbatch_size=1)
             if not degrees.is_hybrid or degrees.dp_shard * cp > 1:  # else they shard nothing
@@ -239,10 +239,6 @@ def _valid(broken: Counter[str]) -> Iterator[None]:
         yield
     except InvalidConfiguration as error:
         broken[str(error)] += 1
-
-
-def _divides(tp: int, domain: float) -> bool:
-    return domain == inf or domain % tp == 0
 
 
 def in_order(configuration: Configuration) -> tuple[Any, ...]:

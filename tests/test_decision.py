@@ -207,7 +207,7 @@ def test_other_values_hold_for_all(search, answer):
         ("--fix tp=3", "cannot be divided"),
         (
             "--gpus 32 --batch 32 --fix tp=16",
-            "a batch of 32: tp: 16 does not divide the 8 devices that intra_node joins",
+            "a batch of 32: tp: 16 is more than the 8 devices that intra_node joins",
         ),
         (
             "--model deepseek-v3 --fix tp=4",

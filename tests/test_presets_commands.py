@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 
 import pytest
@@ -123,6 +124,15 @@ def test_what_is_printed_can_be_changed_and_read_again(command, name, answer, tm
     mine.write_text(answer(command, name))
     assert LOAD[command](str(mine)) == LOAD[command](name)
     assert answer(command, mine) == mine.read_text()
+
+
+def test_a_number_may_be_written_as_a_whole_one(tmp_path):
+    written = re.compile(r"(?<== )[0-9.]+e[0-9]+")
+    for name in preset_names("cluster"):
+        mine = tmp_path / f"{name}.toml"
+        text = (PRESETS / "clusters" / f"{name}.toml").read_text()
+        mine.write_text(written.sub(lambda number: f"{float(number[0]):.0f}", text))
+        assert repr(load_cluster(str(mine))) == repr(load_cluster(name, fitted={}))
 
 
 def test_a_hugging_face_configuration_prints_as_a_model_file(answer, tmp_path):

@@ -60,6 +60,15 @@ def test_no_group_sizes_are_left_out():
     assert {each.degrees.tp for each in everywhere} == {*powers, 16}
 
 
+def test_tensor_parallel_groups_are_as_large_as_an_nvlink_domain_holds():
+    def sizes(cluster):
+        problem = replace(PROBLEM, cluster=load_cluster(cluster), gpus=64, implementation=CURRENT)
+        return {each.degrees.tp for each in configurations(problem)}
+
+    assert sizes("gb200-nvl72") == {1, 2, 4, 8, 16, 32}  # of 32 heads
+    assert sizes("dgx-h100") == {1, 2, 4, 8}
+
+
 def test_neighbours_share_a_graph_and_any_communication_the_order(monkeypatch, outcomes):
     ordered, lowered = [], []
     order, lower = evaluation._steps, evaluation.lower_steps

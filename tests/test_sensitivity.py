@@ -76,6 +76,10 @@ def test_a_number_is_set_whether_it_was_given_or_not(given, name):
     assert changed(model, change) == replace(model, **{name: 1.5})
 
 
+def test_a_number_that_happens_to_be_whole_may_be_any_other():
+    assert changed(AbstractCosts(forward=1), parse_change("forward=1.5")).forward == 1.5
+
+
 def test_a_number_that_is_left_out_may_be_set_in_a_model_too():
     assert changed(PHYSICAL, parse_change("mlp=8192")).model.mlp == 8192
     assert isinstance(changed(PHYSICAL, parse_change("model.kv_heads=8")).model.kv_heads, int)

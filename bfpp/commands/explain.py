@@ -168,7 +168,7 @@ def _print(explained: Explanation) -> None:
     )
     if explained.bounds:
         print_table(
-            "Communication: the largest of each kind, alone, and what bounds it",
+            "Communication: the longest of each kind, alone, and what bounds it",
             ("what", "GPUs", "bytes", "takes", "seconds", "latency", "bound by"),
             [
                 (
