@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich.text import Text
+
 from bfpp.errors import one_line
 from bfpp.memory_tables import unit_of
-from bfpp.results import NOISE, RANKS_SHOWN, print_table
+from bfpp.results import NOISE, RANKS_SHOWN, output, print_table
 from bfpp.traces.difference import Difference, Pair, TaskDifference
 from bfpp.traces.metrics import bubble
 from bfpp.traces.time_axis import in_words
@@ -47,6 +49,7 @@ def difference_record(found: Difference) -> dict[str, Any]:
             {"rank": each.rank, **_pair("compute_time", each.compute), **_pair("idle", each.idle)}
             for each in found.ranks
         ],
+        "not_measured": found.not_measured,
         "memory": [
             {
                 "rank": each.rank,
@@ -136,6 +139,8 @@ def print_difference(found: Difference, title: str) -> None:
             if each.busy.simulated or each.busy.measured
         ],
     )
+    if unknown := found.not_measured:
+        output().print(Text(f"Not in the trace, so taken as no time: {unknown}\n"))
     _print_memory(found, names)
     for label, worst in (("duration", found.worst), ("start", found.drifted)):
         _print_tasks(label, (one, other), worst)

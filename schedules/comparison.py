@@ -26,6 +26,10 @@ SETTINGS: dict[str, Callable[[TaskGraph], object]] = {
 """What a graph is made from, and how much of it there is."""
 
 
+LONG = 80
+"""Values of more characters, such as the placement of many stages, are not quoted."""
+
+
 def what_differs(first: TaskGraph, second: TaskGraph) -> str:
     """The settings that differ: `ranks (2 and 4), sharding (none and full)`.
 
@@ -34,6 +38,9 @@ def what_differs(first: TaskGraph, second: TaskGraph) -> str:
     if first.digest == second.digest:
         return ""
     values = {name: (value(first), value(second)) for name, value in SETTINGS.items()}
-    different = [f"{name} ({one} and {other})" for name, (one, other) in values.items()
-                 if one != other]  # fmt: skip
+    different = [
+        f"{name} ({one} and {other})" if len(f"{one}{other}") < LONG else name
+        for name, (one, other) in values.items()
+        if one != other
+    ]
     return ", ".join(different) or "the order or the dependencies of the tasks"

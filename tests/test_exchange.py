@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bfpp.schedules import Layout
 from bfpp.schedules.torch_format import LETTERS
 from bfpp.traces import chakra
+from bfpp.traces.difference import difference
 from bfpp.traces.imported import imported
 from bfpp.traces.kineto import recorded
 from bfpp.traces.kineto_writing import kineto_files
@@ -174,6 +175,15 @@ def test_kineto_traces_come_back_as_they_ran(schedule, layout):
     assert found.about["unknown_ranges"] == "none"
     assert named_passes(found) == named_passes(timeline)
     assert found.graph.digest == timeline.graph.digest
+
+
+def test_units_of_a_kineto_trace_come_back_as_passes_of_their_stage():
+    timeline = simulated("1f1b", Layout(3, 6, units_per_stage=2))
+    found = imported([recorded(json.loads(text)) for _, text in kineto_files(timeline)])
+    assert found.graph.layout.units_per_stage == (1, 1, 1)
+    again = difference(timeline, found)
+    assert again.step_time.error == pytest.approx(0, abs=1e-6)
+    assert all(abs(each.duration.difference) < 1e-6 for each in again.worst)
 
 
 def test_the_commands_write_and_read_them(bfpp, answer, tmp_path, monkeypatch):

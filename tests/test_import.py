@@ -11,10 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bfpp.schedules import Communication, InvalidInput, Layout, Operation, build_graph
+from bfpp.schedules import (
+    Communication,
+    InvalidInput,
+    Layout,
+    Operation,
+    Sharding,
+    build_graph,
+)
 from bfpp.schedules.torch_format import LETTERS
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.simpy_engine import simulate
+from bfpp.traces.difference import DifferentGraphs, difference
 from bfpp.traces.imported import imported
 from bfpp.traces.kineto import recorded
 from bfpp.traces.perfetto import write_perfetto
@@ -112,6 +120,28 @@ def test_our_own_traces_come_back(tmp_path_factory, graph, seed):
 
 MEGATRON = "megatron/core/pipeline_parallel/schedules.py(1): "
 """How a profile with stacks names the functions of this file."""
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "breadth-first", "zb-h1"])
+def test_a_trace_is_laid_over_a_prediction_that_knows_more(schedule):
+    sizes = {"pp": 3, "microbatches": 6, "loops": 2 if schedule == "breadth-first" else 1}
+    graph = build_graph(schedule, Layout(**sizes, units_per_stage=2), Communication(Sharding.FULL))
+    costs = AbstractCosts(transfer=0.25, gather=0.5, reduce=0.5)
+    prediction = simulate(graph, costs.costs(graph))
+    ran = simulated(schedule, Layout(**sizes))
+    found = difference(imported([recorded(named(ran, rank)) for rank in range(3)]), prediction)
+    assert found.simulated is prediction
+    own = graph.is_compute
+    np.testing.assert_allclose(found.measured.duration[own], prediction.duration[own] / 2, 1e-6)
+    assert sorted(passes(found.measured)) == sorted(passes(prediction))
+    for name, (_, end) in passes(found.measured).items():  # of a pass, that of its last unit
+        assert passes(ran)[name][1] == pytest.approx(end, abs=1e-5)
+    assert found.not_measured is not None
+    unknown = {each.split()[-1] for each in found.not_measured.split(", ")}
+    assert unknown == {"all-gather", "reduce-scatter", "optimizer"}
+    other = simulated("gpipe", Layout(3, 6))
+    with pytest.raises(DifferentGraphs, match="differ in schedule"):
+        difference(imported([recorded(named(other, rank)) for rank in range(3)]), prediction)
 
 
 def on_a_gpu(rank: int, functions: str) -> Trace:

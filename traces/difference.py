@@ -19,6 +19,8 @@ from bfpp.schedules.notebook import table
 from bfpp.schedules.operations import OPERATIONS
 from bfpp.traces.causes import Causes
 from bfpp.traces.held import Held, curve_of
+from bfpp.traces.imported import NOTHING
+from bfpp.traces.laid_over import laid_over
 from bfpp.traces.memory import GIGABYTE
 from bfpp.traces.metrics import lane_busy_time, rank_metrics
 from bfpp.traces.time_axis import in_words
@@ -144,6 +146,12 @@ class Difference:
         return f"first ({self.simulated.source})", f"second ({self.measured.source})"
 
     @property
+    def not_measured(self) -> str | None:
+        """How many tasks of each operation an imported trace does not show."""
+        unknown = self.measured.about.get("not_measured", NOTHING)
+        return None if unknown == NOTHING else str(unknown)
+
+    @property
     def step_time(self) -> Pair:
         """Seconds of the step."""
         return Pair(self.simulated.step_time, self.measured.step_time)
@@ -230,6 +238,8 @@ class Difference:
 
     def _most(self, differences: Seconds) -> list[TaskDifference]:
         size = np.abs(differences)
+        if self.not_measured:
+            size[self.measured.duration == 0] = 0
         order = np.argsort(-size, kind="stable")[:WORST]
         return [self._task(number) for number in order[size[order] > 0].tolist()]
 
@@ -245,7 +255,8 @@ class Difference:
 def difference(first: Timeline, second: Timeline) -> Difference:
     """The two laid over one another, in whichever order they come.
 
-    Raises `DifferentGraphs` if they are not of the same step.
+    An imported trace counts as the same step where its passes are the prediction's
+    (`bfpp.traces.laid_over`). Raises `DifferentGraphs` if they are not of the same step.
 
     >>> import bfpp
     >>> graph = bfpp.build_graph("gpipe", bfpp.Layout(2, 4))
@@ -253,11 +264,15 @@ def difference(first: Timeline, second: Timeline) -> Difference:
     >>> bfpp.difference(slow, fast).mean_rank["compute"]
     Pair(simulated=16.0, measured=12.0)
     """
-    if differs := what_differs(first.graph, second.graph):
-        raise DifferentGraphs(f"the timelines are of different steps; these differ in {differs}")
+    differs = what_differs(first.graph, second.graph)
     if first.is_measured and not second.is_measured:
         first, second = second, first
-    return Difference(first, second)
+    if not differs:
+        return Difference(first, second)
+    laid = laid_over(second, first)
+    if laid is None:
+        raise DifferentGraphs(f"the timelines are of different steps; these differ in {differs}")
+    return Difference(first, laid)
 
 
 def _from_first(timeline: Timeline) -> Seconds:

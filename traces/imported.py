@@ -21,7 +21,7 @@ from functools import partial
 import numpy as np
 
 from bfpp.schedules import Communication, InvalidInput, TaskGraph
-from bfpp.schedules.columns import Integers, Seconds
+from bfpp.schedules.columns import Flags, Integers, Seconds
 from bfpp.schedules.lowering import lower
 from bfpp.schedules.operations import OPERATIONS, Operation
 from bfpp.schedules.order_validity import order_violations
@@ -35,6 +35,8 @@ from bfpp.traces.timeline import MEASURED, Timeline
 SECONDS_PER_NANOSECOND = 1e-9
 SHOWN = 3
 """Names that are listed; others are counted."""
+NOTHING = "none"
+"""What `about` says where nothing is missing."""
 
 Numbers = Mapping[tuple[int, int, int], int]
 """The task of an operation, a stage and a micro-batch."""
@@ -59,13 +61,11 @@ def imported(
     start, end = _measured(graph, found, ranks) + bases[_clock(graph)]
     is_known = ~np.isnan(end)
     shift, clocks = _shift(graph, start, end)
-    start, end = _completed(graph, *(times + shift[_clock(graph)] for times in (start, end)))
+    start, end = completed(graph, *(times + shift[_clock(graph)] for times in (start, end)))
     about = {
         "passes": "by the orders given" if orders else _how(ranks),
         "clocks": clocks,
-        "not_measured": _counted(
-            OPERATIONS[code].title for code in graph.operation[~is_known].tolist()
-        ),
+        "not_measured": counted_operations(graph, ~is_known),
         "unknown_ranges": _counted(name for each in ranks for name in each.unknown),
     }
     if unmatched := _unmatched(graph, ranks):
@@ -225,7 +225,7 @@ def _after(graph: TaskGraph, transfer: int) -> int:
     return int(graph.dependents.of(transfer)[0])
 
 
-def _completed(graph: TaskGraph, start: Seconds, end: Seconds) -> tuple[Seconds, Seconds]:
+def completed(graph: TaskGraph, start: Seconds, end: Seconds) -> tuple[Seconds, Seconds]:
     """With times for what is not known, and no transfer before what it carries."""
     for number in range(len(graph)):
         before = graph.dependencies.of(number)
@@ -274,10 +274,16 @@ def _said(shift: Seconds) -> str:
     return f"put forward: {', '.join(moved)}" if moved else "as in the traces"
 
 
+def counted_operations(graph: TaskGraph, tasks: Flags) -> str:
+    """How many of the tasks there are of each operation."""
+    codes = graph.operation[tasks].tolist()
+    return _counted(OPERATIONS[code].called(graph.communication) for code in codes)
+
+
 def _counted(names: Iterable[str]) -> str:
     """How many there are of each, most frequent first."""
     counts = Counter(names).most_common()
     counted = [f"{times} {name}" for name, times in counts[:SHOWN]]
     if others := sum(times for _, times in counts[SHOWN:]):
         counted.append(f"{others} others")
-    return ", ".join(counted) or "none"
+    return ", ".join(counted) or NOTHING

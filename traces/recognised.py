@@ -102,7 +102,7 @@ def recognised(seen: Recorded) -> Recognised:
     passes = [_computing(seen, it, received) for it in found]
     updates = [it for it in seen.annotations if _UPDATE.match(it.name)]
     return Recognised(
-        passes=sorted(passes, key=lambda it: it.start),
+        passes=_joined(sorted(passes, key=lambda it: it.start)),
         are_named=bool(named),
         receives=list(_receives(seen, received)),
         received=received,
@@ -152,6 +152,17 @@ def _halved(passes: Sequence[RecognisedPass]) -> list[RecognisedPass]:
         else it
         for it in passes
     ]
+
+
+def _joined(passes: Sequence[RecognisedPass]) -> list[RecognisedPass]:
+    """Each run of ranges with one action as one pass, as our own traces of several units have."""
+    joined: list[RecognisedPass] = []
+    for it in passes:
+        if it.stage is not None and joined and it[:3] == joined[-1][:3]:
+            joined[-1] = joined[-1]._replace(end=it.end)
+        else:
+            joined.append(it)
+    return joined
 
 
 def _by_operators(seen: Recorded) -> Iterator[RecognisedPass]:
