@@ -13,28 +13,20 @@ accumulation (its appendix of that name).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from bfpp.schedules.in_sequences import InSequences
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.steps import Schedule, Step, backward, forward
 
 
-class BreadthFirst(Schedule):
+class BreadthFirst(InSequences):
     """All micro-batches of a stage before those of the next."""
 
     name = "breadth-first"
     summary = "looped; all micro-batches of a stage before the next stage"
     looped = True
 
-    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
-        """Stage by stage, all micro-batches each: GPipe's two loops, exchanged."""
-        stages = layout.stages_of(rank)
-        for stage in stages:
-            for microbatch in range(layout.microbatches):
-                yield forward(stage, microbatch)
-        for stage in reversed(stages):
-            for microbatch in range(layout.microbatches):
-                yield backward(stage, microbatch)
+    def ahead(self, layout: Layout, rank: int) -> int:  # noqa: ARG002
+        """All, stage by stage: one sequence is the whole batch."""
+        return layout.loops * layout.microbatches
 
 
 SCHEDULE = BreadthFirst()

@@ -13,16 +13,15 @@ sequence is shorter where the batch is no multiple of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from bfpp.schedules.in_sequences import InSequences
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.steps import Schedule, Step, backward, forward, in_sequences, in_turn
 
 
 @dataclass(frozen=True)
-class DepthFirst(Schedule):
+class DepthFirst(InSequences):
     """`sequence` micro-batches run together: as many as there are ranks, by default."""
 
     sequence: int | None = field(
@@ -40,22 +39,17 @@ class DepthFirst(Schedule):
         if self.sequence is not None and self.sequence < 1:
             raise InvalidConfiguration("sequence", f"must be at least 1, not {self.sequence}")
 
-    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
-        """Warm up, then one forward and one backward in turn, then drain."""
-        stages = layout.stages_of(rank)
-        batch = layout.microbatches, self.sequence or layout.pp
-        forwards = in_sequences(forward, stages, *batch)
-        backwards = in_sequences(backward, stages[::-1], *batch)
-        yield from in_turn(self._warmup(layout, rank), forwards)
-        yield from in_turn(layout.loops * layout.microbatches, forwards, backwards)
+    def sequence_of(self, layout: Layout) -> int:
+        """As many as there are ranks, unless it is given."""
+        return self.sequence or layout.pp
 
-    def _warmup(self, layout: Layout, rank: int) -> int:
-        sequence = self.sequence or layout.pp
-        return (layout.loops - 1) * sequence + 2 * (layout.pp - 1 - rank)
+    def ahead(self, layout: Layout, rank: int) -> int:
+        """A sequence through all stages but the last, and two for each rank after this one."""
+        return (layout.loops - 1) * self.sequence_of(layout) + 2 * (layout.pp - 1 - rank)
 
     def validate(self, layout: Layout) -> None:
         """Sequences must be full, and long enough to fill the pipeline."""
-        sequence = self.sequence or layout.pp
+        sequence = self.sequence_of(layout)
         if sequence < layout.pp:
             raise InvalidConfiguration(
                 "sequence",

@@ -8,25 +8,19 @@ rank 3            F0 F1 F2 F3 B0 B1 B2 B3
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from bfpp.schedules.in_sequences import InSequences
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.steps import Schedule, Step, backward, forward
 
 
-class GPipe(Schedule):
+class GPipe(InSequences):
     """All forward passes, then all backward passes."""
 
     name = "gpipe"
     summary = "non-looped; all forward passes, then all backward passes"
 
-    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
-        """One stage, forward and then backward."""
-        (stage,) = layout.stages_of(rank)
-        for microbatch in range(layout.microbatches):
-            yield forward(stage, microbatch)
-        for microbatch in range(layout.microbatches):
-            yield backward(stage, microbatch)
+    def ahead(self, layout: Layout, rank: int) -> int:  # noqa: ARG002
+        """All, through the one stage of a rank."""
+        return layout.microbatches
 
 
 SCHEDULE = GPipe()

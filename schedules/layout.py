@@ -228,7 +228,8 @@ class Layout:
         return total
 
     @cached_property
-    def _stages_by_rank(self) -> Groups:
+    def stages_by_rank(self) -> Groups:
+        """The stages of each rank, in the order of the model's layers."""
         ranks = np.array([self.placement, *self.copies], dtype=np.int32)
         stages = np.repeat(np.arange(self.stages, dtype=np.int32), len(ranks))
         return group_by(ranks.T.ravel(), stages, self.pp)
@@ -240,7 +241,7 @@ class Layout:
 
     def stages_of(self, rank: int) -> list[int]:
         """The stages of a rank, in the order of the model's layers."""
-        stages: list[int] = self._stages_by_rank.of(rank).tolist()
+        stages: list[int] = self.stages_by_rank.of(rank).tolist()
         return stages
 
     def units_of(self, rank: int) -> list[int]:

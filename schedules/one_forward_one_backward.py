@@ -12,27 +12,19 @@ each micro-batch runs forward and backward before the next one begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from bfpp.schedules.in_sequences import InSequences
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.steps import Schedule, Step, backward, forward
 
 
-class OneForwardOneBackward(Schedule):
+class OneForwardOneBackward(InSequences):
     """Forward and backward passes in turn."""
 
     name = "1f1b"
     summary = "non-looped; forward and backward passes in turn"
 
-    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
-        """Warm up, then one forward and one backward in turn, then drain."""
-        (stage,) = layout.stages_of(rank)
-        ahead = min(layout.pp - 1 - rank, layout.microbatches)
-        for microbatch in range(layout.microbatches + ahead):
-            if microbatch < layout.microbatches:
-                yield forward(stage, microbatch)
-            if microbatch >= ahead:
-                yield backward(stage, microbatch - ahead)
+    def ahead(self, layout: Layout, rank: int) -> int:
+        """One for each rank after this one."""
+        return layout.pp - 1 - rank
 
 
 SCHEDULE = OneForwardOneBackward()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules import Communication, Layout, Order, Sharding, TaskGraph
-from bfpp.schedules.columns import NONE, Flags, Groups, Integers
+from bfpp.schedules import Communication, Layout, Order, Schedule, Sharding, TaskGraph
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Offsets
+from bfpp.schedules.in_sequences import InSequences
 from bfpp.schedules.kinds import kinds_of, places_of_operations
 from bfpp.schedules.lowering import lower_steps as lower_by_columns
 from bfpp.schedules.lowering.offloading import require_backward
@@ -34,9 +36,22 @@ NO_LENGTH = 0
 """The length of runs that may have any."""
 
 
+def steps_of(schedule: Schedule, layout: Layout) -> Steps:
+    """The table of a schedule's steps; raises `InvalidConfiguration` where they cannot run."""
+    if WORK.pays and _is_in_sequences(schedule):
+        schedule.require(layout)
+        if steps := _table(*_in_sequences(schedule, layout), layout):
+            return steps
+    return join(schedule.orders(layout), layout)
+
+
 def join(orders: Sequence[Order], layout: Layout) -> Steps:
     """The table of all steps; raises `InvalidConfiguration` where they cannot run."""
-    steps = _join(orders, layout) if WORK.pays else None
+    steps = None
+    if WORK.pays:
+        # As bytes: numpy copies the fields of each order one by one.
+        joined = bytearray().join(each.astype(STEP, copy=False).tobytes() for each in orders)
+        steps = _table(np.frombuffer(joined, STEP), np.cumsum([0, *map(len, orders)]), layout)
     return step_table(orders, layout) if steps is None else steps
 
 
@@ -51,15 +66,30 @@ def lower_steps(steps: Steps, layout: Layout, communication: Communication, name
     return posted(_lower(steps, layout, communication, name))
 
 
-def _join(orders: Sequence[Order], layout: Layout) -> Steps | None:
+def _is_in_sequences(schedule: Schedule) -> TypeGuard[InSequences]:
+    """Whether a schedule has the steps of that class, and not some of its own."""
+    known = type(schedule).steps, type(schedule).orders
+    return known == (InSequences.steps, InSequences.orders)
+
+
+def _in_sequences(schedule: InSequences, layout: Layout) -> tuple[Order, Offsets]:
+    """The orders of all ranks, one after the other, and where each one's begins."""
+    ahead = np.array([max(schedule.ahead(layout, rank), 0) for rank in range(layout.pp)])
+    stages, microbatches = layout.stages_by_rank, layout.microbatches
+    bounds = 2 * microbatches * stages.start
+    orders = np.zeros(bounds[-1], STEP)
+    columns = (orders[field] for field in ("operation", "stage", "microbatch"))
+    sequence = schedule.sequence_of(layout)
+    compiled(order_kernels).in_sequences(
+        stages.member, stages.start, microbatches, sequence, ahead, *columns
+    )
+    return orders, bounds
+
+
+def _table(orders: Order, bounds: Offsets, layout: Layout) -> Steps | None:
     """The table, or nothing where orders cannot run: `step_table` says why."""
     loops = compiled(order_kernels)
-    # As bytes: numpy copies the fields of each order one by one.
-    joined = np.frombuffer(
-        b"".join(each.astype(STEP, copy=False).tobytes() for each in orders), STEP
-    )
-    bounds = np.cumsum([0, *map(len, orders)])
-    order = tuple(joined[field] for field in ("operation", "stage", "microbatch", "fused"))
+    order = tuple(orders[field] for field in ("operation", "stage", "microbatch", "fused"))
     placements = np.array([layout.placement, *layout.copies], dtype=np.int32)
     if not loops.can_run(*order, bounds, placements, layout.microbatches, layout.slices):
         return None

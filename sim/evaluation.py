@@ -13,9 +13,8 @@ from math import inf
 from operator import attrgetter
 
 from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule, TaskGraph
-from bfpp.schedules.lowering.step_table import Steps
 from bfpp.sim.compiled_engine import SOURCE
-from bfpp.sim.compiled_lowering import join, lower_steps
+from bfpp.sim.compiled_lowering import lower_steps, steps_of
 from bfpp.sim.memory import PeakMemory, least_memory
 from bfpp.sim.objectives import Objective, robust_step_time
 from bfpp.sim.outcomes import Outcome
@@ -48,7 +47,7 @@ class Evaluation:
         self._problem = problem
         self._physical: dict[tuple[object, ...], PhysicalCosts] = {}
         # Of neighbours alone: their order puts those with the same one next to each other.
-        self.steps = latest(_steps)
+        self.steps = latest(steps_of)
         self.graph = latest(self._graph)
 
     def physical(self, configuration: Configuration) -> PhysicalCosts:
@@ -106,10 +105,6 @@ class Evaluation:
 
 evaluation_of = lru_cache(1)(Evaluation)
 """The evaluation of the current problem, which a worker gets in pieces."""
-
-
-def _steps(schedule: Schedule, layout: Layout) -> Steps:
-    return join(schedule.orders(layout), layout)
 
 
 def nothing_can_fit(problem: Problem, chosen: Iterable[Configuration]) -> bool:

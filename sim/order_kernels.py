@@ -1,6 +1,7 @@
-"""Orders joined to one table of steps, as loops: `bfpp.schedules.lowering.step_table`, sooner.
+"""Orders in sequences, and orders joined to one table of steps, as loops.
 
-A twin, as `bfpp.sim.lowering_kernels` is one.
+Twins of `bfpp.schedules.in_sequences` and of `bfpp.schedules.lowering.step_table`, as
+`bfpp.sim.lowering_kernels` is one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,26 @@ import numpy as np
 
 FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = range(4)
 """Codes of operations, in the order of `bfpp.schedules.operations`."""
+
+
+def in_sequences(stages, bounds, microbatches, sequence, ahead, operation, stage, microbatch):
+    """Fill the columns of the orders of all ranks, which have their `stages` within `bounds`."""
+    begin = 0
+    for rank in range(len(bounds) - 1):
+        first_stage, last_stage = bounds[rank], bounds[rank + 1] - 1
+        passes = (bounds[rank + 1] - bounds[rank]) * microbatches
+        number = 0
+        for first in range(0, microbatches, sequence):
+            for turn in range(last_stage - first_stage + 1):
+                for each in range(first, min(first + sequence, microbatches)):
+                    at = begin + number + max(number - ahead[rank], 0)
+                    operation[at], microbatch[at] = FORWARD, each
+                    stage[at] = stages[first_stage + turn]
+                    at = begin + number + min(number + ahead[rank] + 1, passes)
+                    operation[at], microbatch[at] = BACKWARD, each
+                    stage[at] = stages[last_stage - turn]
+                    number += 1
+        begin += 2 * passes
 
 
 def can_run(operation, stage, microbatch, fused, bounds, placements, microbatches, slices):

@@ -27,11 +27,15 @@ def compiled_already():
         yield
 
 
+def require_equal_steps(steps: Steps, found: list[Order], layout: Layout) -> None:
+    for name, expected in step_table(found, layout)._asdict().items():
+        np.testing.assert_array_equal(getattr(steps, name), expected, name)
+
+
 def require_same(found: list[Order], layout: Layout, communication: Communication) -> None:
     by_columns = step_table(found, layout)
     steps = compiled_lowering.join(found, layout)
-    for name in Steps._fields:
-        np.testing.assert_array_equal(getattr(steps, name), getattr(by_columns, name), name)
+    require_equal_steps(steps, found, layout)
     expected = lower_steps(by_columns, layout, communication, "one")
     graph = compiled_lowering.lower_steps(steps, layout, communication, "one")
     assert graph.lanes == expected.lanes
@@ -51,6 +55,9 @@ def require_same(found: list[Order], layout: Layout, communication: Communicatio
 def test_every_schedule(drawn: Configuration) -> None:
     schedule, layout, communication = drawn
     require_same(schedule.orders(layout), layout, communication)
+    require_equal_steps(
+        compiled_lowering.steps_of(schedule, layout), schedule.orders(layout), layout
+    )
 
 
 @SOME

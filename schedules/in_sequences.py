@@ -1,0 +1,36 @@
+"""Schedules of whole backward passes that differ in two numbers, as the paper's four do.
+
+A rank takes micro-batches in sequences, each of them through all its stages: forward from the
+first stage to the last, backward in reverse. It runs some forward passes ahead, then one forward
+and one backward in turn, then the backward passes that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bfpp.schedules.layout import Layout
+from bfpp.schedules.steps import Schedule, Step, backward, forward, in_sequences, in_turn
+
+
+@dataclass(frozen=True)
+class InSequences(Schedule):
+    """How long the sequences are, and how many forward passes a rank runs ahead."""
+
+    def sequence_of(self, layout: Layout) -> int:
+        """Micro-batches of a sequence: all, unless a schedule says otherwise."""
+        return layout.microbatches
+
+    def ahead(self, layout: Layout, rank: int) -> int:
+        """Forward passes before the first backward one; more than there are mean all."""
+        raise NotImplementedError
+
+    def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
+        """Warm up, then one forward and one backward in turn, then drain."""
+        stages = layout.stages_of(rank)
+        batch = layout.microbatches, self.sequence_of(layout)
+        forwards = in_sequences(forward, stages, *batch)
+        backwards = in_sequences(backward, stages[::-1], *batch)
+        yield from in_turn(self.ahead(layout, rank), forwards)
+        yield from in_turn(len(stages) * layout.microbatches, forwards, backwards)
