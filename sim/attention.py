@@ -10,8 +10,9 @@ runs agrees):
 - Fused attention keeps queries, keys, values, its output and one number a row and head, the
   logarithm of the sum of exponentials. Its backward pass makes five products of the forward's
   two, and what a causal mask leaves out is not computed.
-- With quantised operands, queries, keys and values are cast to 8 bits and kept so; backward, the
-  gradient of the output is.
+- A window is computed in whole tiles. With quantised operands, queries, keys and values are cast to
+  8 bits and kept so; backward, the gradient of the output is, and what a window leaves out is
+  computed all the same (cuDNN 9.22: twice the tokens take four times as long).
 - Unfused attention keeps what is as large as its scores, and computes all of them.
 - Context-parallel devices balance a causal mask: each has as much of it to compute.
 """
@@ -31,6 +32,10 @@ from bfpp.sim.operators import Collective, Execution, Kernel, Operator, Tensor, 
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values."""
+
+WINDOW_TILE = 256
+"""Keys beyond a window that a kernel computes: it takes as many queries at once, and keys by 128.
+It fits cuDNN's kernels with windows of 128 and 1,024 tokens (cudnn-frontend's benchmark)."""
 
 MASKED_CHUNKS = 2
 """Chunks of the sequence that a context-parallel device has, one early and one late (zig-zag)."""
@@ -73,6 +78,11 @@ def _projected(execution: Execution, normed: Tensor, heads: Heads) -> tuple[Oper
     queries, keys, values = (each.bytes for each in heads)
     if execution.eager:
         moved, kernels = _eager_heads(model, queries, keys, values)
+    elif model.scaled_rotary:
+        # A fused kernel reads and writes queries, and another keys; here 12 kernels of a single
+        # operation (7 backward) make 12 passes over them (14).
+        moved = (14 * queries + 14 * keys, 16 * queries + 18 * keys)
+        kernels = (26, 17)
     elif model.positions == "rotary":
         moved = (4 * queries + 4 * keys, 4 * queries + 6 * keys)
         kernels = (4, 5)
@@ -171,9 +181,13 @@ def _fused(execution: Execution, heads: Heads, mixed: Tensor) -> tuple[Operator,
     """One kernel for each block of keys: on a ring one of each device, of gathered keys two."""
     model, ranks, exchange = execution.model, execution.tp, execution.exchange
     sums = Tensor("log sum exp", execution.statistic * execution.tokens * model.heads / ranks)
-    pairs = execution.tokens * model.attended / ranks
-    forward = 2 * pairs * (model.query_width + model.context_width)
-    backward = 2 * pairs * (3 * model.query_width + 2 * model.context_width)
+    quantised = execution.quantised_attention
+    beyond = WINDOW_TILE, model.sequence if quantised else WINDOW_TILE
+    pairs = [execution.tokens * model.attended_beyond(each) / ranks for each in beyond]
+    widths = (
+        model.query_width + model.context_width,
+        3 * model.query_width + 2 * model.context_width,
+    )
     blocks, received, returned = 1, [], []
     if execution.cp > 1 and exchange is not ContextExchange.ALL_TO_ALL:
         is_ring = exchange is ContextExchange.RING
@@ -182,11 +196,15 @@ def _fused(execution: Execution, heads: Heads, mixed: Tensor) -> tuple[Operator,
         whole = execution.cp * (heads[1].bytes + heads[2].bytes)
         received.append(Collective(Way.ALL_GATHER, whole, group=Group.CP, beside=beside))
         returned.append(Collective(Way.REDUCE_SCATTER, whole, group=Group.CP, beside=beside))
-    scores, uneven = pairs * model.heads / blocks, model.query_width != model.context_width
+    uneven = model.query_width != model.context_width
+    forward, backward = (
+        (Attended(2 * pair * width / blocks, pair * model.heads / blocks, uneven),) * blocks
+        for pair, width in zip(pairs, widths, strict=True)
+    )
     of_heads = sum(each.bytes for each in heads)
     moved, form, cast = of_heads + mixed.bytes, None, (0.0, 0.0)
     kept: tuple[Tensor, ...] = heads
-    if execution.quantised_attention:
+    if quantised:
         form, cast = Format.FP8, (of_heads, mixed.bytes)
         kept = tuple(Tensor(f"{it.name} in 8 bits", it.bytes / execution.number) for it in heads)
     return (
@@ -197,7 +215,7 @@ def _fused(execution: Execution, heads: Heads, mixed: Tensor) -> tuple[Operator,
                 Kernel.ATTENTION,
                 moved + cast[0],
                 blocks + (3 if form else 0),
-                attention=(Attended(forward / blocks, scores, uneven),) * blocks,
+                attention=forward,
                 collectives=tuple(received),
                 format=form,
             ),
@@ -205,7 +223,7 @@ def _fused(execution: Execution, heads: Heads, mixed: Tensor) -> tuple[Operator,
                 Kernel.ATTENTION,
                 2 * moved + cast[1],
                 3 * blocks + (1 if form else 0),
-                attention=(Attended(backward / blocks, scores, uneven),) * blocks,
+                attention=backward,
                 collectives=(*received, *returned),
                 format=form,
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf, lcm
 
 from bfpp.schedules import InvalidConfiguration
@@ -26,7 +26,8 @@ class AttentionSpeed:
 
     The shares are those of a causal pass's own operations. The defaults are those of
     FlashAttention-2 on A100 in training, assumed. Kernels whose heads of keys are wider than those
-    of values reach `uneven_heads` of these shares.
+    of values reach `uneven_heads` of these shares. Those whose operands are quantised are
+    `quantised_forward` and `quantised_backward` times as fast.
     """
 
     forward_efficiency: float = 0.5
@@ -34,6 +35,8 @@ class AttentionSpeed:
     forward_latency: float = 0.0
     backward_latency: float = 0.0
     uneven_heads: float = 1.0
+    quantised_forward: float = 1.0
+    quantised_backward: float = 1.0
 
     def times(self, share: float) -> AttentionSpeed:
         """Kernels that reach this share of the speed."""
@@ -307,7 +310,7 @@ def _require_shares(where: str, table: Table, names: tuple[str, ...]) -> None:
 
 
 _ATTENTION_SHARES = ("forward_efficiency", "backward_efficiency", "uneven_heads")
-_ATTENTION_KEYS = dict.fromkeys((*_ATTENTION_SHARES, "forward_latency", "backward_latency"), float)
+_ATTENTION_KEYS = {each.name: float for each in fields(AttentionSpeed)}
 
 
 def _attention(name: str, table: Table) -> AttentionSpeed:

@@ -3,8 +3,7 @@
 A backward pass first recomputes what was not kept, with its communication, then takes
 the gradients of inputs and of weights. Collectives inside a pass block the compute, but
 for the share that an implementation hides of those which allow it, for what overlaps
-the kernels of its own operator, and for what overlaps another micro-batch. (The first
-micro-batch and the last have no other to overlap with: that is left out.)
+the kernels of its own operator, and for what overlaps another micro-batch.
 """
 
 from __future__ import annotations
@@ -357,7 +356,10 @@ def blocked_seconds(shape: ComputeSettings, collective: Collective) -> float:
     """
     cluster, place = shape.cluster, group_place(shape, collective.group)
     moving = collective_seconds(collective, place, cluster)
-    return moving + log2(place.members) * cluster.levels[0].synchronisation
+    if collective.calls > 1:
+        little = collective._replace(bytes=1.0)
+        moving += (collective.calls - 1) * collective_seconds(little, place, cluster)
+    return moving + collective.calls * log2(place.members) * cluster.levels[0].synchronisation
 
 
 def group_place(shape: ComputeSettings, group: Group) -> GroupPlace:

@@ -101,6 +101,9 @@ def attention_seconds(
         share, latency, products = speed.backward_efficiency, speed.backward_latency, 5
     else:
         share, latency, products = speed.forward_efficiency, speed.forward_latency, 2
+    faster = 1.0
+    if isinstance(operands, Format):
+        faster = speed.quantised_backward if backward else speed.quantised_forward
     share *= speed.uneven_heads if attended.uneven else 1.0
     rate = device.exponentials or inf
     exponentials = attended.scores / rate
@@ -108,7 +111,7 @@ def attention_seconds(
     included = exponentials if attended.uneven else attended.flops / of_measured
     peak = device.peak_of(precision)
     multiplying = max(attended.flops / (peak * share) - included, 0.0)
-    return multiplying * peak / device.peak_of(operands) + exponentials + latency
+    return (multiplying + exponentials) / faster + latency
 
 
 def streaming_seconds(device: Device, size: float) -> float:

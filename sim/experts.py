@@ -107,24 +107,23 @@ def expert_operators(
     expanded, active = of_rows("experts expanded", wide), of_rows("experts active", experts.width)
     made, back = of_rows("rows made", model.hidden), of_rows("rows back", model.hidden)
     routed, out = execution.own("routed out", model.hidden), execution.own("mlp out", model.hidden)
-    sending = _exchange(execution, experts, received, execution.routing.quantised)
-    exchange = (sending, _exchange(execution, experts, received, quantised=False))
+    exchanges = _exchanges(execution, experts, received)
     alone, beside = (
-        (exchange, NOTHING) if not execution.routing.beside_shared else (NOTHING, exchange)
+        (exchanges, NOTHING) if not execution.routing.beside_shared else (NOTHING, exchanges)
     )
     permuted = (out.bytes + sent.bytes,) * 2
     return (
         *router.operators(execution),
         _routing(execution, scores),
         elementwise("permute", EXPERTS, permuted, (2, 2), [normed], sent),
-        _sent("dispatch", sent, received, alone),
+        _sent("dispatch", sent, received, alone.dispatch),
         *_padding(execution, "pad", received),
         *product("experts up", received, expanded, model.hidden, wide),
         *_activation(execution, experts, expanded, active),
         *product("experts down", active, made, experts.width, model.hidden),
         *_bias(execution, experts, made),
         *_padding(execution, "unpad", made),
-        _sent("combine", made, back, alone[::-1]),
+        _sent("combine", made, back, alone.combine),
         elementwise("unpermute", EXPERTS, permuted, (2, 2), [back], routed),
         *_shared(execution, experts, normed, beside),
         _branches(execution, experts, routed, out),
@@ -143,11 +142,38 @@ def expert_rows(execution: Execution, experts: Experts) -> float:
 Exchange = tuple[tuple[Collective, ...], tuple[Collective, ...]]
 """What is sent forward and backward."""
 
-NOTHING: Exchange = ((), ())
+
+class BothWays(NamedTuple):
+    """Those of dispatch and of combine."""
+
+    dispatch: Exchange = ((), ())
+    combine: Exchange = ((), ())
+
+
+NOTHING = BothWays()
+
+GATHERS_COUNTS, WITH_PROBABILITIES = 1, 2
+"""Calls of an all-to-all's dispatch, counted in Megatron-LM: unless rows are dropped, how many come
+is gathered first; probabilities are sent after the rows, as backward their gradients are."""
+
+
+def _exchanges(execution: Execution, experts: Experts, rows: Tensor) -> BothWays:
+    routing = execution.routing
+    sending = _exchange(execution, experts, rows, quantised=routing.quantised)
+    back = _exchange(execution, experts, rows, quantised=False)
+    if routing.deduplicated:
+        return BothWays((sending, back), (back, sending))
+    counting = GATHERS_COUNTS if routing.capacity is None else 0
+    dispatch = _called(sending, WITH_PROBABILITIES + counting), _called(back, WITH_PROBABILITIES)
+    return BothWays(dispatch, (back, sending))
+
+
+def _called(exchange: tuple[Collective, ...], calls: int) -> tuple[Collective, ...]:
+    return tuple(each._replace(calls=calls) for each in exchange)
 
 
 def _exchange(
-    execution: Execution, experts: Experts, rows: Tensor, quantised: bool
+    execution: Execution, experts: Experts, rows: Tensor, *, quantised: bool
 ) -> tuple[Collective, ...]:
     """The all-to-all of dispatch or combine, one way; copies for a node may cross once."""
     if execution.ep == 1:
@@ -247,7 +273,7 @@ def _sent(name: str, reads: Tensor, writes: Tensor, exchange: Exchange) -> Opera
 
 
 def _shared(
-    execution: Execution, experts: Experts, normed: Tensor, beside: Exchange
+    execution: Execution, experts: Experts, normed: Tensor, beside: BothWays
 ) -> tuple[Operator, ...]:
     """The shared experts: dispatch overlaps their first product, and combine the last."""
     model, divided = execution.model, execution.divided
@@ -259,9 +285,9 @@ def _shared(
     up = Linear("shared up", SHARED, normed, expanded, model.hidden, wide, Division.COLUMNS)
     down = Linear("shared down", SHARED, active, out, width, model.hidden, Division.ROWS)
     return (
-        *_with(up.operators(execution), beside),
+        *_with(up.operators(execution), beside.dispatch),
         *activation(execution, "shared ", SHARED, expanded, active),
-        *_with(down.operators(execution), beside[::-1]),
+        *_with(down.operators(execution), beside.combine),
     )
 
 

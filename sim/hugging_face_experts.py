@@ -41,7 +41,7 @@ def gpt_oss_parts(where: str, config: Table) -> Table:
         raise InvalidConfiguration(
             "model", f"{where}: layer_types must have a {WHOLE} at regular intervals"
         )
-    found = mixtral_parts(where, config)
+    found = {**mixtral_parts(where, config), "scaled_rotary": _is_yarn(config)}
     found["experts"] |= {"biased": True, "clamped": True}
     return found if every > len(types) else {**found, "global_every": every}
 
@@ -74,6 +74,11 @@ def deepseek_parts(where: str, config: Table) -> Table:
         if of_token < groups:
             found["experts"] = {**experts, "share_of_nodes": of_token / groups}
     return found
+
+
+def _is_yarn(config: Table) -> bool:
+    scaling = config.get("rope_scaling")
+    return isinstance(scaling, dict) and scaling.get("rope_type") == "yarn"
 
 
 def _counts(where: str, config: Table, *names: str) -> list[int]:

@@ -41,7 +41,8 @@ class Transformer:
     through goes down again. Without `tied_embeddings` the output layer's
     weights are not the word embedding's, but its own. `norm` is `layer`
     (LayerNorm) or `rms` (RMSNorm, which has no bias); `positions` are `learned`,
-    or `rotary`, which have no parameters. A head is `head_dim` wide, S_hidden /
+    or `rotary`, which have no parameters; with `scaled_rotary` their cosines and sines
+    are scaled (YaRN), for which there is no fused kernel. A head is `head_dim` wide, S_hidden /
     N_heads by default. `causal` attends to no later tokens, with a `window` to
     no more than the last `window` tokens, and every `global_every`-th layer to all. With
     `dropout` it is trained with dropout, by default where the MLP is not gated.
@@ -70,6 +71,7 @@ class Transformer:
     tied_embeddings: bool = True
     norm: str = "layer"
     positions: str = "learned"
+    scaled_rotary: bool = False
     head_dim: int | None = None
     window: int | None = None
     causal: bool = True
@@ -93,6 +95,10 @@ class Transformer:
                 raise InvalidConfiguration(
                     "model", f"{self.name}: {heads} heads do not divide {among}"
                 )
+        if self.scaled_rotary and self.positions != "rotary":
+            raise InvalidConfiguration(
+                "model", f"{self.name}: scaled_rotary needs rotary positions"
+            )
         if self.window is not None and not self.causal:
             raise InvalidConfiguration("model", f"{self.name}: a window needs causal attention")
         if self.experts is not None and self.experts.chosen > self.experts.routed:
@@ -175,9 +181,14 @@ class Transformer:
     @property
     def attended(self) -> float:
         """How many tokens a token attends to, on average: half of the sequence if causal."""
+        return self.attended_beyond(0)
+
+    def attended_beyond(self, beyond: int) -> float:
+        """The same if its window were wider by so many tokens."""
         if not self.causal:
             return self.sequence
-        window = min(self.window or self.sequence, self.sequence)
+        window = self.sequence if self.window is None else self.window + beyond
+        window = min(window, self.sequence)
         return window - window**2 / (2 * self.sequence)
 
     @property

@@ -74,7 +74,8 @@ class Collective(NamedTuple):
     The software may let it run at the same time as a product (`overlapped`). One that overlaps the
     kernels of its own operator overlaps a share of them (`beside`); one that is `interleaved`
     overlaps those of another micro-batch. Of `copies` of a row for one device one is sent, and of
-    those for one node one crosses the network.
+    those for one node one crosses the network. It is so many `calls`, of which all but one move
+    next to nothing.
     """
 
     way: Way
@@ -84,6 +85,7 @@ class Collective(NamedTuple):
     beside: float = 0.0
     interleaved: bool = False
     copies: Copies | None = None
+    calls: int = 1
 
 
 class Work(NamedTuple):

@@ -137,6 +137,11 @@ class PhysicalCosts:
         """The same with micro-batches of one sample, which remembers what holds of any size."""
         return self if self.microbatch_size == 1 else replace(self, microbatch_size=1)
 
+    @cached_property
+    def not_interleaved(self) -> PhysicalCosts:
+        """The same where passes wait for the exchanges of experts."""
+        return replace(self, routing=replace(self.routing, interleaved=False))
+
     def of_size(self, microbatch_size: int) -> PhysicalCosts:
         """The same with micro-batches of that size; all sizes share what they remember."""
         found = replace(self, microbatch_size=microbatch_size)

@@ -75,6 +75,8 @@ class PhysicalStep:
         )
         if graph.templates:
             seconds = self._in_pieces(seconds)
+        if self.physical.degrees.ep > 1 and self.physical.execution.routing.interleaved:
+            seconds = self._with_nothing_beside(seconds)
         WORK.loop(cost_kernels, "lengthen", len(graph))(
             kind, *graph.dependencies, received, sent, seconds
         )
@@ -94,6 +96,30 @@ class PhysicalStep:
         seconds = seconds.copy()
         seconds[in_block] += taken_by_exchanges(self.physical) * exchanged
         return in_turns(graph, seconds * shares(graph), inside, self._seconds_alone)
+
+    def _with_nothing_beside(self, seconds: Seconds) -> Seconds:
+        """The seconds of tasks, where passes wait for exchanges that no other micro-batch hides.
+
+        Exchanges are hidden by a pass of the other kind: not before a rank's first backward pass,
+        nor after its last forward pass.
+        """
+        graph, layout = self.graph, self.graph.layout
+        number = np.arange(len(graph))
+        forward = graph.operation == Operation.FORWARD
+        backward = np.isin(graph.operation, (Operation.BACKWARD, Operation.BACKWARD_INPUT))
+        first, last = np.full(layout.pp, len(graph)), np.full(layout.pp, NONE)
+        np.minimum.at(first, graph.rank[backward], number[backward])
+        np.maximum.at(last, graph.rank[forward], number[forward])
+        hidden = self.physical.unit_seconds(layout)
+        exposed = self.physical.not_interleaved.unit_seconds(layout)
+        seconds = seconds.copy()
+        for part, alone in (
+            ("forward", forward & (number < first[graph.rank])),
+            ("backward_input", backward & (number > last[graph.rank])),
+        ):
+            longer = getattr(exposed, part) - getattr(hidden, part)
+            seconds[alone] += longer[graph.unit[alone]] / layout.slices
+        return seconds
 
     @property
     def hidden_bytes(self) -> float:

@@ -68,6 +68,33 @@ def test_kernels_are_those_that_are_dispatched(model):
     assert predicted == len(backward.names), backward.names
 
 
+def turned(heads, angles, scale):
+    """Heads turned by scaled cosines and sines, as Megatron-LM does without a fused kernel."""
+    first, second = heads.chunk(2, -1)
+    crossed = torch.cat((-second, first), -1)
+    cosines, sines = ((each * scale).to(heads.dtype) for each in (angles.cos(), angles.sin()))
+    rest = heads[..., angles.shape[-1] :]
+    return torch.cat((heads * cosines + crossed * sines, rest), -1)
+
+
+def test_scaled_rotary_positions_are_turned_kernel_by_kernel():
+    heads = torch.randn(16, 1, 4, 64, dtype=torch.bfloat16, requires_grad=True)
+    angles = torch.randn(16, 1, 1, 64)
+    with Dispatched() as forward:
+        out = turned(heads, angles, 1.35)
+    gradient = torch.ones_like(out)
+    with Dispatched() as backward:
+        out.backward(gradient)
+    counts = []
+    for scaled in (False, True):
+        model = replace(LLAMA, scaled_rotary=scaled)
+        [work] = [each for each in layer_operators(Execution(model)) if each.name == "heads"]
+        counts.append((work.forward.kernels, work.backward_input.kernels))
+    assert [many - one for one, many in zip(*counts, strict=True)] == [
+        2 * (len(each.names) - 1) for each in (forward, backward)
+    ]
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_is_measured_is_what_is_predicted(case):
     job = case.job

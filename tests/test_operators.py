@@ -23,6 +23,7 @@ from bfpp.schedules.recomputation import (
     Recomputation,
     parse_recomputation,
 )
+from bfpp.sim.attention import WINDOW_TILE
 from bfpp.sim.checkpointing import Checkpointed, recomputed_flops
 from bfpp.sim.ends import embedding_operators, head_operators
 from bfpp.sim.layer import layer_operators
@@ -201,8 +202,10 @@ def test_a_mask_halves_fused_attention_and_a_window_bounds_it():
     whole = attention(replace(LLAMA, causal=False))
     assert attention(LLAMA) == whole / 2
     assert attention(replace(LLAMA, window=4096)) == whole / 2
-    narrow = attention(replace(LLAMA, window=64)) / whole
-    assert narrow == pytest.approx(64 / 4096, rel=0.01)
+    narrow = replace(LLAMA, window=64)
+    assert attention(narrow) / whole == narrow.attended_beyond(WINDOW_TILE) / 4096
+    assert narrow.attended == pytest.approx(64, rel=0.01)
+    assert narrow.attended_beyond(WINDOW_TILE) == pytest.approx(64 + WINDOW_TILE, rel=0.04)
 
 
 def moved(operators, backward):
