@@ -26,17 +26,12 @@ def spread(kind, cells, others, seconds, size, ports):
 
 
 def lengthen(kind, dependency_start, dependency, received, sent, seconds):
-    """Add, to the seconds of each task, what kinds of transfers that it receives or sends cost it.
-
-    Kinds beyond those of `received` and `sent` cost nothing.
-    """
+    """Add, to the seconds of each task, what kinds of communication before and after it cost it."""
     for task in range(len(kind)):
         for at in range(dependency_start[task], dependency_start[task + 1]):
             on = dependency[at]
-            if kind[on] < len(received):
-                seconds[task] += received[kind[on]]
-            if kind[task] < len(sent):
-                seconds[on] += sent[kind[task]]
+            seconds[task] += received[kind[on]]
+            seconds[on] += sent[kind[task]]
 
 
 def busiest(rank, chosen, seconds, ranks):

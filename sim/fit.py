@@ -199,6 +199,12 @@ def fit(
     return Fit(tuple(FittedConstant(*each) for each in constants), of_logarithms, errors, left_out)
 
 
+def fitted(parameters: Sequence[Parameter], cases: Sequence[Case]) -> Constants:
+    """Some parameters at their optimum for some cases."""
+    at, _ = _solve(parameters, cases, _start(parameters))
+    return _constants(parameters, _values(parameters, at))
+
+
 def fits(rows: Sequence[Measurement]) -> int:
     """How many fits a cross-validated one takes: one of all rows, and one without each group."""
     return 1 + len({row.group for row in rows})

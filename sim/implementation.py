@@ -50,7 +50,8 @@ class Implementation:
     `blocking_transfers` says that compute waits for transfers: all that a rank
     has at one moment are posted together, in both directions, and the step that
     needs one is longer by what it takes. `overlap_slowdown` is the share of the
-    time of an overlapped transfer by which it slows the compute at its ends.
+    time of an overlapped transfer by which it slows the compute at its ends,
+    `collective_slowdown` that of an overlapped gather or reduction.
     `step_seconds` is what each step takes on the host in addition: norms, logging, the
     next batch; `dispatch_seconds` what a rank's host takes to dispatch each of its tasks, unless
     that was measured on the cluster. `attention_speed` is that of its fused attention kernels,
@@ -93,6 +94,7 @@ class Implementation:
     optimizer_traffic: float
     accumulation_traffic: float
     overlap_slowdown: float
+    collective_slowdown: float
     step_seconds: float
     attention_speed: AttentionSpeed | None = None
     metric_bytes: float = 0.0
@@ -167,6 +169,8 @@ PAPER = Implementation(
     # Assumed: a product writes it in half precision; a sum reads two, and writes one.
     accumulation_traffic=8,
     overlap_slowdown=0.16,
+    # Cross-validation: gathers and reductions that slow compute, too, fit worse.
+    collective_slowdown=0.0,
 )
 
 MEGATRON = Implementation(
@@ -189,6 +193,7 @@ MEGATRON = Implementation(
     optimizer_traffic=48,
     accumulation_traffic=8,
     overlap_slowdown=0.0,
+    collective_slowdown=0.0,
 )
 
 TODAY: dict[str, Any] = {
@@ -213,6 +218,10 @@ TODAY: dict[str, Any] = {
     # The layer transient of published peaks on B200: one, and one of the MLP's expanded width.
     "hidden_gradients": 1,
     "overlap_slowdown": 0.0,
+    # GPT and LLaMA on A100 and H100 (Lee et al., 2025, arXiv 2507.03114): compute takes 1.189 times
+    # as long beside communication, and one after the other both take 1.102 times that. So what
+    # communicates for 0.31 of the compute's time costs it 0.189: 0.61.
+    "collective_slowdown": 0.61,
 }
 """What Megatron-LM and PyTorch have in common."""
 

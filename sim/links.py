@@ -20,6 +20,8 @@ Rules:
 - A transfer that blocks lengthens the step that receives it and takes no time
   on its lane, so that what a rank sends and receives at one moment is under way
   together. One that is overlapped slows the compute at its two ends.
+- A gather that is overlapped slows the pass that waits for it, a reduction the one before it: as
+  many are under way beside others.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ import numpy as np
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
 from bfpp.schedules.kinds import SomeKinds
-from bfpp.schedules.operations import transfers
+from bfpp.schedules.operations import Operation, transfers
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import collective_seconds, moving
 from bfpp.sim.costs import Costs, Load, narrowest
@@ -66,8 +68,8 @@ class Exchanged(NamedTuple):
 class Beside(NamedTuple):
     """What kinds of tasks cost in parallel with others.
 
-    `received` and `sent` are the seconds by which a transfer lengthens the step that receives it,
-    and the one that sends it.
+    `received` and `sent` are the seconds by which communication lengthens the step that waits for
+    it, and the one that it waits for.
     """
 
     costs: Costs
@@ -161,6 +163,16 @@ class Links:
         slowdown = self.implementation.overlap_slowdown if overlap else 0.0
         sent[is_transfer] = slowdown * taken
         received[is_transfer] = sent[is_transfer] + collecting
+        return Beside(alone, received, sent)
+
+    def slowing(self, kinds: SomeKinds, alone: Costs, *, overlap: bool) -> Beside:
+        """The same of kinds of tasks of all micro-batches, of which collectives may `overlap`."""
+        slowdown = self.implementation.collective_slowdown if overlap else 0.0
+        slowed = slowdown * alone.seconds_alone()
+        received, sent = (
+            np.where(among(kinds.operation, (each,)), slowed, 0.0)
+            for each in (Operation.GATHER, Operation.REDUCE)
+        )
         return Beside(alone, received, sent)
 
     @cached_property

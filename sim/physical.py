@@ -128,7 +128,7 @@ class PhysicalCosts:
         return {}
 
     @cached_property
-    def others(self) -> dict[object, Costs]:
+    def others(self) -> dict[object, Beside]:
         """The same of all other kinds, whatever the size of micro-batches."""
         return {}
 

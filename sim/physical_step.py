@@ -67,7 +67,10 @@ class PhysicalStep:
     def costs(self) -> Costs:
         """The costs of each task, at full clocks."""
         graph, kind = self.graph, self.graph.kinds.of_task
-        (cells, received, sent), others = self._of_cells(), self._of_others()
+        each = self._of_cells(), self._of_others()
+        cells, others = (beside.costs for beside in each)
+        received = np.concatenate([beside.received for beside in each])
+        sent = np.concatenate([beside.sent for beside in each])
         seconds, moved = np.empty((2, len(graph)))
         ports = np.empty((len(graph), cells.ports.shape[1]), dtype=np.int32)
         WORK.loop(cost_kernels, "spread", len(graph))(
@@ -149,15 +152,25 @@ class PhysicalStep:
             known[decisive] = found._replace(costs=self._with_host_links(kinds, found.costs))
         return known[decisive]
 
-    def _of_others(self) -> Costs:
+    def _of_others(self) -> Beside:
         """The same of all other kinds: known, too, of micro-batches of other sizes."""
         graph, physical = self.graph, self.physical.one_sample
         kinds, known = graph.kinds.others, physical.others
         decisive = graph.layout.stages_on_ranks, kinds.codes, graph.communication
         if decisive not in known:
-            alone = PhysicalStep(physical, graph).alone(kinds)
-            known[decisive] = self._with_host_links(kinds, alone)
+            alone = self._with_host_links(kinds, PhysicalStep(physical, graph).alone(kinds))
+            known[decisive] = self.links.slowing(kinds, alone, overlap=self._slows_passes)
         return known[decisive]
+
+    @property
+    def _slows_passes(self) -> bool:
+        """Whether gathers and reductions slow passes: not those that run in a pipeline's bubbles.
+
+        There they run once a step, at its ends.
+        """
+        communication = self.graph.communication
+        has_bubbles = self.graph.layout.pp > 1 and communication.sharding is not Sharding.FULL
+        return communication.dp_overlap and not has_bubbles
 
     def _with_host_links(self, kinds: SomeKinds, costs: Costs) -> Costs:
         devices = self.physical.devices(self.graph.layout)

@@ -196,6 +196,7 @@ def _matters(path: Path, timeline: Timeline, physical: PhysicalCosts) -> bool:
     needed: dict[str, object] = {
         "host_bandwidth": timeline.graph.communication.offload,
         "dispatch_seconds": physical.dispatch_seconds,
+        "collective_slowdown": timeline.graph.communication.dp_overlap,
         "former_efficiency": physical.implementation.attention_speed,
         **{each: quantisation is not None and quantisation.format is each for each in Format},
     }
@@ -283,7 +284,7 @@ def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float
     """What may lengthen this step, and is not in its prediction."""
     layout, communication = timeline.graph.layout, timeline.graph.communication
     degrees, device = replace(physical.degrees, pp=layout.pp), physical.cluster.device
-    overlaps = (degrees.dp > 1 and communication.dp_overlap) or (
+    overlaps = (
         layout.pp > 1
         and communication.pp_overlap
         and not physical.implementation.blocking_transfers
@@ -295,7 +296,7 @@ def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float
         "loading data, checkpoints, logging": True,
         "stragglers: all devices are equally fast": degrees.devices > 1,
         "others' traffic on the network": degrees.devices > physical.cluster.domain,
-        "multiprocessors that overlapped DP and PP communication takes from compute": overlaps,
+        "multiprocessors that overlapped PP communication takes from compute": overlaps,
         "experts that are chosen more often than others": evenly,
         "the all-reduce of the tied embedding's gradients": left_out and layout.ends_are_apart,
         "lower clocks at the power limit": device.sustained_efficiency == 1,

@@ -575,6 +575,28 @@ def test_a_step_that_computes_with_its_share_gathers_nothing_when_it_receives():
     assert whole.received.max() > whole.sent.max()
 
 
+@pytest.mark.parametrize("sharding", Sharding)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_gathers_and_reductions_slow_the_passes_beside_them(sharding, ranks):
+    """Not in a pipeline's bubbles, where they run if it gathers and reduces once a step."""
+    layout, slowdown = Layout(ranks, 4), 0.5
+    overlapped = build_graph("1f1b", layout, Communication(sharding))
+    blocking = build_graph("1f1b", layout, Communication(sharding, dp_overlap=False))
+    usual = replace(CURRENT, collective_slowdown=0.0)
+    without, slowed = (
+        physical("mpt-1b", "dgx-h100", pp=ranks, dp=8, implementation=each)
+        for each in (usual, replace(usual, collective_slowdown=slowdown))
+    )
+    alone, found = (each.costs(overlapped) for each in (without, slowed))
+    beside = np.isin(overlapped.operation, [Operation.GATHER, Operation.REDUCE])
+    has_bubbles = ranks > 1 and sharding is not Sharding.FULL
+    longer = found.seconds - alone.seconds
+    expected = 0.0 if has_bubbles else slowdown * alone.seconds_alone()[beside].sum()
+    assert longer.sum() == pytest.approx(expected)
+    assert not longer[~overlapped.is_compute].any()
+    np.testing.assert_array_equal(slowed.costs(blocking).seconds, without.costs(blocking).seconds)
+
+
 def test_software_of_2023_has_attention_kernels_of_a_generation_before_and_computes_metrics():
     """On a device of a later generation these kernels take longer; a device's own do not."""
     cluster = load_cluster("dgx-h100")
