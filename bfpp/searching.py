@@ -40,7 +40,7 @@ from bfpp.sim.pruning import TOO_LARGE, SearchResult, evaluate_best, most_promis
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.memory import GIGABYTE
 
-PASSES_AT_ONCE = 2**15
+PASSES_AT_ONCE = 2**16
 """Passes of micro-batches that one piece of work simulates, in many configurations or in one."""
 
 SEVERAL = "; several values are searched together"
