@@ -28,7 +28,7 @@ from bfpp.search_untried import untried
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
-from bfpp.sim.decision import Decision, contenders, decision
+from bfpp.sim.decision import Account, Decision, account_of, contenders, decision
 from bfpp.sim.evaluation import evaluation_of, nearest_first, nothing_can_fit
 from bfpp.sim.executors import EXECUTORS, Future, as_completed, executor
 from bfpp.sim.experiment import Experiment
@@ -40,7 +40,7 @@ from bfpp.sim.pruning import TOO_LARGE, SearchResult, evaluate_best, most_promis
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.memory import GIGABYTE
 
-PASSES_AT_ONCE = 2**15
+PASSES_AT_ONCE = 2**16
 """Passes of micro-batches that one piece of work simulates, in many configurations or in one."""
 
 SEVERAL = "; several values are searched together"
@@ -312,17 +312,20 @@ def evaluated(
             yield _result(future)
 
 
-def decided(problem: Problem, best_first: Sequence[Outcome]) -> Decision | None:
-    """Why the best wins: found by a worker of this machine, as those have the compiled loops."""
-    if not (best_first and WORK.pays):
-        return _decided(problem, best_first)
-    with executor("local", 1) as pool:
-        found: Decision | None = pool.submit(_decided, problem, contenders(best_first)).result()
-    return found
+def decided(
+    problem: Problem, best_first: Sequence[Outcome], workers: int | None
+) -> Decision | None:
+    """Why the best wins: found by workers of this machine, as those have the compiled loops."""
+    compared = contenders(best_first)
+    if not (compared and WORK.pays):
+        return decision(compared, [_account(problem, each) for each in compared])
+    with executor("local", workers) as pool:
+        accounts = [pool.submit(_account, problem, each) for each in compared]
+        return decision(compared, [each.result() for each in accounts])
 
 
-def _decided(problem: Problem, best_first: Sequence[Outcome]) -> Decision | None:
-    return decision(evaluation_of(problem), best_first)
+def _account(problem: Problem, outcome: Outcome) -> Account:
+    return account_of(evaluation_of(problem), outcome)
 
 
 def _result(future: Future) -> SearchResult:

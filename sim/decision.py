@@ -21,7 +21,7 @@ from bfpp.sim.compute import UnitSeconds, unit_seconds
 from bfpp.sim.evaluation import Evaluation
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.physical import PhysicalCosts
-from bfpp.sim.uncertainty import difference_spread, doubt_of
+from bfpp.sim.uncertainty import Doubt, difference_spread, doubt_of
 from bfpp.traces.causes import Causes
 from bfpp.traces.operations import Cause
 from bfpp.traces.timeline import Timeline
@@ -81,6 +81,20 @@ def _of_mean_rank(units: UnitSeconds, layout: Layout) -> float:
     return float(passes.sum()) * layout.whole_microbatches / layout.pp
 
 
+class Account(NamedTuple):
+    """Where the time of a predicted step goes, part by part, and what is not known of it."""
+
+    parts: Mapping[str, float]
+    doubt: Doubt
+
+
+def account_of(known: Evaluation, outcome: Outcome) -> Account:
+    """The account of a prediction: it takes some dozens, with other constants."""
+    configuration = outcome.configuration
+    step = known.timeline(configuration), known.physical(configuration)
+    return Account(parts_of_step(*step), doubt_of(*step))
+
+
 class Rival(NamedTuple):
     """The best of another kind, and by how much it is slower than the winner, part by part.
 
@@ -107,20 +121,17 @@ class Decision(NamedTuple):
     rivals: list[Rival]
 
 
-def decision(known: Evaluation, best_first: Sequence[Outcome]) -> Decision | None:
-    """Why the best of a ranking wins, if anything fits."""
-    if not best_first:
+def decision(compared: Sequence[Outcome], accounts: Sequence[Account]) -> Decision | None:
+    """Why the first of some `contenders` wins, if there are any, by the account of each."""
+    if not compared:
         return None
-    winner, *others = contenders(best_first)
-    step = known.timeline(winner.configuration), known.physical(winner.configuration)
-    parts, doubt = parts_of_step(*step), doubt_of(*step)
+    (winner, *others), ((parts, doubt), *theirs) = compared, accounts
     found = []
-    for other in others:
-        its = known.timeline(other.configuration), known.physical(other.configuration)
+    for other, its in zip(others, theirs, strict=True):
         scale = winner.configuration.batch / other.configuration.batch
-        longer = {name: scale * each - parts[name] for name, each in parts_of_step(*its).items()}
+        longer = {name: scale * each - parts[name] for name, each in its.parts.items()}
         ratio = winner.samples_per_second / other.samples_per_second
-        spread = difference_spread(doubt_of(*its), doubt).of(-log(ratio))
+        spread = difference_spread(its.doubt, doubt).of(-log(ratio))
         found.append(Rival(other, longer, ratio - 1, exp(spread) - 1))
     return Decision(winner, parts, found)
 

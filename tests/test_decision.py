@@ -18,6 +18,8 @@ from bfpp.sim.decision import (
     COMMUNICATION,
     RECOMPUTATION,
     RIVALS,
+    account_of,
+    contenders,
     decision,
     kind_of,
     parts_of_step,
@@ -77,7 +79,8 @@ def test_communication_inside_passes_is_told_apart():
 
 def test_the_winner_is_compared_with_the_best_of_other_kinds(outcomes):
     best_first = ranked(outcomes)
-    found = decision(Evaluation(PROBLEM), best_first)
+    known, compared = Evaluation(PROBLEM), contenders(best_first)
+    found = decision(compared, [account_of(known, each) for each in compared])
     assert found.winner == best_first[0]
     kinds = [kind_of(each.outcome.configuration) for each in found.rivals]
     assert len({kind_of(found.winner.configuration), *kinds}) == len(kinds) + 1 <= RIVALS + 1
@@ -89,7 +92,7 @@ def test_the_winner_is_compared_with_the_best_of_other_kinds(outcomes):
         )
         assert rival.share == pytest.approx(rival.outcome.step_time / found.winner.step_time - 1)
         assert rival.ties == (rival.share < rival.margin)
-    assert decision(Evaluation(PROBLEM), []) is None
+    assert decision([], []) is None
 
 
 def test_what_both_depend_on_alike_makes_no_tie():

@@ -152,7 +152,7 @@ def _report(
     best_first = ranked(outcomes, problem.objective)
     front = {outcome.configuration for outcome in pareto(ranked(outcomes))}
     once = without_duplicates(best_first)
-    found = decided(problem, once)
+    found = decided(problem, once, options.workers)
     merged = len(best_first) - len(once)
     hints, invalid = untried(problem), broken_rules(problem)
     if options.json:
