@@ -87,7 +87,7 @@ class Evaluation:
         """The memory of all pipeline ranks; in one order, passes need the same however sharded."""
         physical, graph = self.physical(configuration), self.graph_of(configuration)
         peaks = self._peaks(configuration.schedule, configuration.layout)
-        decisive = _beside_pipeline(configuration), configuration.communication.offload
+        decisive = id(physical), configuration.communication.offload
         if decisive not in peaks:
             peaks[decisive] = peak_passing(graph, physical)
         return memories_of(graph, physical, peaks[decisive])

@@ -377,9 +377,10 @@ class PhysicalCosts:
 
     def _with_exchanges(self, graph: TaskGraph) -> TaskGraph:
         """The graph with the exchanges of experts inside passes, if some are in fused blocks."""
+        if self.degrees.ep == 1 or graph.templates or (graph.block == NONE).all():
+            return graph
         routing = self.execution.routing
-        blocked = self.degrees.ep > 1 and not (routing.beside_shared or routing.interleaved)
-        if graph.templates or not blocked or (graph.block == NONE).all():
+        if routing.beside_shared or routing.interleaved:
             return graph
         from bfpp.sim.pieces import with_exchanges
 

@@ -84,8 +84,9 @@ def _name(answer: Callable[..., object]) -> str:
 
 def _answers(model: object) -> dict[object, Any]:
     of_model = vars(model)
-    answers: dict[object, Any] | None = of_model.get("_answers")
-    if answers is None:
+    try:
+        answers: dict[object, Any] = of_model["_answers"]
+    except KeyError:
         answers = of_model["_answers"] = {}
     return answers
 
