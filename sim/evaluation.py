@@ -43,6 +43,10 @@ _beside_pipeline = attrgetter(
 """What costs depend on, of a configuration."""
 
 
+SUMMED = ("first_start", "step_time", "pass_seconds")
+"""Properties of a timeline that a loop gives it, as `timeline_kernels.summed` has them."""
+
+
 class Evaluation:
     """What is known of a problem from the configurations that have been predicted."""
 
@@ -72,8 +76,9 @@ class Evaluation:
 
     def outcome(self, configuration: Configuration) -> Outcome:
         """The prediction of a configuration."""
-        physical, timeline = self.physical(configuration), self.timeline(configuration)
-        memories = self.memories(configuration)
+        physical, graph = self.physical(configuration), self.graph_of(configuration)
+        timeline = _timeline(graph, physical)
+        memories = self._memories(configuration, graph, physical)
         return Outcome(
             configuration,
             self._problem.implementation.name,
@@ -85,7 +90,12 @@ class Evaluation:
 
     def memories(self, configuration: Configuration) -> Memories:
         """The memory of all pipeline ranks; in one order, passes need the same however sharded."""
-        physical, graph = self.physical(configuration), self.graph_of(configuration)
+        graph, physical = self.graph_of(configuration), self.physical(configuration)
+        return self._memories(configuration, graph, physical)
+
+    def _memories(
+        self, configuration: Configuration, graph: TaskGraph, physical: PhysicalCosts
+    ) -> Memories:
         peaks = self._peaks(configuration.schedule, configuration.layout)
         decisive = id(physical), configuration.communication.offload
         if decisive not in peaks:
@@ -94,14 +104,7 @@ class Evaluation:
 
     def timeline(self, configuration: Configuration) -> Timeline:
         """The predicted step of a configuration."""
-        physical, graph = self.physical(configuration), self.graph_of(configuration)
-        timeline = Timeline(graph, *physical.times(graph), source=SOURCE)
-        loop = WORK.loop(timeline_kernels, "summed", len(graph))
-        summed = loop(timeline.start, timeline.end, graph.is_pass)
-        vars(timeline).update(
-            zip(("first_start", "step_time", "pass_seconds"), summed, strict=True)
-        )
-        return timeline
+        return _timeline(self.graph_of(configuration), self.physical(configuration))
 
     def _robust_step_time(self, graph: TaskGraph, physical: PhysicalCosts) -> float | None:
         if self._problem.objective is not Objective.ROBUSTNESS:
@@ -129,6 +132,15 @@ evaluation_of = lru_cache(1)(Evaluation)
 
 def _steps(schedule: Schedule, layout: Layout) -> Steps:
     return join(schedule.orders(layout), layout)
+
+
+def _timeline(graph: TaskGraph, physical: PhysicalCosts) -> Timeline:
+    """The predicted step, with what is asked of it."""
+    timeline = Timeline(graph, *physical.times(graph), source=SOURCE)
+    loop = WORK.loop(timeline_kernels, "summed", len(graph))
+    summed = loop(timeline.start, timeline.end, graph.is_pass)
+    vars(timeline).update(zip(SUMMED, summed, strict=True))
+    return timeline
 
 
 def _peaks(schedule: Schedule, layout: Layout) -> dict[object, Passing]:
