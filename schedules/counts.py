@@ -94,9 +94,9 @@ def gradient_buffers(graph: TaskGraph) -> Integers:
 
 def _buffers(graph: TaskGraph, buffer: Integers) -> Integers:
     """For each rank, how many of its buffers some task uses."""
-    used = np.zeros((graph.layout.pp, buffer.max(initial=NONE) + 2), dtype=bool)
-    used[graph.rank, buffer] = True
-    count: Integers = used[:, :-1].sum(axis=1, dtype=np.int32)  # the last column is of none
+    numbers = int(buffer.max(initial=NONE)) + 2  # the first is of none
+    uses = np.bincount(graph.rank * numbers + buffer + 1, minlength=graph.layout.pp * numbers)
+    count: Integers = (uses.reshape(-1, numbers)[:, 1:] > 0).sum(axis=1, dtype=np.int32)
     return count
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.absences import Absences, absences
-from bfpp.schedules.columns import NONE, Flags, Groups, Integers, among, group_by
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, group_by
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.composite import Templates, expanded, require_templates
 from bfpp.schedules.kinds import Kinds, kinds_of, operation_flags, places_of_operations
@@ -35,7 +35,6 @@ from bfpp.schedules.operations import (
     MOST,
     OPERATIONS,
     Operation,
-    transfers,
 )
 from bfpp.schedules.tasks import Lane, Task
 
@@ -219,23 +218,18 @@ class TaskGraph:
     @cached_property
     def trains(self) -> bool:
         """Whether there are backward passes: forward passes alone evaluate a model."""
-        return bool(operation_flags(len(OPERATIONS)).is_backward[self.operation].any())
+        return bool(operation_flags(len(OPERATIONS)).is_backward.take(self.operation).any())
 
     @cached_property
     def is_compute(self) -> Flags:
         """Forward and backward passes: what a schedule orders."""
-        return operation_flags(len(OPERATIONS)).is_compute[self.operation]
+        return operation_flags(len(OPERATIONS)).is_compute.take(self.operation)
 
     @cached_property
     def is_pass(self) -> Flags:
         """The same, with what is exchanged inside passes that are in pieces."""
         passes: Flags = self.is_compute | (self.piece != NONE)
         return passes
-
-    @cached_property
-    def passes(self) -> Integers:
-        """The numbers of such tasks."""
-        return np.flatnonzero(self.is_pass).astype(np.int32)
 
     @cached_property
     def is_whole(self) -> Flags:
@@ -256,7 +250,7 @@ class TaskGraph:
     @cached_property
     def is_transfer(self) -> Flags:
         """Tasks on two lanes."""
-        return among(self.operation, transfers())
+        return operation_flags(len(OPERATIONS)).is_transfer.take(self.operation)
 
     @cached_property
     def digest(self) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,17 +10,28 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.columns import Flags, Integers, Offsets, among
-from bfpp.schedules.operations import OPERATIONS, OUTPUT, Operation, compute_steps, writers
+from bfpp.schedules.operations import (
+    OPERATIONS,
+    OUTPUT,
+    Operation,
+    compute_steps,
+    transfers,
+    writers,
+)
+
+STRETCHES = 4096
+"""How many lists of kinds are remembered by their operations."""
 
 
 class OperationFlags(NamedTuple):
-    """For each code, whether it is of a micro-batch, computes, and does so backward.
+    """For each code, whether it is of a micro-batch, a transfer, computes, and does so backward.
 
     `place` is its number among all, those of micro-batches first.
     """
 
     of_cell: Flags
     place: Integers
+    is_transfer: Flags
     is_compute: Flags
     is_backward: Flags
 
@@ -35,7 +45,7 @@ def operation_flags(number: int) -> OperationFlags:
     place = np.empty(number, dtype=np.int32)
     place[np.argsort(~of_cell, kind="stable")] = codes
     is_backward = is_compute & ~among(codes, writers(OUTPUT))
-    return OperationFlags(of_cell, place, is_compute, is_backward)
+    return OperationFlags(of_cell, place, among(codes, transfers()), is_compute, is_backward)
 
 
 def places_of_operations() -> Integers:
@@ -54,13 +64,14 @@ class SomeKinds(NamedTuple):
     operation: npt.NDArray[np.int8]
     first: Integers
 
-    def by_operation(self) -> Iterator[tuple[Operation, slice]]:
+    @property
+    def is_transfer(self) -> Flags:
+        """Those of transfers."""
+        return operation_flags(len(OPERATIONS)).is_transfer.take(self.operation)
+
+    def by_operation(self) -> tuple[tuple[Operation, slice], ...]:
         """Each operation that there is, and which of these kinds are of it."""
-        operation = self.operation
-        changes = np.flatnonzero(operation[1:] != operation[:-1]) + 1
-        for begin, end in pairwise([0, *changes.tolist(), len(operation)]):
-            if begin < end:
-                yield OPERATIONS[operation[begin]], slice(begin, end)
+        return _stretches(self.operation.tobytes())
 
 
 class Kinds(NamedTuple):
@@ -75,6 +86,18 @@ class Kinds(NamedTuple):
     of_task: Integers
     cells: SomeKinds
     others: SomeKinds
+
+
+@lru_cache(STRETCHES)
+def _stretches(operations: bytes) -> tuple[tuple[Operation, slice], ...]:
+    """Each operation of some codes in order, and where it is among them."""
+    codes = np.frombuffer(operations, np.int8)
+    bounds = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
+    return tuple(
+        (OPERATIONS[codes[begin]], slice(begin, end))
+        for begin, end in pairwise(bounds)
+        if begin < end
+    )
 
 
 def kinds_of(

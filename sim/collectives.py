@@ -16,6 +16,7 @@ from bfpp.sim.cluster import Cluster
 from bfpp.sim.nccl import CollectiveAlgorithm, options
 from bfpp.sim.operators import Collective, Copies, Way
 from bfpp.sim.place import GroupPlace
+from bfpp.sim.remembered import once
 
 
 def directions(way: Way) -> int:
@@ -41,13 +42,19 @@ class Moving(NamedTuple):
 
 def moving(way: Way, sizes: Seconds, place: GroupPlace, cluster: Cluster) -> Moving:
     """Collectives of these `sizes`, in bytes, each as the library chooses."""
-    found = options(directions(way), place, cluster.levels, cluster.algorithms)
-    latency, per_byte = (
-        np.array([getattr(option, name) for option in found]) for name in ("latency", "per_byte")
-    )
+    latency, per_byte, level = _options(cluster, directions(way), place)
     best = (latency[:, None] + per_byte[:, None] * sizes).argmin(axis=0)
-    levels = np.array([option.level for option in found])
-    return Moving(latency[best], per_byte[best] * sizes, levels[best])
+    return Moving(latency.take(best), per_byte.take(best) * sizes, level.take(best))
+
+
+@once
+def _options(cluster: Cluster, directions: int, place: GroupPlace) -> Moving:
+    """A column for each algorithm and protocol; `seconds` are those of a byte."""
+    found = options(directions, place, cluster.levels, cluster.algorithms)
+    latency, per_byte, level = zip(
+        *((each.latency, each.per_byte, each.level) for each in found), strict=True
+    )
+    return Moving(np.array(latency), np.array(per_byte), np.array(level))
 
 
 def collective_seconds(collective: Collective, place: GroupPlace, cluster: Cluster) -> float:

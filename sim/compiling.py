@@ -34,8 +34,8 @@ class CompileBudget:
 
     def loop(self, module: ModuleType, name: str, tasks: int) -> Callable[..., Any]:
         """A loop of a module, compiled if that pays for this many more `tasks` of a sweep."""
-        self.expect(tasks)
-        loops = compiled(module) if self.pays else module
+        self._asked += tasks
+        loops = compiled(module) if self._asked >= COMPILE_FROM else module
         loop: Callable[..., Any] = getattr(loops, name)
         return loop
 

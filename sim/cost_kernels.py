@@ -25,6 +25,30 @@ def spread(kind, cells, others, seconds, size, ports):
                 ports[task, nth] = other_ports[number, nth]
 
 
+def hand_over(is_transfer, blocks, slowdown, collecting, costs, bandwidth, received, sent):
+    """Fill by how much kinds of transfers lengthen the steps that receive and send them.
+
+    A step that receives also collects for so many seconds. A transfer that `blocks` it takes no
+    time on its own lane: its columns of `Costs` become zero. Others slow the steps at both ends.
+    """
+    seconds, size, ports = costs
+    for kind in range(len(is_transfer)):
+        received[kind] = sent[kind] = 0.0
+        if not is_transfer[kind]:
+            continue
+        taken, rate = seconds[kind], np.inf
+        for nth in range(ports.shape[1]):
+            if ports[kind, nth] >= 0:
+                rate = min(rate, bandwidth[ports[kind, nth]])
+        taken += size[kind] / rate
+        if blocks:
+            seconds[kind] = size[kind] = 0.0
+            received[kind] = taken + collecting
+        else:
+            sent[kind] = slowdown * taken
+            received[kind] = sent[kind] + collecting
+
+
 def lengthen(kind, dependency_start, dependency, received, sent, seconds):
     """Add, to the seconds of each task, what kinds of communication before and after it cost it."""
     for task in range(len(kind)):

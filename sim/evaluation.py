@@ -13,9 +13,11 @@ from math import inf
 from operator import attrgetter
 
 from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule, TaskGraph
+from bfpp.sim import timeline_kernels
 from bfpp.sim.compiled_engine import SOURCE
 from bfpp.sim.compiled_lowering import lower_steps, steps_of
-from bfpp.sim.memory import PeakMemory, least_memory
+from bfpp.sim.compiling import WORK
+from bfpp.sim.memory import Memories, Passing, PeakMemory, least_memory, memories_of, peak_passing
 from bfpp.sim.objectives import Objective, robust_step_time
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.physical import PhysicalCosts
@@ -40,6 +42,10 @@ _beside_pipeline = attrgetter(
 """What costs depend on, of a configuration."""
 
 
+SUMMED = ("first_start", "step_time", "pass_seconds")
+"""Properties of a timeline that a loop gives it, as `timeline_kernels.summed` has them."""
+
+
 class Evaluation:
     """What is known of a problem from the configurations that have been predicted."""
 
@@ -49,6 +55,7 @@ class Evaluation:
         # Of neighbours alone: their order puts those with the same one next to each other.
         self.steps = latest(steps_of)
         self.graph = latest(self._graph)
+        self._peaks = latest(_peaks)
 
     def physical(self, configuration: Configuration) -> PhysicalCosts:
         """The cost model of a configuration; the number of pipeline ranks is the graph's."""
@@ -68,20 +75,35 @@ class Evaluation:
 
     def outcome(self, configuration: Configuration) -> Outcome:
         """The prediction of a configuration."""
-        physical, timeline = self.physical(configuration), self.timeline(configuration)
+        physical, graph = self.physical(configuration), self.graph_of(configuration)
+        timeline = _timeline(graph, physical)
+        memories = self._memories(configuration, graph, physical)
         return Outcome(
             configuration,
             self._problem.implementation.name,
             timeline.step_time,
             bubble(timeline),
-            **predict(timeline, physical),
+            **predict(timeline, physical, memories),
             robust_step_time=self._robust_step_time(timeline.graph, physical),
         )
 
+    def memories(self, configuration: Configuration) -> Memories:
+        """The memory of all pipeline ranks; in one order, passes need the same however sharded."""
+        graph, physical = self.graph_of(configuration), self.physical(configuration)
+        return self._memories(configuration, graph, physical)
+
+    def _memories(
+        self, configuration: Configuration, graph: TaskGraph, physical: PhysicalCosts
+    ) -> Memories:
+        peaks = self._peaks(configuration.schedule, configuration.layout)
+        decisive = id(physical), configuration.communication.offload
+        if decisive not in peaks:
+            peaks[decisive] = peak_passing(graph, physical)
+        return memories_of(graph, physical, peaks[decisive])
+
     def timeline(self, configuration: Configuration) -> Timeline:
         """The predicted step of a configuration."""
-        physical, graph = self.physical(configuration), self.graph_of(configuration)
-        return Timeline(graph, *physical.times(graph), source=SOURCE)
+        return _timeline(self.graph_of(configuration), self.physical(configuration))
 
     def _robust_step_time(self, graph: TaskGraph, physical: PhysicalCosts) -> float | None:
         if self._problem.objective is not Objective.ROBUSTNESS:
@@ -105,6 +127,21 @@ class Evaluation:
 
 evaluation_of = lru_cache(1)(Evaluation)
 """The evaluation of the current problem, which a worker gets in pieces."""
+
+
+def _timeline(graph: TaskGraph, physical: PhysicalCosts) -> Timeline:
+    """The predicted step, with what is asked of it."""
+    timeline = Timeline(graph, *physical.times(graph), source=SOURCE)
+    loop = WORK.loop(timeline_kernels, "summed", len(graph))
+    summed = loop(timeline.start, timeline.end, graph.is_pass)
+    vars(timeline).update(zip(SUMMED, summed, strict=True))
+    return timeline
+
+
+def _peaks(schedule: Schedule, layout: Layout) -> dict[object, Passing]:
+    """What is alive at the peaks of an order, by what else decides it: filled as it is asked."""
+    del schedule, layout
+    return {}
 
 
 def nothing_can_fit(problem: Problem, chosen: Iterable[Configuration]) -> bool:

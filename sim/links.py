@@ -26,8 +26,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from math import log2
 from typing import NamedTuple
@@ -37,24 +37,36 @@ import numpy as np
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
 from bfpp.schedules.kinds import SomeKinds
-from bfpp.schedules.operations import Operation, transfers
+from bfpp.schedules.operations import Operation
+from bfpp.sim import cost_kernels
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import collective_seconds, moving
+from bfpp.sim.compiling import WORK
 from bfpp.sim.costs import Costs, Load, narrowest
 from bfpp.sim.implementation import Implementation
 from bfpp.sim.operators import Collective, Way
 from bfpp.sim.place import GroupPlace
 from bfpp.sim.placement import DevicePlacement
+from bfpp.sim.remembered import once
 
 PAIR = 2
 """Devices at the two ends of a transfer."""
 
 
-class Shared(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Shared:
     """The parameters of each unit on one device, and for each pipeline rank who keeps them too."""
 
     parameters: Seconds
     places: tuple[GroupPlace, ...]
+
+    @cached_property
+    def by_place(self) -> list[tuple[GroupPlace, Flags]]:
+        """The places of ranks' groups, each with whether a rank's group is placed so."""
+        places = self.places
+        return [
+            (place, np.array([each == place for each in places])) for place in dict.fromkeys(places)
+        ]
 
 
 class Exchanged(NamedTuple):
@@ -96,12 +108,10 @@ class Links:
 
     def transfers(self, graph: TaskGraph, tasks: Integers, size: float) -> Load:
         """The load of transfers of hidden states of `size` bytes, over all devices of a group."""
-        rank, peer = graph.rank[tasks], graph.peer[tasks]
-        level = self._levels_between[rank, peer]
+        route = graph.rank.take(tasks) * self.placement.degrees.pp + graph.peer.take(tasks)
+        latency, ports = self._routes
         return Load(
-            self._transfer_latency[level],
-            size / self.placement.degrees.tp,
-            self._ports(rank, peer, level),
+            latency.take(route), size / self.placement.degrees.tp, ports.take(route, axis=0)
         )
 
     def collectives(self, graph: TaskGraph, tasks: Integers, exchanged: Exchanged) -> Load:
@@ -110,14 +120,14 @@ class Links:
         A group of one has nobody to communicate with. Those of one task follow each other, on the
         ports of the outermost level that limits one of them.
         """
-        rank, unit = graph.rank[tasks], graph.unit[tasks]
-        peer = np.where(graph.peer[tasks] == NONE, rank, graph.peer[tasks])
+        rank, unit, peer = (each.take(tasks) for each in (graph.rank, graph.unit, graph.peer))
+        peer = np.where(peer == NONE, rank, peer)
         latency, seconds = np.zeros((2, len(tasks)))
         level = np.full(len(tasks), NONE)
         for shared in exchanged.groups.values():
-            sizes = exchanged.sizes * shared.parameters[unit]
-            for place, ranks in _by_place(shared.places):
-                here = ranks[rank] & (sizes > 0)
+            sizes = exchanged.sizes * shared.parameters.take(unit)
+            for place, ranks in shared.by_place:
+                here = ranks.take(rank) & (sizes > 0)
                 found = moving(exchanged.way, sizes, place, self.cluster)
                 latency += found.latency * here
                 seconds += found.seconds * here
@@ -148,22 +158,20 @@ class Links:
         A step that receives also gathers `gathered` bytes, the shares of its tensor-parallel
         group. Transfers may `overlap` with compute, or not.
         """
-        is_transfer = among(kinds.operation, transfers())
-        received, sent = np.zeros((2, len(is_transfer)))
-        taken = alone.of(np.flatnonzero(is_transfer).astype(np.int32)).seconds_alone()
-        collecting = self._collecting(gathered) if gathered and len(taken) else 0.0
-        if self.implementation.blocking_transfers and overlap:
-            moving = replace(
-                alone,
-                seconds=np.where(is_transfer, 0.0, alone.seconds),
-                bytes=np.where(is_transfer, 0.0, alone.bytes),
-            )
-            received[is_transfer] = taken + collecting
-            return Beside(moving, received, sent)
-        slowdown = self.implementation.overlap_slowdown if overlap else 0.0
-        sent[is_transfer] = slowdown * taken
-        received[is_transfer] = sent[is_transfer] + collecting
-        return Beside(alone, received, sent)
+        seconds, moved = alone.seconds.copy(), alone.bytes.copy()
+        beside = Costs(seconds, moved, alone.ports, alone.bandwidth)
+        received, sent = np.empty((2, len(kinds.operation)))
+        WORK.loop(cost_kernels, "hand_over", len(received))(
+            kinds.is_transfer,
+            self.implementation.blocking_transfers and overlap,
+            self.implementation.overlap_slowdown if overlap else 0.0,
+            collecting_seconds(self.cluster, self.placement.degrees.tp, gathered),
+            beside.columns,
+            beside.bandwidth,
+            received,
+            sent,
+        )
+        return Beside(beside, received, sent)
 
     def slowing(self, kinds: SomeKinds, alone: Costs, *, overlap: bool) -> Beside:
         """The same of kinds of tasks of all micro-batches, of which collectives may `overlap`."""
@@ -194,17 +202,19 @@ class Links:
         return found
 
     @cached_property
-    def _levels_between(self) -> Integers:
-        return self.placement.levels_between()
+    def _routes(self) -> tuple[Seconds, Integers]:
+        """From each rank to each, until a transfer's bytes move, and their ports.
 
-    @cached_property
-    def _transfer_latency(self) -> Seconds:
-        """Of a transfer that crosses each level, as the outermost: until its bytes move."""
-        levels = self.cluster.levels
+        By the outermost level that it crosses.
+        """
+        levels, degrees = self.cluster.levels, self.placement.degrees
         meeting = 0.0
         if self.implementation.blocking_transfers:
-            meeting = log2(PAIR * self.placement.degrees.tp) * levels[-1].rendezvous
-        return np.array([each.latency + each.transfer_latency + meeting for each in levels])
+            meeting = log2(PAIR * degrees.tp) * levels[-1].rendezvous
+        latency = np.array([each.latency + each.transfer_latency + meeting for each in levels])
+        level = self.placement.levels_between().ravel()
+        rank, peer = np.indices((degrees.pp, degrees.pp), dtype=np.int32).reshape(2, -1)
+        return latency[level], self._ports(rank, peer, level)
 
     @cached_property
     def port_bandwidth(self) -> Seconds:
@@ -245,14 +255,9 @@ class Links:
         )
         return ports
 
-    def _collecting(self, size: float) -> float:
-        """Seconds in which a tensor-parallel group gathers `size` bytes."""
-        place = GroupPlace.of(self.placement.degrees.tp, 1, self.cluster.levels)
-        return collective_seconds(Collective(Way.ALL_GATHER, size), place, self.cluster)
 
-
-def _by_place(places: Sequence[GroupPlace]) -> list[tuple[GroupPlace, Flags]]:
-    """The places of ranks' groups, each with whether a rank's group is placed so."""
-    return [
-        (place, np.array([each == place for each in places])) for place in dict.fromkeys(places)
-    ]
+@once
+def collecting_seconds(cluster: Cluster, tp: int, size: float) -> float:
+    """Seconds in which a tensor-parallel group gathers `size` bytes, if there are any."""
+    place = GroupPlace.of(tp, 1, cluster.levels)
+    return size and collective_seconds(Collective(Way.ALL_GATHER, size), place, cluster)

@@ -84,8 +84,8 @@ class PeakMemory(NamedTuple):
         updating = self.update > self.saved + self.transient
         gone = ("saved", "transient") if updating else ("update",)
         return {
-            title: 0.0 if name in gone else getattr(self, name) / GIGABYTE
-            for name, title in PARTS.items()
+            title: 0.0 if name in gone else size / GIGABYTE
+            for (name, title), size in zip(PARTS.items(), self, strict=True)
         }
 
     @property
@@ -101,11 +101,8 @@ class PeakMemory(NamedTuple):
     @property
     def reserved_range_gb(self) -> tuple[float, float]:
         """The least and the most that this may reserve, by the ranges of what is added to it."""
-        least, most = (
-            (share * self.total + context) / GIGABYTE
-            for share, context in zip(RESERVED_RANGE, CONTEXT_RANGE, strict=True)
-        )
-        return least, most
+        total, (least, most), (low, high) = self.total, RESERVED_RANGE, CONTEXT_RANGE
+        return (least * total + low) / GIGABYTE, (most * total + high) / GIGABYTE
 
     @property
     def minimum(self) -> PeakMemory:
@@ -122,26 +119,19 @@ def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> PeakM
 
 
 class Memories(NamedTuple):
-    """The memory of each pipeline rank's devices, as columns over ranks."""
+    """The memory of each pipeline rank's devices: a row for each part, in columns over ranks."""
 
-    state: Numbers
-    weights: Numbers
-    gradients: Numbers
-    saved: Numbers
-    transient: Numbers
-    update: Numbers
-    workspace: Numbers
+    parts: Matrix
 
     def of(self, rank: int) -> PeakMemory:
         """That of one rank."""
-        return PeakMemory._make([column.item(rank) for column in self])
+        return PeakMemory._make(self.parts[:, rank].tolist())
 
     @property
     def fullest(self) -> PeakMemory:
         """That of the rank that needs most."""
-        passing = np.maximum(self.saved + self.transient, self.update)
-        total = self.state + self.weights + self.gradients + passing + self.workspace
-        return self.of(int(total.argmax()))
+        loop = WORK.loop(memory_kernels, "fullest", self.parts.shape[1])
+        return self.of(loop(tuple(self.parts)))
 
 
 def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[PeakMemory]:
@@ -150,16 +140,28 @@ def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[PeakMemory]
     return [memories.of(rank) for rank in range(graph.layout.pp)]
 
 
-def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
-    """The memory of all pipeline ranks; an evaluation saves nothing, and updates nothing."""
+def memories_of(
+    graph: TaskGraph, physical: PhysicalCosts, passing: Passing | None = None
+) -> Memories:
+    """The memory of all pipeline ranks; an evaluation saves nothing, and updates nothing.
+
+    `passing` is that of `peak_passing`, where it is known.
+    """
     layout, sharding = graph.layout, graph.communication.sharding
     buffers = _buffers(graph) if sharding is Sharding.FULL else None
-    known = _parameters(physical, layout, sharding, buffers)
-    if not graph.trains:
-        known = known._replace(update=np.zeros(layout.pp))
-    saved, transient = _peak_passing(graph, physical)
-    workspace = _workspaces(physical, layout)
-    return known._replace(saved=saved, transient=transient, workspace=workspace)
+    state, weights, gradients, update = _parameters(physical, layout, sharding, buffers)
+    return _together(
+        state,
+        weights,
+        gradients,
+        *(passing or peak_passing(graph, physical)),
+        update if graph.trains else np.zeros(layout.pp),
+        _workspaces(physical, layout),
+    )
+
+
+def _together(*parts: Numbers) -> Memories:
+    return Memories(np.array(parts))
 
 
 @once_for_stages
@@ -185,15 +187,19 @@ def _least_memories(
 ) -> Memories:
     one = (1,) * layout.pp
     buffers = Buffers(one, one) if sharding is Sharding.FULL else None
-    known = _parameters(physical, layout, sharding, buffers)
+    state, weights, gradients, update = _parameters(physical, layout, sharding, buffers)
     units = activations_of_units(physical, layout)
     transient = units.transient / layout.slices
     unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
     slices = layout.slices if offloads else 1
-    return known._replace(
-        saved=units.saved[unit] / slices,
-        transient=transient[unit],
-        workspace=_workspaces(physical, layout),
+    return _together(
+        state,
+        weights,
+        gradients,
+        units.saved[unit] / slices,
+        transient[unit],
+        update,
+        _workspaces(physical, layout),
     )
 
 
@@ -221,24 +227,24 @@ class Passing(NamedTuple):
 @once_for_stages
 def _parameters(
     physical: PhysicalCosts, layout: Layout, sharding: Sharding, buffers: Buffers | None
-) -> Memories:
-    """What parameters need; where they are fully sharded, in these buffers."""
+) -> tuple[Numbers, ...]:
+    """What parameters need: their state, weights, gradients and update.
+
+    Where they are fully sharded, in these buffers.
+    """
     if buffers is None:
         buffers_stages = physical.implementation.buffers_stages
         buffers = Buffers(
             _resident_units(layout, buffers_stages and sharding is Sharding.NONE),
             _resident_units(layout, buffers_stages),
         )
-    each, nothing = physical.parameter_bytes(sharding), np.zeros(layout.pp)
+    each = physical.parameter_bytes(sharding)
     weights, quantised, gradients = _in_buffers_of_all(physical, layout, buffers)
-    return Memories(
-        state=each.state * _state_parameters(physical, layout, sharding),
-        weights=each.weights * weights + physical.quantised_bytes * quantised,
-        gradients=each.gradients * gradients,
-        saved=nothing,
-        transient=nothing,
-        update=each.update * rank_parameters(physical, layout),
-        workspace=nothing,
+    return (
+        each.state * _state_parameters(physical, layout, sharding),
+        each.weights * weights + physical.quantised_bytes * quantised,
+        each.gradients * gradients,
+        each.update * rank_parameters(physical, layout),
     )
 
 
@@ -295,8 +301,11 @@ def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> tuple[Passing,
     return Passing(kept / slices, transient / slices), left / slices
 
 
-def _peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
-    """What is alive at the peak of each rank; offloaded activations as late as they may leave."""
+def peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
+    """What is alive at the peak of each rank; offloaded activations as late as they may leave.
+
+    That follows from the order of the passes, and from what is offloaded of them, alone.
+    """
     layout, units = graph.layout, activations_of_units(physical, graph.layout)
     ahead = min(graph.communication.offload_ahead, layout.units * layout.microbatches)
     found = Passing(*np.empty((2, layout.pp)))
@@ -341,6 +350,15 @@ def end_parameters(physical: PhysicalCosts, layout: Layout) -> Numbers:
     return ends
 
 
+@of_any_size
+@once_for_stages
+def _ends_of_ranks(physical: PhysicalCosts, layout: Layout) -> Numbers:
+    """The same for each rank."""
+    return layout.sums(end_parameters(physical, layout))
+
+
+@of_any_size
+@once_for_stages
 def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Sharding) -> Numbers:
     """For each rank, how many parameters' state is on a device, after sharding."""
     state = physical.state_parameters(layout, sharding)
@@ -350,7 +368,7 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
     )
     if whole:
         unsharded = 1 - physical.state_share(layout, sharding)
-        state += unsharded * layout.sums(end_parameters(physical, layout))
+        state += unsharded * _ends_of_ranks(physical, layout)
     return state
 
 
@@ -396,24 +414,23 @@ def _in_buffers_of_all(
 
     The embedding's are always in buffers.
     """
-    largest = _largest_parameters(physical, layout)
-    weights, gradients = (_in_buffers(layout, largest, count) for count in buffers)
+    held = _in_buffers(layout, _largest_parameters(physical, layout), *buffers)
+    weights, gradients = held + _ends_of_ranks(physical, layout)
     quantised = np.zeros(layout.pp)
     if physical.execution.quantisation is not None:
-        quantised = _in_buffers(layout, _largest_quantised(physical, layout), buffers.weights)
-    ends = layout.sums(end_parameters(physical, layout))
-    return ends + weights, quantised, ends + gradients
+        [quantised] = _in_buffers(layout, _largest_quantised(physical, layout), buffers.weights)
+    return weights, quantised, gradients
 
 
-def _in_buffers(layout: Layout, largest: Matrix, buffers: tuple[int, ...]) -> Numbers:
-    """For each rank, the parameters in its number of buffers.
+def _in_buffers(layout: Layout, largest: Matrix, *buffers: tuple[int, ...]) -> Matrix:
+    """For each number of buffers of ranks, and each rank, the parameters in them.
 
     The largest are in buffers; there may be more buffers than units. Weights that are gathered
     once a step stay for all of it.
     """
-    units = layout.units_of_ranks
-    held: Numbers = largest[np.arange(layout.pp), np.minimum(buffers, units)]
-    held += np.maximum(np.array(buffers) - units, 0) * largest[:, 1]
+    counts, units = np.array(buffers), layout.units_of_ranks
+    held: Matrix = largest[np.arange(layout.pp), np.minimum(counts, units)]
+    held += np.maximum(counts - units, 0) * largest[:, 1]
     return held
 
 

@@ -211,17 +211,22 @@ class PhysicalCosts:
 
         An evaluation, which has no backward passes, is a third of that.
         """
-        flops = self.batch(layout) * self._flops(layout)[0] / self.devices(layout)
-        return flops if trains else flops / 3
+        return self.step_flops(layout, trains=trains)[0]
 
     def hardware_flops(self, layout: Layout, *, trains: bool = True) -> float:
         """Operations (flop) of a step on one device, those of recomputation too (for the HFU).
 
         As in the paper's C_GPU, attention's are counted as if nothing were masked.
         """
+        return self.step_flops(layout, trains=trains)[1]
+
+    def step_flops(self, layout: Layout, *, trains: bool = True) -> tuple[float, float]:
+        """Both: `model_flops` and `hardware_flops`."""
+        of_model, recomputed = self._flops(layout)
+        samples = self.batch(layout) / self.devices(layout)
         if not trains:
-            return self.model_flops(layout, trains=False)
-        return self.batch(layout) * sum(self._flops(layout)) / self.devices(layout)
+            return samples * of_model / 3, samples * of_model / 3
+        return samples * of_model, samples * (of_model + recomputed)
 
     @of_any_size
     @once_for_stages
@@ -377,9 +382,10 @@ class PhysicalCosts:
 
     def _with_exchanges(self, graph: TaskGraph) -> TaskGraph:
         """The graph with the exchanges of experts inside passes, if some are in fused blocks."""
+        if self.degrees.ep == 1 or graph.templates or (graph.block == NONE).all():
+            return graph
         routing = self.execution.routing
-        blocked = self.degrees.ep > 1 and not (routing.beside_shared or routing.interleaved)
-        if graph.templates or not blocked or (graph.block == NONE).all():
+        if routing.beside_shared or routing.interleaved:
             return graph
         from bfpp.sim.pieces import with_exchanges
 

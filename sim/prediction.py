@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from bfpp.sim.memory import memories_of
+from bfpp.sim.memory import Memories, memories_of
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.traces.memory import GIGABYTE
 from bfpp.traces.timeline import Timeline
@@ -40,21 +40,23 @@ class StepPrediction(TypedDict):
     tokens_per_second_per_gpu: float
 
 
-def predict(timeline: Timeline, physical: PhysicalCosts) -> StepPrediction:
-    """The prediction of one training step; each rank's memory is priced once."""
+def predict(
+    timeline: Timeline, physical: PhysicalCosts, memories: Memories | None = None
+) -> StepPrediction:
+    """The prediction of one training step, whose ranks may have known `memories`."""
     layout, trains = timeline.graph.layout, timeline.graph.trains
-    samples, devices = physical.batch(layout), physical.devices(layout)
+    step_time, samples = timeline.step_time, physical.batch(layout)
     peak = physical.cluster.device.peak_of(physical.execution.precision)
-    of_hardware = physical.hardware_flops(layout, trains=trains)
-    of_model = physical.model_flops(layout, trains=trains)
-    memories = memories_of(timeline.graph, physical)
+    of_model, of_hardware = physical.step_flops(layout, trains=trains)
+    memories = memories or memories_of(timeline.graph, physical)
     first, fullest = memories.of(0), memories.fullest
     reserved, (low, high) = fullest.reserved_gb, fullest.reserved_range_gb
+    samples_per_second = samples / step_time
     device = physical.cluster.device
     return {
-        "tflops_per_gpu": of_hardware / timeline.step_time / 1e12,
-        "mfu": of_model / timeline.step_time / peak,
-        "hfu": of_hardware / timeline.step_time / peak,
+        "tflops_per_gpu": of_hardware / step_time / 1e12,
+        "mfu": of_model / step_time / peak,
+        "hfu": of_hardware / step_time / peak,
         "memory_gb": first.total_gb,
         "memory_min_gb": first.minimum.total_gb,
         "memory_largest_gb": fullest.total_gb,
@@ -64,8 +66,8 @@ def predict(timeline: Timeline, physical: PhysicalCosts) -> StepPrediction:
         "memory_parts_gb": fullest.parts_gb,
         "device_memory_gb": device.memory / GIGABYTE,
         "missing_gb": max(reserved - device.usable_memory / GIGABYTE, 0.0),
-        "samples_per_second": samples / timeline.step_time,
+        "samples_per_second": samples_per_second,
         "tokens_per_second_per_gpu": (
-            samples * physical.model.sequence / timeline.step_time / devices
+            samples_per_second * physical.model.sequence / physical.devices(layout)
         ),
     }

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from bfpp.schedules import Configuration
 from bfpp.sim.evaluation import Evaluation, evaluate, evaluation_of
-from bfpp.sim.memory import memories_of
 from bfpp.sim.objectives import Objective
 from bfpp.sim.outcomes import Outcome, pareto, ranked
 from bfpp.sim.search import Problem
@@ -108,8 +107,7 @@ def _excluded(
             return TOO_LARGE
         if best.exceeds(Potential(throughput, least.total_gb)):
             return TOO_SLOW
-        graph, physical = known.graph_of(configuration), known.physical(configuration)
-        least = memories_of(graph, physical).fullest
+        least = known.memories(configuration).fullest
     return None
 
 

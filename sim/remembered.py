@@ -13,6 +13,8 @@ Sized = TypeVar("Sized", bound="OneSample")
 Further = TypeVarTuple("Further")
 Answer = TypeVar("Answer")
 
+_UNKNOWN: Any = object()
+
 
 class OneSample(Protocol):
     """A model of micro-batches of some size."""
@@ -50,10 +52,10 @@ def once(
 
     @wraps(answer)
     def remembered(model: Model, *further: *Further) -> Answer:
-        answers, question = _answers(model), (name, further)
-        if question not in answers:
-            answers[question] = answer(model, *further)
-        found: Answer = answers[question]
+        answers, question = _answers(model), (name, *further)
+        found: Answer = answers.get(question, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = answers[question] = answer(model, *further)
         return found
 
     return remembered
@@ -67,10 +69,10 @@ def once_for_stages(
 
     @wraps(answer)
     def remembered(model: Model, layout: Layout, *further: *Further) -> Answer:
-        answers, question = _answers(model), (name, layout.stages_on_ranks, further)
-        if question not in answers:
-            answers[question] = answer(model, layout, *further)
-        found: Answer = answers[question]
+        answers, question = _answers(model), (name, layout.stages_on_ranks, *further)
+        found: Answer = answers.get(question, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = answers[question] = answer(model, layout, *further)
         return found
 
     return remembered
@@ -81,7 +83,11 @@ def _name(answer: Callable[..., object]) -> str:
 
 
 def _answers(model: object) -> dict[object, Any]:
-    answers: dict[object, Any] = vars(model).setdefault("_answers", {})
+    of_model = vars(model)
+    try:
+        answers: dict[object, Any] = of_model["_answers"]
+    except KeyError:
+        answers = of_model["_answers"] = {}
     return answers
 
 

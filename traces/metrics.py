@@ -129,9 +129,7 @@ def bubble(timeline: Timeline) -> float:
     >>> bfpp.bubble(bfpp.simulate(graph, bfpp.AbstractCosts()))
     0.375
     """
-    graph = timeline.graph
-    in_passes = timeline.end.take(graph.passes) - timeline.start.take(graph.passes)
-    mean = float(in_passes.sum()) / graph.layout.pp
+    mean = timeline.pass_seconds / timeline.graph.layout.pp
     return timeline.step_time / mean - 1 if mean else 0.0
 
 

@@ -95,6 +95,11 @@ class Timeline:
         """Seconds from the first start to the last end."""
         return float(self.end.max()) - self.first_start
 
+    @cached_property
+    def pass_seconds(self) -> float:
+        """Seconds of forward and backward passes, of all ranks together; in pieces, count whole."""
+        return float(np.where(self.graph.is_pass, self.duration, 0.0).sum())
+
     @property
     def duration(self) -> Seconds:
         """Seconds that each task ran."""
