@@ -284,10 +284,9 @@ def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float
     """What may lengthen this step, and is not in its prediction."""
     layout, communication = timeline.graph.layout, timeline.graph.communication
     degrees, device = replace(physical.degrees, pp=layout.pp), physical.cluster.device
-    overlaps = (
-        layout.pp > 1
-        and communication.pp_overlap
-        and not physical.implementation.blocking_transfers
+    overlaps = layout.pp > 1 and (
+        (degrees.dp > 1 and communication.dp_overlap)
+        or (communication.pp_overlap and not physical.implementation.blocking_transfers)
     )
     left_out = physical.model.tied_embeddings and not communication.tied_embeddings
     routing = physical.routing
@@ -296,7 +295,7 @@ def not_modelled(timeline: Timeline, physical: PhysicalCosts, reserved_gb: float
         "loading data, checkpoints, logging": True,
         "stragglers: all devices are equally fast": degrees.devices > 1,
         "others' traffic on the network": degrees.devices > physical.cluster.domain,
-        "multiprocessors that overlapped PP communication takes from compute": overlaps,
+        "multiprocessors that communication in a pipeline takes from compute": overlaps,
         "experts that are chosen more often than others": evenly,
         "the all-reduce of the tied embedding's gradients": left_out and layout.ends_are_apart,
         "lower clocks at the power limit": device.sustained_efficiency == 1,

@@ -12,7 +12,7 @@ import pytest
 from bfpp.command_line import main
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants, read_constants
-from bfpp.sim.fit import constants_text, fit, fits, parameters_of
+from bfpp.sim.fit import constants_text, fit, fits, fitted, parameters_of
 from bfpp.sim.implementation import with_fitted
 from bfpp.sim.validation import case_of, read_measurements
 from tests.test_physical import MEASUREMENTS
@@ -53,6 +53,13 @@ def test_constants_that_are_put_in_come_out_again(made_up):
     values = {each.parameter.name: each.value for each in found.constants}
     assert values["dgx1-v100: inter_node.ring_efficiency"] == pytest.approx(0.4, rel=0.03)
     assert values["device.sustained_efficiency"] == pytest.approx(0.45, rel=0.03)
+
+
+def test_some_constants_alone_come_out_of_some_rows(made_up):
+    [ring] = [each for each in parameters_of(made_up) if each.name.endswith("ring_efficiency")]
+    found = fitted([ring], [case_of(row) for row in made_up]).clusters
+    assert list(found) == ["dgx1-v100"]
+    assert 0.3 < found["dgx1-v100"]["inter_node"]["ring_efficiency"] < 0.5
 
 
 def test_what_no_row_depends_on_is_not_determined(small):

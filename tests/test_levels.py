@@ -20,6 +20,7 @@ from bfpp.schedules import (
     Sharding,
     build_graph,
 )
+from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim import compiled_engine, simpy_engine
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.collectives import collective_seconds, moving
@@ -262,23 +263,24 @@ def test_weak_scaling_to_2048_gpus_costs_as_little_as_measured():
     """Nemotron-4 15B in BF16 on H100, 64 samples on 16 GPUs and 8,192 on 2,048.
 
     Published with NVIDIA/dgxc-benchmarking (nemotron, 25.04): 4.5 % more. A ring whose latency
-    grows linearly with the group would cost a fifth.
+    grows linearly with the group would cost a fifth. NeMo's recipe has userbuffers.
     """
     published = {16: 2.66, 64: 2.67, 256: 2.68, 1024: 2.74, 2048: 2.78}
     sizes = {"mlp": 24576, "kv_heads": 8, "tied_embeddings": False}
     model = Transformer("nemotron-4-15b", 32, 6144, 48, 4096, 256000, **sizes)
     graph = build_graph("1f1b", Layout(1, 4, units_per_stage=32), Communication(Sharding.PARTIAL))
+    software = replace(CURRENT, tp_overlap=TensorOverlap.CHUNKED)
     found = {
         gpus: simulate(
             graph,
             PhysicalCosts(
-                model, H100, Degrees(tp=2, dp=gpus // 2), microbatch_size=2, implementation=CURRENT
+                model, H100, Degrees(tp=2, dp=gpus // 2), microbatch_size=2, implementation=software
             ),
         ).step_time
         for gpus in published
     }
-    assert found == pytest.approx(published, rel=0.05)
-    assert found[2048] / found[16] == pytest.approx(2.78 / 2.66, abs=0.05)
+    assert found == pytest.approx(published, rel=0.01)
+    assert found[2048] / found[16] == pytest.approx(2.78 / 2.66, abs=0.01)
 
 
 def test_what_crosses_the_spine_passes_the_leaves_too():
