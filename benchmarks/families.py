@@ -1,7 +1,8 @@
 """Published recipes predicted with constants that are fitted to other models' recipes.
 
-Each constant that recipes can determine is multiplied by a factor, the same for all systems. Its
-logarithm has a prior: none is expected, with the deviation that is known of the constant
+Each constant that recipes can determine is multiplied by a factor, the same for all systems but
+for the share of the peak that products reach, which is each system's own. The logarithm of a factor
+has a prior: none is expected, with the deviation that is known of the constant
 (`sim/presets/deviations.toml`). A family of models is predicted with factors that fit all others.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from math import exp, log
 from typing import NamedTuple
 
@@ -36,11 +38,15 @@ STEP = 0.2
 
 
 class Constant(NamedTuple):
-    """A constant of devices, the deviation of its logarithm, and how to multiply it."""
+    """A constant of devices, the deviation of its logarithm, and how to multiply it.
+
+    Of those of one `cluster` alone, if that is given.
+    """
 
     name: str
     deviation: float
     times: Callable[[Device, float], Device]
+    cluster: str | None = None
 
 
 def _field(name: str) -> Callable[[Device, float], Device]:
@@ -57,6 +63,9 @@ def _format(name: Format) -> Callable[[Device, float], Device]:
     return times
 
 
+OF_PRODUCTS = 0.1
+"""Best shapes reach 0.73 to 0.87 of the peak (sim/presets/deviations.toml)."""
+
 OF_FORMATS = 0.15
 """Published products with quantisation are within 16 % of what is predicted (docs/costs.md)."""
 
@@ -66,6 +75,10 @@ CONSTANTS = (
     *(
         Constant(f"share of {each}", OF_FORMATS, _format(each))
         for each in (Format.FP8, Format.MXFP8, Format.NVFP4)
+    ),
+    *(
+        Constant(f"share on {each}", OF_PRODUCTS, _field("matmul_efficiency"), each)
+        for each in ("dgx-b200", "dgx-b300", "dgx-h100", "gb200-nvl72", "gb300-nvl72")
     ),
 )
 
@@ -81,10 +94,15 @@ class Case(NamedTuple):
     def family(self) -> str:
         return self.recipes[0].family
 
+    def own(self, logarithms: Numbers) -> Numbers:
+        """Those of the constants that its cluster has, and zero for others."""
+        here = [each.cluster in (None, self.physical.cluster.name) for each in CONSTANTS]
+        return np.where(here, logarithms, 0.0)
+
     def seconds(self, logarithms: Numbers) -> float:
         """The predicted step time, with constants multiplied."""
         device = self.physical.cluster.device
-        for constant, value in zip(CONSTANTS, logarithms.tolist(), strict=True):
+        for constant, value in zip(CONSTANTS, self.own(logarithms).tolist(), strict=True):
             device = constant.times(device, exp(value))
         cluster = replace(self.physical.cluster, device=device)
         return simulate(self.graph, replace(self.physical, cluster=cluster)).step_time
@@ -134,8 +152,14 @@ def _fit(cases: Sequence[Case]) -> Numbers:
         [np.mean([log(each.step_seconds) for each in case.recipes]) for case in cases]
     )
 
+    @cache
+    def seconds(number: int, *logarithms: float) -> float:
+        return cases[number].seconds(np.array(logarithms))
+
     def residuals(at: Numbers) -> Numbers:
-        predicted = np.log([case.seconds(at * deviations) for case in cases])
+        predicted = np.log(
+            [seconds(number, *case.own(at * deviations)) for number, case in enumerate(cases)]
+        )
         return np.concatenate([(predicted - measured) / RESIDUAL, at])
 
     def slopes(at: Numbers) -> Numbers:

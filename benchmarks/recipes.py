@@ -33,6 +33,12 @@ class Run(NamedTuple):
         return 100 * (measured / self.predicted["tokens_per_second_per_gpu"] - 1)
 
 
+FITTED = (
+    "Fitted, with priors, to recipes of all other models: factors for all systems, and for each "
+    "system one of the share of the peak that its products reach."
+)
+
+
 def run() -> list[Results]:
     every = list(recipes())
     runs = [run_of(each) for each in every if each.refusal is None]
@@ -54,7 +60,7 @@ def run() -> list[Results]:
             "at most 12 %",
             _of_families(left_out),
             [
-                "Fitted, with priors, to recipes of all other models; a factor for all systems.",
+                FITTED,
                 *map(_factors, left_out),
             ],
         ),

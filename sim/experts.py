@@ -6,7 +6,8 @@ What is counted as in today's Megatron-LM:
   parallelism. Routed experts are not divided by their width; `ep` devices share them.
 - Dispatch copies a row for each of a token's experts, sends it, and sorts received rows by expert;
   combine is the way back. Received rows are kept, and so are the activation's input and output.
-  Probabilities are applied inside the activation, so that combine keeps nothing.
+  Probabilities are applied inside the activation, so that combine keeps nothing; their gradient
+  is a kernel of its own.
 - The products of experts are a kernel for each of them, which reads its own weights. Fused, they
   are one for all, which writes the activation's output too, or the gradient of its input, as the
   next product takes it.
@@ -203,8 +204,13 @@ def _activation(
     """What is between the experts' products: fused with them, no kernel of its own."""
     if not execution.routing.fused_experts:
         alone = activation(execution, "experts ", EXPERT_ACTIVATION, expanded, active)
+        # Compiled, the sum over the width is no part of the kernel that writes both halves.
+        moved = (0.0, expanded.bytes + active.bytes)
+        weighing = elementwise(
+            "experts probabilities", EXPERT_ACTIVATION, moved, (0, 1), [expanded], (), [expanded]
+        )
         clamp = _chained(execution, experts, "clamp", EXPERT_ACTIVATION, CLAMPING, expanded)
-        return (clamp, *alone) if experts.clamped else alone
+        return (clamp, *alone, weighing) if experts.clamped else (*alone, weighing)
     written = 1.0
     if (quantisation := execution.quantisation) is not None:
         written = quantisation.copies * quantisation.element / execution.number

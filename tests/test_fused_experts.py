@@ -69,6 +69,15 @@ def test_a_bias_and_a_clamp_are_kernels_of_their_own_unless_fused():
     assert moved(fused, {"clamp", "experts bias"}) == (0, 0)
 
 
+def test_the_gradient_of_probabilities_is_a_kernel_of_its_own_unless_fused():
+    """It reads the activation's input again, and the gradient of its output."""
+    execution = Execution(QWEN, ep=8)
+    read = 2.0 * 4096 * 8 * 3 * QWEN.experts.width
+    assert moved(execution, {"experts probabilities"}) == (read, 1)
+    fused = replace(execution, routing=Routing(fused_experts=True))
+    assert moved(fused, {"experts probabilities"}) == (0, 0)
+
+
 def test_fused_experts_write_the_activation_as_the_next_product_takes_it():
     narrow = costs(precision=Precision.MXFP8).execution
     fused = replace(narrow, routing=Routing(fused_experts=True))
