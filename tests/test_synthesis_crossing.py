@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -82,14 +83,22 @@ def test_crossings_prove_more_than_memory_does(
 
 
 @settings(SOME, max_examples=5)
-@given(short_of_room([(2, 12, HALVES), (3, 12, HALVES), (4, 14, WHOLE)]), st.integers(2, 3))
-def test_no_lap_is_shorter_than_is_proven(problem: OrderingProblem, room: int) -> None:
+@given(
+    short_of_room([(2, 12, HALVES), (3, 12, HALVES), (4, 14, WHOLE)]),
+    st.integers(2, 3),
+    st.booleans(),
+)
+def test_no_lap_is_shorter_than_is_proven(
+    problem: OrderingProblem, room: int, is_exact: bool
+) -> None:
     """Anywhere in orders that can run, of all micro-batches that are kept at once, or of some."""
     problem = problem.limited(np.maximum(problem.limits, room))
+    if not is_exact:
+        problem = replace(problem, seconds=np.sqrt(problem.seconds))
     found = [each.words for each in search(problem, [], 0.0)] + repeated_blocks(problem)
     for first, laps in ((2, 2), (room, 2), (2, 3)):
         proven, _ = lap(problem, first, laps, 1e3, 0.5)
-        assert proven >= laps * kept_at_least(problem)[0] * (1 - 1e-9)
+        assert proven >= laps * kept_at_least(problem)[0] * 0.999
         for words in found:
             start = starts_of(problem, words)[0]
             out = np.array([start[0, each] for each in range(problem.microbatches)])

@@ -77,6 +77,8 @@ class Crossing:
         count = self.at_once
         self.model.minimize(sum(self.out[-count:]) - sum(self.out[:count]))
         least, is_all, _ = solved(self.model, seconds, linearization=2)
+        # Starts that are subtracted were rounded down, too.
+        least -= 0 if self.grain.is_exact else count
         return self.grain.seconds(least) / count, is_all
 
     @property
