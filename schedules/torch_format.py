@@ -42,7 +42,7 @@ _BLOCK = re.compile(r"\(([^;]*);([^;]*)\)OVERLAP_F_B")
 _WORD = re.compile(r"([0-9]+)(?:([FBIW])|(SEND|RECV)_([FB]))([0-9]+)")
 CARRIED = {"F": (Operation.TRANSFER_ACTIVATIONS, +1), "B": (Operation.TRANSFER_GRADIENTS, -1)}
 """What is sent, by its letter, and how many stages on it is received."""
-_VALUE = re.compile(r"#\s*([a-z][a-z_-]*)\s*=\s*(\S.*)")
+_VALUE = re.compile(r"#\s*([a-z][a-z0-9_-]*)\s*=\s*(\S.*)")
 _END_OF_LINE = re.compile(r"\r\n|\n|\r")
 
 _LARGEST = np.iinfo(STEP["stage"]).max

@@ -12,8 +12,9 @@ from bfpp.command_line import main
 from bfpp.schedules import InvalidConfiguration, Layout, build_graph, find_schedule, lower
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.given_orders import as_given, read_schedule
-from bfpp.schedules.torch_format import write_orders
+from bfpp.schedules.torch_format import read_values, write_orders
 from bfpp.sim.experiment import experiment_of
+from bfpp.sim.experiment_values import OPTIONS
 from tests.strategies import configurations, orders
 
 STEP = ["--pp", "3", "--microbatches", "6"]
@@ -95,6 +96,12 @@ def test_a_file_can_say_costs_which_options_change(zb_v, here, capsys):
     changed = results_of(capsys, "simulate", "costly.csv", "--transfer", "0")
     assert changed == results_of(capsys, "simulate", "zb-v", *STEP, *costs[:4])
     assert main(["check", "costly.csv"]) == 0
+
+
+def test_every_value_of_an_experiment_can_be_said_with_orders():
+    """Whatever is in its name."""
+    said = dict.fromkeys(OPTIONS, "1")
+    assert read_values("".join(f"# {name} = 1\n" for name in said)) == said
 
 
 @pytest.mark.torch

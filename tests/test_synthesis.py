@@ -268,64 +268,6 @@ def test_what_is_proven_of_few_micro_batches_holds_for_all(problem: OrderingProb
     assert bound.seconds <= known.seconds * (1 + 1e-9)
 
 
-@st.composite
-def short_of_room(draw) -> OrderingProblem:
-    """One stage a rank, with room for two micro-batches in the first."""
-    sizes = [(2, 3, HALVES), (3, 4, WHOLE), (2, 5, WHOLE)]
-    pp, microbatches, operations = draw(st.sampled_from(sizes))
-    number = st.integers(1, 5).map(float)
-    seconds = draw(st.lists(number, min_size=len(operations) * pp, max_size=len(operations) * pp))
-    transfers = np.zeros((2, pp))
-    transfers[0, :-1] = draw(st.sampled_from([0.0, 0.5, 2.0]))
-    transfers[1, 1:] = draw(st.sampled_from([0.0, 1.0]))
-    limits = np.array([2.0, *[draw(st.sampled_from([2.0, 99.0]))] * (pp - 1)])
-    table = np.array(seconds).reshape(len(operations), pp)
-    return OrderingProblem(
-        Layout(pp, microbatches), operations, table, transfers, np.zeros(pp), np.ones(pp), limits
-    )
-
-
-@settings(SOME, max_examples=12)
-@given(short_of_room())
-def test_what_is_proven_of_crossings_holds(problem: OrderingProblem) -> None:
-    """Against all orders: of all micro-batches, and of the last ones where there are five."""
-    best = least(problem)
-    known = search(problem, [], 0.0)[0]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact, "TOO_MANY", 0)
-        proven = solve(problem, known, 4.0)[0].seconds
-        patch.setattr(exact, "MOST_CROSSINGS", 3 * (problem.layout.stages + 1))
-        few = solve(problem, known, 4.0)[0].seconds
-    assert lower_bound(problem).seconds <= few * (1 + 1e-9)
-    assert few <= proven * (1 + 1e-9)
-    assert proven <= best * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("profile", "microbatches", "least", "by"),
-    [
-        ((1, 1, 1, 0), 8, 41, ""),
-        ((18, 18, 9, 1), 8, 695, ""),
-        ((1, 1, 1, 0), 12, 41 + 2 * 9, " (last 8 micro-batches) and the memory of rank 0"),
-    ],
-)
-def test_crossings_prove_more_than_memory_does(
-    monkeypatch, profile, microbatches: int, least: float, by: str
-) -> None:
-    """Of half of 1F1B's activations; memory alone says 37, 649.5 and 55."""
-    *passes, transfer = profile
-    transfers = np.zeros((2, 4))
-    transfers[0, :-1] = transfers[1, 1:] = transfer
-    problem = OrderingProblem(
-        Layout(4, microbatches), HALVES, np.repeat(np.array(passes, dtype=float)[:, None], 4, 1),
-        transfers, np.zeros(4), np.ones(4), np.full(4, 2.0),
-    )  # fmt: skip
-    monkeypatch.setattr(exact, "TOO_MANY", 0)
-    monkeypatch.setattr(exact, "MOST_CROSSINGS", 8 * 5)
-    bound, _ = solve(problem, search(problem, [], 0.0)[0], 20.0)
-    assert bound == (least, "the crossing of micro-batches" + by)
-
-
 def test_placements_that_are_compared_divide_a_rank_alike() -> None:
     """Else the one with the least work would be the best."""
     experiment = Experiment("1f1b", pp=2, microbatches=4, loops=4)

@@ -26,7 +26,7 @@ def test_windows_of_an_order_are_improved(monkeypatch, most_free: int) -> None:
     words = [[0, 2, 4] * 4, [1, 3, 5] * 4]
     known = Found(replayed(problem, words), words)
     monkeypatch.setattr(exact, "MOST_FREE", most_free)
-    found = improved(problem, known, 5.0, 0.0)
+    found = improved(problem, known, 5.0, lambda: 0.0)
     assert problem.within(found.words)
     assert replayed(problem, found.words) == found.seconds < known.seconds
     if most_free == 1000:
@@ -34,7 +34,7 @@ def test_windows_of_an_order_are_improved(monkeypatch, most_free: int) -> None:
         assert found.seconds == least
         made = list[float]()
         monkeypatch.setattr(exact, "Window", lambda *given: made.append(given[2]) or Window(*given))
-        assert improved(problem, known, 5.0, least).seconds == least
+        assert improved(problem, known, 5.0, lambda: least).seconds == least
         assert made == [0.0], "no window after the bound is reached"
 
 

@@ -71,7 +71,9 @@ def run(options: argparse.Namespace) -> int:
         _print(base)
         if base.rule:
             name = base.rule.result.name
-            _print_difference(f"{name}, the fastest schedule in this memory", base, base.rule)
+            _print_difference(
+                f"{name}, the fastest schedule that needs no more memory", base, base.rule
+            )
         for text, (before, after) in cases.items():
             _print_difference(text, before, after)
     return 0
@@ -226,8 +228,8 @@ def _print_difference(text: str, base: Explanation, other: Explanation) -> None:
         if abs(seconds) > NOISE * longest
     ]
     rows.append(("step time", _signed(difference["difference"])))
-    change = f"{difference['difference'] / base.step_time:+.2%}, " if base.step_time else ""
-    title = f"With {one_line(text)}: {change}on the mean rank"
+    change = difference["difference"] / base.step_time if base.step_time else 0.0
+    title = f"With {one_line(text)}: step time {change:+.2%}, by cause on the mean rank"
     print_table(title, ("cause", "difference"), rows)
 
 

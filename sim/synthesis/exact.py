@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from itertools import pairwise
 from math import ceil
+from statistics import mean
 
 import numpy as np
 
 from bfpp.sim.synthesis.bounds import Bound, kept_at_least, lower_bound
-from bfpp.sim.synthesis.crossing import Crossing
+from bfpp.sim.synthesis.crossing import Crossing, lap
 from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem, Words
 from bfpp.sim.synthesis.search import Found
 from bfpp.sim.synthesis.window import Window
@@ -29,6 +31,12 @@ MOST_CROSSINGS = 20_000
 SHARE_OF_CROSSINGS = 3 / 4
 """Of the time, where they prove anything."""
 
+SHARE_OF_LAPS = 2 / 3
+"""Of the time for those, where they are of many micro-batches."""
+
+LAPS = (2, 4, 8)
+"""How many laps a model of micro-batches from anywhere in the step has."""
+
 MOST_FREE = 200
 """Passes in a window, about."""
 
@@ -41,14 +49,19 @@ def is_available() -> bool:
 def refined(
     problem: OrderingProblem, limited: OrderingProblem, known: Found, seconds: float
 ) -> tuple[Found, Bound]:
-    """The order that CP-SAT makes of a known one, and the bound: half of the time is for each.
+    """The order that CP-SAT makes of a known one, and the bound: a thread is for each.
 
     The order keeps to the limits of the `limited` problem, the bound holds for the problem itself.
     """
-    bound, words = solve(problem, known, seconds / 2)
-    if limited.within(words):
-        known = Found.of(limited, words)
-    return improved(limited, known, seconds / 2, bound.seconds), bound
+    with ThreadPoolExecutor(2) as threads:
+        proof = threads.submit(solve, problem, known, seconds)
+        least = lower_bound(problem).seconds
+        better = improved(
+            limited, known, seconds, lambda: proof.result()[0].seconds if proof.done() else least
+        )
+    bound, words = proof.result()
+    proven = [Found.of(limited, words)] if limited.within(words) else []
+    return min([better, *proven], key=_seconds), bound
 
 
 def solve(problem: OrderingProblem, known: Found, seconds: float) -> tuple[Bound, Words]:
@@ -65,19 +78,53 @@ def solve(problem: OrderingProblem, known: Found, seconds: float) -> tuple[Bound
 
 
 def _of_crossings(problem: OrderingProblem, known: Found, seconds: float) -> Bound:
-    """The bound by crossings: of the last few micro-batches, then of twice as many, and so on."""
+    """The bound by crossings: of the last few micro-batches, then of twice as many, and so on.
+
+    Where that is not solved for all, of laps before the last few, too.
+    """
     over, whole, at_once = time.monotonic() + seconds, problem.microbatches, _at_once(problem)
+    has_laps = whole >= 4 * at_once > 4
+    until = over - seconds * SHARE_OF_LAPS if has_laps else over
     bound, count, is_all = lower_bound(problem), 2 * at_once, True
     crossings = (at_once - 1) * (problem.layout.stages + 1)
-    while is_all and at_once < whole and (left := over - time.monotonic()) > 0:
+    while is_all and at_once < whole and (left := until - time.monotonic()) > 0:
         rounds = max(ceil((whole - count) / at_once), 0)
         last = _Last(problem, known, rounds, at_once)
         if last.problem.microbatches * crossings > MOST_CROSSINGS:
             break
-        proven, is_all = Crossing(last.problem, at_once, last.known.seconds).proven(left)
+        proven, is_all = Crossing(last.problem, at_once, last.known.seconds).of_step(left)
         bound = max(bound, last.bound(proven, "the crossing of micro-batches"))
+        if is_all and not rounds:
+            return bound
         is_all &= rounds > 0
         count *= 2
+    return max(bound, _of_laps(problem, known, over)) if has_laps else bound
+
+
+def _of_laps(problem: OrderingProblem, known: Found, over: float) -> Bound:
+    """The bound by laps before the last few micro-batches, and these.
+
+    With each number of micro-batches that a lap has a start of, over twice as many laps, and so on.
+    """
+    at_once, kept = _at_once(problem), float(kept_at_least(problem)[0])
+    rounds = problem.microbatches // at_once - 2
+    bound, ends = lower_bound(problem), list[float]()
+    for first in range(2, at_once + 1):
+        while len(ends) < first:
+            count = problem.microbatches - rounds * at_once - len(ends)
+            few, last = _of_last(problem, known, count)
+            left = max(over - time.monotonic(), 0.0)
+            ends.append(Crossing(few, at_once, last.seconds).of_step(left / 4)[0])
+        for laps in LAPS:
+            left, times = over - time.monotonic(), rounds // laps
+            if left <= 0 or not times:
+                break
+            least, is_all = lap(problem, first, laps, known.seconds / times, left / 2)
+            before = times * least + (rounds - times * laps) * kept
+            by = f"the crossing of micro-batches ({first} of every {at_once})"
+            bound = max(bound, Bound(before + mean(ends), by))
+            if not is_all:
+                break
     return bound
 
 
@@ -103,17 +150,19 @@ class _Last:
 
     def __init__(self, problem: OrderingProblem, known: Found, rounds: int, at_once: int) -> None:
         self.before = rounds * float(kept_at_least(problem)[0]) if rounds else 0.0
-        self.problem, self.known = problem, known
-        if rounds:
-            self.problem = problem.of(problem.microbatches - rounds * at_once)
-            words = [_last(word, self.problem.microbatches) for word in known.words]
-            self.known = Found.of(self.problem, words)
+        self.problem, self.known = _of_last(problem, known, problem.microbatches - rounds * at_once)
 
     def bound(self, proven: float, by: str) -> Bound:
         """The bound of the whole problem, from what is proven of the last micro-batches."""
         if self.before:
             by += f" (last {self.problem.microbatches} micro-batches) and the memory of rank 0"
         return Bound(self.before + proven, by)
+
+
+def _of_last(problem: OrderingProblem, known: Found, count: int) -> tuple[OrderingProblem, Found]:
+    """The last micro-batches alone, and what is known of them."""
+    few = problem.of(count)
+    return few, Found.of(few, [_last(word, count) for word in known.words])
 
 
 def _at_once(problem: OrderingProblem) -> int:
@@ -134,7 +183,9 @@ def _last(word: list[int], count: int) -> list[int]:
     return backwards[::-1]
 
 
-def improved(problem: OrderingProblem, known: Found, seconds: float, bound: float) -> Found:
+def improved(
+    problem: OrderingProblem, known: Found, seconds: float, bound: Callable[[], float]
+) -> Found:
     """Window after window of a step, and again until none gains, or the time is over.
 
     It ends early at the `bound`, which nothing is faster than.
@@ -145,7 +196,7 @@ def improved(problem: OrderingProblem, known: Found, seconds: float, bound: floa
         gains = False
         for begin, until, ranks in stretches(problem):
             left = over - time.monotonic()
-            if left <= 0 or known.seconds <= bound * (1 + TOLERANCE):
+            if left <= 0 or known.seconds <= bound() * (1 + TOLERANCE):
                 return known
             window = Window(problem, known, begin * known.seconds, until * known.seconds, ranks)
             _, words = window.solved(left)
