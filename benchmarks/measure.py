@@ -54,7 +54,7 @@ def command_seconds(root: Path, *words: str) -> tuple[float, float]:
 
     A process in between adopts those that outlive the command, so that they count too.
     """
-    command = [sys.executable, "-c", _ADOPT, sys.executable, "-m", "bfpp.command_line", *words]
+    command = [sys.executable, "-c", _ADOPT, sys.executable, "-m", "bfpp", *words]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     wall, cpu = json.loads(done.stdout)
     return wall, cpu
