@@ -62,7 +62,7 @@ def unlogged(errors: str) -> list[str]:
 
 def program(
     *options: object,
-    before: Sequence[str] = ("-m", "bfpp.command_line"),
+    before: Sequence[str] = ("-m", "bfpp"),
     variables: Mapping[str, str] | None = None,
     prefix: Sequence[str] = (),
 ) -> subprocess.Popen[str]:

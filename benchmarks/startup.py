@@ -20,7 +20,7 @@ COMMAND = (
     "8",
     "--json",
 )
-BFPP = ["-m", "bfpp.command_line", *COMMAND]
+BFPP = ["-m", "bfpp", *COMMAND]
 HEAVY = ("networkx", "numba", "plotly", "scipy", "simpy", "torch")
 SHOWN = 12
 RUNS = 11

@@ -6,8 +6,8 @@ Each command is a module of `bfpp.commands` with `SUMMARY`, `add_arguments` and
 Exit codes:
 
 - 0 done, 1 a check or a run failed, 130 interrupted.
-- 2 something that was given cannot be used: an `InvalidInput`, or more than this
-  machine's memory holds, reported in one line.
+- 2 something that was given cannot be used: an `InvalidInput`, more than this machine's
+  memory holds, or a Python file that raises something, reported in one line.
 - 70 (as sysexits.h has it) a fault of the program: any other exception, with its
   traceback and what a report of it needs.
 """
@@ -30,6 +30,7 @@ from bfpp.executor.shortage import shortage
 from bfpp.outputs import prepared
 from bfpp.parser import BAD_INPUT, Parser
 from bfpp.schedules import InvalidInput
+from bfpp.schedules.python_file import line_at_fault
 from bfpp.standard_streams import enduring
 
 COMMANDS = {
@@ -94,6 +95,8 @@ def _run(words: list[str]) -> int:
     except Exception as error:
         if short := shortage(error):
             return _report(name, short)
+        if line := line_at_fault(error):
+            return _report(name, errors.one_line(f"{line}: {type(error).__name__}: {error}"))
         traceback.print_exc()
         print(_request(error, words), file=sys.stderr)  # noqa: T201
         return FAULT
@@ -172,7 +175,3 @@ def _parse(parser: Parser, command: Parser | None, words: list[str]) -> argparse
     if surplus:
         options.parser.error(f"unrecognized arguments: {shlex.join(surplus)}")
     return options
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -30,19 +30,49 @@ class Tolerance:
     movement: float
 
 
-TOLERANCES = {
-    DType.FLOAT64: Tolerance(1e-10, 1e-10, 1e-6),
-    DType.FLOAT32: Tolerance(1e-4, 1e-3, 1e-2),
-    DType.BFLOAT16: Tolerance(5e-2, 0.2, 0.1),
-    DType.FLOAT16: Tolerance(5e-2, 0.2, 0.1),
-}
-"""By the precision of the run, which is that of the loop, too.
+LOSSES = {DType.FLOAT64: 1e-10, DType.FLOAT32: 1e-4, DType.BFLOAT16: 5e-2, DType.FLOAT16: 5e-2}
+"""Differences of losses that rounding explains, by the precision of the run and of the loop."""
 
-Adam divides a gradient by its own size, so a weight whose gradient is nothing
-but rounding errors moves by up to a learning rate a step, either way. Such
-weights are few, so the movement of all together says more; above all where the
-learning rate is so small that no weight could move as far as its tolerance.
+ROUNDING = 0.42
+"""The root mean square of a rounding's relative error, in unit roundoffs.
+
+It is uniform, relative to a mantissa whose logarithm is: sqrt(1 / 3 x 3 / (8 ln 2)).
 """
+
+MARGIN = 2.0
+"""Factor on what normally distributed gradients give: others have more near zero."""
+
+UNDETERMINED = 0.005
+"""Share of weights whose gradient is nothing but rounding.
+
+Softmax takes no notice of the biases of keys, which are this many in layers 16 wide.
+"""
+
+EPSILON, GRADIENT = 1e-8, 0.05
+"""What Adam adds to the size of a gradient, and what that may be."""
+
+
+def tolerance_of(plan: Plan, steps: int) -> Tolerance:
+    """What roundings explain after some steps.
+
+    A gradient goes through two roundings a layer, one in each pass, and where layers are divided
+    over ranks, through one more for each of those. They are random, so that its relative error
+    grows with the root of their number. Adam divides a gradient by its own size: the share of
+    weights that move the other way, of normally distributed gradients, is that error over pi, and
+    they are off by twice what they moved. A weight whose gradient is nothing but rounding moves by
+    up to a learning rate a step, either way, unless that is less than what Adam adds.
+    """
+    precision = _coarsest(plan)
+    roundings = 2 * len(plan.model.layers) * (2 if plan.tp > 1 else 1)
+    error = ROUNDING * torch.finfo(DTYPES[precision]).eps / 2 * math.sqrt(roundings)
+    turned = 4 * error / math.pi
+    undetermined = 2 * UNDETERMINED * min(1.0, error * GRADIENT / EPSILON) ** 2
+    furthest = 2 * plan.optimization.learning_rate * steps
+    return Tolerance(
+        LOSSES[precision],
+        furthest * min(1.0, error / EPSILON),
+        math.sqrt(MARGIN**2 * turned + undetermined),
+    )
 
 
 @dataclass(frozen=True)
@@ -83,7 +113,7 @@ def verify(plan: Plan, outcome: TrainingResult) -> Verification:
         ),
         _largest([float(each.abs().max()) for each in differences]),
         _norm(differences) / max(_norm(moved), 1e-300) if any(map(torch.any, differences)) else 0.0,
-        TOLERANCES[_coarsest(plan)],
+        tolerance_of(plan, outcome.first + len(reports)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from traceback import walk_tb
 
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.steps import Schedule
@@ -14,6 +15,9 @@ MARK = ".py:"
 
 ABSENT = object()
 """What is found where a file has nothing of that name."""
+
+_loaded: set[str] = set()
+"""The names of modules of users' files."""
 
 
 def load_schedule(source: str) -> Schedule:
@@ -50,5 +54,21 @@ def named_in(field: str, path: Path, name: str) -> object:
         raise InvalidConfiguration(field, f"there is no Python file {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[own_name] = module
+    _loaded.add(own_name)
     spec.loader.exec_module(module)
     return getattr(module, name, ABSENT)
+
+
+def line_at_fault(error: BaseException) -> str | None:
+    """Where in a user's file something was raised, `mine.py, line 7`; None if it was elsewhere.
+
+    What it calls may raise, other than modules of ours: that may be their fault.
+    """
+    found = None
+    for frame, line in walk_tb(error.__traceback__):
+        name = frame.f_globals.get("__name__", "")
+        if name in _loaded:
+            found = f"{frame.f_code.co_filename}, line {line}"
+        elif name.partition(".")[0] == "bfpp":
+            found = None
+    return found

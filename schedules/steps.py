@@ -96,7 +96,9 @@ def order_of(steps: Iterable[Step]) -> Order:
     # As bytes: numpy assigns the fields of each element one by one.
     try:
         return np.frombuffer(bytearray().join(starmap(PACKED.pack, steps)), STEP)
-    except struct.error as error:
+    except (struct.error, TypeError) as error:
+        if error.__traceback__ and error.__traceback__.tb_next:  # of the schedule's own code
+            raise
         raise InvalidConfiguration("schedule", f"yields what is not a step: {error}") from error
 
 

@@ -42,6 +42,7 @@ from bfpp.sim.experiment_values import (
     PHYSICAL,
     Values,
     of_group,
+    require_values,
     values_read,
 )
 from bfpp.sim.implementation import Implementation, find_implementation
@@ -79,6 +80,7 @@ class Experiment(Values):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", self.rule)
+        require_values(self)
         for name, kind in CHOICES.items():
             object.__setattr__(self, name, chosen(kind, name, getattr(self, name)))
         if self.balance is not None:
@@ -97,7 +99,10 @@ class Experiment(Values):
         if isinstance(self.schedule, type):
             name = self.schedule.__name__
             raise InvalidConfiguration("schedule", f"is the class {name}, not one: {name}()")
-        return find_schedule(self.schedule) if isinstance(self.schedule, str) else self.schedule
+        found = find_schedule(self.schedule) if isinstance(self.schedule, str) else self.schedule
+        if not isinstance(found, Schedule):
+            raise InvalidConfiguration("schedule", f"must be a Schedule, or a name, not {found!r}")
+        return found
 
     def changed(self, **values: Any) -> Experiment:
         """The experiment with other values, parameters of the schedule among them."""
@@ -114,6 +119,8 @@ class Experiment(Values):
     def configuration(self) -> Configuration:
         """How the step is divided, ordered and communicated."""
         self.require_offload()
+        if self.pp > MOST_RANKS:
+            raise InvalidInput(f"--pp: {self.pp:,} ranks; at most {MOST_RANKS:,} can be simulated")
         loops, units = self._division()
         self._require_size(sum(units) if isinstance(units, tuple) else self.pp * loops * units)
         return Configuration(
@@ -144,8 +151,6 @@ class Experiment(Values):
                 f"{parts:,} stages are {passes:,} passes; at most "
                 f"{MOST_PASSES:,} can be simulated"
             )
-        if self.pp > MOST_RANKS:
-            raise InvalidInput(f"--pp: {self.pp:,} ranks; at most {MOST_RANKS:,} can be simulated")
         if (devices := self._degrees.devices) > MOST_DEVICES:
             raise InvalidInput(
                 f"--pp, --tp, --dp: {devices:,} devices; at most {MOST_DEVICES:,} can be simulated"

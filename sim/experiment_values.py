@@ -6,8 +6,10 @@ read them here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, Field, dataclass, field, fields
+from numbers import Integral, Real
+from reprlib import repr as brief
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bfpp.schedules import P2P, InvalidConfiguration, Per, Schedule, Sharding
@@ -462,6 +464,55 @@ OPTIONS: dict[str, Option] = {name: each.metadata["option"] for name, each in _o
 DEFAULTS: dict[str, Any] = {name: each.default for name, each in _options().items()}
 
 
+_TYPES = {name: frozenset(str(each.type).split(" | ")) for name, each in _options().items()}
+"""The types of each value, as they are annotated; choices and what is offloaded go by names too."""
+
+
+def require_values(values: Values) -> None:
+    """Raise `InvalidConfiguration` for a value of a wrong type, or a number that is out of range.
+
+    Names of choices are looked up; other names are, where they are used.
+    """
+    for name, default in DEFAULTS.items():
+        value = getattr(values, name)
+        if value is not default:
+            _require(name, OPTIONS[name], value)
+
+
+def _require(name: str, option: Option, value: object) -> None:
+    if isinstance(value, str) and option.choices and value not in option.choices:
+        likely = did_you_mean(value, option.choices)
+        reason = f"{value!r} is not one of {', '.join(option.choices)}{likely}"
+        raise InvalidConfiguration(name, reason)
+    named = {"str"} if option.choices or option.kind == "offload" else set()
+    is_right = _types_of(value) & (_TYPES[name] | named)
+    if not is_right or (isinstance(value, Real) and not _IN_RANGE[option.kind](value)):
+        raise InvalidConfiguration(name, _wrong(option.kind, value))
+
+
+def _types_of(value: object) -> set[str]:
+    """What annotations call the types of a value; numpy's numbers are numbers, too."""
+    if isinstance(value, bool) or value is None:
+        return {"bool"} if value is not None else {"None"}
+    names = {each.__name__ for each in type(value).__mro__}
+    names |= {"int", "float"} if isinstance(value, Integral) else set()
+    return names | {"float"} if isinstance(value, Real) else names
+
+
+_IN_RANGE: dict[str, Callable[[Any], bool]] = {
+    "count": lambda value: is_count(int(value)),
+    "seconds": lambda value: is_usable(float(value)),
+    "number": lambda value: is_usable(float(value)),
+    "flag": lambda _: True,
+    "offload": lambda value: int(value) >= 0,
+}
+"""Whether a number of each kind can be computed with."""
+
+
+def _wrong(kind: str, value: object) -> str:
+    return f"must be {_KINDS[kind][1]}, not {' '.join(brief(value).split())}"
+
+
 def of_group(group: str) -> list[str]:
     """The names of a group's values."""
     return [name for name, option in OPTIONS.items() if option.group == group]
@@ -486,9 +537,9 @@ def parameter_kind(value: object) -> str:
 
 def read_value(name: str, kind: str, value: object) -> Any:
     """A value as its kind has it, from what a file or a table holds."""
-    reader, expected = _KINDS[kind]
+    reader, _ = _KINDS[kind]
     if (read := reader(value)) is None:
-        raise InvalidConfiguration(name, f"must be {expected}, not {value!r}")
+        raise InvalidConfiguration(name, _wrong(kind, value))
     if kind == "choice" and read not in OPTIONS[name].choices:
         known = ", ".join(OPTIONS[name].choices)
         raise InvalidConfiguration(name, f"{read!r} is not one of {known}")

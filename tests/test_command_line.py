@@ -548,7 +548,7 @@ def test_nothing_to_do_prints_the_help(capsys):
 
 
 def process(*words, **options):
-    command = [sys.executable, "-m", "bfpp.command_line", *words]
+    command = [sys.executable, "-m", "bfpp", *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
     return subprocess.run(
         command, env=environment, capture_output=True, timeout=60, check=False, **options
@@ -573,7 +573,7 @@ def test_a_terminal_without_unicode_is_served():
 
 
 def test_a_reader_that_leaves_is_no_error():
-    command = [sys.executable, "-m", "bfpp.command_line", "orders", "gpipe", "--microbatches=20000"]
+    command = [sys.executable, "-m", "bfpp", "orders", "gpipe", "--microbatches=20000"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE

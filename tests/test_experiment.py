@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -137,6 +139,39 @@ def test_every_default_is_what_the_options_say():
 def test_a_choice_that_is_not_there_is_blamed_by_its_name(name):
     with pytest.raises(InvalidConfiguration, match=f"^{name}: 'never' is not one of"):
         Experiment("1f1b", pp=2, microbatches=2, **{name: "never"})
+
+
+WRONG = {
+    "count": ("4", 1.5, True, 0, -1, 10**12),
+    "seconds": ("4", True, -1, math.nan, math.inf),
+    "number": ("4", True, -1, math.nan),
+    "flag": ("true", 1, 0.0),
+    "choice": ("nothing", "", 4),
+    "name": (4, 0.0, True),
+    "text": (4, 0.0, True),
+    "offload": ("nothing", 1.5, True, -1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_value_of_a_wrong_type_is_refused_in_one_line(name):
+    wrong = (*WRONG[OPTIONS[name].kind], b"1", [1], {"a": 1}, {1}, object(), np.arange(200))
+    for value in wrong:
+        with pytest.raises(InvalidConfiguration) as refused:
+            Experiment("1f1b", **{name: value})
+        assert refused.value.field == name
+        assert "\n" not in str(refused.value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    experiment = Experiment("1f1b", pp=np.int64(2), forward=np.float32(0.5), backward=np.int32(1))
+    assert len(experiment.graph()) == len(Experiment("1f1b", pp=2).graph())
+
+
+@pytest.mark.parametrize("schedule", [4, None, b"1f1b", ["1f1b"], object()])
+def test_what_is_no_schedule_is_refused(schedule):
+    with pytest.raises(InvalidConfiguration, match=r"^schedule: must be a Schedule, or a name"):
+        Experiment(schedule)
 
 
 def test_a_class_is_no_schedule_yet():

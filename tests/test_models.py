@@ -386,6 +386,18 @@ def test_a_lost_micro_batch_is_told_from_rounding(precision: DType, rate: float)
         assert found.is_exact is is_exact, found
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("precision", DType)
+def test_rounding_in_divided_layers_is_told_from_an_error(precision: DType, steps: int) -> None:
+    """Sums over tensor-parallel ranks are rounded once more; in the first step it shows most."""
+    made = transformer(sizes(), text(context=8))
+    graph = build_graph("1f1b", Layout(1, 1), Communication())
+    plan = Plan(graph, made, tp=2, precision=precision)
+    found = verify(plan, outcome(*run_locally(plan, range(steps))))
+    assert found.is_exact, found
+    assert found.movement_error > 0
+
+
 def test_not_a_number_is_never_exact() -> None:
     plan = Plan(build_graph("gpipe", Layout(2, 2), Communication()), chain(2))
     reports, state = run_locally(plan)

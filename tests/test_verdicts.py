@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import sys
 import time
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 
+from bfpp.__main__ import INTERRUPTED, main
 from bfpp.command_line import COMMANDS, FAULT
 from bfpp.schedules import Deadlock, InvalidConfiguration, InvalidInput
 from bfpp.schedules.graph_file import MalformedGraph
@@ -39,6 +42,45 @@ def test_only_our_own_exception_is_told_as_bad_input(bfpp, monkeypatch, error):
     assert "Please report it" in request
     assert re.match(r"bfpp [0-9.]+, Python 3\.[0-9.]+, \S+", versions)
     assert command == "bfpp simulate gpipe --pp 3 --forward 1"
+
+
+OWN = """
+import bfpp
+
+class Mine(bfpp.Schedule):
+    name = "own"
+
+    def steps(self, layout, rank):
+        BODY
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("yield 1", "SCHEDULE: yields what is not a step: 'int' object is not iterable"),
+        ("pass", "SCHEDULE: yields what is not a step: 'NoneType' object is not iterable"),
+        ("yield (0, rank)", "SCHEDULE: yields what is not a step: pack expected 4 items"),
+        ("yield (0, rank, [][layout.pp], False)", "mine.py, line 8: IndexError: list index out"),
+        ("yield 1 + 'a'", "mine.py, line 8: TypeError: unsupported operand"),
+        ("raise ValueError('two\\nlines')", "mine.py, line 8: ValueError: two lines"),
+    ],
+)
+def test_what_is_wrong_in_a_schedule_of_ones_own_is_told_in_one_line(bfpp, tmp_path, body, reason):
+    (tmp_path / "mine.py").write_text(OWN.replace("BODY", body))
+    code, out, err = bfpp("simulate mine.py:Mine --pp 2")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"bfpp simulate: {reason}".replace("mine.py", str(tmp_path / "mine.py")))
+
+
+def test_an_interruption_while_it_is_imported_prints_no_traceback(capsys, monkeypatch):
+    class Interrupted(ModuleType):
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "bfpp.command_line", Interrupted("command_line"))
+    assert main() == INTERRUPTED
+    assert capsys.readouterr() == ("", "bfpp: interrupted\n")
 
 
 def test_our_own_exceptions_are_value_errors_and_come_from_other_processes_whole():
