@@ -29,6 +29,9 @@ def read_experiment(path: str) -> Experiment:
     """
     table = read_toml(FIELD, path)
     require_kind(FIELD, path, table, EXPERIMENT)
+    if FIELD not in table:
+        reason = f"{path} names no schedule: bfpp experiment writes experiment files"
+        raise InvalidConfiguration(FIELD, reason)
     values = {name: value for name, value in table.items() if name != "format"}
     for name in (FIELD, *(name for name, option in OPTIONS.items() if option.kind == "name")):
         value = values.get(name)

@@ -220,7 +220,10 @@ def words(experiment: Experiment) -> list[str]:
 
 
 def pipeline(options: argparse.Namespace) -> Experiment:
-    """The experiment of SCHEDULE, by the options that say how it is cut and communicates."""
+    """The experiment of SCHEDULE, by the options that say how it is cut and communicates.
+
+    A model that its file names was to be predicted: it says nothing of the units of another.
+    """
     divided = ("pp", "dp", "dp_replicate", "tp", "sequence_parallel", "microbatches", "cut")
     names = (*divided, "offload_share", *of_group(STAGES), *of_group(COMMUNICATION))
     values = {
@@ -228,7 +231,10 @@ def pipeline(options: argparse.Namespace) -> Experiment:
         for name, value in given(options).items()
         if name in names or name in schedule_parameters()
     }
-    return named(options.schedule).changed(**values)
+    known = named(options.schedule)
+    if known.model is not None:
+        values = {"model": None, "loops": known.configuration.layout.loops, "cut": None, **values}
+    return known.changed(**values)
 
 
 def named(schedule: str) -> Experiment:

@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
             name, _, value = word.partition("=")
             if _is_option(word) and name not in known:
                 rest = shlex.join(_with_its_values(words[at:]))
-                self.error(f"unrecognized arguments: {rest}{did_you_mean(name, known)}")
+                self.error(f"unrecognized arguments: {rest}{did_you_mean(name, known, '--')}")
             if value == "--":  # which argparse takes away, leaving nothing
                 self.error(f"argument {name}: expected a value, not '--'")
 

@@ -49,10 +49,10 @@ class SavedTimeline(Result):
 
     @property
     def origins(self) -> list[tuple[str, str]]:
-        """Titles and values of what the file says about itself, without costs of zero."""
+        """Titles and values of what the file says about itself, but for zeros and what is off."""
         timeline = self.timeline
         source = "measured" if timeline.is_measured else f"simulated ({timeline.source} engine)"
-        about = {name: each for name, each in timeline.about.items() if each != 0}
+        about = {name: each for name, each in timeline.about.items() if each not in (0, "false")}
         origins = [("source", source), *((name, _in_words(each)) for name, each in about.items())]
         return [(one_line(name.replace("_", " ")), one_line(value)) for name, value in origins]
 

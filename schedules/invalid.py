@@ -74,7 +74,11 @@ def chosen(kinds: type[Kind], field: str, text: str) -> Kind:
         raise InvalidConfiguration(field, reason) from None
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence on a word that is not known: the one that is like it, if any."""
-    close = get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """The end of a sentence on a word that is not known: the one that is like it, if any.
+
+    That all begin with a `prefix` makes none alike.
+    """
+    rest = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
+    close = get_close_matches(word.removeprefix(prefix), rest, n=1)
+    return f"; did you mean {prefix + close[0]!r}?" if close else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bfpp.experiment_file import experiment_text, read_experiment
+from bfpp.options import pipeline
 from bfpp.schedules import InvalidConfiguration, Sharding, registered_schedules
 from bfpp.schedules.gpipe import GPipe
 from bfpp.sim.experiment import Experiment, experiment_of
@@ -81,7 +83,7 @@ def test_files_that_an_experiment_names_are_beside_it(tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("pp = 4", "schedule: must be given"),
+        ("pp = 4", "names no schedule: bfpp experiment writes experiment files"),
         ('schedule = "gpipe"\npp = 0', "pp: must be a whole number of at least 1, not 0"),
         ('schedule = "gpipe"\npp = "four"', "pp: must be a whole number"),
         ('schedule = "gpipe"\nclipping = 2', "clipping: must be true or false"),
@@ -102,6 +104,18 @@ def test_a_file_that_cannot_be_is_refused_in_one_line(bfpp, tmp_path, text, reas
     assert (code, out, err.count("\n")) == (2, "", 1)
     with pytest.raises(InvalidConfiguration, match=reason):
         read_experiment(str(path))
+
+
+def test_orders_and_runs_leave_out_the_model_that_an_experiment_predicts(tmp_path):
+    cut = "Et*3|t*4|t*4|t*4|t*4|t*4|t*4|t*5L"
+    model = {"model": "llama3-8b", "cluster": "dgx-h100", "dp": 2}
+    path = tmp_path / "e.toml"
+    for name, cuts in (("interleaved", {"cut": cut}), ("zb-v", {}), ("1f1b", {})):
+        experiment = Experiment(name, pp=4, **model, **cuts)
+        path.write_text(experiment_text(experiment))
+        found = pipeline(argparse.Namespace(schedule=str(path))).configuration
+        loops = {"loops": 2} if cuts else {}
+        assert found == Experiment(name, pp=4, dp=2, **loops).configuration
 
 
 def test_other_names_mean_the_same():

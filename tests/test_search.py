@@ -341,7 +341,7 @@ def test_the_tradeoff_follows_the_theory(command, capsys):
     assert small["days"] == pytest.approx(small["gpu_days"] / 4)
     assert small["price"] == pytest.approx(small["gpu_days"] * 48)
     assert main(words) == 0
-    assert "critical batch size of 64" in capsys.readouterr().out
+    assert "critical batch size of 64: on 3,200,000 samples" in capsys.readouterr().out
 
 
 def test_groups_of_contexts_and_experts_are_tried_where_they_are_allowed():

@@ -179,6 +179,7 @@ def test_what_is_to_be_explained_is_checked_before_anything_is_simulated(
 MEANT = {
     "--verison": "bfpp: unrecognized arguments: --verison; did you mean '--version'?",
     "--hepl simulate gpipe": "bfpp: unrecognized arguments: --hepl; did you mean '--help'?",
+    "calibrate --loops 2": "bfpp calibrate: unrecognized arguments: --loops 2\n",
     "simulat gpipe": "invalid choice: 'simulat' .*; did you mean 'simulate'?",
     "simulate gpip": "'gpip' is not a schedule; .*; did you mean 'gpipe'?",
     "simulate --microbatchs 4": "arguments: --microbatchs 4; did you mean '--microbatches'?",

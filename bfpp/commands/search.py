@@ -16,6 +16,7 @@ from bfpp.errors import blaming
 from bfpp.experiment_file import experiment_text
 from bfpp.formats import EXPERIMENT, HTML, JOURNAL
 from bfpp.model_options import assumptions, with_assumptions
+from bfpp.numbers_given import not_negative
 from bfpp.outputs import add_force_argument, add_output
 from bfpp.results import output, print_json
 from bfpp.schedules import InvalidInput
@@ -104,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"robustness: {purpose} (default: {default})",
         )
     parser.add_argument(
-        "--price", type=shared.seconds, metavar="P", help="price of a GPU-hour, in any currency"
+        "--price", type=not_negative, metavar="P", help="price of a GPU-hour, in any currency"
     )
     add_output(parser, "--best", [EXPERIMENT], "write the best as an experiment file")
     add_output(

@@ -8,11 +8,13 @@ from dataclasses import asdict
 from bfpp import options as shared
 from bfpp.figures import add_figure, write_figure
 from bfpp.model_options import assumptions, with_assumptions
+from bfpp.numbers_given import not_negative
 from bfpp.outputs import add_force_argument
 from bfpp.results import print_json, print_table
 from bfpp.schedules import InvalidConfiguration
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from bfpp.sim.outcomes import Outcome
+from bfpp.sim.theory.batch import BASE_STEPS
 from bfpp.sim.tradeoff import TrainingCost, tradeoff
 from bfpp.traces.chart import Chart, Series, svg_charts
 
@@ -39,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--price",
-        type=shared.seconds,
+        type=not_negative,
         metavar="P",
         help="price of a GPU-hour, in any currency",
     )
@@ -115,5 +117,9 @@ def _print(found: dict[str, list[TrainingCost]], options: argparse.Namespace, mo
                 rows.append((f"{gpus:,}", *cells))
     priced = () if options.price is None else ("price",)
     columns = ("GPUs", "schedule", "days", "GPU-days", *priced, "batch", "pp x tp x dp", "TFLOP/s")
-    title = f"Training {model} with a critical batch size of {options.critical_batch:,}"
+    samples = BASE_STEPS * options.critical_batch
+    title = (
+        f"Training {model} with a critical batch size of {options.critical_batch:,}: on "
+        f"{samples:,} samples with small batches, on more with large ones"
+    )
     print_table(title, columns, rows)

@@ -48,7 +48,11 @@ def relative_time(batch_per_gpu: float, gpus: int, critical_batch: float) -> flo
     return relative_cost(batch_per_gpu, gpus, critical_batch) / gpus
 
 
-def training_samples(batch: float, critical_batch: float, base_steps: float = 50_000) -> float:
+BASE_STEPS = 50_000
+"""Steps of a critical batch that a training with small batches takes (section Trade-off)."""
+
+
+def training_samples(batch: float, critical_batch: float, base_steps: float = BASE_STEPS) -> float:
     """Samples of a training (section Trade-off): a base of 50,000 B_crit, 1 + B / B_crit times."""
     return base_steps * critical_batch * relative_samples(batch, critical_batch)
 
