@@ -19,6 +19,7 @@ from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import CORE_ATTENTION, LAYER
 from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.experiment import Experiment
+from bfpp.sim.optimizer_states import ADAM
 
 Flags = Mapping[str, object]
 """Flags by name. `True` is a flag alone, a tuple one of several values; None and False are none."""
@@ -42,10 +43,10 @@ EXCHANGES = {
 
 SAID = frozenset(
     {
-        "pp_overlap", "dp_overlap", "gather_per", "reduce_per", "moments", "master_weights",
-        "main_gradients", "quantised_weights", "quantised_dispatch", "cp_comm", "capacity_factor",
-        "offload", "offload_share", "offload_modules", "dispatch", "shared_overlap", "fused_router",
-        "cuda_graphs", "tied_embeddings",
+        "pp_overlap", "dp_overlap", "gather_per", "reduce_per", "update_rule", "moments",
+        "master_weights", "main_gradients", "quantised_weights", "quantised_dispatch", "cp_comm",
+        "capacity_factor", "offload", "offload_share", "offload_modules", "dispatch",
+        "shared_overlap", "fused_router", "cuda_graphs", "tied_embeddings",
     }
 )  # fmt: skip
 """Values that flags set, in addition to those that every framework sets."""
@@ -205,6 +206,7 @@ def _of_precision(experiment: Experiment) -> Flags:
     precision = physical.execution.precision
     fp4, half = precision is Precision.NVFP4, precision is Precision.FP16
     fp8 = "e4m3" if precision is Precision.MXFP8 else "hybrid"
+    rule = experiment.update_rule
     states = {
         "--exp-avg-dtype": experiment.moments,
         "--exp-avg-sq-dtype": experiment.moments,
@@ -218,6 +220,8 @@ def _of_precision(experiment: Experiment) -> Flags:
         "--fp8-recipe": RECIPES.get(precision),
         "--fp4-format": "e2m1" if fp4 else None,
         f"--{'fp4' if fp4 else 'fp8'}-param-gather": physical.quantised_weights,
+        "--optimizer": None if rule == ADAM else "sgd",
+        "--sgd-momentum": 0.0 if rule == "sgd" else None,
         "--use-precision-aware-optimizer": any(states.values()),
         **{name: kind or None for name, kind in states.items()},
         "--grad-reduce-in-bf16": experiment.main_gradients == "bf16",

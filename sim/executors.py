@@ -16,8 +16,16 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing import forkserver, get_all_start_methods, get_context, resource_tracker
+from multiprocessing import (
+    forkserver,
+    get_all_start_methods,
+    get_context,
+    parent_process,
+    resource_tracker,
+)
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
 from typing import Any, Protocol
 
 from bfpp.schedules import InvalidConfiguration
@@ -80,8 +88,15 @@ def _start_server() -> None:
 
 def _begin(module: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
     import_module(module)
     gc.freeze()  # what is imported stays: the collector need not look at it again and again
+
+
+def _end_with(other: BaseProcess) -> None:
+    """Leave with another process, which may be killed: work would be waited for without end."""
+    other.join()
+    os._exit(1)
 
 
 @contextmanager

@@ -286,7 +286,9 @@ class Experiment(Values):
             cuda_graphs=self.cuda_graphs or usual.cuda_graphs,
             tp_overlap=self._tp_overlap or usual.tp_overlap,
         )
-        states = OptimizerStates(self.moments, self.master_weights, self.main_gradients)
+        states = OptimizerStates(
+            self.moments, self.master_weights, self.main_gradients, self.update_rule
+        )
         return states.of(usual, self._precision or usual.precision)
 
     @property

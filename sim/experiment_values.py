@@ -25,7 +25,7 @@ from bfpp.sim.constants import Constants
 from bfpp.sim.implementation import IMPLEMENTATIONS, Implementation
 from bfpp.sim.model import Transformer
 from bfpp.sim.numbers import is_count, is_usable, real, whole
-from bfpp.sim.optimizer_states import STATES
+from bfpp.sim.optimizer_states import ADAM, MOMENTS, STATES
 
 if TYPE_CHECKING:
     from bfpp.sim.profile import ProfiledCosts
@@ -286,11 +286,19 @@ class Values:
         "store and all-gather the weights of low-precision GEMMs quantised (Megatron-LM's "
         "--fp8-param-gather)",
     )
+    update_rule: str = _option(
+        ADAM,
+        PHYSICAL,
+        "choice",
+        "what the optimizer keeps besides weights: two moments (adam), one (momentum, of SGD), or "
+        "none (sgd) (default: adam)",
+        choices=tuple(MOMENTS),
+    )
     moments: str | None = _option(
         None,
         PHYSICAL,
         "choice",
-        "precision of Adam's two moments (default: fp32)",
+        "precision of the optimizer's moments (default: fp32)",
         choices=STATES["moments"],
     )
     master_weights: str | None = _option(

@@ -68,7 +68,7 @@ class Implementation:
     to it for products of experts; with `dummy_gradients`, also a weight's gradient of each
     shape. Dropping the rows beyond an expert's capacity takes `dropping_seconds` for each
     token and expert. `narrower_state` is by how much `state_bytes`, or those of fully sharded
-    training, are less where states are not in full precision.
+    training, are less where states are not in full precision, or not kept.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""Adam's moments, its copy of the weights and sums of gradients in less than full precision.
+"""What an optimizer keeps: moments, its copy of the weights, and sums of gradients.
 
-As Megatron-LM's precision-aware optimizer has them: the update reads what is narrow, computes in
-full precision and writes it narrow again. Moments in 8 bits have one scale a tensor.
+Adam has two moments, SGD one with momentum and none without. States in less than full precision are
+as in Megatron-LM's precision-aware optimizer: the update reads what is narrow, computes in full
+precision and writes it narrow again. Moments in 8 bits have one scale a tensor.
 """
 
 from __future__ import annotations
@@ -23,36 +24,46 @@ STATES = {
 }
 """The states, and what each may be in."""
 
+ADAM = "adam"
+MOMENTS = {ADAM: 2, "momentum": 1, "sgd": 0}
+"""How many moments an update rule keeps of each parameter."""
+
 GRADIENT_PASSES = 4
-"""How often the optimizer reads or writes gradients: their norm, clipping twice, and Adam."""
+"""How often the optimizer reads or writes gradients: their norm, clipping twice, and the update."""
 
 
 class OptimizerStates(NamedTuple):
     """What the states are in; as the implementation has them where nothing is said.
 
     >>> OptimizerStates(moments="bf16")
-    OptimizerStates(moments='bf16', master_weights=None, main_gradients=None)
+    OptimizerStates(moments='bf16', master_weights=None, main_gradients=None, update_rule='adam')
     """
 
     moments: str | None = None
     master_weights: str | None = None
     main_gradients: str | None = None
+    update_rule: str = ADAM
 
     def of(self, usual: Implementation, precision: Precision) -> Implementation:
         """The implementation with these states."""
-        for name, value in self._asdict().items():
-            if value is not None and not precision.is_mixed:
+        for name in STATES:
+            if getattr(self, name) is not None and not precision.is_mixed:
                 raise InvalidConfiguration(
                     name, f"{precision} trains with states in full precision"
                 )
-        less = 2 * _less(self.moments) + _less(self.master_weights)
+        kept = MOMENTS[self.update_rule]
+        if self.moments is not None and not kept:
+            raise InvalidConfiguration("moments", f"{self.update_rule} keeps none")
+        absent = MOMENTS[ADAM] - kept
+        narrower = kept * _less(self.moments) + _less(self.master_weights)
+        less = narrower + absent * FULL_PRECISION
         gradients = usual.gradient_bytes
         if self.main_gradients is not None:
             gradients = BYTES[self.main_gradients]
         fewer = usual.gradient_bytes - gradients
         return replace(
             usual,
-            narrower_state=less,
+            narrower_state=narrower + absent * max(precision.bytes, FULL_PRECISION),
             gradient_bytes=gradients,
             # The update reads and writes moments and weights, a product the sum of gradients.
             optimizer_traffic=usual.optimizer_traffic - 2 * less - GRADIENT_PASSES * fewer,

@@ -12,11 +12,14 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import CURRENT
 from bfpp.sim.memory import rank_memories
-from bfpp.sim.optimizer_states import BYTES, STATES, OptimizerStates
+from bfpp.sim.optimizer_states import BYTES, MOMENTS, STATES, OptimizerStates
 from bfpp.sim.physical import rank_parameters
 
 EVERY = [
-    OptimizerStates(*values) for values in product(*((None, *each) for each in STATES.values()))
+    OptimizerStates(*values, rule)
+    for rule, count in MOMENTS.items()
+    for values in product(*((None, *each) for each in STATES.values()))
+    if count or values[0] is None
 ]
 
 
@@ -27,21 +30,46 @@ def experiment(**values):
 
 @pytest.mark.parametrize("states", EVERY, ids=str)
 def test_each_state_has_the_bytes_of_its_numbers(states):
-    """Megatron-LM, precision-aware: master weights and two moments are sharded, gradients not."""
-    moments, master, gradients = (BYTES[each or "fp32"] for each in states)
+    """Megatron-LM, precision-aware: master weights and moments are sharded, gradients not."""
+    of_moment, master, gradients = (BYTES[each or "fp32"] for each in states[:3])
+    moments = MOMENTS[states.update_rule] * of_moment
     changed = states.of(CURRENT, Precision.BF16)
     kept = changed.parameter_bytes(Precision.BF16, Sharding.PARTIAL)
-    assert (kept.state, kept.weights, kept.gradients) == (2 * moments + master, 2, gradients)
+    assert (kept.state, kept.weights, kept.gradients) == (moments + master, 2, gradients)
     whole = changed.parameter_bytes(Precision.BF16, Sharding.FULL)
-    assert whole.state == 4 + 2 * moments + master
+    assert whole.state == 4 + moments + master
     assert changed.accumulation_traffic == 2 * gradients
     # Of 46 bytes: gradients four times, master weights and moments read and written, and the rest.
-    assert changed.optimizer_traffic == 4 * gradients + 2 * (2 * moments + master) + 6
+    assert changed.optimizer_traffic == 4 * gradients + 2 * (moments + master) + 6
 
 
 def test_states_as_they_are_change_nothing():
     assert OptimizerStates().of(CURRENT, Precision.BF16) == CURRENT
     assert OptimizerStates("fp32", "fp32", "fp32").of(CURRENT, Precision.BF16) == CURRENT
+
+
+@pytest.mark.parametrize(
+    ("precision", "sharding", "without"),
+    [
+        (Precision.BF16, Sharding.PARTIAL, 4),  # the copy of the weights
+        (Precision.BF16, Sharding.FULL, 8),  # and the sum of gradients
+        (Precision.FP32, Sharding.PARTIAL, 0),
+        (Precision.FP32, Sharding.FULL, 8),
+        (Precision.FP64, Sharding.PARTIAL, 0),
+        (Precision.FP64, Sharding.FULL, 16),
+    ],
+)
+def test_a_moment_is_a_number_of_each_parameter(precision, sharding, without):
+    for rule, moments in MOMENTS.items():
+        changed = OptimizerStates(update_rule=rule).of(CURRENT, precision)
+        state = changed.parameter_bytes(precision, sharding).state
+        assert state == without + moments * max(precision.bytes, 4)
+
+
+def test_what_has_no_moments_has_no_precision_of_them():
+    with pytest.raises(InvalidConfiguration, match="sgd keeps none") as refusal:
+        _ = experiment(update_rule="sgd", moments="bf16").costs
+    assert refusal.value.field == "moments"
 
 
 def test_narrower_states_take_no_more_memory_and_no_more_time():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import product
 
@@ -28,6 +30,15 @@ from bfpp.traces.memory import GIGABYTE
 ALL = ("gpipe", "1f1b", "depth-first", "breadth-first")
 SMALL = replace(load_model("bert-6.6b"), layers=4, name="small")
 PROBLEM = Problem(SMALL, load_cluster("dgx1-v100"), 8, (16,), ALL)
+
+WAITS = """\
+import os, time
+from bfpp.sim.executors import executor
+
+with executor("local", 1) as workers:
+    print(workers.submit(os.getpid).result(), flush=True)
+    time.sleep(3600)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +172,15 @@ def test_workers_are_not_interrupted_even_while_they_begin():
             signal.SIGINT in workers.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
         )
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_workers_end_with_the_process_that_they_work_for():
+    """They have its standard output, too, which is at its end once all are gone."""
+    main = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE)
+    assert main.stdout is not None
+    assert int(main.stdout.readline()) != main.pid
+    main.kill()
+    assert main.communicate(timeout=60) == (b"", None)
 
 
 @pytest.mark.parametrize("name", ["local", "slurm", "dask"])
