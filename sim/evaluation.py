@@ -91,7 +91,8 @@ class Evaluation:
         self, configuration: Configuration, graph: TaskGraph, physical: PhysicalCosts
     ) -> Memories:
         peaks = self._peaks(configuration.schedule, configuration.layout)
-        decisive = id(physical), configuration.communication.offload
+        communication = graph.communication
+        decisive = id(physical), communication.offload, communication.offload_ahead
         if decisive not in peaks:
             peaks[decisive] = peak_passing(graph, physical)
         return memories_of(graph, physical, peaks[decisive])
