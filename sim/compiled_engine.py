@@ -14,13 +14,16 @@ import numpy as np
 
 from bfpp.schedules import TaskGraph
 from bfpp.schedules.columns import NONE, Integers, Seconds
-from bfpp.sim import kernels
+from bfpp.sim import kernels, timeline_kernels
 from bfpp.sim.compiling import WORK
 from bfpp.sim.costs import Costs
 from bfpp.traces.timeline import Timeline
 
 SOURCE = "compiled"
 """The source of this engine's timelines."""
+
+SUMMED = ("first_start", "step_time", "pass_seconds")
+"""The properties of a timeline that a loop gives it, as `timeline_kernels.summed` has them."""
 
 UNCOMPILED = {"sweep": 1, "replay": 14}
 """How long each loop takes for a task, uncompiled: in tasks of a sweep, a microsecond each."""
@@ -38,7 +41,16 @@ def simulate(
 ) -> Timeline:
     """Predict the times of the graph's tasks; `progress` is not called, it is soon done."""
     del progress
-    return Timeline(graph, *times(graph, costs), source=SOURCE)
+    return timeline_of(graph, times(graph, costs))
+
+
+def timeline_of(graph: TaskGraph, times: Times) -> Timeline:
+    """These times as a timeline, with what is asked of every one."""
+    timeline = Timeline(graph, *times, source=SOURCE)
+    loop = WORK.loop(timeline_kernels, "summed", len(graph))
+    summed = loop(timeline.start, timeline.end, graph.is_pass)
+    vars(timeline).update(zip(SUMMED, map(float, summed), strict=True))
+    return timeline
 
 
 def times(graph: TaskGraph, costs: Costs) -> Times:

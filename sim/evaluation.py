@@ -13,10 +13,8 @@ from math import inf
 from operator import attrgetter
 
 from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule, TaskGraph
-from bfpp.sim import timeline_kernels
-from bfpp.sim.compiled_engine import SOURCE
+from bfpp.sim.compiled_engine import timeline_of
 from bfpp.sim.compiled_lowering import lower_steps, steps_of
-from bfpp.sim.compiling import WORK
 from bfpp.sim.memory import Memories, Passing, PeakMemory, least_memory, memories_of, peak_passing
 from bfpp.sim.objectives import Objective, robust_step_time
 from bfpp.sim.outcomes import Outcome
@@ -40,10 +38,6 @@ _beside_pipeline = attrgetter(
     "microbatch_size", "precision", "recompute", "tp_overlap", "cut",
 )  # fmt: skip
 """What costs depend on, of a configuration."""
-
-
-SUMMED = ("first_start", "step_time", "pass_seconds")
-"""Properties of a timeline that a loop gives it, as `timeline_kernels.summed` has them."""
 
 
 class Evaluation:
@@ -76,7 +70,7 @@ class Evaluation:
     def outcome(self, configuration: Configuration) -> Outcome:
         """The prediction of a configuration."""
         physical, graph = self.physical(configuration), self.graph_of(configuration)
-        timeline = _timeline(graph, physical)
+        timeline = timeline_of(graph, physical.times(graph))
         memories = self._memories(configuration, graph, physical)
         return Outcome(
             configuration,
@@ -96,14 +90,16 @@ class Evaluation:
         self, configuration: Configuration, graph: TaskGraph, physical: PhysicalCosts
     ) -> Memories:
         peaks = self._peaks(configuration.schedule, configuration.layout)
-        decisive = id(physical), configuration.communication.offload
+        communication = graph.communication
+        decisive = id(physical), communication.offload, communication.offload_ahead
         if decisive not in peaks:
             peaks[decisive] = peak_passing(graph, physical)
         return memories_of(graph, physical, peaks[decisive])
 
     def timeline(self, configuration: Configuration) -> Timeline:
         """The predicted step of a configuration."""
-        return _timeline(self.graph_of(configuration), self.physical(configuration))
+        graph = self.graph_of(configuration)
+        return timeline_of(graph, self.physical(configuration).times(graph))
 
     def _robust_step_time(self, graph: TaskGraph, physical: PhysicalCosts) -> float | None:
         if self._problem.objective is not Objective.ROBUSTNESS:
@@ -127,15 +123,6 @@ class Evaluation:
 
 evaluation_of = lru_cache(1)(Evaluation)
 """The evaluation of the current problem, which a worker gets in pieces."""
-
-
-def _timeline(graph: TaskGraph, physical: PhysicalCosts) -> Timeline:
-    """The predicted step, with what is asked of it."""
-    timeline = Timeline(graph, *physical.times(graph), source=SOURCE)
-    loop = WORK.loop(timeline_kernels, "summed", len(graph))
-    summed = loop(timeline.start, timeline.end, graph.is_pass)
-    vars(timeline).update(zip(SUMMED, summed, strict=True))
-    return timeline
 
 
 def _peaks(schedule: Schedule, layout: Layout) -> dict[object, Passing]:

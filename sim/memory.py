@@ -130,8 +130,10 @@ class Memories(NamedTuple):
     @property
     def fullest(self) -> PeakMemory:
         """That of the rank that needs most."""
-        loop = WORK.loop(memory_kernels, "fullest", self.parts.shape[1])
-        return self.of(loop(tuple(self.parts)))
+        state, weights, gradients, saved, transient, update, workspace = self.parts
+        passing = np.maximum(saved + transient, update)
+        total = state + weights + gradients + passing + workspace
+        return self.of(int(total.argmax()))
 
 
 def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[PeakMemory]:

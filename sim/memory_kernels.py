@@ -5,18 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 
-def fullest(parts):
-    """The rank that needs most; `parts` are those of `Memories`."""
-    state, weights, gradients, saved, transient, update, workspace = parts
-    found, most = 0, -1.0
-    for rank in range(len(state)):
-        passing = max(saved[rank] + transient[rank], update[rank])
-        total = state[rank] + weights[rank] + gradients[rank] + passing + workspace[rank]
-        if total > most:
-            found, most = rank, total
-    return found
-
-
 def find_peaks(tasks, rules, of_operations, bytes_of_units, most_saved, most_transient):
     """Fill, for each rank, what is saved and what is transient when both need most.
 

@@ -14,6 +14,7 @@ Further = TypeVarTuple("Further")
 Answer = TypeVar("Answer")
 
 _UNKNOWN: Any = object()
+"""In place of an answer that is not remembered."""
 
 
 class OneSample(Protocol):
