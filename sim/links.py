@@ -20,8 +20,8 @@ Rules:
 - A transfer that blocks lengthens the step that receives it and takes no time
   on its lane, so that what a rank sends and receives at one moment is under way
   together. One that is overlapped slows the compute at its two ends.
-- A gather that is overlapped slows the pass that waits for it, a reduction the one before it: as
-  many are under way beside others.
+- A gather that is overlapped slows the pass that waits for it, a reduction the one that it waits
+  for. Beside them run those of the units after and before, which are as long.
 """
 
 from __future__ import annotations
