@@ -69,7 +69,7 @@ def run() -> list[Results]:
 
 
 FIRST = frozenset({"DeepSeekV3", "GPT OSS 120B", "LLAMA3.1_405B", "Qwen3_30B_a3B"})
-"""Models whose recipes were looked at first; those of others were predicted before."""
+"""Models whose recipes were looked at first; those of others were predicted before that."""
 
 
 def _group(recipe: Recipe) -> str:

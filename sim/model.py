@@ -187,8 +187,7 @@ class Transformer:
         """The same if its window were wider by so many tokens."""
         if not self.causal:
             return self.sequence
-        window = self.sequence if self.window is None else self.window + beyond
-        window = min(window, self.sequence)
+        window = min(self.window + beyond if self.window else self.sequence, self.sequence)
         return window - window**2 / (2 * self.sequence)
 
     @property

@@ -187,6 +187,7 @@ def test_a_model_is_read_from_a_file(tmp_path):
             MODEL_FILE.replace("= 2", f"= {'9' * 5000}"),
             "small.toml' is not TOML: Exceeds the limit",
         ),
+        (MODEL_FILE + "scaled_rotary = true", "scaled_rotary needs rotary positions"),
         (MODEL_FILE + "gated = 1", "gated must be true or false, not 1"),
         (MODEL_FILE + "tied_embeddings = 'no'", "tied_embeddings must be true or false, not 'no'"),
         ("layers = ", "is not TOML"),
