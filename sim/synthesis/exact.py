@@ -34,6 +34,9 @@ SHARE_OF_CROSSINGS = 3 / 4
 SHARE_OF_LAPS = 2 / 3
 """Of the time for those, where they are of many micro-batches."""
 
+MANY_LAPS = 8
+"""How often the first rank is full in a step that is likely to be solved whole."""
+
 LAPS = (2, 4, 8)
 """How many laps a model of micro-batches from anywhere in the step has."""
 
@@ -80,10 +83,10 @@ def solve(problem: OrderingProblem, known: Found, seconds: float) -> tuple[Bound
 def _of_crossings(problem: OrderingProblem, known: Found, seconds: float) -> Bound:
     """The bound by crossings: of the last few micro-batches, then of twice as many, and so on.
 
-    Where that is not solved for all, of laps before the last few, too.
+    Where these are far from all, of laps before the last few, too.
     """
     over, whole, at_once = time.monotonic() + seconds, problem.microbatches, _at_once(problem)
-    has_laps = whole >= 4 * at_once > 4
+    has_laps = whole > MANY_LAPS * at_once > MANY_LAPS
     until = over - seconds * SHARE_OF_LAPS if has_laps else over
     bound, count, is_all = lower_bound(problem), 2 * at_once, True
     crossings = (at_once - 1) * (problem.layout.stages + 1)

@@ -1,9 +1,10 @@
 """Order, layers of stages and recomputation together: a descent over choices, then the order.
 
-A choice is rated by the best words that are known so far, with its costs, or by those that a
-dispatch finds at once: by their step, their longest span where the period is sought, or their mean
-step over costs with jitter. The descent stops where no neighbour is better; then words are
-improved, and it goes on with them.
+A choice is rated by the best words that are known so far, with its costs, or by those that are
+found at once: by their step, their longest span where the period is sought, or their mean step over
+costs with jitter. The descent stops where no neighbour is better; then words are improved, and it
+goes on with them. Each neighbour is then searched for longer: where memory is short, what is found
+at once may be far from the best.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ SHARE_OF_CHOICES = 1 / 2
 SHARE_OF_GIVEN = 1 / 4
 """Of the rest, for the order without a choice."""
 
-IMPROVEMENTS = 3
-"""How often words are improved when no neighbour is better."""
+SHARES_OF_RATINGS = (0.0, 0.01, 0.02)
+"""Of the descent's time, for each rating: more, each time that no neighbour was better."""
 
 WORK = 1e-3
 """What a second of the mean rank's work is worth, in seconds of the step: of choices that are as
@@ -101,23 +102,26 @@ def _bound(chosen: Chosen, names: Sequence[str]) -> Bound:
 
 def _descended(on: SearchOn, board: Board, names: Sequence[str], until: float) -> Chosen:
     """The best choice that is met until then."""
+    begun = time.monotonic()
     beginnings = [board.experiment]
     for name in names:
         beginnings += [other for each in beginnings for other in CHOICES[name].beginnings(each)]
-    choices = all_found(lambda each: _rated(on(board.changed(each)), []), beginnings)
+    choices = all_found(lambda each: _rated(on(board.changed(each)), [], 0.0), beginnings)
     best = min(choices, key=_merit)
-    for _ in range(IMPROVEMENTS):
-        best = _lowest(on, best, names, until)
+    for share in SHARES_OF_RATINGS:
+        best = _lowest(on, best, names, until, share * (until - begun))
         if (left := until - time.monotonic()) <= 0:
             break
         problem = next(best.search.aim.problems(best.search.problem))
-        better = search(problem, [best.words], left / IMPROVEMENTS)[0]
-        best = _rated(best.search, better.words)
+        better = search(problem, [best.words], left / len(SHARES_OF_RATINGS))[0]
+        best = _rated(best.search, better.words, 0.0)
     return best
 
 
-def _lowest(on: SearchOn, best: Chosen, names: Sequence[str], until: float) -> Chosen:
-    """From neighbour to better neighbour, until none is."""
+def _lowest(
+    on: SearchOn, best: Chosen, names: Sequence[str], until: float, seconds: float
+) -> Chosen:
+    """From neighbour to better neighbour, until none is; `seconds` are for each."""
     seen = set[tuple[object, object]]()
     neighbours = _neighbours(best, names)
     while time.monotonic() < until and (experiment := next(neighbours, None)):
@@ -125,7 +129,7 @@ def _lowest(on: SearchOn, best: Chosen, names: Sequence[str], until: float) -> C
             continue
         seen.add(said)
         with suppress(InvalidConfiguration):
-            found = _rated(on(best.search.board.changed(experiment)), best.words)
+            found = _rated(on(best.search.board.changed(experiment)), best.words, seconds)
             if found.merit < best.merit * (1 - TOLERANCE):
                 best, neighbours = found, _neighbours(found, names)
     return best
@@ -137,16 +141,17 @@ def _neighbours(chosen: Chosen, names: Sequence[str]) -> Iterator[Experiment]:
     )
 
 
-def _rated(searched: BoardSearch, words: Words) -> Chosen:
-    """With the words, if these keep to the limits, or others that are found at once."""
+def _rated(searched: BoardSearch, words: Words, seconds: float) -> Chosen:
+    """With the words, if these keep to the limits, or others that are found in that time."""
     problem = searched.problem
     starts = [words] if words and problem.within(words) else []
-    found = [search(each, starts, 0.0) for each in searched.aim.problems(problem)]
+    problems = [*searched.aim.problems(problem)]
+    found = [search(each, starts, seconds / len(problems)) for each in problems]
     if not all(found):
         raise InvalidConfiguration(FIELD, "no order was found that keeps to it")
-    seconds = mean(best.seconds for best, *_ in found)
+    taken = mean(best.seconds for best, *_ in found)
     work = problem.seconds.sum() * problem.microbatches / problem.layout.pp
-    return Chosen(seconds + WORK * float(work), searched, found[0][0].words)
+    return Chosen(taken + WORK * float(work), searched, found[0][0].words)
 
 
 def _merit(chosen: Chosen) -> float:

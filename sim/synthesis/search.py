@@ -25,7 +25,10 @@ SHARE_OF_KEYS = 0.5
 """Of the time, for varying keys; the rest is for moving passes."""
 
 TURN = 0.3
-"""Seconds between looks at the clock."""
+"""Seconds between looks at the clock, at most."""
+
+TURNS = 8
+"""How often it is looked at, at least."""
 
 THREADS = 2
 
@@ -100,7 +103,8 @@ def search(
         return min((time.monotonic() - begun) / seconds, 1.0) if seconds else 1.0
 
     found = [Found.of(problem, words) for words in starts]
-    seekers = [_Seeker(problem, seed + each) for each in range(THREADS)]
+    turn = min(TURN, seconds / TURNS)
+    seekers = [_Seeker(problem, seed + each, turn) for each in range(THREADS)]
 
     def best() -> float:
         return min((each.seconds for each in found), default=inf)
@@ -114,7 +118,7 @@ def search(
             if over() >= SHARE_OF_KEYS:
                 break
         movers = [
-            _Mover(problem, start, seed + each)
+            _Mover(problem, start, seed + each, turn)
             for each, start in enumerate((found * THREADS)[:THREADS])
         ]
         while movers and over() < 1:
@@ -138,8 +142,9 @@ def _distinct(found: Sequence[Found]) -> list[Found]:
 class _Seeker:
     """Varies the keys of a dispatch; restarts when nothing improves."""
 
-    def __init__(self, problem: OrderingProblem, seed: int) -> None:
+    def __init__(self, problem: OrderingProblem, seed: int, seconds: float) -> None:
         self.problem, self.random = problem, np.random.default_rng(seed)
+        self.seconds = seconds
         self.scale = float(problem.seconds.mean())
         self.tries, self.stale = 1, 0
         self.begin()
@@ -169,7 +174,7 @@ class _Seeker:
             )
         )  # fmt: skip
         spent = time.monotonic() - begun
-        self.tries = int(np.clip(self.tries * TURN / max(spent, 1e-3), 1, 100_000))
+        self.tries = int(np.clip(self.tries * self.seconds / max(spent, 1e-3), 1, 100_000))
         dispatched = self._dispatched(found)
         self.stale = 0 if found < self.best else self.stale + 1
         self.best = found
@@ -190,8 +195,9 @@ class _Seeker:
 class _Mover:
     """Moves passes of the critical path within their ranks' orders."""
 
-    def __init__(self, problem: OrderingProblem, start: Found, seed: int) -> None:
+    def __init__(self, problem: OrderingProblem, start: Found, seed: int, seconds: float) -> None:
         self.problem, self.random = problem, np.random.default_rng(seed)
+        self.seconds = seconds
         self.table, self.lengths = table_of(problem, start.words)
         self.run, self.other = run_of(problem, self.table), run_of(problem, self.table)
         self.scale = float(problem.seconds.mean())
@@ -209,7 +215,7 @@ class _Mover:
             )
         )  # fmt: skip
         spent = time.monotonic() - begun
-        self.steps = int(np.clip(self.steps * TURN / max(spent, 1e-3), 10, 1_000_000))
+        self.steps = int(np.clip(self.steps * self.seconds / max(spent, 1e-3), 10, 1_000_000))
         return Found(found, _words(self.problem, self.table))
 
 
