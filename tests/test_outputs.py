@@ -308,7 +308,7 @@ def test_a_journal_that_cannot_be_written_loses_no_result(bfpp, monkeypatch):
 
 def process(line, **options):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "bfpp.command_line", *line.split()]
+    command = [sys.executable, "-m", "bfpp", *line.split()]
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, **options)
 
 

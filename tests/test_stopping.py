@@ -51,7 +51,7 @@ JOB = Job(
 TWO = ("gpipe", "--pp", 2, "--microbatches", 4)
 ENDLESS = (*TWO, "--steps", 10**6)
 TORCHRUN = (
-    "-m", "torch.distributed.run", "--nproc-per-node=2", "--module", "bfpp.command_line",
+    "-m", "torch.distributed.run", "--nproc-per-node=2", "--module", "bfpp",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from bfpp.figures import add_figure, write_figure
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
 from bfpp.results import print_json, print_table
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules import InvalidConfiguration, find_schedule
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.tradeoff import TrainingCost, tradeoff
@@ -53,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
     problem = problem_of(options)
     chosen_configurations(problem)
     assumed = assumptions(options)
-    by_schedule: dict[str, list[Outcome]] = {name: [] for name in problem.schedules}
+    names = [find_schedule(name).name for name in problem.schedules]
+    by_schedule: dict[str, list[Outcome]] = {name: [] for name in names}
     for part in search(problem, options):
         for outcome in part.outcomes:
             by_schedule[outcome.configuration.schedule.name].append(outcome)
