@@ -43,8 +43,9 @@ def load_schedule(source: str) -> Schedule:
         if isinstance(schedule, Schedule):
             _ = schedule.name
             kind = type(schedule)
-            kind.source = source
-            copyreg.pickle(kind, partial(_reduced, f"{path.resolve()}:{name}"))
+            if kind.__module__ in _loaded:  # other classes are known by their names
+                kind.source = source
+                copyreg.pickle(kind, partial(_reduced, f"{path.resolve()}:{name}"))
             return _schedules.setdefault(key, schedule)
     except InvalidConfiguration:
         raise

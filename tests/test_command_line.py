@@ -298,6 +298,8 @@ def test_a_schedule_of_ones_own_is_the_same_in_another_process():
     assert (there.name, there.first) == ("mine", 3)
     Path("mine.py").write_text(OWN.replace("first: int = 0", "first: int = 1"))
     assert find_schedule("mine.py:Mine").first == 1
+    Path("known.py").write_text("from bfpp.schedules.gpipe import GPipe")
+    assert find_schedule("known.py:GPipe").reference == "gpipe"
 
 
 @pytest.mark.parametrize("name", registered_schedules())
