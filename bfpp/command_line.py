@@ -52,7 +52,7 @@ COMMANDS = {
     "fit": "fit the constants of clusters and implementations to measurements",
     "experiment": "write options as an experiment file, for Megatron-LM or torchtitan",
     "orders": "print each rank's compute order",
-    "check": "check orders or a task graph from a file",
+    "check": "check a schedule, or orders or a task graph from a file",
     "paper": "the paper's figures and tables, reproduced",
     "models": "list the model presets, or print one as a file",
     "clusters": "list the cluster presets, or print one as a file",

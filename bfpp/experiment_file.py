@@ -9,6 +9,7 @@ from typing import Any
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.cut_formats import layout_text, module_names
+from bfpp.schedules.python_file import MARK, file_of
 from bfpp.sim.experiment import Experiment, experiment_of
 from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.kinds import EXPERIMENT, require_kind
@@ -36,8 +37,8 @@ def read_experiment(path: str) -> Experiment:
     for name in (FIELD, *(name for name, option in OPTIONS.items() if option.kind == "name")):
         value = values.get(name)
         if isinstance(value, str) and "." in value:
-            sibling = Path(path).parent / value
-            values[name] = str(sibling) if sibling.exists() else value
+            folder, named = Path(path).parent, file_of(value) if MARK in value else Path(value)
+            values[name] = str(folder / value) if (folder / named).exists() else value
     return experiment_of_file(path, values)
 
 

@@ -17,7 +17,6 @@ from bfpp.schedules.cut_formats import layout_text
 from bfpp.schedules.offload import ALL, OFF
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import CORE_ATTENTION, LAYER
-from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.optimizer_states import ADAM
 
@@ -146,12 +145,12 @@ def _of_experts(experiment: Experiment) -> Flags:
 def _of_groups(experiment: Experiment) -> Flags:
     degrees = experiment.configuration.degrees
     contexts, experts = degrees.cp > 1, degrees.ep > 1
-    overlap = experiment.require_physical().implementation.tp_overlap
+    physical = experiment.require_physical()
     return {
         "--tensor-model-parallel-size": degrees.tp,
         "--pipeline-model-parallel-size": degrees.pp,
-        "--sequence-parallel": experiment.require_physical().execution.sequence_parallel,
-        "--tp-comm-overlap": degrees.tp > 1 and overlap is TensorOverlap.CHUNKED,
+        "--sequence-parallel": physical.execution.sequence_parallel,
+        "--tp-comm-overlap": physical.overlaps_chunks,
         "--context-parallel-size": degrees.cp if contexts else None,
         "--cp-comm-type": EXCHANGES[ContextExchange(experiment.cp_comm)] if contexts else None,
         "--expert-model-parallel-size": degrees.ep if experts else None,

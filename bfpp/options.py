@@ -94,13 +94,6 @@ def add_communication_arguments(parser: argparse.ArgumentParser, *further: str) 
         _add(group, name, OPTIONS[name], DEFAULTS[name])
 
 
-def add_posting_arguments(parser: argparse.ArgumentParser) -> None:
-    """How orders' transfers are posted."""
-    group = parser.add_argument_group(COMMUNICATION)
-    for name in ("p2p", "eager"):
-        _add(group, name, OPTIONS[name], DEFAULTS[name])
-
-
 def posting(options: argparse.Namespace) -> Communication:
     """Communication whose transfers are posted as the options say."""
     return Communication(p2p=P2P(options.p2p or P2P.CHANNELS), eager=bool(options.eager))

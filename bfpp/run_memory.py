@@ -35,8 +35,6 @@ from bfpp.traces.held import Held
 from bfpp.traces.memory import GIGABYTE, PARTS
 
 if TYPE_CHECKING:
-    import torch
-
     from bfpp.executor.job import Job
     from bfpp.executor.plan import Plan
     from bfpp.executor.transformer import TransformerSizes
@@ -63,24 +61,23 @@ def require_memory(job: Job, plan: Plan, predicted: Sequence[Held]) -> None:
     Ranks that share memory need what each keeps for the whole step; one with a GPU of its own, its
     peak. Of a CPU run on several machines, it is not known here which ranks share one.
     """
-    from bfpp.executor.devices import device_named
     from bfpp.executor.processes.environment import is_joined
 
     if job.backend is BackendName.CUDA:
         peaks = [float(held.on_device(plan.graph).total.max()) for held in predicted]
-        _require(max(peaks, default=0.0), device_named("cuda"), "the peak of a rank takes")
+        _require(max(peaks, default=0.0), "cuda", "the peak of a rank takes")
     elif job.uses_gpu or not is_joined():
         parts = PARTS["state"], PARTS["gradients"]
         kept = sum(held.at_peak.get(name, 0.0) for held in predicted for name in parts)
         what = "weights, gradients and states of the optimizer take"
-        _require(job.dp * job.tp * kept, job.local_device(), what)
+        _require(job.dp * job.tp * kept, job.device, what)
 
 
-def _require(needed: float, device: torch.device, what: str) -> None:
-    from bfpp.executor.devices import memory_of
+def _require(needed: float, device: str, what: str) -> None:
+    from bfpp.executor.devices import device_named, memory_of
 
-    if needed > (there := memory_of(device)):
-        where = "this machine" if device.type == "cpu" else "the GPU"
+    if needed > (there := memory_of(device_named(device))):
+        where = "this machine" if device == "cpu" else "the GPU"
         raise InvalidConfiguration(
             "memory_check",
             f"{what} {needed / GIGABYTE:.3g} GB; {where} has {there / GIGABYTE:.3g} GB",

@@ -52,7 +52,9 @@ TASKS = 4
 def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     """Which model, on what, at which batch sizes, and where to simulate."""
     add_model_argument(parser, required=True)
-    parser.add_argument("--cluster", required=True, metavar="NAME|FILE", help="a preset, or a file")
+    parser.add_argument(
+        "--cluster", required=True, metavar="NAME|FILE", help="a preset, or a TOML file"
+    )
     parser.add_argument(
         "--gpus", required=True, type=shared.whole_number, metavar="N", help="GPUs to use"
     )
@@ -90,7 +92,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
             nargs="+",
             default=[],
             metavar="NAME",
-            help=f"{title}{SEVERAL} (default: the implementation's)",
+            help=f"{title}, as bfpp simulate takes it{SEVERAL} (default: the implementation's)",
         )
     for name in FULLY_SHARDED:
         _add_choices(parser, name)
@@ -127,13 +129,14 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         "--schedule",
         action="append",
         metavar="SCHEDULE",
-        help=f"schedule to search (repeatable; default: {', '.join(DEFAULT_SCHEDULES)})",
+        help="schedule to search, by name or as FILE.py:NAME (repeatable; default: "
+        f"{', '.join(DEFAULT_SCHEDULES)})",
     )
     parser.add_argument(
         "--implementation",
         choices=list(IMPLEMENTATIONS),
         default="paper",
-        help="training software (default: paper)",
+        help=OPTIONS["implementation"].help,
     )
     parser.add_argument(
         "--constants",

@@ -90,7 +90,7 @@ def _parallelism(experiment: Experiment) -> Settings:
         "expert_parallel_degree": degrees.ep,
         "pipeline_parallel_degree": degrees.pp,
     }
-    if _is_async(experiment):
+    if physical.overlaps_chunks:  # which the compiler arranges
         found["enable_async_tensor_parallel"] = True
     if sharded:
         gathers = communication.gathers_runs
@@ -104,14 +104,8 @@ def _parallelism(experiment: Experiment) -> Settings:
     return found | _pipeline(experiment) if degrees.pp > 1 else found
 
 
-def _is_async(experiment: Experiment) -> bool:
-    """Whether tensor-parallel communication overlaps GEMMs, which the compiler arranges."""
-    physical = experiment.require_physical()
-    return physical.tp > 1 and physical.implementation.tp_overlap is TensorOverlap.CHUNKED
-
-
 def _compile(experiment: Experiment) -> Settings:
-    return {"enable": True} if _is_async(experiment) else {}
+    return {"enable": True} if experiment.require_physical().overlaps_chunks else {}
 
 
 def _pipeline(experiment: Experiment) -> Settings:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copyreg
 import importlib.util
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from traceback import walk_tb
+from typing import Any
 
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.steps import Schedule
@@ -20,22 +24,49 @@ _loaded: set[str] = set()
 """The names of modules of users' files."""
 
 
+_schedules: dict[tuple[Path, str, bytes], Schedule] = {}
+"""Those that are loaded, by file, name and what the file holds: each is made once."""
+
+
 def load_schedule(source: str) -> Schedule:
-    """The schedule, or one of the class, of that name in the file."""
-    stem, _, name = source.rpartition(MARK)
-    path = Path(f"{stem}.py")
+    """The schedule, or one of the class, of that name in the file.
+
+    Another process makes it of the file, too.
+    """
+    path, name = file_of(source), source.rpartition(MARK)[2]
     try:
+        key = path.resolve(), name, path.read_bytes() if path.is_file() else b""
+        if key in _schedules:
+            return _schedules[key]
         found = named_in("schedule", path, name)
         schedule = found() if isinstance(found, type) else found
         if isinstance(schedule, Schedule):
             _ = schedule.name
-            return schedule
+            kind = type(schedule)
+            if kind.__module__ in _loaded:  # other classes are known by their names
+                kind.source = source
+                copyreg.pickle(kind, partial(_reduced, f"{path.resolve()}:{name}"))
+            return _schedules.setdefault(key, schedule)
     except InvalidConfiguration:
         raise
     except Exception as error:  # whatever a user's file raises
         words = f"{type(error).__name__}: {error}"
         raise InvalidConfiguration("schedule", f"{source} fails with {words}") from error
     raise InvalidConfiguration("schedule", f"{path} has no Schedule of the name {name!r}")
+
+
+def file_of(source: str) -> Path:
+    """The file of `mine.py:SCHEDULE`."""
+    return Path(f"{source.rpartition(MARK)[0]}.py")
+
+
+def _reduced(source: str, schedule: Schedule) -> tuple[Any, ...]:
+    """What makes an equal schedule in another process."""
+    return _again, (source, schedule.parameters)
+
+
+def _again(source: str, parameters: dict[str, Any]) -> Schedule:
+    return replace(load_schedule(source), **parameters)
 
 
 def module_name(field: str, path: Path) -> str:

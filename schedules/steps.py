@@ -137,9 +137,10 @@ class Schedule:
     """A rule that gives each rank the order of its compute steps.
 
     A schedule is a class with a `name` and `steps`; its fields, if any, are parameters of
-    its own. A rank holds `loops` stages or, if it is `looped`, any number of them; `placement`
-    says where they are, and `copies` where second copies are, if there are any: `copy_of` says
-    which one a micro-batch goes through. A micro-batch runs in `slices`.
+    its own. The `source` is where it was found, if that is a Python file. A rank holds `loops`
+    stages or, if it is `looped`, any number of them; `placement` says where they are, and `copies`
+    where second copies are, if there are any: `copy_of` says which one a micro-batch goes through.
+    A micro-batch runs in `slices`.
 
     >>> class InTurn(Schedule):
     ...     name = "in-turn"
@@ -154,6 +155,7 @@ class Schedule:
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
+    source: ClassVar[str] = ""
     looped: ClassVar[bool] = False
     loops: ClassVar[int] = 1
 
@@ -223,6 +225,11 @@ class Schedule:
         if not self.looped and loops != self.loops:
             held = "one stage" if self.loops == 1 else f"{self.loops} stages"
             raise InvalidConfiguration("loops", f"{self.name} is not looped: {held} a rank")
+
+    @property
+    def reference(self) -> str:
+        """What `find_schedule` finds it by."""
+        return self.source or self.name
 
     @property
     def values(self) -> Mapping[str, object]:

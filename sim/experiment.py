@@ -407,7 +407,7 @@ class Experiment(Values):
         Raises `InvalidConfiguration` for values that have no name, such as a cluster made
         in Python.
         """
-        values: dict[str, Any] = {"schedule": self.rule.name}
+        values: dict[str, Any] = {"schedule": self.rule.reference}
         defaults = {each.name: each.default for each in fields(self.rule)}
         values |= {
             name: value

@@ -90,8 +90,8 @@ class Values:
         Sharding.NONE,
         COMMUNICATION,
         "choice",
-        "what data parallelism shards: nothing (ddp), the optimizer state (zero1, zero2), or "
-        "everything (zero3, fsdp)",
+        "what data parallelism shards: nothing (none or ddp), the optimizer state (partial, zero1 "
+        "or zero2), or everything (full, zero3 or fsdp)",
         choices=Sharding.names(),
     )
     pp_overlap: bool = _option(

@@ -64,7 +64,7 @@ class Outcome:
         degrees, communication = configuration.degrees, configuration.communication
         results = {name: getattr(self, name) for name in RESULTS}
         return {
-            "schedule": configuration.schedule.name,
+            "schedule": configuration.schedule.reference,
             "pp": degrees.pp,
             "loops": configuration.loops,
             "units_per_stage": units if isinstance(units, int) else None,

@@ -104,8 +104,7 @@ class PhysicalCosts:
 
     def _require_chunks(self) -> None:
         """Raise `InvalidConfiguration` where all-reduces are to be overlapped in chunks."""
-        is_chunked = self.implementation.tp_overlap is TensorOverlap.CHUNKED
-        if is_chunked and self.tp > 1 and not self.execution.sequence_parallel:
+        if self.overlaps_chunks and not self.execution.sequence_parallel:
             raise InvalidConfiguration("tp_overlap", "chunked needs --sequence-parallel")
 
     def _require_modules(self) -> None:
@@ -189,6 +188,11 @@ class PhysicalCosts:
     def tp(self) -> int:
         """Devices that share a layer (N_TP)."""
         return self.degrees.tp
+
+    @property
+    def overlaps_chunks(self) -> bool:
+        """Whether tensor-parallel communication overlaps, in chunks, the GEMMs next to it."""
+        return self.tp > 1 and self.implementation.tp_overlap is TensorOverlap.CHUNKED
 
     @of_any_size
     @once_for_stages

@@ -5,16 +5,27 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from bfpp.command_line import COMMANDS, main
-from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
+from bfpp.schedules import (
+    Communication,
+    Layout,
+    Operation,
+    Sharding,
+    build_graph,
+    find_schedule,
+    python_file,
+    registered_schedules,
+)
 from bfpp.schedules.graph_file import write_graph
 from tests.mutations import twice
 
@@ -239,6 +250,63 @@ def test_check_orders(bfpp, answer):
     assert "invalid" in bfpp("check wrong.csv")[1]
 
 
+OWN = """
+from dataclasses import dataclass
+
+from bfpp import Schedule
+from bfpp.schedules.steps import backward, forward
+
+
+@dataclass(frozen=True)
+class Mine(Schedule):
+    name = "mine"
+    first: int = 0
+
+    def steps(self, layout, rank):
+        for microbatch in range(layout.microbatches):
+            yield forward(rank, microbatch)
+            if microbatch >= self.first:
+                yield backward(rank, microbatch)
+"""
+
+
+def test_a_schedule_of_ones_own_goes_everywhere(bfpp, answer):
+    Path("mine.py").write_text(OWN)
+    own = "mine.py:Mine --pp 2 --microbatches 4"
+    assert bfpp(f"check {own}") == (0, "valid\n", "")
+    assert bfpp(f"orders {own}")[1].startswith("0F0,0B0,0F1,0B1,0F2,0B2,0F3,0B3\n")
+    Path("late.py").write_text(OWN.replace("first: int = 0", "first: int = 2"))
+    code, out, _ = bfpp("check late.py:Mine --pp 2 --microbatches 4")
+    assert (code, out.splitlines()[-1]) == (1, "invalid")
+    assert "backward: stage 1 never runs micro-batches 0, 1 backward" in out
+    Path("inner").mkdir()
+    Path("mine.py").rename("inner/mine.py")
+    assert bfpp("experiment inner/mine.py:Mine --pp 2 --out mine.toml")[0] == 0
+    Path("inner/e.toml").write_text(Path("mine.toml").read_text().replace("inner/", ""))
+    for file in ("mine.toml", "inner/e.toml"):
+        assert answer(f"simulate {file}")["schedule"] == "mine"
+        assert bfpp(f"check {file}") == (0, "valid\n", "")
+
+
+def test_a_schedule_of_ones_own_is_the_same_in_another_process():
+    Path("mine.py").write_text(OWN)
+    mine = replace(find_schedule("mine.py:Mine"), first=3)
+    assert pickle.loads(pickle.dumps(mine)) == mine
+    sent = pickle.dumps(mine)
+    python_file._schedules.clear()
+    there = pickle.loads(sent)
+    assert (there.name, there.first) == ("mine", 3)
+    Path("mine.py").write_text(OWN.replace("first: int = 0", "first: int = 1"))
+    assert find_schedule("mine.py:Mine").first == 1
+    Path("known.py").write_text("from bfpp.schedules.gpipe import GPipe")
+    assert find_schedule("known.py:GPipe").reference == "gpipe"
+
+
+@pytest.mark.parametrize("name", registered_schedules())
+def test_every_schedule_checks(bfpp, name):
+    assert bfpp(f"check {name} --microbatches 8") == (0, "valid\n", "")
+
+
 def test_check_graphs(bfpp, answer):
     simulated = bfpp("simulate breadth-first --loops 2 --sharding full --graph graph.json --json")
     assert simulated[2] == "wrote graph.json\n"
@@ -442,8 +510,9 @@ ERRORS = {
     "simulate gpipe --microbatches 1.5": "argument --microbatches: .* not '1.5'",
     "simulate gpipe --microbatches nan": "argument --microbatches: .* not 'nan'",
     "simulate gpipe --pp 99999999999": "argument --pp: must be at most 2147483647",
-    "simulate gpipe --pp 100000 --microbatches 100000": "--pp, --microbatches: .* at most 10,000,0",
-    "orders gpipe --pp 2147483647": "--pp, --microbatches: ",
+    "simulate gpipe --pp 100000 --microbatches 100000": "--pp: 100,000 ranks; at most 10,000 can",
+    "simulate gpipe --microbatches 10000000": "--pp, --microbatches: .* at most 10,000,000 can",
+    "orders gpipe --pp 2147483647": "--pp: 2,147,483,647 ranks",
     "simulate gpipe --forward -1": "argument --forward: must be a number of seconds, at least 0",
     "simulate gpipe --transfer nan": "argument --transfer: .* not 'nan'",
     "simulate gpipe --transfer inf": "argument --transfer: .* not 'inf'",
@@ -486,7 +555,9 @@ ERRORS = {
     "simulate gpipe --model sixteen.toml --cluster slow.toml": "--cluster: slow: device: peak must",
     "simulate gpipe --svg folder": "argument --svg: must end in .svg or .pdf or .png, not 'folder'",
     "paper figure-3 --out empty": "--out: empty: Not a directory",
-    "check nowhere": "FILE: nowhere: No such file",
+    "check nowhere": "SCHEDULE: 'nowhere' is not a schedule",
+    "check nowhere.csv": "FILE: nowhere.csv: No such file",
+    "check words --pp 2": "--pp: is decided by the file",
     "check folder": "FILE: folder: Is a directory",
     "check empty": "FILE: holds no compute step",
     "check words": "FILE: line 1, cell 2: 'eat' is not an action",

@@ -334,7 +334,7 @@ def test_standard_output_on_a_full_disk_is_told_and_keeps_no_file_from_being_wri
 )
 @pytest.mark.parametrize("standard_error", ["2>/dev/full", "2>&-"])
 def test_a_command_whose_errors_nobody_can_read_ends_as_it_should(line, code, standard_error):
-    command = f'"$0" -m bfpp.command_line {line} {standard_error}'
+    command = f'"$0" -m bfpp {line} {standard_error}'
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["bash", "-c", command, sys.executable], env=environment, stdout=subprocess.PIPE, timeout=60
@@ -353,7 +353,7 @@ def test_an_output_where_standard_output_goes_is_refused():
 
 def test_a_file_that_outgrows_the_disk_is_not_left(tmp_path):
     """The system's own refusal, in the middle of a file."""
-    limited = 'ulimit -f 64; exec "$0" -m bfpp.command_line simulate gpipe --html big.html'
+    limited = 'ulimit -f 64; exec "$0" -m bfpp simulate gpipe --html big.html'
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(
         [shutil.which("bash"), "-c", limited, sys.executable],

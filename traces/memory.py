@@ -16,11 +16,13 @@ from bfpp.traces.svg_elements import (
     box,
     document,
     filled,
+    heading,
     labels,
     number,
     stroked,
     text,
     text_width,
+    wrapped,
 )
 from bfpp.traces.time_axis import round_step, time_axis
 from bfpp.traces.timeline import Timeline
@@ -129,7 +131,8 @@ def svg_memory(curves: Sequence[MemoryCurve], title: str, seconds: float, device
     axis = _Axes(seconds, max([most, *marks]) * 1.05)
     names = [name for name in curves[0].parts if any(each.parts[name].any() for each in chosen)]
     colours = {PARTS[name]: colour for name, colour in FILLS.items()}
-    body, top = [text(EDGE, EDGE + TITLE, title, TITLE)], EDGE + TITLE + LEGEND
+    body, last = heading(EDGE, EDGE + TITLE, wrapped(title, TITLE, WIDTH - 2 * EDGE), TITLE)
+    top = last + LEGEND
     body.append(text(EDGE, top - 4, "memory allocated (GB = 2^30 bytes)", SMALL, ink=QUIET_INK))
     for curve in chosen:
         body += _row(curve.thinned(COLUMNS), names, colours, axis, top, marks)

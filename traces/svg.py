@@ -128,8 +128,9 @@ def _panel(drawing: _Drawing, frame: _Frame, top: float) -> tuple[list[str], flo
     timeline = drawing.panel.timeline
     baseline = top + TITLE
     note = f"{in_words(timeline.step_time)}, bubble {100 * bubble(timeline):.3g} %"
-    room = frame.right - EDGE - text_width(note, SMALL) - TITLE
-    title, last = heading(EDGE, baseline, wrapped(drawing.panel.title, TITLE, room), TITLE)
+    beside = text_width(note, SMALL) + TITLE
+    lines = wrapped(drawing.panel.title, TITLE, frame.right - EDGE, beside)
+    title, last = heading(EDGE, baseline, lines, TITLE)
     elements = [*title, text(frame.right, baseline, note, SMALL, "end", QUIET_INK)]
     tops, bottom = _row_tops(drawing, frame, last + 5)
     elements += _tracks(drawing, frame, tops)

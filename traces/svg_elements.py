@@ -67,22 +67,24 @@ def shortened(content: str, size: float, width: float) -> str:
     return content[: max(fitting, 0)].rstrip() + "…"
 
 
-def wrapped(content: str, size: float, width: float) -> list[str]:
+def wrapped(content: str, size: float, width: float, beside: float = 0.0) -> list[str]:
     """The content in lines that fit in the width, or as much of it as `MOST_LINES` hold.
 
-    A number stays with what it counts: `8 micro-batches`.
+    The first leaves room for what is `beside` it. A number stays with what it counts: `8
+    micro-batches`.
     """
     words, lines = SPACES.split(content.strip()), [""]
+    rooms = [width - beside, *[width] * (MOST_LINES - 1)]
     for at, word in enumerate(words):
         longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if not lines[-1] or text_width(longer, size) <= width:
+        if not lines[-1] or text_width(longer, size) <= rooms[len(lines) - 1]:
             lines[-1] = longer
         elif len(lines) < MOST_LINES:
             lines.append(word)
         else:
             lines[-1] = " ".join([lines[-1], *words[at:]])
             break
-    return [shortened(line, size, width) for line in lines]
+    return [shortened(line, size, room) for line, room in zip(lines, rooms, strict=False)]
 
 
 def heading(x: float, y: float, lines: Sequence[str], size: float) -> tuple[list[str], float]:

@@ -1,4 +1,4 @@
-"""`bfpp check`: check orders or a task graph from a file."""
+"""`bfpp check`: check a schedule, or the orders or the task graph of a file."""
 
 from __future__ import annotations
 
@@ -11,17 +11,31 @@ from typing import Any
 
 from bfpp import options as shared
 from bfpp.errors import blaming, one_line
+from bfpp.experiment_file import is_experiment_file
 from bfpp.results import print_json
-from bfpp.schedules import P2P, Communication, Deadlock, InvalidConfiguration, lower
+from bfpp.schedules import (
+    P2P,
+    Communication,
+    Configuration,
+    Deadlock,
+    InvalidConfiguration,
+    TaskGraph,
+    lower,
+    registered_schedules,
+)
 from bfpp.schedules.graph_file import read_graph
 from bfpp.schedules.lowering.posting import WrongPosts
 from bfpp.schedules.order_validity import OrderViolation, order_violations
+from bfpp.schedules.python_file import MARK
 from bfpp.schedules.reading import read_file, read_stream
+from bfpp.schedules.registry import ALIASES, ORDERS
 from bfpp.schedules.torch_format import layout_of, read_orders, read_posts
 from bfpp.schedules.validity import Kind, violations
 
 INVALID = 1
 
+GRAPHS = (".json", ".json.gz")
+"""How the names of files of task graphs end."""
 
 Findings = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 """What is wrong, and what is right but not as the rules prescribe."""
@@ -34,40 +48,62 @@ def _check_orders(text: bytes, communication: Communication) -> Findings:
         try:
             lower(orders, layout_of(orders), communication, posts=posts)
         except Deadlock as error:
-            broken = [OrderViolation("deadlock", error.reason.removeprefix("deadlock: "))]
+            broken = [_deadlock(error)]
         except WrongPosts as error:
             broken = [OrderViolation("posts", error.reason)]
     return [asdict(violation) for violation in broken], []
 
 
-def _check_graph(text: bytes, communication: Communication) -> Findings:
+def _check_file_of_graph(text: bytes, communication: Communication) -> Findings:
     if communication.p2p is not P2P.CHANNELS:
         raise InvalidConfiguration("p2p", "a task graph already says how its transfers are posted")
-    found = violations(read_graph(text))
+    return _check_graph(read_graph(text))
+
+
+def _check_graph(graph: TaskGraph) -> Findings:
+    found = violations(graph)
     wrong, remarks = (
         [asdict(each) for each in found if each.kind is kind] for kind in (Kind.WRONG, Kind.REMARK)
     )
     return wrong, remarks
 
 
+def _check_schedule(configuration: Configuration) -> Findings:
+    """Its orders, and then its graph; orders of copies of stages by what follows from them."""
+    orders = configuration.schedule.orders(configuration.layout)
+    if not configuration.layout.copies and (broken := order_violations(orders)):
+        return [asdict(each) for each in broken], []
+    try:
+        graph = configuration.graph()
+    except Deadlock as error:
+        return [asdict(_deadlock(error))], []
+    return _check_graph(graph)
+
+
+def _deadlock(error: Deadlock) -> OrderViolation:
+    return OrderViolation("deadlock", error.reason.removeprefix("deadlock: "))
+
+
 FORMATS: dict[str, Callable[[bytes, Communication], Findings]] = {
     "torch": _check_orders,
-    "graph": _check_graph,
+    "graph": _check_file_of_graph,
 }
+"""How the content of a file is checked."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bfpp check`."""
-    parser.add_argument(
-        "file", type=Path, metavar="FILE", help="file to check; - for standard input"
+    shared.add_schedule_argument(
+        parser, "FILE.json: a task graph", "-: orders or a task graph from standard input"
     )
+    shared.add_layout_arguments(parser)
+    shared.add_communication_arguments(parser)
     parser.add_argument(
         "--format",
         choices=list(FORMATS),
-        help="compute orders in PyTorch's format, or a task graph in JSON from `bfpp simulate "
-        "--graph` (default: graph if the file begins with a brace, else torch)",
+        help="of a file: compute orders in PyTorch's format, or a task graph in JSON from `bfpp "
+        "simulate --graph` (default: graph if the file begins with a brace, else torch)",
     )
-    shared.add_posting_arguments(parser)
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -78,12 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what is wrong, then what is remarked; exit with 1 unless the file is valid."""
-    is_input = str(options.file) == "-"
-    with blaming("FILE"):
-        text = read_stream(sys.stdin.buffer) if is_input else read_file(options.file)
-    guess = "graph" if text.lstrip().startswith(b"{") else "torch"
-    wrong, remarks = FORMATS[options.format or guess](text, shared.posting(options))
+    """Print what is wrong, then what is remarked; exit with 1 unless all is valid."""
+    if options.format or _is_content(options.schedule):
+        wrong, remarks = _check_file(options)
+    else:
+        wrong, remarks = _check_schedule(shared.pipeline(options).configuration)
     valid = not wrong and not (options.strict and remarks)
     if options.json:
         print_json({"valid": valid, "violations": wrong, "remarks": remarks})
@@ -94,3 +129,22 @@ def run(options: argparse.Namespace) -> int:
             sys.stdout.write(one_line(f"remark: {each['rule']}: {each['message']}") + "\n")
         sys.stdout.write("valid\n" if valid else "invalid\n")
     return 0 if valid else INVALID
+
+
+def _is_content(source: str) -> bool:
+    """Whether the content of a file is to be checked, which other commands would refuse."""
+    known = {*registered_schedules(), *ALIASES}
+    if source in known or MARK in source or is_experiment_file(source):
+        return False
+    return source == "-" or source.endswith((ORDERS, *GRAPHS)) or Path(source).exists()
+
+
+def _check_file(options: argparse.Namespace) -> Findings:
+    for name in shared.given(options):
+        if name not in ("p2p", "eager"):
+            raise InvalidConfiguration(name, "is decided by the file")
+    with blaming("FILE"):
+        is_input = options.schedule == "-"
+        text = read_stream(sys.stdin.buffer) if is_input else read_file(Path(options.schedule))
+    guess = "graph" if text.lstrip().startswith(b"{") else "torch"
+    return FORMATS[options.format or guess](text, shared.posting(options))

@@ -11,7 +11,7 @@ from bfpp.model_options import assumptions, with_assumptions
 from bfpp.numbers_given import not_negative
 from bfpp.outputs import add_force_argument
 from bfpp.results import print_json, print_table
-from bfpp.schedules import InvalidConfiguration
+from bfpp.schedules import InvalidConfiguration, find_schedule
 from bfpp.searching import add_problem_arguments, chosen_configurations, problem_of, search
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.theory.batch import BASE_STEPS
@@ -55,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
     problem = problem_of(options)
     chosen_configurations(problem)
     assumed = assumptions(options)
-    by_schedule: dict[str, list[Outcome]] = {name: [] for name in problem.schedules}
+    names = [find_schedule(name).name for name in problem.schedules]
+    by_schedule: dict[str, list[Outcome]] = {name: [] for name in names}
     for part in search(problem, options):
         for outcome in part.outcomes:
             by_schedule[outcome.configuration.schedule.name].append(outcome)
