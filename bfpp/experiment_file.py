@@ -74,7 +74,9 @@ def stages_for_others(experiment: Experiment) -> dict[str, Any]:
 
 
 def comments_for_others(experiment: Experiment) -> str:
-    """The same as comments of an experiment file."""
+    """The same as comments of an experiment file, unless all stages have as many layers."""
+    if len(set(experiment.layers_of_stages)) == 1:
+        return ""
     stages = stages_for_others(experiment)
     options = {
         "Megatron-LM: --pipeline-model-parallel-layout": stages["megatron_layout"],

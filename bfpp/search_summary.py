@@ -105,7 +105,7 @@ def _against(rival: Rival) -> str:
         else ""
     )
     in_all = f"{'+' if whole > 0 else '-'}{in_words(abs(whole))} a step"
-    return f"Against {_named(rival.outcome)}: {slower} ({in_all}: {differences}){tie}."
+    return f"Against {_named(rival.outcome)}, which is {slower} ({in_all}: {differences}){tie}."
 
 
 def next_commands(experiment: Experiment) -> list[str]:

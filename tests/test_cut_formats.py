@@ -129,5 +129,7 @@ def test_a_layout_says_how_often_stages_loop(answer, bfpp, tmp_path):
     assert code == 0
     assert f'--pipeline-model-parallel-layout "{text}"' in out
     assert f"module_fqns_per_model_part = {names}" in out
+    code, out, _ = bfpp("experiment", "depth-first", *MODEL.split(), "--pp", "4", "--loops", "2")
+    assert (code, "#" in out) == (0, False)
     assert answer(f"simulate {path}") == record
     assert read_experiment(str(path)).layers_of_stages == (3, 4, 4, 4, 4, 4, 4, 5)

@@ -17,7 +17,7 @@ const groupOf = (rows) => element("tbody", {}, ...rows);
 const captionOf = (words, columns) => element("tr", { className: "heading" },
   element("th", { colSpan: columns + 1, scope: "rowgroup" }, words));
 
-// One table with a column for each panel; of one panel alone, two tables side by side.
+// One table with a column for each panel; of one panel, which has its title elsewhere, two tables.
 function writeNumbers() {
   const known = panels.filter(({ summary, causes }) => summary.length || causes.length);
   const heads = known.map(({ title }) => element("th", { scope: "col" }, title));
@@ -27,7 +27,7 @@ function writeNumbers() {
   const groups = [numbers, causes].filter((rows) => rows.length).map(groupOf);
   const head = element("thead", {}, element("tr", {}, element("td"), ...heads));
   const tables = known.length > 1 ? [[head, ...groups]]
-    : groups.map((group, at) => (at ? [group] : [head, group]));
+    : groups.map((group) => [group]);
   find(".numbers").hidden = !groups.length;
   find(".numbers").replaceChildren(...tables.map((parts) => element("table", {}, ...parts)));
 }
