@@ -215,7 +215,7 @@ def words(experiment: Experiment) -> list[str]:
 def pipeline(options: argparse.Namespace) -> Experiment:
     """The experiment of SCHEDULE, by the options that say how it is cut and communicates.
 
-    A model that its file names was to be predicted: it says nothing of the units of another.
+    A model that its file names is left out, with its cut: who runs an order brings a model.
     """
     divided = ("pp", "dp", "dp_replicate", "tp", "sequence_parallel", "microbatches", "cut")
     names = (*divided, "offload_share", *of_group(STAGES), *of_group(COMMUNICATION))

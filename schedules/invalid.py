@@ -77,7 +77,7 @@ def chosen(kinds: type[Kind], field: str, text: str) -> Kind:
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
     """The end of a sentence on a word that is not known: the one that is like it, if any.
 
-    That all begin with a `prefix` makes none alike.
+    A `prefix` that all of them have does not count as likeness.
     """
     rest = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
     close = get_close_matches(word.removeprefix(prefix), rest, n=1)
