@@ -390,7 +390,7 @@ def test_explain_in_words(bfpp):
     words = ["explain", "depth-first", "--transfer", "0.5", "--set", "transfer=x0.5"]
     out = bfpp(*words, "--against", "breadth-first")[1]
     assert "What each rank waits for, in s\n" in out
-    assert "With transfer=x0.5: -" in out
+    assert "With transfer=x0.5: step time -" in out
     assert "With breadth-first: " in out
     assert "e+" not in out
 

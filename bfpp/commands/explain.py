@@ -228,8 +228,9 @@ def _print_difference(text: str, base: Explanation, other: Explanation) -> None:
         if abs(seconds) > NOISE * longest
     ]
     rows.append(("step time", _signed(difference["difference"])))
-    change = difference["difference"] / base.step_time if base.step_time else 0.0
-    title = f"With {one_line(text)}: step time {change:+.2%}, by cause on the mean rank"
+    share = difference["difference"] / base.step_time if base.step_time else None
+    change = "" if share is None else f"step time {share:+.2%}, "
+    title = f"With {one_line(text)}: {change}by cause on the mean rank"
     print_table(title, ("cause", "difference"), rows)
 
 
