@@ -11,9 +11,11 @@ import gc
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing import (
@@ -99,15 +101,65 @@ def _end_with(other: BaseProcess) -> None:
     os._exit(1)
 
 
+class QueuedJob:
+    """Work that begins when there is room for it."""
+
+    def __init__(self, queue: JobQueue, begin: Callable[[], Future]) -> None:
+        self.queue, self.begin = queue, begin
+        self.future: Future | None = None
+
+    def done(self) -> bool:
+        """Whether it has ended, which makes room for another."""
+        if self.future is None or not self.future.done():
+            return False
+        self.queue.leave(self)
+        return True
+
+    def result(self) -> Any:
+        """What it returned, once it has ended."""
+        while (future := self.future) is None or not self.done():
+            time.sleep(POLL_SECONDS)
+            for each in list(self.queue.running):
+                each.done()
+        return future.result()
+
+
+class JobQueue:
+    """An executor with no more than so many jobs under way."""
+
+    def __init__(self, executor: Executor, most: int) -> None:
+        self.executor, self.most = executor, most
+        self.waiting: deque[QueuedJob] = deque()
+        self.running: list[QueuedJob] = []
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> QueuedJob:
+        """Begin some work, or keep it until others have ended."""
+        job = QueuedJob(self, partial(self.executor.submit, function, *arguments))
+        self.waiting.append(job)
+        self._fill()
+        return job
+
+    def leave(self, job: QueuedJob) -> None:
+        """Take note that a job has ended."""
+        if job in self.running:
+            self.running.remove(job)
+            self._fill()
+
+    def _fill(self) -> None:
+        while self.waiting and len(self.running) < self.most:
+            job = self.waiting.popleft()
+            job.future = job.begin()
+            self.running.append(job)
+
+
 @contextmanager
 def _slurm(workers: int | None) -> Iterator[Executor]:
     """Jobs of SLURM, where there is one, else of this machine; logs go to out/slurm."""
     import submitit
 
-    del workers
     executor = submitit.AutoExecutor(folder=Path("out") / "slurm")
     executor.update_parameters(timeout_min=SLURM_MINUTES, name="bfpp")
-    yield executor
+    yield JobQueue(executor, workers or os.cpu_count() or 1)
 
 
 @contextmanager

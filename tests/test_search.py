@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
+from typing import NamedTuple
 
 import pytest
 
@@ -19,7 +20,7 @@ from bfpp.search_results import Journal
 from bfpp.sim import evaluation, pruning
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.evaluation import evaluate
-from bfpp.sim.executors import as_completed, executor
+from bfpp.sim.executors import JobQueue, as_completed, executor
 from bfpp.sim.implementation import CURRENT
 from bfpp.sim.model import load_model
 from bfpp.sim.outcomes import nearest, outcome_of, pareto, ranked
@@ -181,6 +182,36 @@ def test_workers_end_with_the_process_that_they_work_for():
     assert int(main.stdout.readline()) != main.pid
     main.kill()
     assert main.communicate(timeout=60) == (b"", None)
+
+
+@pytest.mark.parametrize("most", [1, 2, 7])
+def test_no_more_jobs_are_under_way_than_workers(most):
+    under_way = []
+
+    class Begun(NamedTuple):
+        polls: list[int]
+        number: int
+
+        def done(self):
+            self.polls[0] -= 1
+            if self.polls[0] == 0:
+                under_way.remove(self.number)
+            return self.polls[0] <= 0
+
+        def result(self):
+            return self.number
+
+    class Jobs:
+        def submit(self, function, number):
+            assert len(under_way) < most
+            under_way.append(number)
+            return Begun([function(number)], number)
+
+    queue = JobQueue(Jobs(), most)
+    work = [queue.submit(lambda number: 1 + 3 * number % 4, number) for number in range(12)]
+    assert work[-1].result() == 11
+    assert sorted(each.result() for each in as_completed(work)) == [*range(12)]
+    assert not under_way
 
 
 @pytest.mark.parametrize("name", ["local", "slurm", "dask"])
