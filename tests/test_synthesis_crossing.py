@@ -97,8 +97,8 @@ def test_no_lap_is_shorter_than_is_proven(
         problem = replace(problem, seconds=np.sqrt(problem.seconds))
     found = [each.words for each in search(problem, [], 0.0)] + repeated_blocks(problem)
     for first, laps in ((2, 2), (room, 2), (2, 3)):
-        proven, _ = lap(problem, first, laps, 1e3, 0.5)
-        assert proven >= laps * kept_at_least(problem)[0] * 0.999
+        proven, is_all = lap(problem, first, laps, 1e3, 0.5)
+        assert not is_all or proven >= laps * kept_at_least(problem)[0] * 0.999
         for words in found:
             start = starts_of(problem, words)[0]
             out = np.array([start[0, each] for each in range(problem.microbatches)])

@@ -52,11 +52,11 @@ def is_available() -> bool:
 def refined(
     problem: OrderingProblem, limited: OrderingProblem, known: Found, seconds: float
 ) -> tuple[Found, Bound]:
-    """The order that CP-SAT makes of a known one, and the bound: a thread is for each.
+    """The order that CP-SAT makes of a known one, and the bound, which another thread proves.
 
     The order keeps to the limits of the `limited` problem, the bound holds for the problem itself.
     """
-    with ThreadPoolExecutor(2) as threads:
+    with ThreadPoolExecutor(1) as threads:
         proof = threads.submit(solve, problem, known, seconds)
         least = lower_bound(problem).seconds
         better = improved(
