@@ -28,8 +28,8 @@ from bfpp.search_untried import untried
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
-from bfpp.sim.decision import Account, Decision, account_of, contenders, decision
-from bfpp.sim.evaluation import evaluation_of, nearest_first, nothing_can_fit
+from bfpp.sim.decision import Decision, account_of, contenders, decision
+from bfpp.sim.evaluation import nearest_first, nothing_can_fit
 from bfpp.sim.executors import EXECUTORS, Future, as_completed, executor
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.experiment_values import OPTIONS
@@ -321,14 +321,10 @@ def decided(
     """Why the best wins: found by workers of this machine, as those have the compiled loops."""
     compared = contenders(best_first)
     if not (compared and WORK.pays):
-        return decision(compared, [_account(problem, each) for each in compared])
+        return decision(compared, [account_of(problem, each) for each in compared])
     with executor("local", workers) as pool:
-        accounts = [pool.submit(_account, problem, each) for each in compared]
+        accounts = [pool.submit(account_of, problem, each) for each in compared]
         return decision(compared, [each.result() for each in accounts])
-
-
-def _account(problem: Problem, outcome: Outcome) -> Account:
-    return account_of(evaluation_of(problem), outcome)
 
 
 def _result(future: Future) -> SearchResult:

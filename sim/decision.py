@@ -18,9 +18,10 @@ from typing import NamedTuple
 from bfpp.schedules import Configuration, Layout
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
 from bfpp.sim.compute import UnitSeconds, unit_seconds
-from bfpp.sim.evaluation import Evaluation
+from bfpp.sim.evaluation import evaluation_of
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.physical import PhysicalCosts
+from bfpp.sim.search import Problem
 from bfpp.sim.uncertainty import Doubt, difference_spread, doubt_of
 from bfpp.traces.causes import Causes
 from bfpp.traces.operations import Cause
@@ -88,9 +89,12 @@ class Account(NamedTuple):
     doubt: Doubt
 
 
-def account_of(known: Evaluation, outcome: Outcome) -> Account:
-    """The account of a prediction: it takes some dozens, with other constants."""
-    configuration = outcome.configuration
+def account_of(problem: Problem, outcome: Outcome) -> Account:
+    """The account of a prediction: it takes some dozens, with other constants.
+
+    For workers, it stands where they find it without the modules of a command.
+    """
+    known, configuration = evaluation_of(problem), outcome.configuration
     step = known.timeline(configuration), known.physical(configuration)
     return Account(parts_of_step(*step), doubt_of(*step))
 

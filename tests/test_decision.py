@@ -79,8 +79,8 @@ def test_communication_inside_passes_is_told_apart():
 
 def test_the_winner_is_compared_with_the_best_of_other_kinds(outcomes):
     best_first = ranked(outcomes)
-    known, compared = Evaluation(PROBLEM), contenders(best_first)
-    found = decision(compared, [account_of(known, each) for each in compared])
+    compared = contenders(best_first)
+    found = decision(compared, [account_of(PROBLEM, each) for each in compared])
     assert found.winner == best_first[0]
     kinds = [kind_of(each.outcome.configuration) for each in found.rivals]
     assert len({kind_of(found.winner.configuration), *kinds}) == len(kinds) + 1 <= RIVALS + 1
