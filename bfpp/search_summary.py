@@ -41,9 +41,9 @@ def record_of(decision: Decision) -> dict[str, Any]:
                 "kind": kind_of(rival.outcome.configuration),
                 "configuration": rival.outcome.record,
                 "longer": dict(rival.longer),
-                "slower": rival.share,
-                "margin": rival.margin,
-                "ties": rival.ties,
+                "slower": rival.gap.share,
+                "margin": rival.gap.margin,
+                "ties": rival.gap.ties,
             }
             for rival in decision.rivals
         ],
@@ -98,10 +98,10 @@ def _against(rival: Rival) -> str:
         for name, seconds in parts
         if abs(seconds) > SHOWN * rival.outcome.step_time
     )
-    slower = f"{abs(rival.share):.1%} {'slower' if rival.share >= 0 else 'faster'}"
+    slower = f"{abs(rival.gap.share):.1%} {'slower' if rival.gap.share >= 0 else 'faster'}"
     tie = (
-        f"; a tie: predictions only resolve differences of more than {rival.margin:.0%}"
-        if rival.ties
+        f"; a tie: predictions only resolve differences of more than {rival.gap.margin:.0%}"
+        if rival.gap.ties
         else ""
     )
     in_all = f"{'+' if whole > 0 else '-'}{in_words(abs(whole))} a step"

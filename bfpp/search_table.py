@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bfpp.predictions import shortage
 from bfpp.results import print_table
@@ -19,19 +19,22 @@ COLUMNS = ("schedule", "batch", "pp x tp x dp", "loops", "micro-batches x size")
 SPEED = ("MFU", "TFLOP/s", "GB", "")
 
 
+def rows_of(best_first: Sequence[Outcome]) -> list[Outcome]:
+    """What of a ranking is shown: the best and the Pareto front."""
+    best = list(best_first[:SHOWN])
+    return best + [each for each in pareto(best_first) if each not in best]
+
+
 def print_found(
     title: str,
     outcomes: Sequence[Outcome],
-    best_first: Sequence[Outcome],
+    shown: Sequence[Outcome],
     front: set[Configuration],
+    ties: Mapping[Configuration, bool],
     jitter: Jitter,
 ) -> None:
-    """The best and the Pareto front; where nothing fits, what comes nearest."""
-    shown: list[Outcome] = []
-    if best_first:
-        shown = list(best_first[:SHOWN])
-        shown += [each for each in pareto(best_first) if each not in shown]
-    elif outcomes:
+    """The rows that are shown; where nothing fits, what comes nearest."""
+    if outcomes and not shown:
         closest = nearest(outcomes)
         shown = [closest]
         is_limited = closest.memory_reserved_gb - closest.missing_gb < closest.device_memory_gb
@@ -41,6 +44,9 @@ def print_found(
             f"{limit}: {shortage(closest.record)}"
         )
     title += ". TFLOP/s per GPU; GB at the peak, max over ranks; * on the Pareto front of these"
+    title += (
+        "; = ties with the best: predictions cannot tell them apart" if any(ties.values()) else ""
+    )
     chosen = [_choices(each) for each in shown]
     common = [each for each in (chosen or [[]])[0] if all(each in others for others in chosen)]
     title += f". All with {', '.join(common)}" if common else ""
@@ -52,7 +58,7 @@ def print_found(
     }
     kept = {name: cells for name, cells in further.items() if any(cells)}
     rows = [
-        (*_sizes(outcome), *cells, *_speed(outcome, outcome.configuration in front))
+        (*_sizes(outcome), *cells, *_speed(outcome), _marks(outcome.configuration, front, ties))
         for outcome, *cells in zip(shown, *kept.values(), strict=True)
     ]
     print_table(title, (*COLUMNS, *kept, *SPEED), rows)
@@ -78,12 +84,17 @@ def _sizes(outcome: Outcome) -> Iterator[str]:
     yield f"{configuration.microbatches} x {configuration.microbatch_size}"
 
 
-def _speed(outcome: Outcome, is_on_front: bool) -> tuple[str, ...]:
+def _marks(
+    configuration: Configuration, front: set[Configuration], ties: Mapping[Configuration, bool]
+) -> str:
+    return ("*" if configuration in front else "") + ("=" if ties.get(configuration) else "")
+
+
+def _speed(outcome: Outcome) -> tuple[str, ...]:
     return (
         f"{outcome.record['mfu']:.1%}",
         f"{outcome.tflops_per_gpu:.2f}",
         f"{outcome.memory_largest_gb:.1f}",
-        "*" if is_on_front else "",
     )
 
 

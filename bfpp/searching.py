@@ -28,7 +28,7 @@ from bfpp.search_untried import untried
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
-from bfpp.sim.decision import Decision, account_of, contenders, decision
+from bfpp.sim.decision import Account, Decision, account_of, decision
 from bfpp.sim.evaluation import nearest_first, nothing_can_fit
 from bfpp.sim.executors import EXECUTORS, Future, as_completed, executor
 from bfpp.sim.experiment import Experiment
@@ -316,15 +316,21 @@ def evaluated(
 
 
 def decided(
-    problem: Problem, best_first: Sequence[Outcome], workers: int | None
+    problem: Problem,
+    best_first: Sequence[Outcome],
+    shown: Sequence[Outcome],
+    workers: int | None,
 ) -> Decision | None:
     """Why the best wins: found by workers of this machine, as those have the compiled loops."""
-    compared = contenders(best_first)
-    if not (compared and WORK.pays):
-        return decision(compared, [account_of(problem, each) for each in compared])
-    with executor("local", workers) as pool:
-        accounts = [pool.submit(account_of, problem, each) for each in compared]
-        return decision(compared, [each.result() for each in accounts])
+
+    def accounts_of(compared: Sequence[Outcome]) -> list[Account]:
+        if not WORK.pays:
+            return [account_of(problem, each) for each in compared]
+        with executor("local", workers) as pool:
+            accounts = [pool.submit(account_of, problem, each) for each in compared]
+            return [each.result() for each in accounts]
+
+    return decision(problem, best_first, shown, accounts_of)
 
 
 def _result(future: Future) -> SearchResult:

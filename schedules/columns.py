@@ -49,6 +49,16 @@ def group_by(group: npt.NDArray[np.integer], member: Integers, groups: int) -> G
     return Groups(start, member[order])
 
 
+def group_both_ends(sender: Integers, receiver: Integers, groups: int) -> Groups:
+    """Tasks in order, each in its sender's group and, if it has one, in its receiver's."""
+    has_receiver = receiver != NONE
+    ends = has_receiver + np.int8(1)
+    task = np.repeat(np.arange(len(sender), dtype=np.int32), ends)
+    group = np.repeat(sender, ends)
+    group[1:][task[1:] == task[:-1]] = receiver[has_receiver]
+    return group_by(group, task, groups)
+
+
 def in_stretch(begins: Flags) -> Integers:
     """The place of each in its stretch, from 0 on; the first begins one."""
     place: Integers = np.arange(len(begins)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]

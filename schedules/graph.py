@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.absences import Absences, absences
-from bfpp.schedules.columns import NONE, Flags, Groups, Integers, group_by
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, group_both_ends, group_by
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.composite import Templates, expanded, require_templates
 from bfpp.schedules.kinds import Kinds, kinds_of, operation_flags, places_of_operations
@@ -127,12 +127,12 @@ class TaskGraph:
     @cached_property
     def lane_tasks(self) -> Groups:
         """For each lane, its tasks in order."""
-        return _group_both_ends(self.lane, self.peer_lane, len(self.lanes))
+        return group_both_ends(self.lane, self.peer_lane, len(self.lanes))
 
     @cached_property
     def rank_tasks(self) -> Groups:
         """For each rank, its tasks in order, what it receives among them."""
-        return _group_both_ends(self.rank, self.peer, self.layout.pp)
+        return group_both_ends(self.rank, self.peer, self.layout.pp)
 
     @cached_property
     def compute_tasks(self) -> Groups:
@@ -313,13 +313,3 @@ class TaskGraph:
     def lanes_of(self, rank: int) -> list[int]:
         """The numbers of a rank's lanes, compute first."""
         return [number for number, lane in enumerate(self.lanes) if lane.rank == rank]
-
-
-def _group_both_ends(sender: Integers, receiver: Integers, groups: int) -> Groups:
-    """Tasks in order, each in its sender's group and, if it has one, in its receiver's."""
-    has_receiver = receiver != NONE
-    ends = has_receiver + np.int8(1)
-    task = np.repeat(np.arange(len(sender), dtype=np.int32), ends)
-    group = np.repeat(sender, ends)
-    group[1:][task[1:] == task[:-1]] = receiver[has_receiver]
-    return group_by(group, task, groups)

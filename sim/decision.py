@@ -22,7 +22,7 @@ from bfpp.sim.evaluation import evaluation_of
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.search import Problem
-from bfpp.sim.uncertainty import Doubt, difference_spread, doubt_of
+from bfpp.sim.uncertainty import Doubt, difference_spread, doubt_of, unexplained
 from bfpp.traces.causes import Causes
 from bfpp.traces.operations import Cause
 from bfpp.traces.timeline import Timeline
@@ -99,15 +99,12 @@ def account_of(problem: Problem, outcome: Outcome) -> Account:
     return Account(parts_of_step(*step), doubt_of(*step))
 
 
-class Rival(NamedTuple):
-    """The best of another kind, and by how much it is slower than the winner, part by part.
+class Gap(NamedTuple):
+    """By what share another is slower than the winner.
 
-    In seconds, for as many samples as a step of the winner has. In 80 % of cases the predicted
-    ratio of the two is off by a share of `margin` at most.
+    In 80 % of cases the predicted ratio of the two is off by a share of `margin` at most.
     """
 
-    outcome: Outcome
-    longer: Mapping[str, float]
     share: float
     margin: float
 
@@ -117,27 +114,76 @@ class Rival(NamedTuple):
         return abs(self.share) < self.margin
 
 
+def gap(winner: Outcome, other: Outcome, doubt: Doubt, its: Doubt) -> Gap:
+    """How far another is from the winner, by what is not known of each."""
+    ratio = winner.samples_per_second / other.samples_per_second
+    return Gap(ratio - 1, exp(difference_spread(its, doubt).of(-log(ratio))) - 1)
+
+
+class Rival(NamedTuple):
+    """The best of another kind, and by how much it is slower than the winner, part by part.
+
+    In seconds, for as many samples as a step of the winner has.
+    """
+
+    outcome: Outcome
+    longer: Mapping[str, float]
+    gap: Gap
+
+
 class Decision(NamedTuple):
-    """The winner, where the time of its step goes, and the best of each other kind."""
+    """The winner, where the time of its step goes, the best of each other kind, and all ties.
+
+    `ties` says of each outcome that is shown, but for the winner, whether it ties with that.
+    """
 
     winner: Outcome
     parts: Mapping[str, float]
     rivals: list[Rival]
+    ties: Mapping[Configuration, bool]
 
 
-def decision(compared: Sequence[Outcome], accounts: Sequence[Account]) -> Decision | None:
-    """Why the first of some `contenders` wins, if there are any, by the account of each."""
-    if not compared:
+def decision(
+    problem: Problem,
+    best_first: Sequence[Outcome],
+    shown: Sequence[Outcome],
+    accounts_of: Callable[[Sequence[Outcome]], Sequence[Account]],
+) -> Decision | None:
+    """Why the first of a ranking wins, if there is one, and what of some `shown` ties with it."""
+    if not best_first:
         return None
-    (winner, *others), ((parts, doubt), *theirs) = compared, accounts
-    found = []
-    for other, its in zip(others, theirs, strict=True):
+    winner, *others = contenders(best_first)
+    unsure = [
+        each
+        for each in shown
+        if each not in (winner, *others) and not _ties_anyway(problem, winner, each)
+    ]
+    (parts, doubt), *theirs = accounts_of([winner, *others, *unsure])
+    gaps = {
+        other.configuration: gap(winner, other, doubt, its.doubt)
+        for other, its in zip([*others, *unsure], theirs, strict=True)
+    }
+    rivals = []
+    for other, its in zip(others, theirs, strict=False):
         scale = winner.configuration.batch / other.configuration.batch
         longer = {name: scale * each - parts[name] for name, each in its.parts.items()}
-        ratio = winner.samples_per_second / other.samples_per_second
-        spread = difference_spread(its.doubt, doubt).of(-log(ratio))
-        found.append(Rival(other, longer, ratio - 1, exp(spread) - 1))
-    return Decision(winner, parts, found)
+        rivals.append(Rival(other, longer, gaps[other.configuration]))
+    ties = {
+        each.configuration: each.configuration not in gaps or gaps[each.configuration].ties
+        for each in shown
+        if each != winner
+    }
+    return Decision(winner, parts, rivals, ties)
+
+
+def _ties_anyway(problem: Problem, winner: Outcome, other: Outcome) -> bool:
+    """Whether two tie by what no constant explains, whatever is known of constants."""
+    known = evaluation_of(problem)
+    doubts = (
+        unexplained(known.physical(each.configuration), each.configuration.layout)
+        for each in (winner, other)
+    )
+    return gap(winner, other, *doubts).ties
 
 
 def contenders(best_first: Iterable[Outcome]) -> list[Outcome]:

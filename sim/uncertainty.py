@@ -110,6 +110,12 @@ class Doubt(NamedTuple):
     residual: float
 
 
+def unexplained(physical: PhysicalCosts, layout: Layout) -> Doubt:
+    """What would not be known of a step if constants were: known without predicting it."""
+    known, nothing = shipped_residuals(), np.zeros(0)
+    return Doubt(nothing, nothing, known.get(str(kind_of(physical, layout)), known[ANY]))
+
+
 def doubt_of(timeline: Timeline, physical: PhysicalCosts) -> Doubt:
     """What is not known of a step."""
     faster, slower = (constants_changes(timeline, physical, end) for end in (-QUANTILE, QUANTILE))

@@ -19,8 +19,8 @@ from bfpp.sim.decision import (
     RECOMPUTATION,
     RIVALS,
     account_of,
-    contenders,
     decision,
+    gap,
     kind_of,
     parts_of_step,
     without_duplicates,
@@ -79,8 +79,14 @@ def test_communication_inside_passes_is_told_apart():
 
 def test_the_winner_is_compared_with_the_best_of_other_kinds(outcomes):
     best_first = ranked(outcomes)
-    compared = contenders(best_first)
-    found = decision(compared, [account_of(PROBLEM, each) for each in compared])
+    shown = best_first[::7]
+    asked = []
+
+    def accounts_of(compared):
+        asked.extend(compared)
+        return [account_of(PROBLEM, each) for each in compared]
+
+    found = decision(PROBLEM, best_first, shown, accounts_of)
     assert found.winner == best_first[0]
     kinds = [kind_of(each.outcome.configuration) for each in found.rivals]
     assert len({kind_of(found.winner.configuration), *kinds}) == len(kinds) + 1 <= RIVALS + 1
@@ -90,9 +96,19 @@ def test_the_winner_is_compared_with_the_best_of_other_kinds(outcomes):
         assert sum(rival.longer.values()) == pytest.approx(
             rival.outcome.step_time - found.winner.step_time
         )
-        assert rival.share == pytest.approx(rival.outcome.step_time / found.winner.step_time - 1)
-        assert rival.ties == (rival.share < rival.margin)
-    assert decision([], []) is None
+        share = rival.gap.share
+        assert share == pytest.approx(rival.outcome.step_time / found.winner.step_time - 1)
+        assert rival.gap.ties == (share < rival.gap.margin)
+    assert found.ties.keys() == {each.configuration for each in shown} - {
+        best_first[0].configuration
+    }
+    doubt = account_of(PROBLEM, best_first[0]).doubt
+    for each in shown[1:]:
+        its = account_of(PROBLEM, each).doubt
+        assert found.ties[each.configuration] == gap(best_first[0], each, doubt, its).ties
+    assert set(found.ties.values()) == {True, False}
+    assert any(each not in asked for each in shown)
+    assert decision(PROBLEM, [], [], accounts_of) is None
 
 
 def test_what_both_depend_on_alike_makes_no_tie():
@@ -181,7 +197,7 @@ def test_what_is_fixed_is_what_remains_of_all(search):
         and row["pp"] == 2
     ]
     for row in (*expected, *kept["configurations"]):
-        del row["pareto"]  # of those that are ranked
+        del row["pareto"], row["ties"]  # with those that are ranked
     assert kept["configurations"] == expected
     assert 0 < kept["tried"] < every["tried"]
 

@@ -250,8 +250,13 @@ def test_the_command_ranks_and_writes(command, capsys, tmp_path):
     assert report["tried"] >= len(speeds) > 10
     with (tmp_path / "all.csv").open() as file:
         assert len(list(csv.DictReader(file))) == report["tried"]
+    tied = [each["ties"] for each in report["configurations"]]
+    assert tied[0] is None
     assert main(words) == 0
-    assert "fit in memory" in " ".join(capsys.readouterr().out.split())
+    printed = capsys.readouterr().out
+    assert "fit in memory" in " ".join(printed.split())
+    marked = [line for line in printed.splitlines() if line.rstrip().endswith("=")]
+    assert len(marked) == tied.count(True) > 0
 
 
 def test_the_command_finds_the_best_alone(command, capsys):

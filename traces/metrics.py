@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
+from bfpp.schedules.columns import NONE, Flags, Groups, Integers, Seconds, among, group_both_ends
 from bfpp.schedules.communication import Communication
 from bfpp.schedules.counts import peak_microbatches
+from bfpp.schedules.graph import TaskGraph
 from bfpp.schedules.operations import (
     DATA_PARALLEL,
     GRADIENTS,
@@ -29,6 +31,7 @@ from bfpp.traces.timeline import Timeline
 TRANSFERS = {Group.P2P}
 REDUCTIONS = {*DATA_PARALLEL, Group.ENDS}
 MODEL_PARALLEL = {Group.TP, Group.CP, Group.EP}
+COMMUNICATING = TRANSFERS, REDUCTIONS, MODEL_PARALLEL
 
 
 @dataclass(frozen=True)
@@ -65,34 +68,50 @@ def rank_metrics(timeline: Timeline) -> list[RankMetrics]:
     [4.0, 3.0, 2.0, 1.0]
     """
     graph, step_time = timeline.graph, timeline.step_time
-    computes = compute_time(timeline).tolist()
-    peaks = peak_microbatches(graph)
-    chosen = [
-        among(graph.operation, communicating(groups, graph.communication))
-        for groups in (TRANSFERS, REDUCTIONS, MODEL_PARALLEL)
-    ]
+    computes, peaks = compute_time(timeline).tolist(), peak_microbatches(graph).tolist()
+    compute, communication = graph.compute_tasks, _communicating_tasks(graph)
+    starts, ends = timeline.start[communication.member], timeline.end[communication.member]
+    bounds = communication.start.tolist()
     table = []
-    for rank, seconds in enumerate(computes):
-        tasks = graph.rank_tasks.of(rank)
-        own = tasks[graph.is_compute[tasks]]
+    for rank, (seconds, peak) in enumerate(zip(computes, peaks, strict=True)):
+        own = compute.of(rank)
         computing = _stretches(timeline.start[own], timeline.end[own])
+        first = rank * len(COMMUNICATING)
+        exposed = [
+            _exposed(starts[begin:end], ends[begin:end], computing)
+            for begin, end in pairwise(bounds[first : first + len(COMMUNICATING) + 1])
+        ]
         busy = computing.seconds
-        exposed = [_exposed(timeline, tasks[each[tasks]], computing) for each in chosen]
         table.append(
             RankMetrics(
                 rank=rank,
                 compute_time=seconds,
-                start=float(timeline.start[own].min()) - timeline.first_start,
-                end=float(timeline.end[own].max()) - timeline.first_start,
+                start=float(computing.start[0]) - timeline.first_start,
+                end=float(computing.end[-1]) - timeline.first_start,
                 idle=max(step_time - busy, 0.0),
                 utilisation=busy / step_time if step_time else 1.0,
                 exposed_transfer=exposed[0],
                 exposed_data=exposed[1],
                 exposed_model=exposed[2],
-                peak_microbatches=float(peaks[rank]),
+                peak_microbatches=peak,
             )
         )
     return table
+
+
+def _communicating_tasks(graph: TaskGraph) -> Groups:
+    """For each rank, of each of `COMMUNICATING`, the tasks that have an end there, in order."""
+    kinds = len(COMMUNICATING)
+    of_operation = np.full(len(OPERATIONS), NONE, dtype=np.int32)
+    for number, groups in enumerate(COMMUNICATING):
+        of_operation[communicating(groups, graph.communication)] = number
+    kind = of_operation.take(graph.operation)
+    tasks = np.flatnonzero(kind != NONE).astype(np.int32)
+    kind, peer = kind[tasks], graph.peer[tasks]
+    own = graph.rank[tasks] * kinds + kind
+    others = np.where(peer == NONE, NONE, peer * kinds + kind)
+    start, place = group_both_ends(own, others, graph.layout.pp * kinds)
+    return Groups(start, tasks[place])
 
 
 def communicating(groups: Collection[Group], communication: Communication) -> list[Operation]:
@@ -158,7 +177,8 @@ def exposed_time(timeline: Timeline, rank: int, chosen: Flags) -> float:
     tasks = timeline.graph.rank_tasks.of(rank)
     compute = tasks[timeline.graph.is_compute[tasks]]
     computing = _stretches(timeline.start[compute], timeline.end[compute])
-    return _exposed(timeline, tasks[chosen[tasks]], computing)
+    communicating = tasks[chosen[tasks]]
+    return _exposed(timeline.start[communicating], timeline.end[communicating], computing)
 
 
 class Stretches(NamedTuple):
@@ -182,12 +202,12 @@ def _stretches(start: Seconds, end: Seconds) -> Stretches:
     return Stretches(start[begins[:-1]], reached[begins[1:]])
 
 
-def _exposed(timeline: Timeline, tasks: Integers, computing: Stretches) -> float:
-    """Seconds in which one of the tasks runs while nothing is computed."""
-    if not len(tasks):
+def _exposed(start: Seconds, end: Seconds, computing: Stretches) -> float:
+    """Seconds in which one of some tasks runs while nothing is computed."""
+    if not len(start):
         return 0.0
-    start = np.append(computing.start, timeline.start[tasks])
-    end = np.append(computing.end, timeline.end[tasks])
+    start = np.append(computing.start, start)
+    end = np.append(computing.end, end)
     return _stretches(start, end).seconds - computing.seconds
 
 

@@ -25,7 +25,7 @@ from bfpp.search_fixed import parse_fixed
 from bfpp.search_page import TIMELINES, write_found_page
 from bfpp.search_results import WRITERS, Journal, write_table
 from bfpp.search_summary import cost, print_decision, record_of
-from bfpp.search_table import print_found
+from bfpp.search_table import print_found, rows_of
 from bfpp.search_untried import untried
 from bfpp.searching import (
     add_problem_arguments,
@@ -153,13 +153,20 @@ def _report(
     best_first = ranked(outcomes, problem.objective)
     front = {outcome.configuration for outcome in pareto(ranked(outcomes))}
     once = without_duplicates(best_first)
-    found = decided(problem, once, options.workers)
+    shown = rows_of(once)
+    found = decided(problem, once, shown, options.workers)
+    ties = found.ties if found else {}
     merged = len(best_first) - len(once)
     hints, invalid = untried(problem), broken_rules(problem)
     if options.json:
         record = {
             "configurations": [
-                {**each.record, "pareto": each.configuration in front, **cost(each, options.price)}
+                {
+                    **each.record,
+                    "pareto": each.configuration in front,
+                    "ties": ties.get(each.configuration),
+                    **cost(each, options.price),
+                }
                 for each in best_first
             ],
             "tried": tried.all,
@@ -181,7 +188,7 @@ def _report(
             f"{tried.seconds:.1f} s{' until interrupted' if tried.interrupted else ''}, "
             f"{len(best_first):,} fit in memory"
         )
-        print_found(title, outcomes, once, front, problem.jitter)
+        print_found(title, outcomes, shown, front, ties, problem.jitter)
         if hints:
             output().print(Text(f"Not tried: {'; '.join(hints)}.\n"), soft_wrap=True)
         if invalid:
