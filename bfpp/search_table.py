@@ -6,14 +6,18 @@ from collections.abc import Iterator, Sequence
 
 from bfpp.predictions import shortage
 from bfpp.results import print_table
-from bfpp.schedules import Communication, Configuration, Sharding
+from bfpp.schedules import Communication, Sharding
 from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.sim.objectives import Jitter
-from bfpp.sim.outcomes import Outcome, nearest, pareto
+from bfpp.sim.outcomes import Outcome, nearest, pareto, ranked
 from bfpp.traces.time_axis import in_words
 
 SHOWN = 15
-"""How many of the best are shown, before others of the Pareto front."""
+"""How many of the best are shown at most, before others of the Pareto front."""
+
+APART = 0.01
+"""The share of a device's memory that a point of the front saves at least: others lose speed for
+next to nothing."""
 
 COLUMNS = ("schedule", "batch", "pp x tp x dp", "loops", "micro-batches x size")
 SPEED = ("MFU", "TFLOP/s", "GB", "")
@@ -23,14 +27,15 @@ def print_found(
     title: str,
     outcomes: Sequence[Outcome],
     best_first: Sequence[Outcome],
-    front: set[Configuration],
+    top: int | None,
     jitter: Jitter,
 ) -> None:
-    """The best and the Pareto front; where nothing fits, what comes nearest."""
+    """The `top` best and the Pareto front; where nothing fits, what comes nearest."""
     shown: list[Outcome] = []
+    front = pareto(ranked(best_first), APART)
     if best_first:
-        shown = list(best_first[:SHOWN])
-        shown += [each for each in pareto(best_first) if each not in shown]
+        shown = list(best_first[: min(top or SHOWN, SHOWN)])
+        shown += [each for each in front if each not in shown]
     elif outcomes:
         closest = nearest(outcomes)
         shown = [closest]
@@ -40,7 +45,10 @@ def print_found(
             f". Nothing fits; what comes nearest needs {closest.missing_gb:.1f} GB more than "
             f"{limit}: {shortage(closest.record)}"
         )
-    title += ". TFLOP/s per GPU; GB at the peak, max over ranks; * on the Pareto front of these"
+    title += (
+        ". TFLOP/s per GPU without recomputation; GB at the peak, max over ranks; * on the Pareto "
+        f"front of these, in steps of at least {APART:.0%} of the device's memory"
+    )
     chosen = [_choices(each) for each in shown]
     common = [each for each in (chosen or [[]])[0] if all(each in others for others in chosen)]
     title += f". All with {', '.join(common)}" if common else ""
@@ -52,7 +60,7 @@ def print_found(
     }
     kept = {name: cells for name, cells in further.items() if any(cells)}
     rows = [
-        (*_sizes(outcome), *cells, *_speed(outcome, outcome.configuration in front))
+        (*_sizes(outcome), *cells, *_speed(outcome, outcome in front))
         for outcome, *cells in zip(shown, *kept.values(), strict=True)
     ]
     print_table(title, (*COLUMNS, *kept, *SPEED), rows)
@@ -81,7 +89,7 @@ def _sizes(outcome: Outcome) -> Iterator[str]:
 def _speed(outcome: Outcome, is_on_front: bool) -> tuple[str, ...]:
     return (
         f"{outcome.record['mfu']:.1%}",
-        f"{outcome.tflops_per_gpu:.2f}",
+        f"{outcome.model_tflops_per_gpu:.2f}",
         f"{outcome.memory_largest_gb:.1f}",
         "*" if is_on_front else "",
     )

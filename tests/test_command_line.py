@@ -50,7 +50,8 @@ ABSTRACT = {
     "ranks",
 }
 WITH_MODEL = ABSTRACT | {
-    "tflops_per_gpu", "memory_gb", "memory_min_gb", "memory_largest_gb", "memory_parts_gb",
+    "tflops_per_gpu", "model_tflops_per_gpu", "memory_gb", "memory_min_gb", "memory_largest_gb",
+    "memory_parts_gb",
     "device_memory_gb", "missing_gb", "samples_per_second", "mfu", "hfu",
     "memory_reserved_gb", "tokens_per_second_per_gpu", "step_time_low", "step_time_high",
     "not_modelled", "memory_peak", "memory_over_time", "memory_reserved_low_gb",
@@ -106,10 +107,20 @@ def test_simulate_with_seconds(answer, engine):
 def test_simulate_with_a_model(answer):
     record = answer(f"simulate breadth-first {PHYSICAL}")
     assert record.keys() == WITH_MODEL
-    assert 0 < record["tflops_per_gpu"] < 125
+    assert 0 < record["model_tflops_per_gpu"] < record["tflops_per_gpu"] < 125
+    assert record["mfu"] == pytest.approx(record["model_tflops_per_gpu"] / 125)
+    assert record["hfu"] == pytest.approx(record["tflops_per_gpu"] / 125)
     assert record["samples_per_second"] == pytest.approx(4 / record["step_time"])
     assert 0 < record["memory_min_gb"] < record["memory_gb"] <= record["memory_largest_gb"]
     assert record["device_memory_gb"] == 32
+
+
+def test_the_rate_of_the_model_is_shown_before_that_of_the_hardware(bfpp, answer):
+    words = f"simulate breadth-first {PHYSICAL} --recompute full"
+    record = answer(words)
+    rates = f"{record['model_tflops_per_gpu']:.1f}, {record['tflops_per_gpu']:.1f}"
+    _, out, _ = bfpp(words)
+    assert rates in next(line for line in out.splitlines() if "TFLOP/s per GPU: model" in line)
 
 
 def test_a_model_file_says_the_same_as_its_preset(answer):

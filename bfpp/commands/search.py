@@ -181,7 +181,7 @@ def _report(
             f"{tried.seconds:.1f} s{' until interrupted' if tried.interrupted else ''}, "
             f"{len(best_first):,} fit in memory"
         )
-        print_found(title, outcomes, once, front, problem.jitter)
+        print_found(title, outcomes, once, options.top, problem.jitter)
         if hints:
             output().print(Text(f"Not tried: {'; '.join(hints)}.\n"), soft_wrap=True)
         if invalid:
