@@ -14,7 +14,7 @@ from bfpp.schedules.operations import OPERATIONS
 from bfpp.sim.as_it_ran import Pace, paces
 from bfpp.sim.engines import DEFAULT
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.sensitivity import Sensitivity, sensitivities
+from bfpp.sim.sensitivity import Sensitivity, joined, sensitivities
 from bfpp.traces.causes import Causes
 from bfpp.traces.operations import Cause
 from bfpp.traces.time_axis import in_words
@@ -63,6 +63,11 @@ class Explanation:
         return sorted(found, key=lambda each: -abs(each.seconds_per_percent))
 
     @cached_property
+    def depends_on(self) -> list[Sensitivity]:
+        """The same as it is read: parameters of one effect together, none without effect."""
+        return joined(each for each in self.sensitivities if each.seconds_per_percent)
+
+    @cached_property
     def bounds(self) -> list[CommunicationBound]:
         """What bounds the communication of a model on a cluster."""
         if not isinstance(self.result, Prediction) or self.result.physical is None:
@@ -95,11 +100,7 @@ class Explanation:
             for name, each in seconds.items()
             if each
         ]
-        depends = [
-            (each.parameter, in_words(each.seconds_per_percent))
-            for each in self.sensitivities
-            if each.seconds_per_percent
-        ]
+        depends = [(each.parameter, in_words(each.seconds_per_percent)) for each in self.depends_on]
         return (
             table(f"{self.result.title}: step time {in_words(self.step_time)}", rows)
             + table("One per cent more of each changes the step by", depends)

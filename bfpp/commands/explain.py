@@ -185,11 +185,10 @@ def _print(explained: Explanation) -> None:
                 for each in explained.bounds
             ],
         )
-    felt = [each for each in explained.sensitivities if each.seconds_per_percent]
-    strongest = felt[:SENSITIVITIES_SHOWN]
+    strongest = explained.depends_on[:SENSITIVITIES_SHOWN]
     print_table(
         f"What the step time depends on (the {len(strongest)} strongest)",
-        ("parameter", "per 1 % more", "of the step"),
+        ("parameter", "per 1 % more of each", "of the step"),
         [
             (
                 each.parameter,
