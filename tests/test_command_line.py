@@ -185,6 +185,23 @@ def test_a_sequence_is_for_the_schedules_that_use_it(answer, bfpp):
     assert (code, err) == (2, "bfpp explain: --sequence: gpipe has no such parameter\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("8b --pp 4", "It has 8 layers and the output layer; with fewer layers there, ranks are"),
+        ("8b --pp 4 --balance time", ""),
+        ("8b --pp 1", ""),
+        ("70b --pp 8 --tp 8", "; a layer takes about "),
+    ],
+)
+def test_explain_points_out_the_rank_that_the_others_wait_for(bfpp, words, said):
+    given = "1f1b --cluster dgx-h100 --implementation current --microbatches 8"
+    _, out, _ = bfpp(f"explain {given} --model llama3-{words}")
+    lines = [line for line in out.splitlines() if line.startswith("Rank ")]
+    assert len(lines) == bool(said)
+    assert said in "".join(lines)
+
+
 def test_explain(answer):
     words = "depth-first --pp 4 --loops 2 --microbatches 8 --transfer 0.5"
     record = answer(
