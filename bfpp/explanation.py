@@ -6,7 +6,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bfpp.predictions import Prediction, predict
+from bfpp.results import counted
 from bfpp.saved import SavedTimeline
 from bfpp.schedules.given_orders import GivenOrders
 from bfpp.schedules.notebook import table
@@ -14,14 +17,18 @@ from bfpp.schedules.operations import OPERATIONS
 from bfpp.sim.as_it_ran import Pace, paces
 from bfpp.sim.engines import DEFAULT
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.sensitivity import Sensitivity, sensitivities
+from bfpp.sim.sensitivity import Sensitivity, joined, sensitivities
 from bfpp.traces.causes import Causes
+from bfpp.traces.metrics import compute_time
 from bfpp.traces.operations import Cause
 from bfpp.traces.time_axis import in_words
 
 if TYPE_CHECKING:
     # Loaded where a model is explained, so that abstract costs are there soon.
     from bfpp.sim.bounds import CommunicationBound
+
+FULLER = 0.02
+"""The share by which one rank computes longer than any other, from which on it is pointed out."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,41 @@ class Explanation:
         return sorted(found, key=lambda each: -abs(each.seconds_per_percent))
 
     @cached_property
+    def depends_on(self) -> list[Sensitivity]:
+        """The same as it is read: parameters of one effect together, none without effect."""
+        return joined(each for each in self.sensitivities if each.seconds_per_percent)
+
+    @property
+    def fullest_rank(self) -> str:
+        """In two sentences, the rank whose work the others wait for, and what helps; or none."""
+        graph, seconds = self.result.timeline.graph, compute_time(self.result.timeline)
+        rank = int(seconds.argmax())
+        others = np.delete(seconds, rank)
+        if not len(others) or seconds[rank] <= (1 + FULLER) * others.max():
+            return ""
+        least, most = in_words(others.min()), in_words(others.max())
+        said = (
+            f"Rank {rank} computes for {in_words(seconds[rank])}, the others for {least} to "
+            f"{most}: they wait for it."
+        )
+        if not isinstance(self.result, Prediction) or self.result.physical is None:
+            return said
+        layout, layers = graph.layout, self.result.experiment.layers_of_stages
+        stages = layout.stages_of(rank)
+        own = sum(layers[stage] for stage in stages)
+        has = [counted(own, "layer")] if own else []
+        has += ["the output layer"] if layout.stages - 1 in stages else []
+        layer = others.sum() / (sum(layers) - own)
+        if own and others.min() + layer < seconds[rank]:
+            helps = "with fewer layers there, ranks are more even (--balance time, or --cut)"
+        else:
+            helps = (
+                f"a layer takes about {in_words(layer)}, so that no other cut is more even, but "
+                "fewer ranks (--pp) are"
+            )
+        return f"{said} It has {' and '.join(has)}; {helps}."
+
+    @cached_property
     def bounds(self) -> list[CommunicationBound]:
         """What bounds the communication of a model on a cluster."""
         if not isinstance(self.result, Prediction) or self.result.physical is None:
@@ -95,11 +137,7 @@ class Explanation:
             for name, each in seconds.items()
             if each
         ]
-        depends = [
-            (each.parameter, in_words(each.seconds_per_percent))
-            for each in self.sensitivities
-            if each.seconds_per_percent
-        ]
+        depends = [(each.parameter, in_words(each.seconds_per_percent)) for each in self.depends_on]
         return (
             table(f"{self.result.title}: step time {in_words(self.step_time)}", rows)
             + table("One per cent more of each changes the step by", depends)

@@ -137,7 +137,7 @@ class Prediction(Result):
         bounds = [in_words(self.record[name]) for name in INTERVAL if self.with_interval]
         return [
             *([("80 % prediction interval", " to ".join(bounds))] if bounds else []),
-            ("throughput per GPU", f"{self.record['tflops_per_gpu']:.1f} TFLOP/s"),
+            ("TFLOP/s per GPU: model, hardware", self._throughput()),
             ("MFU, HFU", f"{self.record['mfu']:.1%}, {self.record['hfu']:.1%}"),
             ("tokens per second per GPU", _rounded(self.record["tokens_per_second_per_gpu"])),
             ("samples per second", _rounded(self.record["samples_per_second"])),
@@ -154,6 +154,11 @@ class Prediction(Result):
             return []
         of_device, of_node = (self.record[f"host_memory_{each}gb"] for each in ("", "node_"))
         return [("pinned host memory, of a node", f"{of_device:.1f}, {of_node:.1f} GB")]
+
+    def _throughput(self) -> str:
+        """First the model's, which Megatron-LM logs; the paper gives that of the hardware."""
+        of_model, of_hardware = (self.record[f"{of}tflops_per_gpu"] for of in ("model_", ""))
+        return f"{of_model:.1f}, {of_hardware:.1f}"
 
     def _largest_memory(self) -> str:
         """What is allocated where most is."""

@@ -68,5 +68,5 @@ def _title(outcome: Outcome) -> str:
         f"{counted(record['microbatches'], 'micro-batch', 'es')} of "
         f"{counted(record['microbatch_size'], 'sample')}, {sharding.usual_name}: "
         f"{outcome.samples_per_second:.4g} samples per second, "
-        f"{outcome.tflops_per_gpu:.4g} TFLOP/s per GPU, {outcome.memory_largest_gb:.1f} GB"
+        f"{outcome.model_tflops_per_gpu:.4g} TFLOP/s per GPU, {outcome.memory_largest_gb:.1f} GB"
     )

@@ -34,7 +34,7 @@ class Journal:
         self._path = path
         subject = json.dumps(
             {
-                "format": "bfpp search journal 6",
+                "format": "bfpp search journal 7",
                 "model": asdict(problem.model),
                 "cluster": asdict(problem.cluster),
                 "implementation": {

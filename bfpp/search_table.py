@@ -9,31 +9,35 @@ from bfpp.results import print_table
 from bfpp.schedules import Communication, Configuration, Sharding
 from bfpp.schedules.communication import FULLY_SHARDED
 from bfpp.sim.objectives import Jitter
-from bfpp.sim.outcomes import Outcome, nearest, pareto
+from bfpp.sim.outcomes import Outcome, nearest, pareto, ranked
 from bfpp.traces.time_axis import in_words
 
 SHOWN = 15
-"""How many of the best are shown, before others of the Pareto front."""
+"""How many of the best are shown at most, before others of the Pareto front."""
+
+APART = 0.01
+"""The share of a device's memory that a point of the front saves at least: others lose speed for
+next to nothing."""
 
 COLUMNS = ("schedule", "batch", "pp x tp x dp", "loops", "micro-batches x size")
 SPEED = ("MFU", "TFLOP/s", "GB", "")
 
 
-def rows_of(best_first: Sequence[Outcome]) -> list[Outcome]:
-    """What of a ranking is shown: the best and the Pareto front."""
-    best = list(best_first[:SHOWN])
-    return best + [each for each in pareto(best_first) if each not in best]
+def rows_of(best_first: Sequence[Outcome], top: int | None) -> list[Outcome]:
+    """What of a ranking is shown: the `top` best and the Pareto front."""
+    best = list(best_first[: min(top or SHOWN, SHOWN)])
+    return best + [each for each in pareto(ranked(best_first), APART) if each not in best]
 
 
 def print_found(
     title: str,
     outcomes: Sequence[Outcome],
     shown: Sequence[Outcome],
-    front: set[Configuration],
     ties: Mapping[Configuration, bool],
     jitter: Jitter,
 ) -> None:
     """The rows that are shown; where nothing fits, what comes nearest."""
+    front = pareto(ranked(shown), APART)
     if outcomes and not shown:
         closest = nearest(outcomes)
         shown = [closest]
@@ -43,7 +47,10 @@ def print_found(
             f". Nothing fits; what comes nearest needs {closest.missing_gb:.1f} GB more than "
             f"{limit}: {shortage(closest.record)}"
         )
-    title += ". TFLOP/s per GPU; GB at the peak, max over ranks; * on the Pareto front of these"
+    title += (
+        ". TFLOP/s per GPU without recomputation; GB at the peak, max over ranks; * on the Pareto "
+        f"front of these, in steps of at least {APART:.0%} of the device's memory"
+    )
     title += (
         "; = ties with the best: predictions cannot tell them apart" if any(ties.values()) else ""
     )
@@ -58,7 +65,7 @@ def print_found(
     }
     kept = {name: cells for name, cells in further.items() if any(cells)}
     rows = [
-        (*_sizes(outcome), *cells, *_speed(outcome), _marks(outcome.configuration, front, ties))
+        (*_sizes(outcome), *cells, *_speed(outcome), _marks(outcome, front, ties))
         for outcome, *cells in zip(shown, *kept.values(), strict=True)
     ]
     print_table(title, (*COLUMNS, *kept, *SPEED), rows)
@@ -84,16 +91,15 @@ def _sizes(outcome: Outcome) -> Iterator[str]:
     yield f"{configuration.microbatches} x {configuration.microbatch_size}"
 
 
-def _marks(
-    configuration: Configuration, front: set[Configuration], ties: Mapping[Configuration, bool]
-) -> str:
-    return ("*" if configuration in front else "") + ("=" if ties.get(configuration) else "")
+def _marks(outcome: Outcome, front: Sequence[Outcome], ties: Mapping[Configuration, bool]) -> str:
+    tied = ties.get(outcome.configuration)
+    return ("*" if outcome in front else "") + ("=" if tied else "")
 
 
 def _speed(outcome: Outcome) -> tuple[str, ...]:
     return (
         f"{outcome.record['mfu']:.1%}",
-        f"{outcome.tflops_per_gpu:.2f}",
+        f"{outcome.model_tflops_per_gpu:.2f}",
         f"{outcome.memory_largest_gb:.1f}",
     )
 

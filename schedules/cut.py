@@ -20,7 +20,7 @@ from bfpp.schedules.steps import Schedule
 
 
 class Balance(StrEnum):
-    """What the largest stage shall take as little of as can be."""
+    """What the fullest rank shall take as little of as can be."""
 
     TIME = "time"
     MEMORY = "memory"

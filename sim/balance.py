@@ -5,8 +5,10 @@ first with the embedding and the last with the head. What a stage takes is a sum
 so every cut can be compared exactly. Of cuts with the same largest stage, the one whose squares
 sum up to least is the evenest.
 
-With several stages on a rank each is balanced by itself, in time alone: what such a rank keeps
-at its peak is no sum of what its stages keep at theirs.
+Several stages on a rank take the sum of their times, and the others wait for the fullest rank.
+Not all cuts are compared then: single layers leave the fullest rank for as long as that helps.
+Memory is not balanced so: what such a rank keeps at its peak is no sum of what its stages keep
+at theirs.
 """
 
 from __future__ import annotations
@@ -37,8 +39,14 @@ from bfpp.sim.physical import PhysicalCosts
 Matrix = npt.NDArray[np.float64]
 """What a stage takes, by its first layer and the first one after it."""
 
+Cut = tuple[int, ...]
+"""The number of layers of each stage."""
+
 EQUAL = 1 + 1e-9
 """Sums of the same numbers in another order are equal."""
+
+DIGITS = 12
+"""Shares of the whole that agree in so many digits are equal."""
 
 MOST_STAGES = 20_000_000
 """Stages by their layers that are compared."""
@@ -59,7 +67,8 @@ def balanced(
     physical.recomputation.require(layout.stages)
     pieces = Pieces(physical, layout)
     if balance is Balance.TIME:
-        return balanced_cut([pieces.seconds(stage) for stage in range(layout.stages)])
+        seconds = [pieces.seconds(stage) for stage in range(layout.stages)]
+        return evened_over_ranks(seconds, balanced_cut(seconds), layout)
     graph = build_graph(schedule, layout, communication)
     alive = peak_activations(graph)[layout.rank_of_stage]
     return balanced_cut(
@@ -87,6 +96,53 @@ def balanced_cut(taken: list[Matrix]) -> tuple[int, ...]:
     least = best_cut(taken, np.maximum)[0]
     within = [np.where(each <= least * EQUAL, each**2, np.inf) for each in taken]
     return best_cut(within, np.add)[1]
+
+
+def evened_over_ranks(taken: list[Matrix], cut: Cut, layout: Layout) -> Cut:
+    """The cut after moves of a layer, each the one that most relieves the fullest rank.
+
+    Of moves that leave it as full, what counts is the sum of squares over ranks, then the
+    same of stages: the largest, and the squares.
+    """
+    stages = [layout.stages_of(rank) for rank in range(layout.pp)]
+    if max(map(len, stages)) == 1:
+        return cut
+
+    def of_ranks(of_stages: Matrix) -> Matrix:
+        return np.stack([of_stages[:, own].sum(axis=1) for own in stages], axis=1)
+
+    best = np.array([cut])
+    while True:
+        [seconds] = of_ranks(_taken(taken, best))
+        moved = np.concatenate([best, _moves(best[0], stages[int(seconds.argmax())])])
+        of_stages = _taken(taken, moved)
+        keys = [each for of in (of_ranks(of_stages), of_stages) for each in _unevenness(of)]
+        first = int(np.lexsort(keys[::-1])[0])
+        if not first:
+            return tuple(best[0].tolist())
+        best = moved[first : first + 1]
+
+
+def _taken(taken: list[Matrix], cuts: npt.NDArray[np.int64]) -> Matrix:
+    """What each stage takes, by cut."""
+    end = np.cumsum(cuts, axis=1)
+    return np.stack(
+        [each[end[:, at] - cuts[:, at], end[:, at]] for at, each in enumerate(taken)], axis=1
+    )
+
+
+def _moves(cut: npt.NDArray[np.int64], own: list[int]) -> npt.NDArray[np.int64]:
+    """The cuts with a layer of one of a rank's `own` stages in any other stage."""
+    one = np.eye(len(cut), dtype=np.int64)
+    given = one[[stage for stage in own if cut[stage]]]
+    moved: npt.NDArray[np.int64] = (cut - given[:, None] + one).reshape(-1, len(cut))
+    return moved
+
+
+def _unevenness(taken: Matrix) -> tuple[Numbers, Numbers]:
+    """By cut, the largest and the sum of squares; equal where they differ by rounding."""
+    shares = taken / taken[0].sum()
+    return shares.max(axis=1).round(DIGITS), (shares**2).sum(axis=1).round(DIGITS)
 
 
 def best_cut(taken: list[Matrix], joined: np.ufunc) -> tuple[float, tuple[int, ...]]:

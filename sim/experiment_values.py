@@ -443,7 +443,7 @@ class Values:
         None,
         PHYSICAL,
         "choice",
-        "choose the layers of each stage to minimise the largest stage's time or peak memory",
+        "choose the layers of each stage to minimise the fullest rank's time or peak memory",
         choices=tuple(Balance),
     )
     constants: Constants | str | None = _option(

@@ -32,6 +32,7 @@ class Outcome:
     step_time: float
     bubble: float
     tflops_per_gpu: float
+    model_tflops_per_gpu: float
     mfu: float
     hfu: float
     samples_per_second: float
@@ -172,10 +173,14 @@ def nearest(outcomes: Iterable[Outcome]) -> Outcome:
     return min(outcomes, key=lambda outcome: outcome.memory_largest_gb)
 
 
-def pareto(best_first: Iterable[Outcome]) -> list[Outcome]:
-    """Of a ranking, those that no faster one undercuts in memory."""
+def pareto(best_first: Iterable[Outcome], apart: float = 0.0) -> list[Outcome]:
+    """Of a ranking by throughput, those that no faster one undercuts in memory.
+
+    Each needs less than the one before by `apart`, a share of the device's memory.
+    """
     front: list[Outcome] = []
     for outcome in best_first:
-        if not front or outcome.memory_largest_gb < front[-1].memory_largest_gb:
+        least_saved = apart * outcome.device_memory_gb
+        if not front or outcome.memory_largest_gb < front[-1].memory_largest_gb - least_saved:
             front.append(outcome)
     return front

@@ -14,10 +14,11 @@ class StepPrediction(TypedDict):
     """Throughput, and memory as the paper measures it, of one training step.
 
     `tflops_per_gpu` is in 1e12 FLOP/s by the paper's C_GPU, with what is
-    recomputed. `memory_gb` is the peak of global rank zero, `memory_largest_gb`
-    that of the rank that needs most, by part in `memory_parts_gb`; with what
-    allocator, context and communicators add to it is `memory_reserved_gb`, from
-    `memory_reserved_low_gb` to `memory_reserved_high_gb` by what is known of these, and
+    recomputed, `model_tflops_per_gpu` without. `memory_gb` is the peak of
+    global rank zero, `memory_largest_gb` that of the rank that needs most, by
+    part in `memory_parts_gb`; with what allocator, context and communicators
+    add to it is `memory_reserved_gb`, from `memory_reserved_low_gb` to
+    `memory_reserved_high_gb` by what is known of these, and
     `missing_gb` is by how much that is more than a job may reserve (`Device.memory_limit`, or all
     of `device_memory_gb`), or 0. `memory_min_gb` is the first over infinitely many data-parallel
     ranks. All in 2^30 bytes. `mfu` and `hfu` are shares of the device's peak, without and with what
@@ -25,6 +26,7 @@ class StepPrediction(TypedDict):
     """
 
     tflops_per_gpu: float
+    model_tflops_per_gpu: float
     mfu: float
     hfu: float
     memory_gb: float
@@ -55,6 +57,7 @@ def predict(
     device = physical.cluster.device
     return {
         "tflops_per_gpu": of_hardware / step_time / 1e12,
+        "model_tflops_per_gpu": of_model / step_time / 1e12,
         "mfu": of_model / step_time / peak,
         "hfu": of_hardware / step_time / peak,
         "memory_gb": first.total_gb,

@@ -27,6 +27,9 @@ from bfpp.traces.timeline import Timeline
 AT_ONCE = 16
 """Parameters whose derivatives one replay carries: bounds its memory."""
 
+ALIKE = 0.005
+"""Effects of parameters that differ by at most this share are shown as one."""
+
 
 @dataclass(frozen=True)
 class Sensitivity:
@@ -50,6 +53,71 @@ def sensitivities(graph: TaskGraph, model: CostModel) -> list[Sensitivity]:
     return [
         Sensitivity(name, float(slope) / 100)
         for name, slope in zip(names, step_slopes, strict=True)
+    ]
+
+
+def joined(strongest_first: Iterable[Sensitivity]) -> list[Sensitivity]:
+    """The same with one for all parameters of a part of the cluster, or stages, of one effect.
+
+    >>> nvlink = {"bandwidth": -2.0, "oversubscription": 2.0, "ring_efficiency": -2.0}
+    >>> given = [Sensitivity(f"nvlink.{name}", each) for name, each in nvlink.items()]
+    >>> given += [Sensitivity(f"stage.{stage}", 1.0) for stage in (7, 4, 3, 2)]
+    >>> for each in joined(given):
+    ...     print(each.parameter, each.seconds_per_percent)
+    nvlink.bandwidth, ring_efficiency, 1/oversubscription -2.0
+    stage.2 to 4, 7 1.0
+    """
+    groups: list[list[Sensitivity]] = []
+    for each in strongest_first:
+        alike = next((group for group in groups if _are_alike(group[0], each)), None)
+        if alike:
+            alike.append(each)
+        else:
+            groups.append([each])
+    return [_as_one(group) for group in groups]
+
+
+def _are_alike(one: Sensitivity, other: Sensitivity) -> bool:
+    part, other_part = (each.parameter.rpartition(".")[0] for each in (one, other))
+    if not part or part != other_part:
+        return False
+    effect, other_effect = one.seconds_per_percent, other.seconds_per_percent
+    if not one.parameter.startswith(STAGE):
+        effect, other_effect = abs(effect), abs(other_effect)
+    return abs(effect - other_effect) <= ALIKE * abs(effect)
+
+
+def _as_one(group: list[Sensitivity]) -> Sensitivity:
+    """Named by all: those that shorten the step first, others as what they divide by."""
+    group = sorted(group, key=lambda each: each.seconds_per_percent > 0)
+    first = group[0]
+    part, _, _ = first.parameter.rpartition(".")
+    names = [each.parameter.removeprefix(f"{part}.") for each in group]
+    if first.parameter.startswith(STAGE):
+        names = _ranges(sorted(map(int, names)))
+    elif part:
+        shortens = first.seconds_per_percent < 0
+        names = [
+            name if (each.seconds_per_percent < 0) is shortens else f"1/{name}"
+            for name, each in zip(names, group, strict=True)
+        ]
+    return Sensitivity(
+        f"{part}.{', '.join(names)}" if part else names[0], first.seconds_per_percent
+    )
+
+
+def _ranges(numbers: list[int]) -> list[str]:
+    """Numbers in order, of which three or more in a row are a range."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [
+        text
+        for run in runs
+        for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))
     ]
 
 

@@ -50,7 +50,8 @@ ABSTRACT = {
     "ranks",
 }
 WITH_MODEL = ABSTRACT | {
-    "tflops_per_gpu", "memory_gb", "memory_min_gb", "memory_largest_gb", "memory_parts_gb",
+    "tflops_per_gpu", "model_tflops_per_gpu", "memory_gb", "memory_min_gb", "memory_largest_gb",
+    "memory_parts_gb",
     "device_memory_gb", "missing_gb", "samples_per_second", "mfu", "hfu",
     "memory_reserved_gb", "tokens_per_second_per_gpu", "step_time_low", "step_time_high",
     "not_modelled", "memory_peak", "memory_over_time", "memory_reserved_low_gb",
@@ -106,10 +107,20 @@ def test_simulate_with_seconds(answer, engine):
 def test_simulate_with_a_model(answer):
     record = answer(f"simulate breadth-first {PHYSICAL}")
     assert record.keys() == WITH_MODEL
-    assert 0 < record["tflops_per_gpu"] < 125
+    assert 0 < record["model_tflops_per_gpu"] < record["tflops_per_gpu"] < 125
+    assert record["mfu"] == pytest.approx(record["model_tflops_per_gpu"] / 125)
+    assert record["hfu"] == pytest.approx(record["tflops_per_gpu"] / 125)
     assert record["samples_per_second"] == pytest.approx(4 / record["step_time"])
     assert 0 < record["memory_min_gb"] < record["memory_gb"] <= record["memory_largest_gb"]
     assert record["device_memory_gb"] == 32
+
+
+def test_the_rate_of_the_model_is_shown_before_that_of_the_hardware(bfpp, answer):
+    words = f"simulate breadth-first {PHYSICAL} --recompute full"
+    record = answer(words)
+    rates = f"{record['model_tflops_per_gpu']:.1f}, {record['tflops_per_gpu']:.1f}"
+    _, out, _ = bfpp(words)
+    assert rates in next(line for line in out.splitlines() if "TFLOP/s per GPU: model" in line)
 
 
 def test_a_model_file_says_the_same_as_its_preset(answer):
@@ -172,6 +183,23 @@ def test_a_sequence_is_for_the_schedules_that_use_it(answer, bfpp):
     assert answer("explain", "depth.toml", *others)["what_if"] == explained["what_if"]
     code, _, err = bfpp("explain", "depth-first", "--against", "gpipe --sequence 4")
     assert (code, err) == (2, "bfpp explain: --sequence: gpipe has no such parameter\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("8b --pp 4", "It has 8 layers and the output layer; with fewer layers there, ranks are"),
+        ("8b --pp 4 --balance time", ""),
+        ("8b --pp 1", ""),
+        ("70b --pp 8 --tp 8", "; a layer takes about "),
+    ],
+)
+def test_explain_points_out_the_rank_that_the_others_wait_for(bfpp, words, said):
+    given = "1f1b --cluster dgx-h100 --implementation current --microbatches 8"
+    _, out, _ = bfpp(f"explain {given} --model llama3-{words}")
+    lines = [line for line in out.splitlines() if line.startswith("Rank ")]
+    assert len(lines) == bool(said)
+    assert said in "".join(lines)
 
 
 def test_explain(answer):

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import pytest
@@ -107,6 +107,23 @@ def test_the_ranking_is_of_those_that_fit(outcomes):
             other.samples_per_second >= each.samples_per_second
             and other.memory_largest_gb <= each.memory_largest_gb
             for other in front
+        )
+
+
+@pytest.mark.parametrize("apart", [0.01, 0.1])
+def test_a_coarser_front_leaves_out_what_saves_little(outcomes, apart):
+    best_first = ranked(outcomes)
+    front, coarse = pareto(best_first), pareto(best_first, apart)
+    least = apart * best_first[0].device_memory_gb
+    held = [each.memory_largest_gb for each in coarse]
+    assert coarse[0] == front[0]
+    assert len(coarse) < len(front)
+    assert all(less < more - least for more, less in pairwise(held))
+    for each in front:
+        assert each in coarse or any(
+            other.samples_per_second >= each.samples_per_second
+            and other.memory_largest_gb <= (each.memory_largest_gb + least) * (1 + 1e-9)
+            for other in coarse
         )
 
 
@@ -451,6 +468,17 @@ def test_the_command_takes_choices_of_full_sharding(command, capsys):
     assert {row["gather_per"] for row in rows if row["sharding"] == "full"} == {"run", "step"}
     assert {row["run_length"] for row in rows} == {None, 4}
     assert {row["gather_per"] for row in rows if row["sharding"] != "full"} == {"run"}
+
+
+def test_the_table_has_as_many_of_the_best_as_asked_for_and_the_front(command, capsys):
+    words = [*command, "--batch", "32", "--workers", "1", "--top", "2"]
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["configurations"]
+    assert main(words) == 0
+    words_of = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = [words for words in words_of if words[1:2] == ["32"]]
+    front = {at for at, row in enumerate(rows) if row["pareto"]}
+    assert 2 < len(shown) < len({0, 1} | front) < len(rows)
 
 
 def test_search_prints_groups_of_experts(bfpp, monkeypatch):

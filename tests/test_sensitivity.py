@@ -25,7 +25,7 @@ from bfpp.sim.engines import simulate
 from bfpp.sim.model import load_model
 from bfpp.sim.parameters import changed, parse_change
 from bfpp.sim.physical import PhysicalCosts
-from bfpp.sim.sensitivity import sensitivities, step_time_slopes
+from bfpp.sim.sensitivity import Sensitivity, joined, sensitivities, step_time_slopes
 from tests.strategies import drawn_ports, graphs
 
 PHYSICAL = PhysicalCosts(load_model("bert-6.6b"), load_cluster("dgx1-v100"), Degrees(tp=2, dp=8))
@@ -55,6 +55,22 @@ def test_physical_sensitivities_are_finite_differences(name, sharding):
         assert least - tolerance <= each.seconds_per_percent <= most + tolerance, each
         away_from_ties += most - least < tolerance
     assert away_from_ties > 5
+
+
+def test_joined_parameters_are_those_of_one_effect():
+    """Each stands in one row, and a row has the effect of all that it names."""
+    given = [Sensitivity(f"stage.{stage}", effect) for stage, effect in enumerate([3, 3, 3, 1, 3])]
+    given += [Sensitivity(name, 3.0) for name in ("forward", "backward")]
+    given += [Sensitivity(f"leaf.{name}", 0.5) for name in ("latency", "oversubscription")]
+    given += [Sensitivity("leaf.bandwidth", -0.5), Sensitivity("nvlink.bandwidth", -0.5)]
+    assert joined(given) == [
+        Sensitivity("stage.0 to 2, 4", 3),
+        Sensitivity("stage.3", 1),
+        Sensitivity("forward", 3.0),
+        Sensitivity("backward", 3.0),
+        Sensitivity("leaf.bandwidth, 1/latency, 1/oversubscription", -0.5),
+        Sensitivity("nvlink.bandwidth", -0.5),
+    ]
 
 
 def test_scaling_all_costs_scales_the_step():

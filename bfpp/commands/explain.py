@@ -6,6 +6,8 @@ import argparse
 import shlex
 from pathlib import Path
 
+from rich.text import Text
+
 from bfpp import options as shared
 from bfpp.errors import one_line
 from bfpp.experiment_file import is_experiment_file
@@ -13,7 +15,7 @@ from bfpp.explanation import Explanation
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.parser import Parser
 from bfpp.predictions import Prediction, predict, print_cautions
-from bfpp.results import NOISE, RANKS_SHOWN, print_json, print_table
+from bfpp.results import NOISE, RANKS_SHOWN, output, print_json, print_table
 from bfpp.saved import SavedTimeline, is_timeline_file, load
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.costs import CostModel
@@ -157,6 +159,8 @@ def _print(explained: Explanation) -> None:
         return
     print_shares(explained.causes.shares)
     print_idle(explained.idle)
+    if fullest := explained.fullest_rank:
+        output().print(Text(f"{fullest}\n"), soft_wrap=True)
     if result.timeline.is_measured:
         _print_paces(explained)
     print_table(
@@ -185,11 +189,10 @@ def _print(explained: Explanation) -> None:
                 for each in explained.bounds
             ],
         )
-    felt = [each for each in explained.sensitivities if each.seconds_per_percent]
-    strongest = felt[:SENSITIVITIES_SHOWN]
+    strongest = explained.depends_on[:SENSITIVITIES_SHOWN]
     print_table(
         f"What the step time depends on (the {len(strongest)} strongest)",
-        ("parameter", "per 1 % more", "of the step"),
+        ("parameter", "per 1 % more of each", "of the step"),
         [
             (
                 each.parameter,

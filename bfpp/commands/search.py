@@ -153,7 +153,7 @@ def _report(
     best_first = ranked(outcomes, problem.objective)
     front = {outcome.configuration for outcome in pareto(ranked(outcomes))}
     once = without_duplicates(best_first)
-    shown = rows_of(once)
+    shown = rows_of(once, options.top)
     found = decided(problem, once, shown, options.workers)
     ties = found.ties if found else {}
     merged = len(best_first) - len(once)
@@ -188,7 +188,7 @@ def _report(
             f"{tried.seconds:.1f} s{' until interrupted' if tried.interrupted else ''}, "
             f"{len(best_first):,} fit in memory"
         )
-        print_found(title, outcomes, shown, front, ties, problem.jitter)
+        print_found(title, outcomes, shown, ties, problem.jitter)
         if hints:
             output().print(Text(f"Not tried: {'; '.join(hints)}.\n"), soft_wrap=True)
         if invalid:

@@ -113,7 +113,7 @@ def _print(found: dict[str, list[TrainingCost]], options: argparse.Namespace, mo
                     *price,
                     f"{each.batch:,.0f}",
                     f"{degrees.pp} x {degrees.tp} x {degrees.dp * gpus // options.gpus}",
-                    f"{each.outcome.tflops_per_gpu:.1f}",
+                    f"{each.outcome.model_tflops_per_gpu:.1f}",
                 )
                 rows.append((f"{gpus:,}", *cells))
     priced = () if options.price is None else ("price",)
