@@ -22,6 +22,7 @@ SPEEDS = (
     "engines",
     "lowering",
     "checking",
+    "composite",
     "small",
     "search",
     "synthesis",

@@ -41,9 +41,9 @@ def record_of(decision: Decision) -> dict[str, Any]:
                 "kind": kind_of(rival.outcome.configuration),
                 "configuration": rival.outcome.record,
                 "longer": dict(rival.longer),
-                "slower": rival.gap.share,
-                "margin": rival.gap.margin,
-                "ties": rival.gap.ties,
+                "slower": rival.distance.share,
+                "margin": rival.distance.margin,
+                "ties": rival.distance.ties,
             }
             for rival in decision.rivals
         ],
@@ -98,10 +98,12 @@ def _against(rival: Rival) -> str:
         for name, seconds in parts
         if abs(seconds) > SHOWN * rival.outcome.step_time
     )
-    slower = f"{abs(rival.gap.share):.1%} {'slower' if rival.gap.share >= 0 else 'faster'}"
+    slower = (
+        f"{abs(rival.distance.share):.1%} {'slower' if rival.distance.share >= 0 else 'faster'}"
+    )
     tie = (
-        f"; a tie: predictions only resolve differences of more than {rival.gap.margin:.0%}"
-        if rival.gap.ties
+        f"; a tie: predictions only resolve differences of more than {rival.distance.margin:.0%}"
+        if rival.distance.ties
         else ""
     )
     in_all = f"{'+' if whole > 0 else '-'}{in_words(abs(whole))} a step"

@@ -40,8 +40,11 @@ from bfpp.sim.pruning import TOO_LARGE, SearchResult, evaluate_best, most_promis
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.memory import GIGABYTE
 
-PASSES_AT_ONCE = 2**16
-"""Passes of micro-batches that one piece of work simulates, in many configurations or in one."""
+PASSES_AT_ONCE = {"local": 2**16, "dask": 2**16, "slurm": 2**24}
+"""Passes of micro-batches that one piece of work simulates, in many configurations or in one.
+
+A job of SLURM is a process of its own, which begins by loading the compiled loops.
+"""
 
 SEVERAL = "; several values are searched together"
 
@@ -310,7 +313,7 @@ def evaluated(
     else:
         chosen = most_promising_first(problem, chosen)
     with executor(where, workers) as pool:
-        work = [pool.submit(evaluate_best, problem, part, top) for part in parts(chosen)]
+        work = [pool.submit(evaluate_best, problem, part, top) for part in parts(chosen, where)]
         for future in as_completed(work):
             yield _result(future)
 
@@ -344,8 +347,9 @@ def _result(future: Future) -> SearchResult:
     return found
 
 
-def parts(chosen: Sequence[Configuration]) -> list[list[Configuration]]:
-    """The pieces of work: neighbours, which share costs and graphs."""
+def parts(chosen: Sequence[Configuration], where: str = "local") -> list[list[Configuration]]:
+    """The pieces of work for an executor: neighbours, which share costs and graphs."""
+    at_once = PASSES_AT_ONCE[where]
     passes = accumulate(each.passes for each in chosen)
-    pieces = groupby(zip(chosen, passes, strict=True), lambda each: each[1] // PASSES_AT_ONCE)
+    pieces = groupby(zip(chosen, passes, strict=True), lambda each: each[1] // at_once)
     return [[configuration for configuration, _ in piece] for _, piece in pieces]

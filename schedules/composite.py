@@ -70,13 +70,20 @@ def require_templates(graph: TaskGraph, templates: Templates) -> None:
                 )
 
 
-def template_numbers(graph: TaskGraph) -> tuple[list[Template], Integers]:
-    """The distinct templates, and which of them each task's operation and unit have, or -1."""
+def template_numbers(
+    graph: TaskGraph, tasks: Integers | None = None
+) -> tuple[list[Template], Integers]:
+    """The distinct templates, and which of them the operation and unit of tasks have, or -1.
+
+    Of all tasks by default.
+    """
     distinct = list(dict.fromkeys(graph.templates.values()))
     table = np.full((len(OPERATIONS), graph.layout.units + 1), NONE, dtype=np.int32)
     for (operation, unit), template in graph.templates.items():
         table[operation, unit] = distinct.index(template)
-    return distinct, table[graph.operation, graph.unit]  # no unit, -1, is the last column
+    if tasks is None:
+        return distinct, table[graph.operation, graph.unit]  # no unit, -1, is the last column
+    return distinct, table[graph.operation[tasks], graph.unit[tasks]]
 
 
 def composites(graph: TaskGraph) -> Iterator[tuple[Template, Integers]]:
@@ -156,22 +163,21 @@ def fused_passes(graph: TaskGraph) -> list[Fused]:
     """The blocks of which at least one pass is in pieces, which are tasks yet to be expanded."""
     if not graph.templates:
         return []
-    distinct, number = template_numbers(graph)
     whole = (graph.block != NONE) & (graph.piece == NONE)
     other = np.flatnonzero(whole & (graph.block != np.arange(len(graph))))
     one = graph.block[other]
-    keys = number[one] + 1, number[other] + 1, graph.operation[one], graph.operation[other]
+    distinct, numbers = template_numbers(graph, np.stack([one, other]))
+    keys = *(numbers + 1), graph.operation[one], graph.operation[other]
     sizes = (len(distinct) + 1, len(distinct) + 1, len(OPERATIONS), len(OPERATIONS))
     code = np.ravel_multi_index([key.astype(np.int64) for key in keys], sizes)
     found = []
     for each, at in zip(*np.unique(code, return_index=True), strict=True):
-        of_each = one[at], other[at]
-        if any(number[task] != NONE for task in of_each):
+        if (numbers[:, at] != NONE).any():
             first, second = (
                 (Piece(OPERATIONS[graph.operation[task]], 1.0),)
-                if number[task] == NONE
-                else distinct[number[task]]
-                for task in of_each
+                if number == NONE
+                else distinct[number]
+                for task, number in zip((one[at], other[at]), numbers[:, at], strict=True)
             )
             chosen = code == each
             found.append(Fused((first, second), one[chosen], other[chosen]))

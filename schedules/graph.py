@@ -280,7 +280,13 @@ class TaskGraph:
         Raises `InvalidConfiguration` for a template that a pass cannot have.
         """
         require_templates(self, templates)
-        return replace(self, templates=dict(templates))
+        graph = replace(self, templates=dict(templates))
+        # What has been found of the tasks still holds, but for the digest.
+        replaced = "templates", "digest"
+        vars(graph).update(
+            {name: each for name, each in vars(self).items() if name not in replaced}
+        )
+        return graph
 
     def expanded(self) -> TaskGraph:
         """The graph with a task for each piece of its composite passes."""

@@ -22,6 +22,9 @@ AGREEMENT = 1e-4
 class AbstractCosts:
     """The same seconds for every task of an operation, on every stage.
 
+    Where stages are divided into units, on every unit: two units take as long as the two stages
+    of a rank with two loops.
+
     A whole backward pass takes the sum of its halves by default. Of a whole one
     that is given, a half takes what the other leaves, and each one half of it
     by default; without any of the three, a whole one takes 2. A block of a forward and a

@@ -100,8 +100,8 @@ def inside_passes(graph: TaskGraph, alone: Callable[[Operation, Integers], Secon
     `alone` gives those of some tasks of an operation, as if they were tasks of the graph.
     """
     first = graph.kinds.first
-    distinct, number = template_numbers(graph)
-    number = np.where(graph.piece[first] == NONE, number[first], NONE)
+    distinct, number = template_numbers(graph, first)
+    number = np.where(graph.piece[first] == NONE, number, NONE)
     seconds = np.zeros(len(first))
     for each, template in enumerate(distinct):
         inside = Counter(piece.operation for piece in template if not piece.share)
@@ -119,11 +119,14 @@ def in_turns(
     """The `seconds` of tasks, where the passes of each block compute and communicate in turn.
 
     `inside` is what of them is communication, which `alone` prices as in `inside_passes`. A
-    block is as long as its pieces take on lanes of their own, and its second pass what is left.
+    block is as long as its pieces take on lanes of their own, and its second pass what is left:
+    worked out once for blocks whose passes are of the same kinds.
     """
-    seconds = seconds.copy()
-    for templates, one, other in fused_passes(graph):
-        tasks = one, other
+    seconds, kind = seconds.copy(), graph.kinds.of_task.astype(np.int64)
+    for templates, *passes in fused_passes(graph):
+        pair = np.ravel_multi_index([kind[each] for each in passes], [len(graph.kinds.first)] * 2)
+        _, first, alike = np.unique(pair, return_index=True, return_inverse=True)
+        tasks = [each[first] for each in passes]
         computing = [seconds[each] - inside[each] for each in tasks]
         communicating = {
             (of_pass, operation): alone(operation, tasks[of_pass])
@@ -137,10 +140,14 @@ def in_turns(
             operation, share = templates[of_pass][number]
             stream = operation.streams(graph.communication)[0]
             each = share * computing[of_pass] if share else communicating[of_pass, operation]
-            ready = [free.get(stream, np.zeros(len(one))), *(ends[at] for at in waits)]
-            free[stream] = np.max(ready, axis=0) + each
+            ready = free.get(stream, np.zeros(len(first)))
+            for at in waits:
+                ready = np.maximum(ready, ends[at])
+            free[stream] = ready + each
             ends.append(free[stream])
-        seconds[one], seconds[other] = computing[0], np.max(ends, axis=0) - computing[0]
+        lengths = computing[0], np.max(ends, axis=0) - computing[0]
+        for each_pass, length in zip(passes, lengths, strict=True):
+            seconds[each_pass] = length[alike]
     return seconds
 
 

@@ -99,8 +99,8 @@ def account_of(problem: Problem, outcome: Outcome) -> Account:
     return Account(parts_of_step(*step), doubt_of(*step))
 
 
-class Gap(NamedTuple):
-    """By what share another is slower than the winner.
+class Distance(NamedTuple):
+    """How far another is behind the winner: by what share it is slower.
 
     In 80 % of cases the predicted ratio of the two is off by a share of `margin` at most.
     """
@@ -114,10 +114,10 @@ class Gap(NamedTuple):
         return abs(self.share) < self.margin
 
 
-def gap(winner: Outcome, other: Outcome, doubt: Doubt, its: Doubt) -> Gap:
-    """How far another is from the winner, by what is not known of each."""
+def distance(winner: Outcome, other: Outcome, doubt: Doubt, its: Doubt) -> Distance:
+    """How far another is behind the winner, by what is not known of each."""
     ratio = winner.samples_per_second / other.samples_per_second
-    return Gap(ratio - 1, exp(difference_spread(its, doubt).of(-log(ratio))) - 1)
+    return Distance(ratio - 1, exp(difference_spread(its, doubt).of(-log(ratio))) - 1)
 
 
 class Rival(NamedTuple):
@@ -128,7 +128,7 @@ class Rival(NamedTuple):
 
     outcome: Outcome
     longer: Mapping[str, float]
-    gap: Gap
+    distance: Distance
 
 
 class Decision(NamedTuple):
@@ -159,17 +159,18 @@ def decision(
         if each not in (winner, *others) and not _ties_anyway(problem, winner, each)
     ]
     (parts, doubt), *theirs = accounts_of([winner, *others, *unsure])
-    gaps = {
-        other.configuration: gap(winner, other, doubt, its.doubt)
+    distances = {
+        other.configuration: distance(winner, other, doubt, its.doubt)
         for other, its in zip([*others, *unsure], theirs, strict=True)
     }
     rivals = []
     for other, its in zip(others, theirs, strict=False):
         scale = winner.configuration.batch / other.configuration.batch
         longer = {name: scale * each - parts[name] for name, each in its.parts.items()}
-        rivals.append(Rival(other, longer, gaps[other.configuration]))
+        rivals.append(Rival(other, longer, distances[other.configuration]))
     ties = {
-        each.configuration: each.configuration not in gaps or gaps[each.configuration].ties
+        each.configuration: each.configuration not in distances
+        or distances[each.configuration].ties
         for each in shown
         if each != winner
     }
@@ -183,7 +184,7 @@ def _ties_anyway(problem: Problem, winner: Outcome, other: Outcome) -> bool:
         unexplained(known.physical(each.configuration), each.configuration.layout)
         for each in (winner, other)
     )
-    return gap(winner, other, *doubts).ties
+    return distance(winner, other, *doubts).ties
 
 
 def contenders(best_first: Iterable[Outcome]) -> list[Outcome]:

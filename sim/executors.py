@@ -64,7 +64,7 @@ def _cores(workers: int | None) -> Iterator[Executor]:
     """
     has_server = SERVER in get_all_start_methods()
     context = get_context(SERVER if has_server else None)
-    module = "bfpp.sim.loaded" if WORK.pays else "bfpp.sim.evaluation"
+    module = _needed()
     context.set_forkserver_preload(["__main__", module])
     if has_server:
         _start_server()
@@ -73,6 +73,11 @@ def _cores(workers: int | None) -> Iterator[Executor]:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _needed() -> str:
+    """The module that workers import first: with the compiled loops, where these pay."""
+    return "bfpp.sim.loaded" if WORK.pays else "bfpp.sim.evaluation"
 
 
 def _start_server() -> None:
@@ -99,6 +104,22 @@ def _end_with(other: BaseProcess) -> None:
     """Leave with another process, which may be killed: work would be waited for without end."""
     other.join()
     os._exit(1)
+
+
+class Elsewhere:
+    """An executor whose processes are not forked off ours: each imports what it needs."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor, self.module = executor, _needed()
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Begin some work, in a process that may have just begun."""
+        return self.executor.submit(_with_module, self.module, function, *arguments)
+
+
+def _with_module(module: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    import_module(module)
+    return function(*arguments)
 
 
 class QueuedJob:
@@ -159,7 +180,7 @@ def _slurm(workers: int | None) -> Iterator[Executor]:
 
     executor = submitit.AutoExecutor(folder=Path("out") / "slurm")
     executor.update_parameters(timeout_min=SLURM_MINUTES, name="bfpp")
-    yield JobQueue(executor, workers or os.cpu_count() or 1)
+    yield JobQueue(Elsewhere(executor), workers or os.cpu_count() or 1)
 
 
 @contextmanager
@@ -168,9 +189,9 @@ def _dask(workers: int | None) -> Iterator[Executor]:
     from distributed import Client
 
     address = os.environ.get("DASK_SCHEDULER_ADDRESS")
-    ours = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+    ours = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": ":0"}
     with Client(address, **({} if address else ours)) as client:  # type: ignore[no-untyped-call]
-        yield client.get_executor(pure=False)
+        yield Elsewhere(client.get_executor(pure=False))
 
 
 EXECUTORS: dict[str, Callable[[int | None], AbstractContextManager[Executor]]] = {

@@ -83,8 +83,9 @@ class Values:
         None,
         STAGES,
         "count",
-        "units per stage of a non-looped schedule, gathered and reduced one by one "
-        "(default: 1, or --loops where schedules are compared; with --model, one layer each)",
+        "units per stage of a non-looped schedule, gathered and reduced one by one; each takes "
+        "what --forward and the like say (default: 1, or --loops where schedules are compared; "
+        "with --model, one layer each)",
     )
     sharding: Sharding = _option(
         Sharding.NONE,
@@ -178,7 +179,11 @@ class Values:
         "how many backward passes ahead offloaded activations are copied back",
     )
     forward: float | None = _option(
-        None, ABSTRACT, "seconds", "forward pass of one micro-batch through one stage", "S"
+        None,
+        ABSTRACT,
+        "seconds",
+        "forward pass of one micro-batch through one stage, or one unit of it",
+        "S",
     )
     backward: float | None = _option(
         None,
@@ -212,10 +217,10 @@ class Values:
         None, ABSTRACT, "seconds", "P2P transfer between two ranks", "S"
     )
     gather: float | None = _option(
-        None, ABSTRACT, "seconds", "all-gather of one stage's weights", "S"
+        None, ABSTRACT, "seconds", "all-gather of one stage's or unit's weights", "S"
     )
     reduce: float | None = _option(
-        None, ABSTRACT, "seconds", "reduction of one stage's gradients", "S"
+        None, ABSTRACT, "seconds", "reduction of one stage's or unit's gradients", "S"
     )
     optimizer: float | None = _option(None, ABSTRACT, "seconds", "optimizer step of a rank", "S")
     norm: float | None = _option(
@@ -225,7 +230,7 @@ class Values:
         None,
         ABSTRACT,
         "seconds",
-        "all-reduce of one stage's gradients across replicas, with --dp-replicate",
+        "all-reduce of one stage's or unit's gradients across replicas, with --dp-replicate",
         "S",
     )
     host_copy: float | None = _option(

@@ -9,6 +9,7 @@ experts or another micro-batch compute has no place of its own in it, and is ref
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -83,7 +84,12 @@ def _templates(
     """Those of the units whose passes exchange something."""
     counted = part_counts(physical, physical.layers(layout))
     of_units = list(zip(*(counts.astype(int).tolist() for _, counts in counted), strict=True))
-    steps = [list(_steps(physical, PASSES[operation](part))) for part, _ in counted]
+
+    @cache
+    def priced(work: Work, backward: bool) -> float:
+        return device_seconds(physical, work, backward=backward)
+
+    steps = [list(_steps(PASSES[operation](part), priced)) for part, _ in counted]
     alike = {counts: _template(operation, steps, counts) for counts in set(of_units)}
     return {
         unit: alike[counts]
@@ -92,7 +98,7 @@ def _templates(
     }
 
 
-def _steps(physical: PhysicalCosts, works: Passed) -> Iterator[PassSegment]:
+def _steps(works: Passed, priced: Callable[[Work, bool], float]) -> Iterator[PassSegment]:
     """The first of two exchanges takes rows to experts, and the second back."""
     kinds = (Operation.EXPERT_DISPATCH, Operation.EXPERT_COMBINE)
     seen = 0
@@ -101,9 +107,7 @@ def _steps(physical: PhysicalCosts, works: Passed) -> Iterator[PassSegment]:
         for _ in range(len(work.collectives) - len(others)):
             yield PassSegment(0.0, kinds[seen % 2])
             seen += 1
-        yield PassSegment(
-            device_seconds(physical, work._replace(collectives=others), backward=backward)
-        )
+        yield PassSegment(priced(work._replace(collectives=others), backward))
 
 
 def _template(

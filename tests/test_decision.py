@@ -20,7 +20,7 @@ from bfpp.sim.decision import (
     RIVALS,
     account_of,
     decision,
-    gap,
+    distance,
     kind_of,
     parts_of_step,
     without_duplicates,
@@ -96,16 +96,16 @@ def test_the_winner_is_compared_with_the_best_of_other_kinds(outcomes):
         assert sum(rival.longer.values()) == pytest.approx(
             rival.outcome.step_time - found.winner.step_time
         )
-        share = rival.gap.share
+        share = rival.distance.share
         assert share == pytest.approx(rival.outcome.step_time / found.winner.step_time - 1)
-        assert rival.gap.ties == (share < rival.gap.margin)
+        assert rival.distance.ties == (share < rival.distance.margin)
     assert found.ties.keys() == {each.configuration for each in shown} - {
         best_first[0].configuration
     }
     doubt = account_of(PROBLEM, best_first[0]).doubt
     for each in shown[1:]:
         its = account_of(PROBLEM, each).doubt
-        assert found.ties[each.configuration] == gap(best_first[0], each, doubt, its).ties
+        assert found.ties[each.configuration] == distance(best_first[0], each, doubt, its).ties
     assert set(found.ties.values()) == {True, False}
     assert any(each not in asked for each in shown)
     assert decision(PROBLEM, [], [], accounts_of) is None

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bfpp.schedules import Communication, Layout, Sharding, build_graph
+from bfpp.schedules import Communication, Layout, Operation, Sharding, build_graph
 from bfpp.schedules.columns import Groups
+from bfpp.schedules.composite import Piece
 from bfpp.schedules.graph import COLUMNS
 from bfpp.schedules.graph_file import read_graph, write_graph
 from tests.mutations import MUTATIONS, rebuilt
@@ -71,6 +72,14 @@ def example():
 )
 def test_all_beside_the_columns_counts(changes):
     assert replace(example(), **changes).digest != example().digest
+
+
+def test_templates_count():
+    graph = example()
+    whole = graph.digest
+    pieces = (Piece(Operation.FORWARD, 1.0),)
+    cut = graph.with_templates({(Operation.FORWARD, 0): pieces})
+    assert cut.digest == replace(graph, templates=cut.templates).digest != whole
 
 
 def test_a_number_does_not_move_between_columns_unseen():
