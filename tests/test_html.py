@@ -57,6 +57,10 @@ def large() -> Timeline:
     return timeline("breadth-first", Layout(16, 400, 8), costs)
 
 
+def channels(colour: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(colour.removeprefix("#")))
+
+
 def content_of(text: str) -> Any:
     found = re.search(r'<script id="content" type="application/json">(.*?)</script>', text, re.S)
     assert found is not None
@@ -318,11 +322,25 @@ def test_a_large_step_is_drawn_too(opened: Callable[..., Page]) -> None:
     compute = shown.compute_tasks(0)
     task = int(compute[len(compute) // 4])
     middle = middle_of(shown, task)
-    near = {fill(Operation.FORWARD, shade, 48) for shade in range(48)}
-    assert page.colour_at(middle) in near
+    shades = [channels(fill(Operation.FORWARD, shade, 48)) for shade in range(48)]
+    drawn = channels(page.colour_at(middle))
+    assert all(min(each) <= one <= max(each) for one, *each in zip(drawn, *shades, strict=True))
     page.settle(f"bfpp.show({middle - 0.01}, {middle + 0.01})")
     assert page.get("bfpp.state.redraws") == 2
     assert f"Micro-batch {shown.graph.microbatch[task]}" in page.point_at(middle)
+
+
+@in_browser
+def test_tasks_that_share_a_pixel_are_mixed_by_their_time(opened: Callable[..., Page]) -> None:
+    """A forward pass takes half as long as a backward pass: a third of what 1F1B alternates."""
+    shown = timeline("1f1b", Layout(1, 20_000), AbstractCosts(1.0, 2.0))
+    page = opened(Panel("1f1b", shown))
+    at = shown.step_time / 2
+    forward, backward = (
+        np.array(channels(fill(each, 24, 48))) for each in (Operation.FORWARD, Operation.BACKWARD)
+    )
+    expected = forward / 3 + 2 * backward / 3
+    assert channels(page.colour_at(at)) == pytest.approx(expected, abs=6)
 
 
 @in_browser

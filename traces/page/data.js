@@ -1,8 +1,8 @@
 // Columns of tasks, and how the tasks in a window of time are found in them.
 //
 // A row holds the tasks of a lane that take time, by start, and its levels: of 1, 2, 4, 8 ... tasks
-// that follow one another, the times between which they run, the colour that takes most of that,
-// and for how long. What is narrower than a pixel is drawn by its level, however many tasks it holds.
+// that follow one another, the times between which they run, for how long, and their colours mixed by
+// that. What is narrower than a pixel is drawn by its level, however many tasks it holds.
 
 const endOf = (panel, task) => panel.start[task] + panel.duration[task];
 
@@ -93,36 +93,35 @@ function tasksOfLanes({ lanes, lane, peerLane, start, duration }) {
   return tasks;
 }
 
-function levelsOf({ start, duration, colour }, tasks) {
+function levelsOf({ start, duration, colour, paints }, tasks) {
   const level = emptyLevel(tasks.length);
   for (let at = 0; at < tasks.length; at++) {
     const task = tasks[at];
     level.starts[at] = start[task];
     level.ends[at] = start[task] + duration[task];
-    level.colours[at] = colour[task];
+    level.paints[at] = paints[colour[task]];
     level.seconds[at] = duration[task];
   }
   const levels = [level];
-  while (levels.at(-1).colours.length > 1) levels.push(halved(levels.at(-1)));
+  while (levels.at(-1).paints.length > 1) levels.push(halved(levels.at(-1)));
   return levels;
 }
 
 const emptyLevel = (size) => ({
   starts: new Float64Array(size), ends: new Float64Array(size),
-  colours: new Int16Array(size), seconds: new Float32Array(size),
+  paints: new Uint32Array(size), seconds: new Float32Array(size),
 });
 
-// The next level: of two neighbours of one colour both, of others the one that takes longer.
-function halved({ starts, ends, colours, seconds }) {
-  const next = emptyLevel((colours.length + 1) >> 1);
-  for (let at = 0; at < next.colours.length; at++) {
-    const one = 2 * at, other = one + 1 < colours.length ? one + 1 : one;
-    const winner = seconds[other] > seconds[one] ? other : one;
-    const both = other !== one && colours[one] === colours[other];
+// The next level: each two neighbours as one; the last is alone where they are odd.
+function halved({ starts, ends, paints, seconds }) {
+  const next = emptyLevel((paints.length + 1) >> 1);
+  for (let at = 0; at < next.paints.length; at++) {
+    const one = 2 * at, other = one + 1 < paints.length ? one + 1 : one;
+    const more = other === one ? 0 : seconds[other];
     next.starts[at] = starts[one];
     next.ends[at] = ends[other];
-    next.colours[at] = colours[winner];
-    next.seconds[at] = both ? seconds[one] + seconds[other] : seconds[winner];
+    next.seconds[at] = seconds[one] + more;
+    next.paints[at] = mixed(paints[one], paints[other], more / next.seconds[at]);
   }
   return next;
 }

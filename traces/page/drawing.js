@@ -77,7 +77,7 @@ function drawName(panel, pen, { leads, rank, title, height, size }, top, look) {
 function drawTasks(panel, pen, row, { view: [from, to], width, top, look }) {
   const pixels = Math.round(width * pen.scale), pixel = (to - from) / pixels;
   const { line, wide } = paintRow(panel, row, from, pixel, pixels);
-  pen.row(panel, panel.left, top, row.height, line, look);
+  pen.row(panel.left, top, row.height, line, look);
   for (const [task, begin, end] of wide) {
     const room = (end - begin) / pen.scale, [label, digits] = labelOf(panel, task);
     const letters = Math.min(12, row.height - 3, (room - 4) / (digits * 0.6));

@@ -1,41 +1,54 @@
 // How a row's tasks become pixels, and the pens that draw: on a canvas, or as SVG.
 //
 // - A task wider than a pixel fills the pixels whose middle it covers. What is narrower leaves a
-//   mark of one pixel, which wins over wide ones; of several in a pixel, the longest wins.
+//   mark of one pixel, which wins over wide ones; several in a pixel are mixed, by their time.
 // - A row costs as much as it has pixels, not tasks: groups of tasks are opened only where they are
 //   wider than a pixel.
 // - Whatever is drawn is drawn by a pen, so that a saved picture is what the screen shows.
 
-const IDLE = -1, SEAM = -2; // in place of colours: nothing runs, and the end of a wide task
+const IDLE = 0, SEAM = 1; // in place of paints: nothing runs, and the end of a wide task
 const SEAM_FROM = 5; // pixels of a task from which on it has one
 const FRAME = 1.5; // width of a frame's line in pixels, inside its box
 
 const paintOf = (colour) =>
   0xff000000 | parseInt(colour.slice(5, 7) + colour.slice(3, 5) + colour.slice(1, 3), 16);
 
-// The colours of a row of pixels, and its wide tasks as [task, left, right] in pixels.
+const colourOf = (paint) =>
+  `#${[0, 8, 16].map((bits) => ((paint >> bits) & 0xff).toString(16).padStart(2, "0")).join("")}`;
+
+// One paint with a share of another, each channel rounded.
+function mixed(one, other, share) {
+  if (one === other || !(share > 0)) return one;
+  let paint = 0xff000000;
+  for (let bits = 0; bits < 24; bits += 8) {
+    const from = (one >> bits) & 0xff, to = (other >> bits) & 0xff;
+    paint |= Math.round(from + (to - from) * share) << bits;
+  }
+  return paint >>> 0;
+}
+
+// The paints of a row of pixels, and its wide tasks as [task, left, right] in pixels.
 function paintRow(panel, { tasks, levels }, from, pixel, pixels) {
-  const line = new Int16Array(pixels).fill(IDLE), wide = [];
-  const marks = new Int16Array(pixels).fill(IDLE), weights = new Float64Array(pixels);
+  const line = new Uint32Array(pixels).fill(IDLE), wide = [];
+  const marks = new Uint32Array(pixels).fill(IDLE), weights = new Float64Array(pixels);
   const seam = Math.max(1, Math.round(devicePixelRatio));
-  const fill = (task, colour, left, right) => {
+  const fill = (task, paint, left, right) => {
     const begin = Math.max(0, Math.round(left)), end = Math.min(pixels, Math.round(right));
-    line.fill(colour, begin, end);
+    line.fill(paint, begin, end);
     if (right - left >= SEAM_FROM && right <= pixels) line.fill(SEAM, end - seam, end);
     wide.push([task, Math.max(left, 0), Math.min(right, pixels)]);
   };
-  const mark = (colour, weight, left, right) => {
+  const mark = (paint, weight, left, right) => {
     const at = Math.min(pixels - 1, Math.max(0, Math.floor((left + right) / 2)));
-    if (marks[at] !== IDLE && weights[at] >= weight) return;
-    marks[at] = colour;
-    weights[at] = weight;
+    weights[at] += weight;
+    marks[at] = marks[at] === IDLE ? paint : mixed(marks[at], paint, weight / weights[at]);
   };
   const visit = (level, at) => {
-    const { starts, ends, colours, seconds } = levels[level];
+    const { starts, ends, paints, seconds } = levels[level];
     const left = (starts[at] - from) / pixel, right = (ends[at] - from) / pixel;
     if (right <= 0 || left >= pixels) return;
-    if (right - left <= 1) mark(colours[at], seconds[at], left, right);
-    else if (!level) fill(tasks[at], colours[at], left, right);
+    if (right - left <= 1) mark(paints[at], seconds[at], left, right);
+    else if (!level) fill(tasks[at], paints[at], left, right);
     else {
       visit(level - 1, 2 * at);
       if (2 * at + 1 < levels[level - 1].starts.length) visit(level - 1, 2 * at + 1);
@@ -91,13 +104,13 @@ function canvasPen(canvas, width, height, scale) {
       brush.lineWidth = FRAME;
       brush.strokeRect(left + FRAME / 2, top + FRAME / 2, width - FRAME, height - FRAME);
     },
-    row(panel, left, top, height, line, look) {
+    row(left, top, height, line, look) {
       const first = Math.round((below + top) * scale);
       const rows = Math.round((below + top + height) * scale) - first;
       const paints = new Uint32Array(line.length * rows);
       const idle = paintOf(look.idle), seam = paintOf(look.paper);
       for (let at = 0; at < line.length; at++)
-        paints[at] = line[at] >= 0 ? panel.paints[line[at]] : line[at] === IDLE ? idle : seam;
+        paints[at] = line[at] === IDLE ? idle : line[at] === SEAM ? seam : line[at];
       for (let done = 1; done < rows; done *= 2)
         paints.copyWithin(done * line.length, 0, Math.min(done, rows - done) * line.length);
       const image = new ImageData(new Uint8ClampedArray(paints.buffer), line.length, rows);
@@ -129,12 +142,12 @@ function svgPen() {
         + `width="${round(width - FRAME)}" height="${round(height - FRAME)}" fill="none" `
         + `stroke="${colour}" stroke-width="${FRAME}"/>`);
     },
-    row(panel, left, top, height, line, look) {
+    row(left, top, height, line, look) {
       rect(left, top, line.length / this.scale, height, look.idle);
       for (let at = 0, end = 0; at < line.length; at = end) {
         end = runEnd(line, at);
         if (line[at] === IDLE) continue;
-        const colour = line[at] === SEAM ? look.paper : panel.colours[line[at]];
+        const colour = line[at] === SEAM ? look.paper : colourOf(line[at]);
         rect(left + at / this.scale, top, (end - at) / this.scale, height, colour);
       }
     },
