@@ -37,13 +37,16 @@ def as_toml(record: Mapping[str, Any]) -> str:
 
 
 def inline(value: object) -> str:
-    """A value on one line of TOML."""
+    """A value on one line of TOML: six digits of a measurement, all of a whole number."""
     if isinstance(value, list):
         return f"[{', '.join(map(inline, value))}]"
     if isinstance(value, dict):
         pairs = ", ".join(f"{key(name)} = {inline(each)}" for name, each in value.items())
         return f"{{ {pairs} }}"
-    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+    if isinstance(value, float):
+        rounded = f"{value:.6g}"
+        return str(int(value)) if value.is_integer() and float(rounded) != value else rounded
+    return json.dumps(value)
 
 
 def key(name: str) -> str:

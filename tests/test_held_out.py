@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from benchmarks.object_lowering import lower_to_objects
 from benchmarks.plain_checker import plain_violations
-from bfpp.__main__ import main
+from bfpp.command_line import main
 from bfpp.executor.finite import NotFinite
 from bfpp.executor.model import Model
 from bfpp.executor.plan import Plan
