@@ -76,9 +76,13 @@ class Page:
     """A page that is open in the browser, and loaded."""
 
     def __init__(self, driver: Any, address: str) -> None:
+        from selenium.webdriver.support.wait import WebDriverWait
+
         self.driver = driver
         driver.get("about:blank")  # an address that differs in its fragment alone loads nothing
         driver.get(address)
+        # On a busy machine the driver may return before the page's scripts have run.
+        WebDriverWait(driver, 60).until(lambda _: self.get("typeof bfpp") == "object")
         self.settle("bfpp.ready")
 
     def settle(self, promise: str) -> None:
