@@ -34,11 +34,13 @@ search, model, cluster = (
 )
 apart = Path("sim", "evaluation.py").exists()
 evaluate = (import_module(house + "sim.evaluation") if apart else search).evaluate
-problem = search.Problem(
-    model.load_model("{MODEL}"), cluster.load_cluster("{CLUSTER}"), {GPUS}, ({BATCH},), {SCHEDULES}
-)
+def problem_of(gpus):
+    trained, machine = model.load_model("{MODEL}"), cluster.load_cluster("{CLUSTER}")
+    return search.Problem(trained, machine, gpus, ({BATCH},), {SCHEDULES})
+smaller = problem_of({GPUS} // 2)
+evaluate(smaller, search.configurations(smaller)[::10])  # loads the compiled loops
+problem = problem_of({GPUS})
 chosen = search.configurations(problem)
-evaluate(problem, chosen[::10])  # loads the compiled loops
 begun = time.process_time()
 outcomes = evaluate(problem, chosen)
 print(json.dumps([len(outcomes), time.process_time() - begun]))

@@ -152,7 +152,7 @@ SEARCH = "search --model bert-6.6b --cluster dgx1-v100 --gpus 8 --batch 8 --sche
 def test_a_worker_without_memory_is_told_in_one_line(bfpp, monkeypatch, work, told):
     """One that the system ends, too."""
     monkeypatch.setattr("bfpp.searching.evaluate_best", work)
-    monkeypatch.setattr("bfpp.searching.parts", lambda _: [1])
+    monkeypatch.setattr("bfpp.searching.parts", lambda *_: [1])
     code, out, err = bfpp(f"{SEARCH} --workers 1")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(told)
