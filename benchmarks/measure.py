@@ -58,7 +58,7 @@ def command_seconds(root: Path, *words: str) -> tuple[float, float]:
     A process in between adopts those that outlive the command, so that they count too. Modules are
     compiled to bytecode once, as if installed, whatever the environment says: in the first run.
     """
-    command = [sys.executable, "-c", _ADOPT, sys.executable, "-c", _BFPP, *words]
+    command = [sys.executable, "-c", _ADOPT, sys.executable, "-m", "bfpp.command_line", *words]
     environment = os.environ | {
         "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONPYCACHEPREFIX": _bytecode().name,
@@ -75,9 +75,6 @@ def _bytecode() -> TemporaryDirectory[str]:
     """Where it is kept meanwhile."""
     return TemporaryDirectory()
 
-
-# Not `-m bfpp`, which version 0.1 does not have.
-_BFPP = "import sys; from bfpp.command_line import main; sys.exit(main())"
 
 _ADOPT = """
 import ctypes, json, os, resource, subprocess, sys, time

@@ -175,3 +175,7 @@ def _parse(parser: Parser, command: Parser | None, words: list[str]) -> argparse
     if surplus:
         options.parser.error(f"unrecognized arguments: {shlex.join(surplus)}")
     return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
