@@ -46,7 +46,7 @@ EQUAL = 1 + 1e-9
 """Sums of the same numbers in another order are equal."""
 
 DIGITS = 12
-"""Shares of the whole that agree in so many digits are equal."""
+"""Decimal digits to which shares of the whole are compared."""
 
 MOST_STAGES = 20_000_000
 """Stages by their layers that are compared."""

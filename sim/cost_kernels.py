@@ -25,28 +25,26 @@ def spread(kind, cells, others, seconds, size, ports):
                 ports[task, nth] = other_ports[number, nth]
 
 
-def hand_over(is_transfer, blocks, slowdown, collecting, costs, bandwidth, received, sent):
-    """Fill by how much kinds of transfers lengthen the steps that receive and send them.
+def hand_over(is_transfer, blocks, collecting, costs, bandwidth, received, sent):
+    """Turn shares of the time of each kind of communication into what they cost other steps.
 
-    A step that receives also collects for so many seconds. A transfer that `blocks` it takes no
-    time on its own lane: its columns of `Costs` become zero. Others slow the steps at both ends.
+    `received` and `sent` come as shares and become seconds. The step that receives a transfer also
+    takes `collecting` seconds, of its tensor-parallel all-gather. If it `blocks` for transfers,
+    they take no time on their own lane: their columns of `Costs` become zero.
     """
     seconds, size, ports = costs
     for kind in range(len(is_transfer)):
-        received[kind] = sent[kind] = 0.0
-        if not is_transfer[kind]:
-            continue
         taken, rate = seconds[kind], np.inf
         for nth in range(ports.shape[1]):
             if ports[kind, nth] >= 0:
                 rate = min(rate, bandwidth[ports[kind, nth]])
         taken += size[kind] / rate
-        if blocks:
-            seconds[kind] = size[kind] = 0.0
-            received[kind] = taken + collecting
-        else:
-            sent[kind] = slowdown * taken
-            received[kind] = sent[kind] + collecting
+        received[kind] *= taken
+        sent[kind] *= taken
+        if is_transfer[kind]:
+            received[kind] += collecting
+            if blocks:
+                seconds[kind] = size[kind] = 0.0
 
 
 def lengthen(kind, dependency_start, dependency, received, sent, seconds):

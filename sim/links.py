@@ -35,9 +35,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Flags, Integers, Seconds, among
+from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
 from bfpp.schedules.kinds import SomeKinds
-from bfpp.schedules.operations import Operation
+from bfpp.schedules.operations import OPERATIONS, Operation, transfers
 from bfpp.sim import cost_kernels
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import collective_seconds, moving
@@ -151,20 +151,19 @@ class Links:
         return Load(latency, narrowest(self.port_bandwidth, ports) * seconds, ports)
 
     def beside_compute(
-        self, kinds: SomeKinds, alone: Costs, gathered: float, *, overlap: bool
+        self, kinds: SomeKinds, alone: Costs, *, overlap: bool, gathered: float = 0.0
     ) -> Beside:
         """What kinds of tasks cost in parallel with compute, from what they cost `alone`.
 
-        A step that receives also gathers `gathered` bytes, the shares of its tensor-parallel
-        group. Transfers may `overlap` with compute, or not.
+        Their communication may `overlap` with compute, or not. A step that receives also gathers
+        `gathered` bytes, the shares of its tensor-parallel group.
         """
         seconds, moved = alone.seconds.copy(), alone.bytes.copy()
         beside = Costs(seconds, moved, alone.ports, alone.bandwidth)
-        received, sent = np.empty((2, len(kinds.operation)))
+        received, sent = self._slowdowns.take(kinds.operation, axis=1) * overlap
         WORK.loop(cost_kernels, "hand_over", len(received))(
             kinds.is_transfer,
             self.implementation.blocking_transfers and overlap,
-            self.implementation.overlap_slowdown if overlap else 0.0,
             collecting_seconds(self.cluster, self.placement.degrees.tp, gathered),
             beside.columns,
             beside.bandwidth,
@@ -173,15 +172,22 @@ class Links:
         )
         return Beside(beside, received, sent)
 
-    def slowing(self, kinds: SomeKinds, alone: Costs, *, overlap: bool) -> Beside:
-        """The same of kinds of tasks of all micro-batches, of which collectives may `overlap`."""
-        slowdown = self.implementation.collective_slowdown if overlap else 0.0
-        slowed = slowdown * alone.seconds_alone()
-        received, sent = (
-            np.where(among(kinds.operation, (each,)), slowed, 0.0)
-            for each in (Operation.GATHER, Operation.REDUCE)
-        )
-        return Beside(alone, received, sent)
+    @cached_property
+    def _slowdowns(self) -> Seconds:
+        """Shares of its time by which overlapped communication of each operation lengthens others.
+
+        The step that waits for it, and the one that it waits for.
+        """
+        implementation = self.implementation
+        waiting, awaited = shares = np.zeros((2, len(OPERATIONS)))
+        of_transfers = list(transfers())
+        if implementation.blocking_transfers:
+            waiting[of_transfers] = 1.0
+        else:
+            waiting[of_transfers] = awaited[of_transfers] = implementation.overlap_slowdown
+        waiting[Operation.GATHER] = implementation.collective_slowdown
+        awaited[Operation.REDUCE] = implementation.collective_slowdown
+        return shares
 
     @cached_property
     def shared(self) -> dict[int, Shared]:

@@ -184,7 +184,7 @@ class Transformer:
         return self.attended_beyond(0)
 
     def attended_beyond(self, beyond: int) -> float:
-        """The same if its window were wider by so many tokens."""
+        """The same with a window that is `beyond` tokens wider."""
         if not self.causal:
             return self.sequence
         window = min(self.window + beyond if self.window else self.sequence, self.sequence)

@@ -74,8 +74,8 @@ class Collective(NamedTuple):
     The software may let it run at the same time as a product (`overlapped`). One that overlaps the
     kernels of its own operator overlaps a share of them (`beside`); one that is `interleaved`
     overlaps those of another micro-batch. Of `copies` of a row for one device one is sent, and of
-    those for one node one crosses the network. It is so many `calls`, of which all but one move
-    next to nothing.
+    those for one node one crosses the network. Of several `calls` one moves the bytes, and the
+    others small messages, such as counts of tokens.
     """
 
     way: Way

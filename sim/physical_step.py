@@ -147,7 +147,7 @@ class PhysicalStep:
         )
         if decisive not in known:
             found = self.links.beside_compute(
-                kinds, self.alone(kinds), self._gathered, overlap=overlap
+                kinds, self.alone(kinds), overlap=overlap, gathered=self._gathered
             )
             known[decisive] = found._replace(costs=self._with_host_links(kinds, found.costs))
         return known[decisive]
@@ -159,7 +159,7 @@ class PhysicalStep:
         decisive = graph.layout.stages_on_ranks, kinds.codes, graph.communication
         if decisive not in known:
             alone = self._with_host_links(kinds, PhysicalStep(physical, graph).alone(kinds))
-            known[decisive] = self.links.slowing(kinds, alone, overlap=self._slows_passes)
+            known[decisive] = self.links.beside_compute(kinds, alone, overlap=self._slows_passes)
         return known[decisive]
 
     @property

@@ -113,7 +113,7 @@ def _steps(works: Passed, priced: Callable[[Work, bool], float]) -> Iterator[Pas
 def _template(
     operation: Operation, of_parts: Sequence[Sequence[PassSegment]], counts: Sequence[int]
 ) -> Template:
-    """The steps of so many of each part as pieces: what is computed in a row is one."""
+    """The steps of each part, `counts` times, as pieces: consecutive compute is one piece."""
     steps = [step for each, count in zip(of_parts, counts, strict=True) for step in [*each] * count]
     total = sum(step.seconds for step in steps)
     pieces: list[Piece] = []

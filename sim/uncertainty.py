@@ -87,16 +87,16 @@ def interval(
     timeline: Timeline, physical: PhysicalCosts, residuals: Mapping[str, float] | None = None
 ) -> Interval:
     """The interval of a predicted step time; with the shipped residuals by default."""
-    residual = _residual(timeline, physical, residuals)
+    residual = _residual(physical, timeline.graph.layout, residuals)
     return around(timeline.step_time, constants_spread(timeline, physical), residual)
 
 
 def _residual(
-    timeline: Timeline, physical: PhysicalCosts, residuals: Mapping[str, float] | None = None
+    physical: PhysicalCosts, layout: Layout, residuals: Mapping[str, float] | None = None
 ) -> float:
     """The deviation of runs of this kind that no constant explains."""
     known = shipped_residuals() if residuals is None else residuals
-    return known.get(str(kind_of(physical, timeline.graph.layout)), known[ANY])
+    return known.get(str(kind_of(physical, layout)), known[ANY])
 
 
 class Doubt(NamedTuple):
@@ -111,15 +111,15 @@ class Doubt(NamedTuple):
 
 
 def unexplained(physical: PhysicalCosts, layout: Layout) -> Doubt:
-    """What would not be known of a step if constants were: known without predicting it."""
-    known, nothing = shipped_residuals(), np.zeros(0)
-    return Doubt(nothing, nothing, known.get(str(kind_of(physical, layout)), known[ANY]))
+    """The doubt about a step if all constants were exact, which takes no prediction of it."""
+    nothing = np.zeros(0)
+    return Doubt(nothing, nothing, _residual(physical, layout))
 
 
 def doubt_of(timeline: Timeline, physical: PhysicalCosts) -> Doubt:
     """What is not known of a step."""
     faster, slower = (constants_changes(timeline, physical, end) for end in (-QUANTILE, QUANTILE))
-    return Doubt(faster, slower, _residual(timeline, physical))
+    return Doubt(faster, slower, _residual(physical, timeline.graph.layout))
 
 
 def difference_spread(one: Doubt, other: Doubt) -> Spread:

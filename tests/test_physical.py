@@ -568,7 +568,7 @@ def test_a_step_that_computes_with_its_share_gathers_nothing_when_it_receives():
     step = PhysicalStep(costing, graph)
     cells = graph.kinds.cells
     shares, whole = (
-        step.links.beside_compute(cells, step.alone(cells), size, overlap=True)
+        step.links.beside_compute(cells, step.alone(cells), overlap=True, gathered=size)
         for size in (0.0, 1.0)
     )
     np.testing.assert_array_equal(shares.received, shares.sent)
