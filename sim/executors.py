@@ -146,7 +146,10 @@ class QueuedJob:
 
 
 class JobQueue:
-    """An executor with no more than so many jobs under way."""
+    """An executor that runs at most `most` jobs at a time.
+
+    It has no threads that wait for jobs: an interruption would have to wait for these, too.
+    """
 
     def __init__(self, executor: Executor, most: int) -> None:
         self.executor, self.most = executor, most
@@ -161,7 +164,7 @@ class JobQueue:
         return job
 
     def leave(self, job: QueuedJob) -> None:
-        """Take note that a job has ended."""
+        """Make room for the next job, once, when one has ended."""
         if job in self.running:
             self.running.remove(job)
             self._fill()
