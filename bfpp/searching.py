@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, groupby
@@ -30,7 +29,7 @@ from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.decision import Account, Decision, account_of, decision
 from bfpp.sim.evaluation import nearest_first, nothing_can_fit
-from bfpp.sim.executors import EXECUTORS, Future, as_completed, executor
+from bfpp.sim.executors import EXECUTORS, as_completed, executor
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
@@ -315,7 +314,7 @@ def evaluated(
     with executor(where, workers) as pool:
         work = [pool.submit(evaluate_best, problem, part, top) for part in parts(chosen, where)]
         for future in as_completed(work):
-            yield _result(future)
+            yield future.result()
 
 
 def decided(
@@ -334,17 +333,6 @@ def decided(
             return [each.result() for each in accounts]
 
     return decision(problem, best_first, shown, accounts_of)
-
-
-def _result(future: Future) -> SearchResult:
-    try:
-        found: SearchResult = future.result()
-    except BrokenExecutor:
-        raise InvalidInput(
-            "--workers: a worker was killed from outside, probably because the system is out of "
-            "memory; fewer workers need less"
-        ) from None
-    return found
 
 
 def parts(chosen: Sequence[Configuration], where: str = "local") -> list[list[Configuration]]:

@@ -13,7 +13,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
@@ -210,13 +210,20 @@ SLURM_MINUTES = 60
 def executor(name: str, workers: int | None = None) -> Iterator[Executor]:
     """The executor of that name; `workers` processes, where they are ours to start.
 
-    Raises `InvalidConfiguration` if its package is not installed.
+    Raises `InvalidConfiguration` if its package is not installed, or a process of it is killed.
     """
     package = PACKAGES.get(name)
     if package and find_spec(package) is None:
         raise InvalidConfiguration("executor", f"{name} needs the package {package}")
-    with EXECUTORS[name](workers) as chosen:
-        yield chosen
+    try:
+        with EXECUTORS[name](workers) as chosen:
+            yield chosen
+    except BrokenExecutor:
+        raise InvalidConfiguration(
+            "workers",
+            "a worker was killed from outside, probably because the system is out of memory; fewer "
+            "workers need less",
+        ) from None
 
 
 def as_completed(futures: Iterable[Future]) -> Iterator[Future]:
