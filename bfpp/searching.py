@@ -227,7 +227,7 @@ def problem_of(options: argparse.Namespace) -> Problem:
 
 
 def _with_memory(cluster: Cluster, gigabytes: float) -> Cluster:
-    """A cluster of whose devices' memory no more may be reserved."""
+    """The cluster, with a limit on the memory that may be reserved on a device."""
     device = cluster.device
     if gigabytes * GIGABYTE > device.memory:
         raise InvalidInput(
@@ -255,7 +255,7 @@ def chosen_configurations(problem: Problem) -> tuple[Configuration, ...]:
 
 
 def broken_rules(problem: Problem) -> Counter[str]:
-    """How often what was asked for breaks which rule, and is not searched for it."""
+    """How many of the configurations that were asked for break each rule, and are left out."""
     return _divided(problem)[2]
 
 

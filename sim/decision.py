@@ -90,9 +90,9 @@ class Account(NamedTuple):
 
 
 def account_of(problem: Problem, outcome: Outcome) -> Account:
-    """The account of a prediction: it takes some dozens, with other constants.
+    """The account of a prediction: it takes dozens more, with other constants.
 
-    For workers, it stands where they find it without the modules of a command.
+    Workers run it, and need not import the modules of a command for it.
     """
     known, configuration = evaluation_of(problem), outcome.configuration
     step = known.timeline(configuration), known.physical(configuration)

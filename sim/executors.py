@@ -101,7 +101,7 @@ def _begin(module: str) -> None:
 
 
 def _end_with(other: BaseProcess) -> None:
-    """Leave with another process, which may be killed: work would be waited for without end."""
+    """Exit when another process has: if it was killed, this one would wait for work forever."""
     other.join()
     os._exit(1)
 
