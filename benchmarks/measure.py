@@ -72,7 +72,7 @@ def command_seconds(root: Path, *words: str) -> tuple[float, float]:
 
 @cache
 def _bytecode() -> TemporaryDirectory[str]:
-    """Where it is kept meanwhile."""
+    """Where the bytecode is kept, for as long as this process runs."""
     return TemporaryDirectory()
 
 

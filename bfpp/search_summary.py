@@ -98,11 +98,10 @@ def _against(rival: Rival) -> str:
         for name, seconds in parts
         if abs(seconds) > SHOWN * rival.outcome.step_time
     )
-    slower = (
-        f"{abs(rival.distance.share):.1%} {'slower' if rival.distance.share >= 0 else 'faster'}"
-    )
+    share, margin = rival.distance
+    slower = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'}"
     tie = (
-        f"; a tie: predictions only resolve differences of more than {rival.distance.margin:.0%}"
+        f"; a tie: predictions only resolve differences of more than {margin:.0%}"
         if rival.distance.ties
         else ""
     )

@@ -24,7 +24,7 @@ SPEED = ("MFU", "TFLOP/s", "GB", "")
 
 
 def rows_of(best_first: Sequence[Outcome], top: int | None) -> list[Outcome]:
-    """What of a ranking is shown: the `top` best and the Pareto front."""
+    """The rows of a ranking that are shown: the `top` best and the Pareto front."""
     best = list(best_first[: min(top or SHOWN, SHOWN)])
     return best + [each for each in pareto(ranked(best_first), APART) if each not in best]
 
@@ -51,9 +51,8 @@ def print_found(
         ". TFLOP/s per GPU without recomputation; GB at the peak, max over ranks; * on the Pareto "
         f"front of these, in steps of at least {APART:.0%} of the device's memory"
     )
-    title += (
-        "; = ties with the best: predictions cannot tell them apart" if any(ties.values()) else ""
-    )
+    if any(ties.values()):
+        title += "; = ties with the best: predictions cannot tell them apart"
     chosen = [_choices(each) for each in shown]
     common = [each for each in (chosen or [[]])[0] if all(each in others for others in chosen)]
     title += f". All with {', '.join(common)}" if common else ""

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, groupby
@@ -30,7 +29,7 @@ from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.decision import Account, Decision, account_of, decision
 from bfpp.sim.evaluation import nearest_first, nothing_can_fit
-from bfpp.sim.executors import EXECUTORS, Future, as_completed, executor
+from bfpp.sim.executors import EXECUTORS, as_completed, executor
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
@@ -228,7 +227,7 @@ def problem_of(options: argparse.Namespace) -> Problem:
 
 
 def _with_memory(cluster: Cluster, gigabytes: float) -> Cluster:
-    """A cluster of whose devices' memory no more may be reserved."""
+    """The cluster, with a limit on the memory that may be reserved on a device."""
     device = cluster.device
     if gigabytes * GIGABYTE > device.memory:
         raise InvalidInput(
@@ -256,7 +255,7 @@ def chosen_configurations(problem: Problem) -> tuple[Configuration, ...]:
 
 
 def broken_rules(problem: Problem) -> Counter[str]:
-    """How often what was asked for breaks which rule, and is not searched for it."""
+    """How many of the configurations that were asked for break each rule, and are left out."""
     return _divided(problem)[2]
 
 
@@ -315,7 +314,7 @@ def evaluated(
     with executor(where, workers) as pool:
         work = [pool.submit(evaluate_best, problem, part, top) for part in parts(chosen, where)]
         for future in as_completed(work):
-            yield _result(future)
+            yield future.result()
 
 
 def decided(
@@ -334,17 +333,6 @@ def decided(
             return [each.result() for each in accounts]
 
     return decision(problem, best_first, shown, accounts_of)
-
-
-def _result(future: Future) -> SearchResult:
-    try:
-        found: SearchResult = future.result()
-    except BrokenExecutor:
-        raise InvalidInput(
-            "--workers: a worker was killed from outside, probably because the system is out of "
-            "memory; fewer workers need less"
-        ) from None
-    return found
 
 
 def parts(chosen: Sequence[Configuration], where: str = "local") -> list[list[Configuration]]:

@@ -23,7 +23,7 @@ class InSequences(Schedule):
         return layout.microbatches
 
     def ahead(self, layout: Layout, rank: int) -> int:
-        """Forward passes before the first backward one; more than there are mean all."""
+        """Forward passes before the first backward one; all of them, if there are fewer."""
         raise NotImplementedError
 
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:

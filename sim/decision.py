@@ -90,9 +90,9 @@ class Account(NamedTuple):
 
 
 def account_of(problem: Problem, outcome: Outcome) -> Account:
-    """The account of a prediction: it takes some dozens, with other constants.
+    """The account of a prediction: it takes dozens more, with other constants.
 
-    For workers, it stands where they find it without the modules of a command.
+    Workers run it, and need not import the modules of a command for it.
     """
     known, configuration = evaluation_of(problem), outcome.configuration
     step = known.timeline(configuration), known.physical(configuration)
@@ -158,23 +158,22 @@ def decision(
         for each in shown
         if each not in (winner, *others) and not _ties_anyway(problem, winner, each)
     ]
-    (parts, doubt), *theirs = accounts_of([winner, *others, *unsure])
-    distances = {
-        other.configuration: distance(winner, other, doubt, its.doubt)
+    account, *theirs = accounts_of([winner, *others, *unsure])
+    compared = [
+        _rival(winner, account, other, its)
         for other, its in zip([*others, *unsure], theirs, strict=True)
-    }
-    rivals = []
-    for other, its in zip(others, theirs, strict=False):
-        scale = winner.configuration.batch / other.configuration.batch
-        longer = {name: scale * each - parts[name] for name, each in its.parts.items()}
-        rivals.append(Rival(other, longer, distances[other.configuration]))
+    ]
+    known = {each.outcome.configuration: each.distance.ties for each in compared}
     ties = {
-        each.configuration: each.configuration not in distances
-        or distances[each.configuration].ties
-        for each in shown
-        if each != winner
+        each.configuration: known.get(each.configuration, True) for each in shown if each != winner
     }
-    return Decision(winner, parts, rivals, ties)
+    return Decision(winner, account.parts, compared[: len(others)], ties)
+
+
+def _rival(winner: Outcome, account: Account, other: Outcome, its: Account) -> Rival:
+    scale = winner.configuration.batch / other.configuration.batch
+    longer = {name: scale * each - account.parts[name] for name, each in its.parts.items()}
+    return Rival(other, longer, distance(winner, other, account.doubt, its.doubt))
 
 
 def _ties_anyway(problem: Problem, winner: Outcome, other: Outcome) -> bool:

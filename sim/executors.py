@@ -13,7 +13,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
@@ -101,7 +101,7 @@ def _begin(module: str) -> None:
 
 
 def _end_with(other: BaseProcess) -> None:
-    """Leave with another process, which may be killed: work would be waited for without end."""
+    """Exit when another process has: if it was killed, this one would wait for work forever."""
     other.join()
     os._exit(1)
 
@@ -146,7 +146,10 @@ class QueuedJob:
 
 
 class JobQueue:
-    """An executor with no more than so many jobs under way."""
+    """An executor that runs at most `most` jobs at a time.
+
+    It has no threads that wait for jobs: an interruption would have to wait for these, too.
+    """
 
     def __init__(self, executor: Executor, most: int) -> None:
         self.executor, self.most = executor, most
@@ -161,7 +164,7 @@ class JobQueue:
         return job
 
     def leave(self, job: QueuedJob) -> None:
-        """Take note that a job has ended."""
+        """Make room for the next job, once, when one has ended."""
         if job in self.running:
             self.running.remove(job)
             self._fill()
@@ -207,13 +210,20 @@ SLURM_MINUTES = 60
 def executor(name: str, workers: int | None = None) -> Iterator[Executor]:
     """The executor of that name; `workers` processes, where they are ours to start.
 
-    Raises `InvalidConfiguration` if its package is not installed.
+    Raises `InvalidConfiguration` if its package is not installed, or a process of it is killed.
     """
     package = PACKAGES.get(name)
     if package and find_spec(package) is None:
         raise InvalidConfiguration("executor", f"{name} needs the package {package}")
-    with EXECUTORS[name](workers) as chosen:
-        yield chosen
+    try:
+        with EXECUTORS[name](workers) as chosen:
+            yield chosen
+    except BrokenExecutor:
+        raise InvalidConfiguration(
+            "workers",
+            "a worker was killed from outside, probably because the system is out of memory; fewer "
+            "workers need less",
+        ) from None
 
 
 def as_completed(futures: Iterable[Future]) -> Iterator[Future]:

@@ -22,8 +22,8 @@ class Outcome:
 
     `memory_gb` is that of the first rank, as the paper measures it;
     `memory_parts_gb` are those of `memory_largest_gb`, the fullest rank's, and
-    `memory_reserved_gb`, what that takes of the device, decides whether it fits: `missing_gb` is by
-    how much it is more than a job may reserve.
+    `memory_reserved_gb`, what that takes of the device, decides whether it fits: `missing_gb` is
+    how far it exceeds what a job may reserve.
     `robust_step_time` is a quantile over costs with jitter, if the objective is robustness.
     """
 

@@ -196,7 +196,7 @@ DIMENSIONS = (
 def configurations(problem: Problem, broken: Counter[str] | None = None) -> list[Configuration]:
     """All valid configurations, those with the same graph next to each other.
 
-    Of what is asked for and not valid, `broken` counts the rules that it breaks.
+    `broken` counts the invalid ones that were asked for, by the rule that each breaks.
     """
     found: set[Configuration] = set()
     broken = Counter() if broken is None else broken
@@ -234,7 +234,7 @@ def _degrees(problem: Problem, broken: Counter[str]) -> Iterator[Degrees]:
 
 @contextmanager
 def _valid(broken: Counter[str]) -> Iterator[None]:
-    """What breaks a rule in it ends there, and counts for that rule."""
+    """Leave out what breaks a rule, and count it for that rule."""
     try:
         yield
     except InvalidConfiguration as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -190,6 +191,14 @@ def test_workers_are_not_interrupted_even_while_they_begin():
             signal.SIGINT in workers.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
         )
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_killed_worker_is_a_reason_to_have_fewer():
+    with (
+        pytest.raises(InvalidConfiguration, match="workers: a worker was killed from outside"),
+        executor("local", 1) as workers,
+    ):
+        workers.submit(os._exit, 1).result()
 
 
 def test_workers_end_with_the_process_that_they_work_for():

@@ -47,7 +47,7 @@ INTERRUPTED = 130
 NOTHING_FITS = 1
 
 RULES = 3
-"""How many of the rules that configurations break are printed: those that most of them do."""
+"""How many of the broken rules are printed: the most frequent ones."""
 
 
 class Tried(NamedTuple):

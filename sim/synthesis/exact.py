@@ -99,7 +99,6 @@ def _of_crossings(problem: OrderingProblem, known: Found, seconds: float) -> Bou
         bound = max(bound, last.bound(proven, "the crossing of micro-batches"))
         if is_all and not rounds:
             return bound
-        is_all &= rounds > 0
         count *= 2
     return max(bound, _of_laps(problem, known, over)) if has_laps else bound
 
