@@ -26,6 +26,7 @@ from importlib import import_module
 from keyword import iskeyword
 
 from bfpp import __version__, errors
+from bfpp.__main__ import INTERRUPTED
 from bfpp.executor.shortage import shortage
 from bfpp.outputs import prepared
 from bfpp.parser import BAD_INPUT, Parser
@@ -60,7 +61,6 @@ COMMANDS = {
 }
 """Every command and what it is for, in the order of the help text."""
 
-INTERRUPTED = 130
 FAULT = 70
 
 

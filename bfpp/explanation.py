@@ -82,19 +82,19 @@ class Explanation:
         others = np.delete(seconds, rank)
         if not len(others) or seconds[rank] <= (1 + FULLER) * others.max():
             return ""
-        least, most = in_words(others.min()), in_words(others.max())
+        times = dict.fromkeys(in_words(each) for each in (others.min(), others.max()))
         said = (
-            f"Rank {rank} computes for {in_words(seconds[rank])}, the others for {least} to "
-            f"{most}: they wait for it."
+            f"Rank {rank} computes for {in_words(seconds[rank])}, the others for "
+            f"{' to '.join(times)}: they wait for it."
         )
         if not isinstance(self.result, Prediction) or self.result.physical is None:
             return said
         layout, layers = graph.layout, self.result.experiment.layers_of_stages
-        stages = layout.stages_of(rank)
-        own = sum(layers[stage] for stage in stages)
+        held = [sum(layers[stage] for stage in layout.stages_of(each)) for each in range(layout.pp)]
+        own, of_others = held[rank], sum(held) - held[rank]
         has = [counted(own, "layer")] if own else []
-        has += ["the output layer"] if layout.stages - 1 in stages else []
-        layer = others.sum() / (sum(layers) - own)
+        has += ["the output layer"] if layout.stages - 1 in layout.stages_of(rank) else []
+        layer = others.sum() / of_others if of_others else seconds[rank] / own
         if own and others.min() + layer < seconds[rank]:
             helps = "with fewer layers there, ranks are more even (--balance time, or --cut)"
         else:

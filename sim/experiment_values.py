@@ -493,20 +493,26 @@ def require_values(values: Values) -> None:
 
 
 def _require(name: str, option: Option, value: object) -> None:
-    if isinstance(value, str) and option.choices and value not in option.choices:
-        likely = did_you_mean(value, option.choices)
-        reason = f"{value!r} is not one of {', '.join(option.choices)}{likely}"
-        raise InvalidConfiguration(name, reason)
+    if isinstance(value, str) and option.choices:
+        _require_choice(name, value)
     named = {"str"} if option.choices or option.kind == "offload" else set()
     is_right = _types_of(value) & (_TYPES[name] | named)
     if not is_right or (isinstance(value, Real) and not _IN_RANGE[option.kind](value)):
         raise InvalidConfiguration(name, _wrong(option.kind, value))
 
 
+def _require_choice(name: str, value: object) -> None:
+    if value not in (known := OPTIONS[name].choices):
+        reason = f"{value!r} is not one of {', '.join(known)}{did_you_mean(str(value), known)}"
+        raise InvalidConfiguration(name, reason)
+
+
 def _types_of(value: object) -> set[str]:
     """What annotations call the types of a value; numpy's numbers are numbers, too."""
-    if isinstance(value, bool) or value is None:
-        return {"bool"} if value is not None else {"None"}
+    if value is None:
+        return {"None"}
+    if isinstance(value, bool):
+        return {"bool"}
     names = {each.__name__ for each in type(value).__mro__}
     names |= {"int", "float"} if isinstance(value, Integral) else set()
     return names | {"float"} if isinstance(value, Real) else names
@@ -553,9 +559,8 @@ def read_value(name: str, kind: str, value: object) -> Any:
     reader, _ = _KINDS[kind]
     if (read := reader(value)) is None:
         raise InvalidConfiguration(name, _wrong(kind, value))
-    if kind == "choice" and read not in OPTIONS[name].choices:
-        known = ", ".join(OPTIONS[name].choices)
-        raise InvalidConfiguration(name, f"{read!r} is not one of {known}")
+    if kind == "choice":
+        _require_choice(name, read)
     return read
 
 

@@ -190,6 +190,7 @@ def test_a_sequence_is_for_the_schedules_that_use_it(answer, bfpp):
     [
         ("8b --pp 4", "It has 8 layers and the output layer; with fewer layers there, ranks are"),
         ("8b --pp 4 --balance time", ""),
+        ("8b --pp 2 --cut 0,32", "It has 32 layers and the output layer; with fewer layers there"),
         ("8b --pp 1", ""),
         ("70b --pp 8 --tp 8", "; a layer takes about "),
     ],

@@ -12,6 +12,7 @@ from typing import Any
 from bfpp import options as shared
 from bfpp.errors import blaming, one_line
 from bfpp.experiment_file import is_experiment_file
+from bfpp.formats import JSON
 from bfpp.results import print_json
 from bfpp.schedules import (
     P2P,
@@ -33,9 +34,6 @@ from bfpp.schedules.torch_format import layout_of, read_orders, read_posts
 from bfpp.schedules.validity import Kind, violations
 
 INVALID = 1
-
-GRAPHS = (".json", ".json.gz")
-"""How the names of files of task graphs end."""
 
 Findings = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 """What is wrong, and what is right but not as the rules prescribe."""
@@ -136,7 +134,7 @@ def _is_content(source: str) -> bool:
     known = {*registered_schedules(), *ALIASES}
     if source in known or MARK in source or is_experiment_file(source):
         return False
-    return source == "-" or source.endswith((ORDERS, *GRAPHS)) or Path(source).exists()
+    return source == "-" or source.endswith((ORDERS, *JSON)) or Path(source).exists()
 
 
 def _check_file(options: argparse.Namespace) -> Findings:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from bfpp import options as shared
+from bfpp.__main__ import INTERRUPTED
 from bfpp.errors import blaming
 from bfpp.experiment_file import experiment_text
 from bfpp.formats import EXPERIMENT, HTML, JOURNAL
@@ -43,7 +44,6 @@ from bfpp.sim.outcomes import Outcome, nearest, pareto, ranked
 from bfpp.sim.pruning import TOO_LARGE
 from bfpp.sim.search import Problem, in_order
 
-INTERRUPTED = 130
 NOTHING_FITS = 1
 
 RULES = 3
