@@ -5,24 +5,35 @@ from __future__ import annotations
 import numpy as np
 
 
-def spread(kind, cells, others, seconds, size, ports):
-    """Fill the columns of `Costs` by the kind of each task.
+def price(kind, dependency_start, dependency, cells, others, own, seconds, size, ports):
+    """Fill the columns of `Costs` by the kind of each task, and by the communication around it.
 
-    `cells` and then `others` are kinds; of both, the columns that are filled.
+    `cells` and then `others` are kinds: of both, the columns that are filled, and what each costs
+    the tasks after it and before it. `own` are seconds of tasks in place of their kinds', or None.
     """
-    cell_seconds, cell_size, cell_ports = cells
-    other_seconds, other_size, other_ports = others
+    cell_seconds, cell_size, cell_ports, cell_received, cell_sent = cells
+    other_seconds, other_size, other_ports, other_received, other_sent = others
+    known = len(cell_seconds)
     for task in range(len(kind)):
         number = kind[task]
-        if number < len(cell_seconds):
-            seconds[task], size[task] = cell_seconds[number], cell_size[number]
+        if number < known:
+            alone, size[task], sent = cell_seconds[number], cell_size[number], cell_sent[number]
             for nth in range(ports.shape[1]):
                 ports[task, nth] = cell_ports[number, nth]
         else:
-            number -= len(cell_seconds)
-            seconds[task], size[task] = other_seconds[number], other_size[number]
+            number -= known
+            alone, size[task], sent = other_seconds[number], other_size[number], other_sent[number]
             for nth in range(ports.shape[1]):
                 ports[task, nth] = other_ports[number, nth]
+        seconds[task] = alone if own is None else own[task]
+        for at in range(dependency_start[task], dependency_start[task + 1]):
+            before = dependency[at]
+            number = kind[before]
+            if number < known:
+                seconds[task] += cell_received[number]
+            else:
+                seconds[task] += other_received[number - known]
+            seconds[before] += sent
 
 
 def hand_over(is_transfer, blocks, collecting, costs, bandwidth, received, sent):
@@ -45,15 +56,6 @@ def hand_over(is_transfer, blocks, collecting, costs, bandwidth, received, sent)
             received[kind] += collecting
             if blocks:
                 seconds[kind] = size[kind] = 0.0
-
-
-def lengthen(kind, dependency_start, dependency, received, sent, seconds):
-    """Add, to the seconds of each task, what kinds of communication before and after it cost it."""
-    for task in range(len(kind)):
-        for at in range(dependency_start[task], dependency_start[task + 1]):
-            on = dependency[at]
-            seconds[task] += received[kind[on]]
-            seconds[on] += sent[kind[task]]
 
 
 def busiest(rank, chosen, seconds, ranks):

@@ -88,6 +88,11 @@ class Beside(NamedTuple):
     received: Seconds
     sent: Seconds
 
+    @property
+    def columns(self) -> tuple[Seconds, Seconds, Integers, Seconds, Seconds]:
+        """All that is known of each kind, as loops have it."""
+        return *self.costs.columns, self.received, self.sent
+
 
 @dataclass(frozen=True, eq=False)
 class Links:

@@ -66,24 +66,31 @@ class PhysicalStep:
 
     def costs(self) -> Costs:
         """The costs of each task, at full clocks."""
-        graph, kind = self.graph, self.graph.kinds.of_task
-        each = self._of_cells(), self._of_others()
-        cells, others = (beside.costs for beside in each)
-        received = np.concatenate([beside.received for beside in each])
-        sent = np.concatenate([beside.sent for beside in each])
+        graph, cells, others = self.graph, self._of_cells(), self._of_others()
         seconds, moved = np.empty((2, len(graph)))
-        ports = np.empty((len(graph), cells.ports.shape[1]), dtype=np.int32)
-        WORK.loop(cost_kernels, "spread", len(graph))(
-            kind, cells.columns, others.columns, seconds, moved, ports
+        ports = np.empty((len(graph), cells.costs.ports.shape[1]), dtype=np.int32)
+        WORK.loop(cost_kernels, "price", len(graph))(
+            graph.kinds.of_task,
+            *graph.dependencies,
+            cells.columns,
+            others.columns,
+            self._seconds_of_tasks(cells, others),
+            seconds,
+            moved,
+            ports,
         )
-        if graph.templates:
+        return Costs(seconds, moved, ports, cells.costs.bandwidth)
+
+    def _seconds_of_tasks(self, cells: Beside, others: Beside) -> Seconds | None:
+        """The seconds of tasks where those of one kind differ."""
+        interleaved = self.physical.degrees.ep > 1 and self.physical.execution.routing.interleaved
+        if not (self.graph.templates or interleaved):
+            return None
+        of_kinds = np.concatenate((cells.costs.seconds, others.costs.seconds))
+        seconds: Seconds = of_kinds.take(self.graph.kinds.of_task)
+        if self.graph.templates:
             seconds = self._in_pieces(seconds)
-        if self.physical.degrees.ep > 1 and self.physical.execution.routing.interleaved:
-            seconds = self._with_nothing_beside(seconds)
-        WORK.loop(cost_kernels, "lengthen", len(graph))(
-            kind, *graph.dependencies, received, sent, seconds
-        )
-        return Costs(seconds, moved, ports, cells.bandwidth)
+        return self._with_nothing_beside(seconds) if interleaved else seconds
 
     def _in_pieces(self, seconds: Seconds) -> Seconds:
         """The seconds of pieces; those of passes in blocks, which exchange while others compute.

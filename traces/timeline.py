@@ -61,7 +61,7 @@ class Timeline:
     memory: Sequence[Held] = ()
 
     def __post_init__(self) -> None:
-        if (self.end < self.start).any():
+        if self.is_measured and (self.end < self.start).any():
             object.__setattr__(self, "end", np.maximum(self.start, self.end))
 
     def __repr__(self) -> str:
