@@ -12,10 +12,28 @@ from functools import lru_cache
 from math import inf
 from operator import attrgetter
 
-from bfpp.schedules import Communication, Configuration, Degrees, Layout, Schedule, TaskGraph
+from bfpp.schedules import (
+    Communication,
+    Configuration,
+    Degrees,
+    Layout,
+    Schedule,
+    Sharding,
+    TaskGraph,
+)
 from bfpp.sim.compiled_engine import timeline_of
 from bfpp.sim.compiled_lowering import lower_steps, steps_of
-from bfpp.sim.memory import Memories, Passing, PeakMemory, least_memory, memories_of, peak_passing
+from bfpp.sim.memory import (
+    ComputeSteps,
+    Memories,
+    Passing,
+    PeakMemory,
+    graph_buffers,
+    least_memory,
+    memories_in_order,
+    one_buffer,
+    peak_passing,
+)
 from bfpp.sim.objectives import Objective, robust_step_time
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.physical import PhysicalCosts
@@ -46,12 +64,14 @@ class Evaluation:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._physical: dict[tuple[object, ...], PhysicalCosts] = {}
+        self.physical = latest(self._physical_of)
         # Of neighbours alone: their order puts those with the same one next to each other.
         self.steps = latest(steps_of)
         self.graph = latest(self._graph)
         self._peaks = latest(_peaks)
+        self.memories = latest(self._memories)
 
-    def physical(self, configuration: Configuration) -> PhysicalCosts:
+    def _physical_of(self, configuration: Configuration) -> PhysicalCosts:
         """The cost model of a configuration; the number of pipeline ranks is the graph's."""
         key = _beside_pipeline(configuration)
         if key not in self._physical:
@@ -71,7 +91,7 @@ class Evaluation:
         """The prediction of a configuration."""
         physical, graph = self.physical(configuration), self.graph_of(configuration)
         timeline = timeline_of(graph, physical.times(graph))
-        memories = self._memories(configuration, graph, physical)
+        memories = self.memories(configuration)
         return Outcome(
             configuration,
             self._problem.implementation.name,
@@ -81,20 +101,50 @@ class Evaluation:
             robust_step_time=self._robust_step_time(timeline.graph, physical),
         )
 
-    def memories(self, configuration: Configuration) -> Memories:
-        """The memory of all pipeline ranks; in one order, passes need the same however sharded."""
-        graph, physical = self.graph_of(configuration), self.physical(configuration)
-        return self._memories(configuration, graph, physical)
+    def least_memories(self, configuration: Configuration) -> Iterator[PeakMemory]:
+        """What the fullest rank needs at least, the longer it is thought about the closer.
 
-    def _memories(
-        self, configuration: Configuration, graph: TaskGraph, physical: PhysicalCosts
-    ) -> Memories:
-        peaks = self._peaks(configuration.schedule, configuration.layout)
-        communication = graph.communication
+        In any order, in its order, and in its graph, where that decides.
+        """
+        layout, communication = configuration.layout, configuration.communication
+        yield self.least_memory(configuration)
+        if not communication.offload and communication.sharding is Sharding.FULL:
+            yield memories_in_order(
+                self.physical(configuration),
+                layout,
+                communication.sharding,
+                self._passing(configuration),
+                one_buffer(layout, communication.sharding),
+            ).fullest
+        yield self.memories(configuration).fullest
+
+    def _memories(self, configuration: Configuration) -> Memories:
+        """The memory of all pipeline ranks, without a graph where the order decides it."""
+        sharding, buffers = configuration.communication.sharding, None
+        if sharding is Sharding.FULL:
+            buffers = graph_buffers(self.graph_of(configuration))
+        return memories_in_order(
+            self.physical(configuration),
+            configuration.layout,
+            sharding,
+            self._passing(configuration),
+            buffers,
+        )
+
+    def _passing(self, configuration: Configuration) -> Passing:
+        """What is alive at the peaks: in one order, passes need the same however sharded."""
+        schedule, layout = configuration.schedule, configuration.layout
+        communication, physical = configuration.communication, self.physical(configuration)
+        peaks = self._peaks(schedule, layout)
         decisive = id(physical), communication.offload, communication.offload_ahead
         if decisive not in peaks:
-            peaks[decisive] = peak_passing(graph, physical)
-        return memories_of(graph, physical, peaks[decisive])
+            ordered: ComputeSteps = (
+                self.graph_of(configuration)
+                if communication.offload
+                else self.steps(schedule, layout)
+            )
+            peaks[decisive] = peak_passing(ordered, physical, layout, communication)
+        return peaks[decisive]
 
     def timeline(self, configuration: Configuration) -> Timeline:
         """The predicted step of a configuration."""

@@ -11,13 +11,13 @@ would be 13.4 in powers of ten.
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from bfpp.schedules import Layout, Sharding, TaskGraph
-from bfpp.schedules.columns import NONE, Flags, among
+from bfpp.schedules import Communication, Layout, Sharding, TaskGraph
+from bfpp.schedules.columns import NONE, Flags, Integers, among
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.counts import gradient_buffers, weight_buffers
 from bfpp.schedules.operations import (
@@ -142,22 +142,66 @@ def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[PeakMemory]
     return [memories.of(rank) for rank in range(graph.layout.pp)]
 
 
-def memories_of(
-    graph: TaskGraph, physical: PhysicalCosts, passing: Passing | None = None
-) -> Memories:
-    """The memory of all pipeline ranks; an evaluation saves nothing, and updates nothing.
+class ComputeSteps(Protocol):
+    """Compute steps, those of each rank in its order: a table of them, or a graph's tasks."""
 
-    `passing` is that of `peak_passing`, where it is known.
+    @property
+    def operation(self) -> Codes:
+        """What each does."""
+
+    @property
+    def rank(self) -> Integers:
+        """Where."""
+
+    @property
+    def unit(self) -> Integers:
+        """Of which unit."""
+
+    @property
+    def microbatch(self) -> Integers:
+        """For which micro-batch."""
+
+    @property
+    def block(self) -> Integers:
+        """The number of the first step of its block."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether there are backward passes."""
+
+
+def memories_of(graph: TaskGraph, physical: PhysicalCosts) -> Memories:
+    """The memory of all pipeline ranks; an evaluation saves nothing, and updates nothing."""
+    return memories_in_order(
+        physical,
+        graph.layout,
+        graph.communication.sharding,
+        peak_passing(graph, physical, graph.layout, graph.communication),
+        graph_buffers(graph),
+        trains=graph.trains,
+    )
+
+
+def memories_in_order(
+    physical: PhysicalCosts,
+    layout: Layout,
+    sharding: Sharding,
+    passing: Passing,
+    buffers: Buffers | None,
+    *,
+    trains: bool = True,
+) -> Memories:
+    """The memory of all pipeline ranks, by the peaks of their order.
+
+    Where all is sharded, with these buffers; the least that there may be are `one_buffer`.
     """
-    layout, sharding = graph.layout, graph.communication.sharding
-    buffers = _buffers(graph) if sharding is Sharding.FULL else None
     state, weights, gradients, update = _parameters(physical, layout, sharding, buffers)
     return _together(
         state,
         weights,
         gradients,
-        *(passing or peak_passing(graph, physical)),
-        update if graph.trains else np.zeros(layout.pp),
+        *passing,
+        update if trains else np.zeros(layout.pp),
         _workspaces(physical, layout),
     )
 
@@ -187,22 +231,12 @@ def least_memories(physical: PhysicalCosts, layout: Layout, sharding: Sharding) 
 def _least_memories(
     physical: PhysicalCosts, layout: Layout, sharding: Sharding, *, offloads: bool = False
 ) -> Memories:
-    one = (1,) * layout.pp
-    buffers = Buffers(one, one) if sharding is Sharding.FULL else None
-    state, weights, gradients, update = _parameters(physical, layout, sharding, buffers)
     units = activations_of_units(physical, layout)
     transient = units.transient / layout.slices
     unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
     slices = layout.slices if offloads else 1
-    return _together(
-        state,
-        weights,
-        gradients,
-        units.saved[unit] / slices,
-        transient[unit],
-        update,
-        _workspaces(physical, layout),
-    )
+    passing = Passing(units.saved[unit] / slices, transient[unit])
+    return memories_in_order(physical, layout, sharding, passing, one_buffer(layout, sharding))
 
 
 class Buffers(NamedTuple):
@@ -213,9 +247,18 @@ class Buffers(NamedTuple):
 
 
 @once
-def _buffers(graph: TaskGraph) -> Buffers:
+def graph_buffers(graph: TaskGraph) -> Buffers | None:
+    """The buffers of a graph, where all is sharded."""
+    if graph.communication.sharding is not Sharding.FULL:
+        return None
     counts = weight_buffers(graph), gradient_buffers(graph)
     return Buffers(*(tuple(count.tolist()) for count in counts))
+
+
+def one_buffer(layout: Layout, sharding: Sharding) -> Buffers | None:
+    """The least buffers that there may be, where all is sharded."""
+    one = (1,) * layout.pp
+    return Buffers(one, one) if sharding is Sharding.FULL else None
 
 
 class Passing(NamedTuple):
@@ -303,17 +346,21 @@ def passing_of_steps(graph: TaskGraph, units: UnitActivations) -> tuple[Passing,
     return Passing(kept / slices, transient / slices), left / slices
 
 
-def peak_passing(graph: TaskGraph, physical: PhysicalCosts) -> Passing:
+def peak_passing(
+    steps: ComputeSteps, physical: PhysicalCosts, layout: Layout, communication: Communication
+) -> Passing:
     """What is alive at the peak of each rank; offloaded activations as late as they may leave.
 
-    That follows from the order of the passes, and from what is offloaded of them, alone.
+    That follows from the order of the passes alone, and from what is offloaded of them: `steps` are
+    those of a graph then.
     """
-    layout, units = graph.layout, activations_of_units(physical, graph.layout)
-    ahead = min(graph.communication.offload_ahead, layout.units * layout.microbatches)
+    units = activations_of_units(physical, layout)
+    ahead = min(communication.offload_ahead, layout.units * layout.microbatches)
     found = Passing(*np.empty((2, layout.pp)))
-    WORK.loop(memory_kernels, "find_peaks", len(graph))(
-        (graph.operation, graph.rank, graph.unit, graph.microbatch, graph.block),
-        (layout.slices, graph.trains, ahead),
+    operation = steps.operation.astype(np.int32, copy=False)
+    WORK.loop(memory_kernels, "find_peaks", len(operation))(
+        (operation, steps.rank, steps.unit, steps.microbatch, steps.block),
+        (layout.slices, steps.trains, ahead),
         _of_operations(len(OPERATIONS)),
         (
             units.saved,

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
+from math import inf
 from typing import NamedTuple
 
 from bfpp.schedules import Configuration
@@ -74,40 +75,42 @@ _best = lru_cache(1)(Best)
 """What a worker has found so far."""
 
 
+def evaluate_all(problem: Problem, chosen: Iterable[Configuration]) -> SearchResult:
+    """Simulate some configurations, those too that cannot fit."""
+    return SearchResult(evaluate(problem, chosen), Counter())
+
+
 def evaluate_best(
     problem: Problem, chosen: Iterable[Configuration], top: int | None = None
 ) -> SearchResult:
-    """Simulate those of some configurations that may be among the best, or on the front.
+    """Simulate those of some configurations that fit.
 
-    All of them, where it is not said how many are asked for.
+    Where it is said how many are asked for, those that may be among the best, or on the front.
     """
-    if top is None:
-        return SearchResult(evaluate(problem, chosen), Counter())
-    known, best = evaluation_of(problem), _best(problem, top)
+    known, best = evaluation_of(problem), None if top is None else _best(problem, top)
     found = SearchResult([], Counter())
     for configuration in chosen:
         if reason := _excluded(known, best, configuration, problem):
             found.excluded[reason] += 1
             continue
         outcome = known.outcome(configuration)
-        best.add(outcome)
+        if best:
+            best.add(outcome)
         found.outcomes.append(outcome)
     return found
 
 
 def _excluded(
-    known: Evaluation, best: Best, configuration: Configuration, problem: Problem
+    known: Evaluation, best: Best | None, configuration: Configuration, problem: Problem
 ) -> str | None:
-    """Why a configuration need not be simulated: by what is known without its order, or with it."""
+    """Why a configuration need not be simulated, by bounds that get closer."""
     device = problem.cluster.device.usable_memory / GIGABYTE
-    throughput = known.most_samples_per_second(configuration)
-    least = known.least_memory(configuration)
-    for _ in range(2):
+    throughput = known.most_samples_per_second(configuration) if best else inf
+    for least in known.least_memories(configuration):
         if least.reserved_gb > device:
             return TOO_LARGE
-        if best.exceeds(Potential(throughput, least.total_gb)):
+        if best and best.exceeds(Potential(throughput, least.total_gb)):
             return TOO_SLOW
-        least = known.memories(configuration).fullest
     return None
 
 

@@ -57,6 +57,11 @@ class Steps(NamedTuple):
         return np.equal(self.operation, Operation.FORWARD)
 
     @property
+    def trains(self) -> bool:
+        """Whether there are backward passes: forward passes alone evaluate a model."""
+        return not self.is_forward.all()
+
+    @property
     def hands_on_gradient(self) -> Flags:
         """The steps that make the gradient of their unit's input."""
         return among(self.operation, writers(INPUT_GRADIENT))
