@@ -1,22 +1,43 @@
 """The `bfpp` command, as a script and as `python -m bfpp`.
 
-Imports take most of a second, in which Ctrl-C ends it like later.
+Imports take most of a second, in which Ctrl-C ends it like later. A command that searches has
+workers, which begin with as many: their server starts first, and is ended if it is not needed.
 """
 
 import sys
 
 INTERRUPTED = 130
 
+SEARCHES = {"search", "tradeoff"}
+ALONE = {"-h", "--help", "--executor"}
+"""Options with which a search needs no workers of its own."""
+
 
 def main() -> int:
     """Run the command line; returns the exit code."""
     try:
-        from bfpp.command_line import main as run
+        if not _searches(sys.argv[1:]):
+            return _run()
+        from bfpp.sim import fork_server
 
-        return run()
+        try:
+            fork_server.start()
+            return _run()
+        finally:
+            fork_server.stop()
     except KeyboardInterrupt:
         print("bfpp: interrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
+
+
+def _searches(words: list[str]) -> bool:
+    return not ALONE.intersection(words) and not SEARCHES.isdisjoint(words[:1])
+
+
+def _run() -> int:
+    from bfpp.command_line import main
+
+    return main()
 
 
 if __name__ == "__main__":

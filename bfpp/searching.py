@@ -29,7 +29,7 @@ from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.decision import Account, Decision, account_of, decision
 from bfpp.sim.evaluation import nearest_first, nothing_can_fit
-from bfpp.sim.executors import EXECUTORS, as_completed, executor
+from bfpp.sim.executors import EXECUTORS, as_completed
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
@@ -38,6 +38,7 @@ from bfpp.sim.outcomes import Outcome
 from bfpp.sim.pruning import TOO_LARGE, SearchResult, evaluate_best, most_promising_first
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.memory import GIGABYTE
+from bfpp.workers import LOCAL, Workers
 
 PASSES_AT_ONCE = {"local": 2**16, "dask": 2**16, "slurm": 2**24}
 """Passes of micro-batches that one piece of work simulates, in many configurations or in one.
@@ -47,8 +48,8 @@ A job of SLURM is a process of its own, which begins by loading the compiled loo
 
 SEVERAL = "; several values are searched together"
 
-TASKS = 4
-"""Tasks of a pass forward: it, the one backward, and their transfers."""
+TASKS = 60
+"""Tasks of an uncompiled sweep that take as long as to predict a pass: lowered, priced and all."""
 
 
 def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +151,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--executor",
         choices=list(EXECUTORS),
-        default="local",
+        default=LOCAL,
         help="where to simulate: this machine's cores, SLURM (submitit), or Dask (default: local)",
     )
     parser.add_argument(
@@ -269,7 +270,10 @@ def _divided(problem: Problem) -> tuple[tuple[Configuration, ...], int, Counter[
 
 
 def search(
-    problem: Problem, options: argparse.Namespace, known: Iterable[Configuration] = ()
+    problem: Problem,
+    options: argparse.Namespace,
+    workers: Workers,
+    known: Iterable[Configuration] = (),
 ) -> Iterator[SearchResult]:
     """Simulate what is not known yet, some at a time, with a progress bar.
 
@@ -293,7 +297,7 @@ def search(
         return
     with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         job = bar.add_task("", total=len(chosen), completed=len(chosen) - len(missing))
-        for found in evaluated(problem, missing, options.executor, options.workers, top):
+        for found in evaluated(problem, missing, workers, top):
             bar.advance(job, len(found.outcomes) + found.excluded.total())
             yield found
 
@@ -301,8 +305,7 @@ def search(
 def evaluated(
     problem: Problem,
     chosen: Sequence[Configuration],
-    where: str,
-    workers: int | None,
+    workers: Workers,
     top: int | None = None,
 ) -> Iterator[SearchResult]:
     """The outcomes of some configurations as workers finish them: all, or those for the best."""
@@ -311,31 +314,25 @@ def evaluated(
         chosen = sorted(chosen, key=lambda each: (each.degrees.pp, each.loops))
     else:
         chosen = most_promising_first(problem, chosen)
-    with executor(where, workers) as pool:
-        work = [pool.submit(evaluate_best, problem, part, top) for part in parts(chosen, where)]
-        for future in as_completed(work):
-            yield future.result()
+    pieces = parts(chosen, workers.where)
+    work = [workers.submit(evaluate_best, problem, part, top) for part in pieces]
+    for future in as_completed(work):
+        yield future.result()
 
 
 def decided(
-    problem: Problem,
-    best_first: Sequence[Outcome],
-    shown: Sequence[Outcome],
-    workers: int | None,
+    problem: Problem, best_first: Sequence[Outcome], shown: Sequence[Outcome], workers: Workers
 ) -> Decision | None:
-    """Why the best wins: found by workers of this machine, as those have the compiled loops."""
+    """Why the best wins: found by the workers that have just simulated it, where they are near."""
 
     def accounts_of(compared: Sequence[Outcome]) -> list[Account]:
-        if not WORK.pays:
-            return [account_of(problem, each) for each in compared]
-        with executor("local", workers) as pool:
-            accounts = [pool.submit(account_of, problem, each) for each in compared]
-            return [each.result() for each in accounts]
+        accounts = [workers.nearest.submit(account_of, problem, each) for each in compared]
+        return [each.result() for each in accounts]
 
     return decision(problem, best_first, shown, accounts_of)
 
 
-def parts(chosen: Sequence[Configuration], where: str = "local") -> list[list[Configuration]]:
+def parts(chosen: Sequence[Configuration], where: str = LOCAL) -> list[list[Configuration]]:
     """The pieces of work for an executor: neighbours, which share costs and graphs."""
     at_once = PASSES_AT_ONCE[where]
     passes = accumulate(each.passes for each in chosen)

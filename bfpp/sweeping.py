@@ -18,6 +18,7 @@ from bfpp.sim.implementation import PAPER, find_implementation
 from bfpp.sim.model import Transformer, load_model
 from bfpp.sim.outcomes import ranked
 from bfpp.sim.search import Problem, configurations
+from bfpp.workers import Workers
 
 
 def sweep(
@@ -89,11 +90,12 @@ def search(
     if workers == 1:
         outcomes = evaluate(problem, chosen)
     else:
-        outcomes = [
-            outcome
-            for found in evaluated(problem, chosen, "local", workers)
-            for outcome in found.outcomes
-        ]
+        with Workers(count=workers) as several:
+            outcomes = [
+                outcome
+                for found in evaluated(problem, chosen, several)
+                for outcome in found.outcomes
+            ]
     return [outcome.record for outcome in ranked(outcomes)]
 
 

@@ -18,25 +18,19 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing import (
-    forkserver,
-    get_all_start_methods,
-    get_context,
-    parent_process,
-    resource_tracker,
-)
+from multiprocessing import get_context, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bfpp.schedules import InvalidConfiguration
+from bfpp.sim import fork_server
 from bfpp.sim.compiling import WORK
 
 POLL_SECONDS = 0.02
-
-SERVER = "forkserver"
-"""How processes are started, where a system has it."""
+FIRST_POLL_SECONDS = 0.001
+"""How soon it is asked again whether work is done: more and more rarely until some is."""
 
 
 class Future(Protocol):
@@ -58,17 +52,10 @@ class Executor(Protocol):
 
 @contextmanager
 def _cores(workers: int | None) -> Iterator[Executor]:
-    """Processes of this machine; an interruption is for the one that they work for.
-
-    They are forked off a server, where a system has that: what all of them import, it has once.
-    """
-    has_server = SERVER in get_all_start_methods()
-    context = get_context(SERVER if has_server else None)
+    """Processes of this machine; an interruption is for the one that they work for."""
     module = _needed()
-    context.set_forkserver_preload(["__main__", module])
-    if has_server:
-        _start_server()
-    pool = ProcessPoolExecutor(workers, context, _begin, (module,))
+    fork_server.start(module)
+    pool = ProcessPoolExecutor(workers, get_context(fork_server.METHOD), _begin, (module,))
     try:
         yield pool
     finally:
@@ -77,20 +64,7 @@ def _cores(workers: int | None) -> Iterator[Executor]:
 
 def _needed() -> str:
     """The module that workers import first: with the compiled loops, where these pay."""
-    return "bfpp.sim.loaded" if WORK.pays else "bfpp.sim.evaluation"
-
-
-def _start_server() -> None:
-    """Begin what workers are forked off, with interruptions blocked for it and for them.
-
-    It would be interrupted in its imports otherwise, before any code of ours runs in it.
-    """
-    resource_tracker.ensure_running()  # the server would begin it, and it unblocks interruptions
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return fork_server.LOOPS if WORK.pays else "bfpp.sim.evaluation"
 
 
 def _begin(module: str) -> None:
@@ -104,6 +78,24 @@ def _end_with(other: BaseProcess) -> None:
     """Exit when another process has: if it was killed, this one would wait for work forever."""
     other.join()
     os._exit(1)
+
+
+class Deferred(NamedTuple):
+    """Work that is done when its result is asked for."""
+
+    result: Callable[[], Any]
+
+    def done(self) -> bool:
+        """Whether asking for the result need wait for no other process: always."""
+        return True
+
+
+class Here:
+    """An executor that is this process."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Keep some work for when its result is asked for."""
+        return Deferred(partial(function, *arguments))
 
 
 class Elsewhere:
@@ -228,10 +220,13 @@ def executor(name: str, workers: int | None = None) -> Iterator[Executor]:
 
 def as_completed(futures: Iterable[Future]) -> Iterator[Future]:
     """The futures, each when it is done."""
-    waiting = list(futures)
+    waiting, pause = list(futures), FIRST_POLL_SECONDS
     while waiting:
         finished = [future for future in waiting if future.done()]
         waiting = [future for future in waiting if future not in finished]
         yield from finished
-        if waiting and not finished:
-            time.sleep(POLL_SECONDS)
+        if finished:
+            pause = FIRST_POLL_SECONDS
+        elif waiting:
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_SECONDS)

@@ -197,7 +197,7 @@ def test_a_sequence_needs_a_model(bfpp):
 
 
 def test_where_nothing_can_fit_that_is_known_soon(bfpp, monkeypatch):
-    monkeypatch.delattr("bfpp.searching.executor")
+    monkeypatch.delattr("bfpp.workers.executor")
     code, out, _ = bfpp(f"search {SEARCH} --json")
     assert code == 1
     record = json.loads(out)

@@ -193,6 +193,25 @@ def test_workers_are_not_interrupted_even_while_they_begin():
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+def test_the_server_of_workers_is_ended_at_once_even_while_it_imports(tmp_path):
+    (tmp_path / "slow.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(3600)\n")
+    script = (
+        "from bfpp.sim import fork_server\n"
+        "fork_server.start('slow')\ninput()\nfork_server.stop()\nfork_server.stop()"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    main = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert main.stdout is not None
+    assert main.stdout.readline() == b"begun\n"
+    assert main.communicate(b"\n", timeout=60) == (b"", b"")
+
+
 def test_a_killed_worker_is_a_reason_to_have_fewer():
     with (
         pytest.raises(InvalidConfiguration, match="workers: a worker was killed from outside"),

@@ -7,7 +7,8 @@ import pickle
 import re
 import sys
 import time
-from types import ModuleType
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -83,6 +84,37 @@ def test_an_interruption_while_it_is_imported_prints_no_traceback(capsys, monkey
     assert capsys.readouterr() == ("", "bfpp: interrupted\n")
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("search --gpus 8", ["start", "command", "stop"]),
+        ("tradeoff", ["start", "command", "stop"]),
+        ("search --help", ["command"]),
+        ("search --executor dask", ["command"]),
+        ("schedule search", ["command"]),
+        ("", ["command"]),
+    ],
+)
+@pytest.mark.parametrize("end", [None, SystemExit(2), KeyboardInterrupt()])
+def test_what_workers_are_forked_off_starts_before_a_search_is_imported(
+    line, expected, end, monkeypatch
+):
+    done = []
+
+    def command():
+        done.append("command")
+        if end:
+            raise end
+
+    monkeypatch.setattr(sys, "argv", ["bfpp", *line.split()])
+    monkeypatch.setattr("bfpp.sim.fork_server.start", lambda: done.append("start"))
+    monkeypatch.setattr("bfpp.sim.fork_server.stop", lambda: done.append("stop"))
+    monkeypatch.setitem(sys.modules, "bfpp.command_line", SimpleNamespace(main=command))
+    with pytest.raises(SystemExit) if isinstance(end, SystemExit) else nullcontext():
+        main()
+    assert done == expected
+
+
 def test_our_own_exceptions_are_value_errors_and_come_from_other_processes_whole():
     found = [
         InvalidInput("plain"),
@@ -151,6 +183,7 @@ SEARCH = "search --model bert-6.6b --cluster dgx1-v100 --gpus 8 --batch 8 --sche
 )
 def test_a_worker_without_memory_is_told_in_one_line(bfpp, monkeypatch, work, told):
     """One that the system ends, too."""
+    monkeypatch.setattr("bfpp.workers.WORK", SimpleNamespace(pays=True))
     monkeypatch.setattr("bfpp.searching.evaluate_best", work)
     monkeypatch.setattr("bfpp.searching.parts", lambda *_: [1])
     code, out, err = bfpp(f"{SEARCH} --workers 1")

@@ -43,6 +43,7 @@ from bfpp.sim.objectives import USUAL_JITTER, Jitter, Objective
 from bfpp.sim.outcomes import Outcome, nearest, pareto, ranked
 from bfpp.sim.pruning import TOO_LARGE
 from bfpp.sim.search import Problem, in_order
+from bfpp.workers import Workers
 
 NOTHING_FITS = 1
 
@@ -118,6 +119,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Enumerate, simulate, rank."""
+    with Workers(options.executor, options.workers) as workers:
+        return _search(options, workers)
+
+
+def _search(options: argparse.Namespace, workers: Workers) -> int:
     begun = time.monotonic()
     problem = replace(
         problem_of(options), objective=Objective(options.objective), jitter=_jitter(options)
@@ -125,17 +131,19 @@ def run(options: argparse.Namespace) -> int:
     chosen = set(chosen_configurations(problem))
     with blaming("--journal"):
         journal = Journal(options.journal and options.journal.place, problem)
+    known = (each.configuration for each in journal.outcomes)
     assumed, excluded, interrupted = assumptions(options), Counter[str](), False
     try:
-        for part in search(problem, options, (each.configuration for each in journal.outcomes)):
+        for part in search(problem, options, workers, known):
             journal.add(part.outcomes)
             excluded += part.excluded
     except KeyboardInterrupt:
         interrupted = True
+        workers.end()
     found = [outcome for outcome in journal.outcomes if outcome.configuration in chosen]
     found.sort(key=lambda outcome: in_order(outcome.configuration))  # whoever was ready first
     tried = Tried(len(chosen), excluded, time.monotonic() - begun, interrupted)
-    _report(problem, found, tried, options, assumed)
+    _report(problem, found, tried, options, assumed, workers)
     if journal.failure:
         raise journal.failure
     if interrupted:
@@ -149,12 +157,13 @@ def _report(
     tried: Tried,
     options: argparse.Namespace,
     assumed: Sequence[str],
+    workers: Workers,
 ) -> None:
     best_first = ranked(outcomes, problem.objective)
     front = {outcome.configuration for outcome in pareto(ranked(outcomes))}
     once = without_duplicates(best_first)
     shown = rows_of(once, options.top)
-    found = decided(problem, once, shown, options.workers)
+    found = decided(problem, once, shown, workers)
     ties = found.ties if found else {}
     merged = len(best_first) - len(once)
     hints, invalid = untried(problem), broken_rules(problem)

@@ -17,6 +17,7 @@ from bfpp.sim.outcomes import Outcome
 from bfpp.sim.theory.batch import BASE_STEPS
 from bfpp.sim.tradeoff import TrainingCost, tradeoff
 from bfpp.traces.chart import Chart, Series, svg_charts
+from bfpp.workers import Workers
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 
@@ -57,9 +58,10 @@ def run(options: argparse.Namespace) -> int:
     assumed = assumptions(options)
     names = [find_schedule(name).name for name in problem.schedules]
     by_schedule: dict[str, list[Outcome]] = {name: [] for name in names}
-    for part in search(problem, options):
-        for outcome in part.outcomes:
-            by_schedule[outcome.configuration.schedule.name].append(outcome)
+    with Workers(options.executor, options.workers) as workers:
+        for part in search(problem, options, workers):
+            for outcome in part.outcomes:
+                by_schedule[outcome.configuration.schedule.name].append(outcome)
     found = {
         name: tradeoff(outcomes, problem.gpus, options.sizes, options.critical_batch)
         for name, outcomes in by_schedule.items()

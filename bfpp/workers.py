@@ -1,0 +1,54 @@
+"""The workers of a command that searches, which begin with the first work that they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from bfpp.sim.compiling import WORK
+from bfpp.sim.executors import Executor, Future, Here, executor
+
+LOCAL = "local"
+
+
+class Workers:
+    """An executor that lasts as long as a command: workers, or this process if little is to do.
+
+    On this machine workers pay where compiled loops do, which they begin by loading.
+    """
+
+    def __init__(self, where: str = LOCAL, count: int | None = None) -> None:
+        self.where, self._count = where, count
+        self._begun: Executor | None = None
+        self._end = ExitStack()
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Begin some work."""
+        if self.where == LOCAL and not WORK.pays:
+            return Here().submit(function, *arguments)
+        if self._begun is None:
+            self._begun = self._end.enter_context(executor(self.where, self._count))
+        return self._begun.submit(function, *arguments)
+
+    @property
+    def nearest(self) -> Executor:
+        """These, or this process if others take longer to begin than work of a second does."""
+        return self if self.where == LOCAL else Here()
+
+    def end(self) -> None:
+        """End what is under way, and drop what is not; further work would begin them again."""
+        self._begun = None
+        self._end.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end.__exit__(kind, failure, trace)

@@ -1,0 +1,43 @@
+"""The server that workers are forked off, where a system has that: what all import, it has once.
+
+This module imports nothing of ours: a command that will need workers starts the server first, and
+imports its own modules while the server imports those of workers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from multiprocessing import forkserver, get_all_start_methods, resource_tracker
+from typing import Any
+
+METHOD = "forkserver" if "forkserver" in get_all_start_methods() else None
+"""How processes are started: off a server, or as is usual where a system has none."""
+
+LOOPS = "bfpp.sim.loaded"
+"""What workers import that have much to simulate: it loads the compiled loops."""
+
+
+def start(module: str = LOOPS) -> None:
+    """Begin the server, unless it runs; it imports a module before it forks anything.
+
+    Interruptions are blocked for it and for what it forks: in its imports it would be interrupted
+    before any code of ours runs in it.
+    """
+    if METHOD is None:
+        return
+    forkserver.set_forkserver_preload(["__main__", module])
+    resource_tracker.ensure_running()  # the server would begin it, and it unblocks interruptions
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stop() -> None:
+    """End the server, if it runs: at once, as it may have a second of imports before it."""
+    server: Any = vars(forkserver)["_forkserver"]
+    if server._forkserver_pid is not None:
+        os.kill(server._forkserver_pid, signal.SIGKILL)
+        server._stop()
