@@ -28,14 +28,20 @@ from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.decision import Account, Decision, account_of, decision
-from bfpp.sim.evaluation import nearest_first, nothing_can_fit
+from bfpp.sim.evaluation import nearest_of, nothing_can_fit
 from bfpp.sim.executors import EXECUTORS, as_completed
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
 from bfpp.sim.numbers import MOST_DEVICES, MOST_PASSES
 from bfpp.sim.outcomes import Outcome
-from bfpp.sim.pruning import TOO_LARGE, SearchResult, evaluate_best, most_promising_first
+from bfpp.sim.pruning import (
+    TOO_LARGE,
+    SearchResult,
+    evaluate_all,
+    evaluate_best,
+    most_promising_first,
+)
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.memory import GIGABYTE
 from bfpp.workers import LOCAL, Workers
@@ -277,7 +283,8 @@ def search(
 ) -> Iterator[SearchResult]:
     """Simulate what is not known yet, some at a time, with a progress bar.
 
-    Where nothing can fit and no file is to hold all results, only what comes nearest.
+    Of what cannot fit, only what comes nearest where nothing fits; all of it where a file is to
+    hold all results.
     """
     chosen, left_out, _ = _divided(problem)
     done = set(known)
@@ -289,17 +296,25 @@ def search(
     if left_out:
         most = f"more than {MOST_PASSES:,} passes"
         console.print(f"{left_out:,} configurations of {most} are left out", soft_wrap=True)
-    top = getattr(options, "top", None)
-    keeps_all = getattr(options, "out", None) or getattr(options, "journal", None)
-    if not keeps_all and nothing_can_fit(problem, chosen):
-        nearest = list(nearest_first(problem, chosen))
-        yield SearchResult(nearest, Counter({TOO_LARGE: len(chosen) - len(nearest)}))
+    top, every = getattr(options, "top", None), _keeps_all(options)
+    if not every and nothing_can_fit(problem, chosen):
+        yield SearchResult([nearest_of(problem, chosen)], Counter({TOO_LARGE: len(chosen) - 1}))
         return
+    fits = False
     with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         job = bar.add_task("", total=len(chosen), completed=len(chosen) - len(missing))
-        for found in evaluated(problem, missing, workers, top):
+        for found in evaluated(problem, missing, workers, top, every=every):
             bar.advance(job, len(found.outcomes) + found.excluded.total())
+            fits = fits or bool(found.outcomes)
             yield found
+    if not (every or fits):
+        nearest = workers.nearest.submit(nearest_of, problem, chosen).result()
+        yield SearchResult([nearest], Counter({TOO_LARGE: -1}))
+
+
+def _keeps_all(options: argparse.Namespace) -> bool:
+    """Whether a file is to hold all results."""
+    return any(getattr(options, name, None) for name in ("out", "journal"))
 
 
 def evaluated(
@@ -307,15 +322,23 @@ def evaluated(
     chosen: Sequence[Configuration],
     workers: Workers,
     top: int | None = None,
+    *,
+    every: bool = False,
 ) -> Iterator[SearchResult]:
-    """The outcomes of some configurations as workers finish them: all, or those for the best."""
+    """The outcomes of some configurations as workers finish them: of those that fit, or `every`.
+
+    Or of those that may be among the `top` best, or on the front.
+    """
     WORK.expect(TASKS * sum(each.passes for each in chosen))
     if top is None:
         chosen = sorted(chosen, key=lambda each: (each.degrees.pp, each.loops))
     else:
         chosen = most_promising_first(problem, chosen)
     pieces = parts(chosen, workers.where)
-    work = [workers.submit(evaluate_best, problem, part, top) for part in pieces]
+    if every and top is None:
+        work = [workers.submit(evaluate_all, problem, part) for part in pieces]
+    else:
+        work = [workers.submit(evaluate_best, problem, part, top) for part in pieces]
     for future in as_completed(work):
         yield future.result()
 

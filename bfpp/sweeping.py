@@ -12,11 +12,11 @@ from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.searching import evaluated
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.engines import DEFAULT
-from bfpp.sim.evaluation import evaluate
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.implementation import PAPER, find_implementation
 from bfpp.sim.model import Transformer, load_model
 from bfpp.sim.outcomes import ranked
+from bfpp.sim.pruning import evaluate_best
 from bfpp.sim.search import Problem, configurations
 from bfpp.workers import Workers
 
@@ -88,7 +88,7 @@ def search(
     )
     chosen = configurations(problem)
     if workers == 1:
-        outcomes = evaluate(problem, chosen)
+        outcomes = evaluate_best(problem, chosen).outcomes
     else:
         with Workers(count=workers) as several:
             outcomes = [

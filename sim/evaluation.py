@@ -188,13 +188,16 @@ def nothing_can_fit(problem: Problem, chosen: Iterable[Configuration]) -> bool:
     return all(known.least_memory(each).reserved_gb > memory for each in chosen)
 
 
-def nearest_first(problem: Problem, chosen: Iterable[Configuration]) -> Iterator[Outcome]:
-    """Predict the configurations that need least, until no other can need less."""
-    smallest, known = inf, evaluation_of(problem)
+def nearest_of(problem: Problem, chosen: Iterable[Configuration]) -> Outcome:
+    """The prediction of the configuration that needs least memory, which is known before it."""
+    known = evaluation_of(problem)
     needs = [(known.least_memory(each).total_gb, each) for each in chosen]
-    for needed, configuration in sorted(needs, key=lambda need: (need[0], in_order(need[1]))):
-        if needed > smallest:
-            return
-        outcome = known.outcome(configuration)
-        smallest = min(smallest, outcome.memory_largest_gb)
-        yield outcome
+    needs.sort(key=lambda need: (need[0], in_order(need[1])))
+    smallest, nearest = inf, needs[0][1]
+    for least, configuration in needs:
+        if least > smallest:
+            break
+        needed = known.memories(configuration).fullest.total_gb
+        if needed < smallest:
+            smallest, nearest = needed, configuration
+    return known.outcome(nearest)

@@ -20,7 +20,7 @@ from bfpp.schedules import Degrees, InvalidConfiguration, Sharding
 from bfpp.search_results import Journal
 from bfpp.sim import evaluation, pruning
 from bfpp.sim.cluster import load_cluster
-from bfpp.sim.evaluation import evaluate
+from bfpp.sim.evaluation import evaluate, nearest_of
 from bfpp.sim.executors import JobQueue, as_completed, executor
 from bfpp.sim.implementation import CURRENT
 from bfpp.sim.model import load_model
@@ -133,12 +133,17 @@ def test_records_can_be_read_again(outcomes):
         assert outcome_of(json.loads(json.dumps(outcome.whole_record))) == outcome
 
 
+def with_memory(size):
+    """The problem with so many bytes in a device."""
+    device = replace(PROBLEM.cluster.device, memory=size)
+    return replace(PROBLEM, cluster=replace(PROBLEM.cluster, device=device))
+
+
 @pytest.mark.parametrize("top", [1, 5, 1000])
 @pytest.mark.parametrize("memory", [8, 3])
 def test_the_best_are_found_without_the_others(top, memory):
     """As if all were simulated; and nothing is left out for a wrong reason."""
-    device = replace(PROBLEM.cluster.device, memory=memory * GIGABYTE)
-    problem = replace(PROBLEM, cluster=replace(PROBLEM.cluster, device=device))
+    problem = with_memory(memory * GIGABYTE)
     chosen = configurations(problem)
     every = {each.configuration: each for each in evaluate(problem, chosen)}
     best_first = ranked(every.values())
@@ -157,15 +162,29 @@ def test_no_schedule_passes_the_bounds(outcomes):
     known = evaluation.Evaluation(PROBLEM)
     for each in outcomes:
         assert each.samples_per_second <= known.most_samples_per_second(each.configuration)
-        assert each.memory_largest_gb >= known.least_memory(each.configuration).total_gb
+        least = [memory.total_gb for memory in known.least_memories(each.configuration)]
+        assert least == sorted(least)
+        assert least[-1] == each.memory_largest_gb
+
+
+@pytest.mark.parametrize("memory", [8, 3])
+def test_what_cannot_fit_is_not_simulated(memory):
+    problem = with_memory(memory * GIGABYTE)
+    chosen = configurations(problem)
+    fitting = [each for each in evaluate(problem, chosen) if each.fits]
+    found = evaluate_best(problem, chosen)
+    assert found.outcomes == fitting
+    assert found.excluded == {TOO_LARGE: len(chosen) - len(fitting)}
 
 
 def test_what_does_not_fit_comes_near(outcomes):
-    tiny = replace(PROBLEM.cluster.device, memory=2.0**20)
-    problem = replace(PROBLEM, cluster=replace(PROBLEM.cluster, device=tiny))
-    none_fit = evaluate(problem, configurations(problem))
+    problem = with_memory(2.0**20)
+    chosen = configurations(problem)
+    none_fit = evaluate(problem, chosen)
     assert ranked(none_fit) == []
-    assert nearest(none_fit).memory_largest_gb == min(each.memory_largest_gb for each in outcomes)
+    least = min(each.memory_largest_gb for each in outcomes)
+    assert nearest(none_fit).memory_largest_gb == least
+    assert nearest_of(problem, chosen).memory_largest_gb == least
 
 
 def test_a_journal_keeps_and_resumes(tmp_path, outcomes):
@@ -308,8 +327,12 @@ def test_the_command_finds_the_best_alone(command, capsys):
     words = [*command, "--batch", "8", "--workers", "1"]
     assert main([*words, "--json"]) == 0
     every = json.loads(capsys.readouterr().out)
-    assert every["simulated"] == every["tried"]
+    assert every["simulated"] == len(every["configurations"]) == every["tried"]
     assert every["excluded"] == {}
+    assert main([*words, "--max-memory", "1.5GB", "--json"]) == 0
+    fitting = json.loads(capsys.readouterr().out)
+    assert 0 < fitting["simulated"] == len(fitting["configurations"]) < every["simulated"]
+    assert fitting["excluded"] == {TOO_LARGE: fitting["tried"] - fitting["simulated"]}
     assert main([*words, "--top", "3", "--json"]) == 0
     best = json.loads(capsys.readouterr().out)
     assert best["configurations"][:3] == every["configurations"][:3]
