@@ -21,7 +21,14 @@ from functools import lru_cache
 
 from bfpp.schedules.columns import NONE
 from bfpp.schedules.layout import Layout
-from bfpp.schedules.steps import OnVee, Step, backward_input, backward_weight, forward
+from bfpp.schedules.steps import (
+    OnVee,
+    Repetition,
+    Step,
+    backward_input,
+    backward_weight,
+    forward,
+)
 
 PERIOD = 6
 """Slots from one micro-batch to the next: the passes of two stages, forward and in two halves."""
@@ -47,6 +54,10 @@ class _ControllableMemory(OnVee):
     def block(self, ranks: int, rank: int) -> Legs:
         """The slots of a rank's legs."""
         raise NotImplementedError
+
+    def repetition(self, layout: Layout) -> Repetition:
+        """Every micro-batch."""
+        return Repetition(1, 1 + layout.pp)
 
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
         """All in the order of their slots; weight halves in the order of the input halves."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from bfpp.schedules.in_sequences import InSequences
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
+from bfpp.schedules.steps import Repetition
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class DepthFirst(InSequences):
     def ahead(self, layout: Layout, rank: int) -> int:
         """A sequence through all stages but the last, and two for each rank after this one."""
         return (layout.loops - 1) * self.sequence_of(layout) + 2 * (layout.pp - 1 - rank)
+
+    def repetition(self, layout: Layout) -> Repetition:
+        """Every sequence."""
+        return Repetition(self.sequence_of(layout), 1 + self.ahead(layout, 0) // layout.loops)
 
     def validate(self, layout: Layout) -> None:
         """Sequences must be full, and long enough to fill the pipeline."""

@@ -37,6 +37,7 @@ from bfpp.schedules.layout import Layout
 from bfpp.schedules.steps import (
     InBothDirections,
     OnVee,
+    Repetition,
     Step,
     WithBlocks,
     backward,
@@ -137,6 +138,10 @@ class DualPipeV(OnVee, WithBlocks):
 
     name = "dualpipe-v"
     summary = "on a V, 2 stages a rank; down and up at once, in fused forward-backward blocks"
+
+    def repetition(self, layout: Layout) -> Repetition:
+        """Every micro-batch."""
+        return Repetition(1, 1 + 2 * layout.pp)
 
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
         """The first half of the model is the near side."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bfpp.schedules.in_sequences import InSequences
 from bfpp.schedules.layout import Layout
+from bfpp.schedules.steps import Repetition
 
 
 class OneForwardOneBackward(InSequences):
@@ -25,6 +26,10 @@ class OneForwardOneBackward(InSequences):
     def ahead(self, layout: Layout, rank: int) -> int:
         """One for each rank after this one."""
         return layout.pp - 1 - rank
+
+    def repetition(self, layout: Layout) -> Repetition:
+        """Every micro-batch."""
+        return Repetition(1, layout.pp)
 
 
 SCHEDULE = OneForwardOneBackward()

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from itertools import chain, islice, starmap, zip_longest
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -132,6 +132,16 @@ def forward_only(order: Order) -> Order:
     return found
 
 
+class Repetition(NamedTuple):
+    """How ranks repeat their orders, but for their first and their last passes.
+
+    They do so every `period` micro-batches, of which at most `alive` are under way on a rank.
+    """
+
+    period: int
+    alive: int
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A rule that gives each rank the order of its compute steps.
@@ -174,6 +184,14 @@ class Schedule:
         """The rank of each stage's second copy, where there are two."""
         del pp, loops
         return ()
+
+    def repetition(self, layout: Layout) -> Repetition | None:
+        """How ranks repeat their orders, if they do so however many more micro-batches there are.
+
+        A search then predicts steps of many micro-batches from steps of fewer.
+        """
+        del layout
+        return None
 
     @property
     def slices(self) -> int:

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from bfpp.schedules.invalid import InvalidConfiguration
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.steps import (
+    Repetition,
     Schedule,
     Step,
     backward_input,
@@ -52,6 +53,11 @@ class ZeroBubble(Schedule):
     def sequence(self, layout: Layout) -> int:
         """Micro-batches that run through a stage before those of the next."""
         return layout.microbatches
+
+    def repetition(self, layout: Layout) -> Repetition:
+        """Every sequence of a looped schedule; else every micro-batch."""
+        period = self.sequence(layout) if self.looped else 1
+        return Repetition(period, 1 + self.ahead(layout, 0) // layout.loops)
 
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
         """Warm up, then take turns, then drain; what has run out is passed over."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from bfpp.schedules.layout import Layout
 from bfpp.schedules.steps import (
     OnVee,
+    Repetition,
     Step,
     backward_input,
     backward_weight,
@@ -31,6 +32,10 @@ class ZBV(OnVee):
 
     name = "zb-v"
     summary = "on a V, 2 stages a rank; backward passes in halves, no bubble in the memory of 1F1B"
+
+    def repetition(self, layout: Layout) -> Repetition:
+        """Every micro-batch."""
+        return Repetition(1, 2 * layout.pp)
 
     def steps(self, layout: Layout, rank: int) -> Iterator[Step]:
         """Warm up, then take turns, then drain; what has run out is passed over."""

@@ -70,7 +70,12 @@ def step_times(graph: TaskGraph, costs: Sequence[Costs]) -> Seconds:
 
 def step_time(graph: TaskGraph, costs: Costs) -> float:
     """When the last task ends, in seconds."""
-    return float(times(graph, costs).end.max())
+    return last_end(times(graph, costs))
+
+
+def last_end(times: Times) -> float:
+    """When the last task ends, in seconds."""
+    return float(times.end.max())
 
 
 def flows_meet(costs: Costs, start: Seconds, end: Seconds) -> bool:

@@ -216,4 +216,5 @@ def _method(outcome: Outcome) -> object:
     computed = of.precision, of.recompute, of.tp_overlap, of.cut, of.communication.offload
     if of.degrees.pp == 1:
         return divided, computed
-    return divided, computed, of.communication, outcome.step_time, outcome.memory_largest_gb
+    predicted = outcome.step_time, outcome.memory_largest_gb
+    return divided, computed, of.communication, *(f"{each:.10e}" for each in predicted)

@@ -7,6 +7,7 @@ a schedule for any communication, and a task graph for any costs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import lru_cache
 from math import inf
@@ -36,12 +37,13 @@ from bfpp.sim.memory import (
 )
 from bfpp.sim.objectives import Objective, robust_step_time
 from bfpp.sim.outcomes import Outcome
+from bfpp.sim.periodic import NotPeriodic, Shortened, StepTime, shortened, whole_step
 from bfpp.sim.physical import PhysicalCosts
-from bfpp.sim.prediction import predict
+from bfpp.sim.prediction import prediction
 from bfpp.sim.remembered import latest
 from bfpp.sim.search import Problem, in_order
 from bfpp.traces.memory import GIGABYTE
-from bfpp.traces.metrics import bubble
+from bfpp.traces.metrics import bubble_of
 from bfpp.traces.timeline import Timeline
 
 
@@ -69,6 +71,7 @@ class Evaluation:
         self.steps = latest(steps_of)
         self.graph = latest(self._graph)
         self._peaks = latest(_peaks)
+        self._fewer = latest(self._shortened)
         self.memories = latest(self._memories)
 
     def _physical_of(self, configuration: Configuration) -> PhysicalCosts:
@@ -89,17 +92,38 @@ class Evaluation:
 
     def outcome(self, configuration: Configuration) -> Outcome:
         """The prediction of a configuration."""
-        physical, graph = self.physical(configuration), self.graph_of(configuration)
-        timeline = timeline_of(graph, physical.times(graph))
+        physical, layout = self.physical(configuration), configuration.layout
+        step = self._step_time(configuration)
         memories = self.memories(configuration)
         return Outcome(
             configuration,
             self._problem.implementation.name,
-            timeline.step_time,
-            bubble(timeline),
-            **predict(timeline, physical, memories),
-            robust_step_time=self._robust_step_time(timeline.graph, physical),
+            step.seconds,
+            bubble_of(step.seconds, step.passes, layout.pp),
+            **prediction(step.seconds, layout, physical, memories),
+            robust_step_time=self._robust_step_time(configuration),
         )
+
+    def _step_time(self, configuration: Configuration) -> StepTime:
+        """How long a step takes, from fewer micro-batches where their times repeat."""
+        physical = self.physical(configuration)
+        for fewer in self._fewer(configuration):
+            with suppress(NotPeriodic):
+                graph = self.graph_of(fewer.configuration)
+                return whole_step(graph, fewer, physical, configuration.layout)
+        timeline = self.timeline(configuration)
+        return StepTime(timeline.step_time, timeline.pass_seconds)
+
+    def _shortened(self, configuration: Configuration) -> list[Shortened]:
+        """The same configuration with fewer micro-batches, if these tell all of it."""
+        if self._problem.objective is Objective.ROBUSTNESS or configuration.communication.offload:
+            return []
+        return [] if self.physical(configuration).dispatch_seconds else shortened(configuration)
+
+    def _of_memory(self, configuration: Configuration) -> Configuration:
+        """One that needs as much memory: as orders repeat, no further micro-batch adds to it."""
+        fewer = self._fewer(configuration)
+        return fewer[0].configuration if fewer else configuration
 
     def least_memories(self, configuration: Configuration) -> Iterator[PeakMemory]:
         """What the fullest rank needs at least, the longer it is thought about the closer.
@@ -113,13 +137,14 @@ class Evaluation:
                 self.physical(configuration),
                 layout,
                 communication.sharding,
-                self._passing(configuration),
+                self._passing(self._of_memory(configuration)),
                 one_buffer(layout, communication.sharding),
             ).fullest
         yield self.memories(configuration).fullest
 
     def _memories(self, configuration: Configuration) -> Memories:
         """The memory of all pipeline ranks, without a graph where the order decides it."""
+        configuration = self._of_memory(configuration)
         sharding, buffers = configuration.communication.sharding, None
         if sharding is Sharding.FULL:
             buffers = graph_buffers(self.graph_of(configuration))
@@ -151,9 +176,10 @@ class Evaluation:
         graph = self.graph_of(configuration)
         return timeline_of(graph, self.physical(configuration).times(graph))
 
-    def _robust_step_time(self, graph: TaskGraph, physical: PhysicalCosts) -> float | None:
+    def _robust_step_time(self, configuration: Configuration) -> float | None:
         if self._problem.objective is not Objective.ROBUSTNESS:
             return None
+        graph, physical = self.graph_of(configuration), self.physical(configuration)
         return robust_step_time(graph, physical.costs(graph), self._problem.jitter)
 
     def least_memory(self, configuration: Configuration) -> PeakMemory:

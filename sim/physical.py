@@ -6,6 +6,7 @@ and takes no less than the busiest rank's host.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -20,7 +21,7 @@ from bfpp.schedules.recomputation import LAYER, Recomputation
 from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.compiled_engine import Times, times
+from bfpp.sim.compiled_engine import Times, last_end, times
 from bfpp.sim.compute import (
     UnitSeconds,
     part_counts,
@@ -366,23 +367,34 @@ class PhysicalCosts:
 
     def costs(self, graph: TaskGraph) -> Costs:
         """The costs of each task of the graph."""
-        return self._within_power(graph).costs
+        return self._within_power(graph, graph.layout, last_end).costs
 
     def times(self, graph: TaskGraph) -> Times:
         """When each task starts and ends, by the compiled engine, within the power limit."""
-        costs, known = self._within_power(graph)
+        return self.times_within(graph, graph.layout, last_end)
+
+    def times_within(
+        self, graph: TaskGraph, layout: Layout, step_seconds: Callable[[Times], float]
+    ) -> Times:
+        """The times of a graph within the power limit of a step that it stands for.
+
+        That has a `layout`, and takes `step_seconds` by these times.
+        """
+        costs, known = self._within_power(graph, layout, step_seconds)
         return known or times(graph, costs)
 
     def step_time(self, graph: TaskGraph) -> float:
         """When the last task ends, in seconds."""
-        return float(self.times(graph).end.max())
+        return last_end(self.times(graph))
 
-    def _within_power(self, graph: TaskGraph) -> WithinPower:
+    def _within_power(
+        self, graph: TaskGraph, layout: Layout, step_seconds: Callable[[Times], float]
+    ) -> WithinPower:
         costs = PhysicalStep(self, self._with_exchanges(graph)).costs()
-        least = self._least_seconds(graph.layout, trains=graph.trains)
+        least = self._least_seconds(layout, trains=graph.trains)
         if self.dispatch_seconds:
             least = max(least, HostStep(self, graph).seconds())
-        return within_power(graph, costs, least)
+        return within_power(graph, costs, least, step_seconds)
 
     def _with_exchanges(self, graph: TaskGraph) -> TaskGraph:
         """The graph with the exchanges of experts inside passes, if some are in fused blocks."""

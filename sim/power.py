@@ -9,6 +9,7 @@ tasks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -42,12 +43,14 @@ class WithinPower(NamedTuple):
     times: Times | None
 
 
-def within_power(graph: TaskGraph, costs: Costs, least: float) -> WithinPower:
+def within_power(
+    graph: TaskGraph, costs: Costs, least: float, step_seconds: Callable[[Times], float]
+) -> WithinPower:
     """The costs at clocks so low that the step takes `least` seconds, if it takes fewer.
 
     All compute is slower by one factor. It is approached from below: were communication as
     much slower too, the step would take as many times as long. Where the busiest rank computes
-    for long enough anyhow, nothing is replayed to know.
+    for long enough anyhow, nothing is replayed to know. `step_seconds` says how long times take.
     """
     steps = graph.is_compute
     fastest = costs.seconds
@@ -56,7 +59,7 @@ def within_power(graph: TaskGraph, costs: Costs, least: float) -> WithinPower:
     factor, missing = 1.0, least
     while busiest * factor < least and missing > TOLERANCE * least:
         found = times(graph, costs)
-        taken = float(found.end.max())
+        taken = step_seconds(found)
         missing = least - taken
         if missing <= 0:
             return WithinPower(costs, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from bfpp.schedules import Layout
 from bfpp.sim.memory import Memories, memories_of
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.traces.memory import GIGABYTE
@@ -42,15 +43,25 @@ class StepPrediction(TypedDict):
     tokens_per_second_per_gpu: float
 
 
-def predict(
-    timeline: Timeline, physical: PhysicalCosts, memories: Memories | None = None
+def predict(timeline: Timeline, physical: PhysicalCosts) -> StepPrediction:
+    """The prediction of one training step."""
+    graph = timeline.graph
+    memories = memories_of(graph, physical)
+    return prediction(timeline.step_time, graph.layout, physical, memories, trains=graph.trains)
+
+
+def prediction(
+    step_time: float,
+    layout: Layout,
+    physical: PhysicalCosts,
+    memories: Memories,
+    *,
+    trains: bool = True,
 ) -> StepPrediction:
-    """The prediction of one training step, whose ranks may have known `memories`."""
-    layout, trains = timeline.graph.layout, timeline.graph.trains
-    step_time, samples = timeline.step_time, physical.batch(layout)
+    """The prediction of a step that takes so long, with what its ranks hold."""
+    samples = physical.batch(layout)
     peak = physical.cluster.device.peak_of(physical.execution.precision)
     of_model, of_hardware = physical.step_flops(layout, trains=trains)
-    memories = memories or memories_of(timeline.graph, physical)
     first, fullest = memories.of(0), memories.fullest
     reserved, (low, high) = fullest.reserved_gb, fullest.reserved_range_gb
     samples_per_second = samples / step_time

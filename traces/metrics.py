@@ -148,8 +148,13 @@ def bubble(timeline: Timeline) -> float:
     >>> bfpp.bubble(bfpp.simulate(graph, bfpp.AbstractCosts()))
     0.375
     """
-    mean = timeline.pass_seconds / timeline.graph.layout.pp
-    return timeline.step_time / mean - 1 if mean else 0.0
+    return bubble_of(timeline.step_time, timeline.pass_seconds, timeline.graph.layout.pp)
+
+
+def bubble_of(step_time: float, pass_seconds: float, ranks: int) -> float:
+    """The same of a step in which the passes of all ranks take so long together."""
+    mean = pass_seconds / ranks
+    return step_time / mean - 1 if mean else 0.0
 
 
 def bubble_fraction(timeline: Timeline) -> float:
