@@ -28,7 +28,7 @@ SETTLING = 4
 ATTEMPTS = 1, 2
 """How many times as long a step is tried in turn."""
 
-ROUNDING = 2e-14
+ROUNDING = 1e-14
 """By what share of a step times that repeat may differ: as rounding does."""
 
 
