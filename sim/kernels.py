@@ -12,7 +12,9 @@ change, so that their order does not matter. A flow's bytes are settled when its
 A change in one port is felt by those whose flows pass it, by the flows of those, and so on: rates
 of all these are filled anew, the narrowest ports first, as in `bfpp.sim.ports`.
 
-The flows in a port form a list of slots: width x task + n for a task's n-th port.
+The flows in a port form a ring of slots, with one of the port's own, where it begins and ends: to
+enter and to leave takes no branch, in which compiled code would count its arrays. A task has a
+slot for each port that it may pass, 2^shift in all.
 """
 
 from __future__ import annotations
@@ -77,9 +79,13 @@ def replay(follower_start, follower, costs, slopes, start, end):
     # The slope of a task's `start`, once it enters its ports of `since`, and then of its `end`.
     time_slope, rate_slope = np.zeros((2, tasks, parameters))
     users = np.zeros(len(bandwidth), dtype=np.int64)
-    first = np.full(len(bandwidth), -1)
-    following = np.full(width * tasks, -1, dtype=np.int32)
-    previous = np.full(width * tasks, -1, dtype=np.int32)
+    shift = 0
+    while 1 << shift < width:
+        shift += 1
+    slots = tasks << shift
+    following, previous = np.empty((2, slots + len(bandwidth)), dtype=np.int32)
+    for port in range(len(bandwidth)):
+        following[slots + port] = previous[slots + port] = slots + port
     changed = np.empty(len(bandwidth), dtype=np.int64)
     has_changed = np.zeros(len(bandwidth), dtype=np.bool_)
     change_slope = np.zeros((len(bandwidth), parameters))
@@ -148,7 +154,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
                 has_changed[origin] = False
                 if reached_in[origin] == filling:
                     continue
-                found = _reach(origin, filling, ports, first, following, reached, reached_in)
+                found = _reach(origin, filling, ports, shift, following, reached, reached_in)
                 for at in range(found):
                     port = reached[at]
                     room[port], waiting[port] = bandwidth[port], users[port]
@@ -173,9 +179,9 @@ def replay(follower_start, follower, costs, slopes, start, end):
                         for parameter in range(parameters):
                             share_slope[parameter] = room_slope[port, parameter]
                             share_slope[parameter] /= max(waiting[port], 1)
-                        slot = np.int64(first[port])
-                        while slot >= 0:
-                            flow = slot // width
+                        slot = np.int64(following[slots + port])
+                        while slot < slots:
+                            flow = slot >> shift
                             slot = np.int64(following[slot])
                             if filled_in[flow] == filling:
                                 continue
@@ -219,7 +225,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
                 alone = alone and users[port] == 0
                 if narrowest < 0 or bandwidth[port] < bandwidth[narrowest]:
                     narrowest = port
-                _enter(width * task + nth, port, first, following, previous)
+                _enter((task << shift) + nth, slots + port, following, previous)
                 users[port] += 1
             if alone:  # most flows are: they change no other's rate
                 rate[task] = bandwidth[narrowest]
@@ -241,7 +247,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
             for nth in range(width):
                 port = np.int64(ports[task, nth])
                 if port >= 0:
-                    _leave(width * task + nth, port, first, following, previous)
+                    _leave((task << shift) + nth, following, previous)
                     users[port] -= 1
         for nth in range(width):
             port = np.int64(ports[task, nth])
@@ -255,17 +261,18 @@ def replay(follower_start, follower, costs, slopes, start, end):
                 changes += 1
 
 
-def _reach(origin, filling, ports, first, following, reached, reached_in):
+def _reach(origin, filling, ports, shift, following, reached, reached_in):
     """List the ports that share flows with one, directly or by way of others; how many they are."""
-    width = ports.shape[1]
+    tasks, width = ports.shape
+    slots = tasks << shift
     reached[0], reached_in[origin] = origin, filling
     at, found = 0, 1
     while at < found:
-        slot = np.int64(first[reached[at]])
+        slot = np.int64(following[slots + reached[at]])
         at += 1
-        while slot >= 0:
+        while slot < slots:
             for nth in range(width):
-                other = np.int64(ports[slot // width, nth])
+                other = np.int64(ports[slot >> shift, nth])
                 if other >= 0 and reached_in[other] != filling:
                     reached[found], reached_in[other] = other, filling
                     found += 1
@@ -303,20 +310,14 @@ def _sink(due, flow_due, place, at, time, flow, length):
     place[flow] = at
 
 
-def _enter(slot, port, first, following, previous):
-    """Put a slot at the head of its port's list of flows."""
-    following[slot] = first[port]
-    previous[slot] = -1
-    if first[port] >= 0:
-        previous[first[port]] = slot
-    first[port] = slot
+def _enter(slot, own, following, previous):
+    """Put a slot into the ring of a port's own one."""
+    after = following[own]
+    following[slot], previous[slot] = after, own
+    following[own] = previous[after] = slot
 
 
-def _leave(slot, port, first, following, previous):
-    """Take a slot out of its port's list of flows."""
-    if previous[slot] >= 0:
-        following[previous[slot]] = following[slot]
-    else:
-        first[port] = following[slot]
-    if following[slot] >= 0:
-        previous[following[slot]] = previous[slot]
+def _leave(slot, following, previous):
+    """Take a slot out of its ring."""
+    before, after = previous[slot], following[slot]
+    following[before], previous[after] = after, before
