@@ -84,8 +84,8 @@ def replay(follower_start, follower, costs, slopes, start, end):
         shift += 1
     slots = tasks << shift
     following, previous = np.empty((2, slots + len(bandwidth)), dtype=np.int32)
-    for port in range(len(bandwidth)):
-        following[slots + port] = previous[slots + port] = slots + port
+    for own in range(slots, slots + len(bandwidth)):
+        following[own] = previous[own] = own
     changed = np.empty(len(bandwidth), dtype=np.int64)
     has_changed = np.zeros(len(bandwidth), dtype=np.bool_)
     change_slope = np.zeros((len(bandwidth), parameters))
