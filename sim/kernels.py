@@ -65,6 +65,8 @@ def replay(follower_start, follower, costs, slopes, start, end):
     `Costs`; `slopes` their derivatives (of seconds, bytes, bandwidth) by any number of
     parameters, one a column, and those of `end`, or None. `start` and `end` are filled, and these.
     """
+    # Without a sign, an index needs no look at whether it counts from the end.
+    follower = follower.view(np.uint32)
     # Tuples are taken apart once: compiled, each array taken out of one is counted anew.
     seconds, size, ports, bandwidth = costs
     tasks, width = ports.shape
@@ -83,7 +85,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
     while 1 << shift < width:
         shift += 1
     slots = tasks << shift
-    following, previous = np.empty((2, slots + len(bandwidth)), dtype=np.int32)
+    following, previous = np.empty((2, slots + len(bandwidth)), dtype=np.uint32)
     for own in range(slots, slots + len(bandwidth)):
         following[own] = previous[own] = own
     changed = np.empty(len(bandwidth), dtype=np.int64)
@@ -103,10 +105,10 @@ def replay(follower_start, follower, costs, slopes, start, end):
         flows += size[number] > 0.0
     due, flow_due, place = (
         np.empty(flows),
-        np.empty(flows, dtype=np.int32),
-        np.zeros(tasks, np.int32),
+        np.empty(flows, dtype=np.uint32),
+        np.zeros(tasks, np.uint32),
     )
-    settled = np.empty(tasks, dtype=np.int32)
+    settled = np.empty(tasks, dtype=np.uint32)
     settling, under_way, changes, now = 0, 0, 0, 0.0
     waits = np.zeros(tasks, dtype=np.int32)  # for how many that have not ended
     for at in range(len(follower)):
@@ -120,7 +122,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
     while True:
         while settling > 0:
             settling -= 1
-            task = np.int64(settled[settling])
+            task = settled[settling]
             if rate[task] > 0.0:
                 time = now
             else:
@@ -135,7 +137,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
             for parameter in range(parameters):
                 end_slope[task, parameter] = time_slope[task, parameter]
             for at in range(follower_start[task], follower_start[task + 1]):
-                after = np.int64(follower[at])
+                after = follower[at]
                 if time >= start[after]:
                     start[after] = time
                     for parameter in range(parameters):
@@ -179,10 +181,10 @@ def replay(follower_start, follower, costs, slopes, start, end):
                         for parameter in range(parameters):
                             share_slope[parameter] = room_slope[port, parameter]
                             share_slope[parameter] /= max(waiting[port], 1)
-                        slot = np.int64(following[slots + port])
+                        slot = following[slots + port]
                         while slot < slots:
                             flow = slot >> shift
-                            slot = np.int64(following[slot])
+                            slot = following[slot]
                             if filled_in[flow] == filling:
                                 continue
                             filled_in[flow] = filling
@@ -215,7 +217,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
             changes = 0
             continue
 
-        now, task = due[0], np.int64(flow_due[0])
+        now, task = due[0], flow_due[0]
         if rate[task] == 0.0:
             since[task], alone, narrowest = now, True, np.int64(-1)
             for nth in range(width):
@@ -240,7 +242,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
                 time_slope[task, parameter] += (left_slope[task, parameter] - slower) / rate[task]
             under_way -= 1
             if under_way > 0:
-                last = np.int64(flow_due[under_way])
+                last = flow_due[under_way]
                 _sink(due, flow_due, place, 0, due[under_way], last, under_way)
             settled[settling] = task
             settling += 1
@@ -268,7 +270,7 @@ def _reach(origin, filling, ports, shift, following, reached, reached_in):
     reached[0], reached_in[origin] = origin, filling
     at, found = 0, 1
     while at < found:
-        slot = np.int64(following[slots + reached[at]])
+        slot = following[slots + reached[at]]
         at += 1
         while slot < slots:
             for nth in range(width):
@@ -276,7 +278,7 @@ def _reach(origin, filling, ports, shift, following, reached, reached_in):
                 if other >= 0 and reached_in[other] != filling:
                     reached[found], reached_in[other] = other, filling
                     found += 1
-            slot = np.int64(following[slot])
+            slot = following[slot]
     return found
 
 
