@@ -139,7 +139,7 @@ def find_tasks(steps, bounds, layout, rules, runs):
     rows = np.full((most, COLUMNS + 1), -1, dtype=np.int32)
     key = np.empty(most, dtype=np.int64)
     most_waits = 2 * count + 3 * copied + 4 * len(first) + units + ranks * (1 + ranks) + 4
-    edges = np.empty((most_waits, 2), dtype=np.int32)
+    edges = np.empty((most_waits, 2), dtype=np.uint32)
     waits = 0
     consumer = np.full(count, -1, dtype=np.int32)
     for step in range(count):
@@ -382,7 +382,7 @@ def number(key):
         place[key[task] + PHASES + 1] += 1
     for at in range(1, len(place)):
         place[at] += place[at - 1]
-    old, new = np.empty((2, len(key)), dtype=np.int32)
+    old, new = np.empty((2, len(key)), dtype=np.uint32)
     for task in range(len(key)):
         at = key[task] + PHASES
         old[place[at]] = task
@@ -432,7 +432,7 @@ def finish(rows, edges, old, new, in_blocks):
     operation = np.empty(len(old), dtype=np.int8)
     columns = np.empty((COLUMNS, len(old)), dtype=np.int32)
     for task in range(len(old)):
-        row = np.int64(old[task])
+        row = old[task]
         operation[task] = rows[row, OPERATION]
         for at in range(BLOCK):
             columns[at, task] = rows[row, at]
