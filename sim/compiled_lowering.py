@@ -60,10 +60,10 @@ def lower_steps(steps: Steps, layout: Layout, communication: Communication, name
     # Copies that gather and reduce run by run are lowered there alone: few are searched.
     if not WORK.pays or (layout.copies and communication.sharding is Sharding.FULL):
         return lower_by_columns(steps, layout, communication, name)
-    communication.require(copies=bool(layout.copies))
+    decisive = _decisive(communication, bool(layout.copies), len(OPERATIONS))
     if communication.offload:
         require_backward(steps)
-    return posted(_lower(steps, layout, communication, name))
+    return posted(_lower(steps, layout, communication, name, *decisive))
 
 
 def _is_in_sequences(schedule: Schedule) -> TypeGuard[InSequences]:
@@ -105,25 +105,28 @@ def _table(orders: Order, bounds: Offsets, layout: Layout) -> Steps | None:
     return Steps(operation, rank, unit, microbatch, before, block, unit_bounds, rounds)
 
 
-def _lower(steps: Steps, layout: Layout, communication: Communication, name: str) -> TaskGraph:
+def _lower(
+    steps: Steps,
+    layout: Layout,
+    communication: Communication,
+    name: str,
+    rules: tuple[int, ...],
+    streams: tuple[Integers, Integers, Flags],
+) -> TaskGraph:
     stages = (
         layout.rank_of_unit, layout.unit_on_rank, layout.peer_of_rank, len(layout.copies),
         (*ends_of_tied(layout, communication), NONE, NONE)[:PAIR],
     )  # fmt: skip
-    tasks, start, member, codes, lane, peer_lane = compiled(lowering_kernels).lower(
-        (*steps[:6], steps.round),
-        steps.first_of_rank,
-        stages,
-        _rules(communication),
-        _streams(communication),
+    operation, tasks, start, member, codes, lane, peer_lane = compiled(lowering_kernels).lower(
+        (*steps[:6], steps.round), steps.first_of_rank, stages, rules, streams
     )
-    operation, rank, peer, unit, microbatch, weight_buffer, gradient_buffer, block = tasks
+    rank, peer, unit, microbatch, weight_buffer, gradient_buffer, piece, block = tasks
     graph = TaskGraph(
         schedule=name,
         layout=layout,
         communication=communication,
         lanes=_lanes(codes.tobytes(), layout.pp),
-        operation=operation.astype(np.int8),
+        operation=operation,
         rank=rank,
         peer=peer,
         unit=unit,
@@ -132,7 +135,7 @@ def _lower(steps: Steps, layout: Layout, communication: Communication, name: str
         peer_lane=peer_lane,
         weight_buffer=weight_buffer,
         gradient_buffer=gradient_buffer,
-        piece=np.full(len(rank), NONE, dtype=np.int32),
+        piece=piece,
         block=block,
         dependencies=Groups(start, member),
     )
@@ -151,9 +154,16 @@ def _work_out(graph: TaskGraph) -> None:
 
 
 @cache
-def _rules(communication: Communication) -> tuple[int, ...]:
-    """What of the communication decides over tasks and their order."""
-    return (
+def _decisive(
+    communication: Communication, copies: bool, operations: int
+) -> tuple[tuple[int, ...], tuple[Integers, Integers, Flags]]:
+    """What of the communication decides over tasks and their order, and over their lanes.
+
+    These are, for each of so many operations, its stream here and at its peer; and which streams
+    are by peer. Raises `InvalidConfiguration` for choices that exclude each other.
+    """
+    communication.require(copies=copies)
+    rules = (
         communication.sharding is not Sharding.NONE,
         communication.gathers_runs,
         communication.reduces_runs,
@@ -166,20 +176,10 @@ def _rules(communication: Communication) -> tuple[int, ...]:
         communication.offload,
         communication.offload_ahead,
     )
-
-
-def _streams(communication: Communication) -> tuple[Integers, Integers, Flags]:
-    """For each operation its stream, here and at its peer; and which streams are by peer."""
-    return _stream_table(communication, len(OPERATIONS))
-
-
-@cache
-def _stream_table(
-    communication: Communication, operations: int
-) -> tuple[Integers, Integers, Flags]:
     streams = [each.streams(communication) for each in OPERATIONS[:operations]]
     here, there = np.array([[*map(STREAMS.index, each)] for each in streams], dtype=np.int32).T
-    return here.copy(), there.copy(), np.array([bool(stream.toward) for stream in STREAMS])
+    by_peer = np.array([bool(stream.toward) for stream in STREAMS])
+    return rules, (here.copy(), there.copy(), by_peer)
 
 
 @lru_cache(PLACED)

@@ -12,7 +12,9 @@ change, so that their order does not matter. A flow's bytes are settled when its
 A change in one port is felt by those whose flows pass it, by the flows of those, and so on: rates
 of all these are filled anew, the narrowest ports first, as in `bfpp.sim.ports`.
 
-The flows in a port form a list of slots: width x task + n for a task's n-th port.
+The flows in a port form a ring of slots, with one of the port's own, where it begins and ends: to
+enter and to leave takes no branch, in which compiled code would count its arrays. A task has a
+slot for each port that it may pass, 2^shift in all.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ def replay(follower_start, follower, costs, slopes, start, end):
     `Costs`; `slopes` their derivatives (of seconds, bytes, bandwidth) by any number of
     parameters, one a column, and those of `end`, or None. `start` and `end` are filled, and these.
     """
+    # Without a sign, an index needs no look at whether it counts from the end.
+    follower = follower.view(np.uint32)
     # Tuples are taken apart once: compiled, each array taken out of one is counted anew.
     seconds, size, ports, bandwidth = costs
     tasks, width = ports.shape
@@ -77,9 +81,13 @@ def replay(follower_start, follower, costs, slopes, start, end):
     # The slope of a task's `start`, once it enters its ports of `since`, and then of its `end`.
     time_slope, rate_slope = np.zeros((2, tasks, parameters))
     users = np.zeros(len(bandwidth), dtype=np.int64)
-    first = np.full(len(bandwidth), -1)
-    following = np.full(width * tasks, -1, dtype=np.int32)
-    previous = np.full(width * tasks, -1, dtype=np.int32)
+    shift = 0
+    while 1 << shift < width:
+        shift += 1
+    slots = tasks << shift
+    following, previous = np.empty((2, slots + len(bandwidth)), dtype=np.uint32)
+    for own in range(slots, slots + len(bandwidth)):
+        following[own] = previous[own] = own
     changed = np.empty(len(bandwidth), dtype=np.int64)
     has_changed = np.zeros(len(bandwidth), dtype=np.bool_)
     change_slope = np.zeros((len(bandwidth), parameters))
@@ -97,10 +105,10 @@ def replay(follower_start, follower, costs, slopes, start, end):
         flows += size[number] > 0.0
     due, flow_due, place = (
         np.empty(flows),
-        np.empty(flows, dtype=np.int32),
-        np.zeros(tasks, np.int32),
+        np.empty(flows, dtype=np.uint32),
+        np.zeros(tasks, np.uint32),
     )
-    settled = np.empty(tasks, dtype=np.int32)
+    settled = np.empty(tasks, dtype=np.uint32)
     settling, under_way, changes, now = 0, 0, 0, 0.0
     waits = np.zeros(tasks, dtype=np.int32)  # for how many that have not ended
     for at in range(len(follower)):
@@ -114,7 +122,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
     while True:
         while settling > 0:
             settling -= 1
-            task = np.int64(settled[settling])
+            task = settled[settling]
             if rate[task] > 0.0:
                 time = now
             else:
@@ -129,7 +137,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
             for parameter in range(parameters):
                 end_slope[task, parameter] = time_slope[task, parameter]
             for at in range(follower_start[task], follower_start[task + 1]):
-                after = np.int64(follower[at])
+                after = follower[at]
                 if time >= start[after]:
                     start[after] = time
                     for parameter in range(parameters):
@@ -148,7 +156,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
                 has_changed[origin] = False
                 if reached_in[origin] == filling:
                     continue
-                found = _reach(origin, filling, ports, first, following, reached, reached_in)
+                found = _reach(origin, filling, ports, shift, following, reached, reached_in)
                 for at in range(found):
                     port = reached[at]
                     room[port], waiting[port] = bandwidth[port], users[port]
@@ -173,10 +181,10 @@ def replay(follower_start, follower, costs, slopes, start, end):
                         for parameter in range(parameters):
                             share_slope[parameter] = room_slope[port, parameter]
                             share_slope[parameter] /= max(waiting[port], 1)
-                        slot = np.int64(first[port])
-                        while slot >= 0:
-                            flow = slot // width
-                            slot = np.int64(following[slot])
+                        slot = following[slots + port]
+                        while slot < slots:
+                            flow = slot >> shift
+                            slot = following[slot]
                             if filled_in[flow] == filling:
                                 continue
                             filled_in[flow] = filling
@@ -209,7 +217,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
             changes = 0
             continue
 
-        now, task = due[0], np.int64(flow_due[0])
+        now, task = due[0], flow_due[0]
         if rate[task] == 0.0:
             since[task], alone, narrowest = now, True, np.int64(-1)
             for nth in range(width):
@@ -219,7 +227,7 @@ def replay(follower_start, follower, costs, slopes, start, end):
                 alone = alone and users[port] == 0
                 if narrowest < 0 or bandwidth[port] < bandwidth[narrowest]:
                     narrowest = port
-                _enter(width * task + nth, port, first, following, previous)
+                _enter((task << shift) + nth, slots + port, following, previous)
                 users[port] += 1
             if alone:  # most flows are: they change no other's rate
                 rate[task] = bandwidth[narrowest]
@@ -234,14 +242,14 @@ def replay(follower_start, follower, costs, slopes, start, end):
                 time_slope[task, parameter] += (left_slope[task, parameter] - slower) / rate[task]
             under_way -= 1
             if under_way > 0:
-                last = np.int64(flow_due[under_way])
+                last = flow_due[under_way]
                 _sink(due, flow_due, place, 0, due[under_way], last, under_way)
             settled[settling] = task
             settling += 1
             for nth in range(width):
                 port = np.int64(ports[task, nth])
                 if port >= 0:
-                    _leave(width * task + nth, port, first, following, previous)
+                    _leave((task << shift) + nth, following, previous)
                     users[port] -= 1
         for nth in range(width):
             port = np.int64(ports[task, nth])
@@ -255,21 +263,22 @@ def replay(follower_start, follower, costs, slopes, start, end):
                 changes += 1
 
 
-def _reach(origin, filling, ports, first, following, reached, reached_in):
+def _reach(origin, filling, ports, shift, following, reached, reached_in):
     """List the ports that share flows with one, directly or by way of others; how many they are."""
-    width = ports.shape[1]
+    tasks, width = ports.shape
+    slots = tasks << shift
     reached[0], reached_in[origin] = origin, filling
     at, found = 0, 1
     while at < found:
-        slot = np.int64(first[reached[at]])
+        slot = following[slots + reached[at]]
         at += 1
-        while slot >= 0:
+        while slot < slots:
             for nth in range(width):
-                other = np.int64(ports[slot // width, nth])
+                other = np.int64(ports[slot >> shift, nth])
                 if other >= 0 and reached_in[other] != filling:
                     reached[found], reached_in[other] = other, filling
                     found += 1
-            slot = np.int64(following[slot])
+            slot = following[slot]
     return found
 
 
@@ -303,20 +312,14 @@ def _sink(due, flow_due, place, at, time, flow, length):
     place[flow] = at
 
 
-def _enter(slot, port, first, following, previous):
-    """Put a slot at the head of its port's list of flows."""
-    following[slot] = first[port]
-    previous[slot] = -1
-    if first[port] >= 0:
-        previous[first[port]] = slot
-    first[port] = slot
+def _enter(slot, own, following, previous):
+    """Put a slot into the ring of a port's own one."""
+    after = following[own]
+    following[slot], previous[slot] = after, own
+    following[own] = previous[after] = slot
 
 
-def _leave(slot, port, first, following, previous):
-    """Take a slot out of its port's list of flows."""
-    if previous[slot] >= 0:
-        following[previous[slot]] = following[slot]
-    else:
-        first[port] = following[slot]
-    if following[slot] >= 0:
-        previous[following[slot]] = previous[slot]
+def _leave(slot, following, previous):
+    """Take a slot out of its ring."""
+    before, after = previous[slot], following[slot]
+    following[before], previous[after] = after, before

@@ -26,23 +26,29 @@ PHASES = 10
 ) = range(PHASES)  # fmt: skip
 GRADIENT_BUFFERS = 2
 
+COLUMNS = 8
+RANK, PEER, UNIT, MICROBATCH, WEIGHT_BUFFER, GRADIENT_BUFFER, PIECE, BLOCK = range(COLUMNS)
+OPERATION = COLUMNS
+"""What a row says of a task: a graph has another type for operations."""
+
 
 def lower(steps, bounds, stages, rules, streams):
-    """The columns of the task graph, what each task waits for as groups, and lanes."""
+    """Operations and other columns of the task graph, what each task waits for, and lanes."""
     rank_of_unit, unit_on_rank, peer_of_rank, copies, tied = stages
     here, there, by_peer = streams
     ranks = len(bounds) - 1
     runs = find_runs(steps, len(rank_of_unit), ranks, unit_on_rank, rules)
     layout = rank_of_unit, peer_of_rank, copies, tied
-    tasks, key, edges = find_tasks(steps, bounds, layout, rules, runs)
+    rows, key, edges = find_tasks(steps, bounds, layout, rules, runs)
     old, new = number(key)
-    tasks, start, member = finish(tasks, edges, old, new)
-    for first in steps[5]:
-        if first >= 0:  # two tasks of a block may wait for the same
-            start, member = without_repeats(start, member)
-            break
-    codes, lane, peer_lane = lanes(tasks, here, there, by_peer, ranks)
-    return tasks, start, member, codes, lane, peer_lane
+    block, in_blocks = steps[5], 0
+    for step in range(len(block)):
+        in_blocks += block[step] >= 0
+    operation, tasks, start, member = finish(rows, edges, old, new, in_blocks > 0)
+    if in_blocks > 0:  # two tasks of a block may wait for the same
+        start, member = without_repeats(start, member)
+    codes, lane, peer_lane = lanes(operation, tasks, here, there, by_peer, ranks)
+    return operation, tasks, start, member, codes, lane, peer_lane
 
 
 def find_runs(steps, units, ranks, unit_on_rank, rules):
@@ -130,25 +136,23 @@ def find_tasks(steps, bounds, layout, rules, runs):
     count, ranks, units = len(rank), len(bounds) - 1, len(rank_of_unit)
     copied = count if least else 0
     most = 2 * count + copied + 2 * len(first) + units + 2 * ranks + 1
-    # operation, rank, peer, unit, micro-batch, weight buffer, gradient buffer, block
-    columns = np.full((8, most), -1, dtype=np.int32)
+    rows = np.full((most, COLUMNS + 1), -1, dtype=np.int32)
     key = np.empty(most, dtype=np.int64)
     most_waits = 2 * count + 3 * copied + 4 * len(first) + units + ranks * (1 + ranks) + 4
-    edges = np.empty((2, most_waits), dtype=np.int32)
+    edges = np.empty((most_waits, 2), dtype=np.uint32)
     waits = 0
     consumer = np.full(count, -1, dtype=np.int32)
     for step in range(count):
-        columns[0, step], columns[1, step], columns[3, step] = (
-            operation[step], rank[step], unit[step],
-        )  # fmt: skip
-        columns[4, step], columns[7, step] = microbatch[step], block[step]
-        columns[5, step] = weight_buffer[of_step[step]]
+        rows[step, OPERATION], rows[step, RANK] = operation[step], rank[step]
+        rows[step, UNIT], rows[step, MICROBATCH] = unit[step], microbatch[step]
+        rows[step, BLOCK] = block[step]
+        rows[step, WEIGHT_BUFFER] = weight_buffer[of_step[step]]
         if operation[step] != FORWARD and operation[step] != BACKWARD_INPUT:
-            columns[6, step] = gradient_buffer[of_step[step]]
+            rows[step, GRADIENT_BUFFER] = gradient_buffer[of_step[step]]
         key[step] = np.int64(round_of[step]) * PHASES + COMPUTE_PHASE
         if before[step] >= 0:
             if rank[before[step]] == rank[step]:
-                edges[0, waits], edges[1, waits] = step, before[step]
+                edges[waits, 0], edges[waits, 1] = step, before[step]
                 waits += 1
             else:
                 consumer[before[step]] = step
@@ -157,19 +161,19 @@ def find_tasks(steps, bounds, layout, rules, runs):
     for step in range(count):
         if consumer[step] >= 0:
             forward = operation[step] == FORWARD
-            columns[0, size] = TRANSFER_ACTIVATIONS if forward else TRANSFER_GRADIENTS
-            columns[1, size], columns[2, size] = rank[step], rank[consumer[step]]
-            columns[3, size], columns[4, size] = unit[step], microbatch[step]
+            rows[size, OPERATION] = TRANSFER_ACTIVATIONS if forward else TRANSFER_GRADIENTS
+            rows[size, RANK], rows[size, PEER] = rank[step], rank[consumer[step]]
+            rows[size, UNIT], rows[size, MICROBATCH] = unit[step], microbatch[step]
             key[size] = np.int64(round_of[step]) * PHASES + TRANSFER_PHASE
-            edges[0, waits], edges[1, waits] = size, step
+            edges[waits, 0], edges[waits, 1] = size, step
             size += 1
             waits += 1
     for at in range(sent, waits):
-        edges[0, waits + at - sent] = consumer[edges[1, at]]
-        edges[1, waits + at - sent] = edges[0, at]
+        edges[waits + at - sent, 0] = consumer[edges[at, 1]]
+        edges[waits + at - sent, 1] = edges[at, 0]
     waits += waits - sent
     if least:
-        size, waits = offload(steps, least, copies_ahead, (columns, key, edges), size, waits)
+        size, waits = offload(steps, least, copies_ahead, (rows, key, edges), size, waits)
 
     task_of_unit = np.full(units, -1)
     task_of_run = np.full(len(first), -1)
@@ -185,19 +189,19 @@ def find_tasks(steps, bounds, layout, rules, runs):
                 when = min(round_of[first[ahead]], round_of[first[run]] - 1)
             if weights_after[run] >= 0:
                 when = max(when, round_of[last[weights_after[run]]])
-        columns[0, lead], columns[1, lead], columns[2, lead] = GATHER, here, peer_of_rank[here]
-        columns[3, lead], columns[5, lead] = own, weight_buffer[run]
+        rows[lead, OPERATION], rows[lead, RANK], rows[lead, PEER] = GATHER, here, peer_of_rank[here]
+        rows[lead, UNIT], rows[lead, WEIGHT_BUFFER] = own, weight_buffer[run]
         key[lead] = when * PHASES + GATHER_PHASE
         task_of_run[run] = task_of_unit[own] = lead
         lead += 1
     for run in range(len(first)):
         if does_gather[run]:
             task = task_of_unit[unit[first[run]]] if copies else task_of_run[run]
-            edges[0, waits], edges[1, waits] = first[run], task
+            edges[waits, 0], edges[waits, 1] = first[run], task
             waits += 1
     for run in range(len(first)):
         if task_of_run[run] >= 0 and weights_after[run] >= 0:
-            edges[0, waits], edges[1, waits] = task_of_run[run], last[weights_after[run]]
+            edges[waits, 0], edges[waits, 1] = task_of_run[run], last[weights_after[run]]
             waits += 1
 
     reductions = lead
@@ -206,8 +210,8 @@ def find_tasks(steps, bounds, layout, rules, runs):
         here, own = rank[first[run]], unit[first[run]]
         if not does_reduce[run] or (copies and here != rank_of_unit[own]):
             continue
-        columns[0, lead], columns[1, lead], columns[2, lead] = REDUCE, here, peer_of_rank[here]
-        columns[3, lead], columns[6, lead] = own, gradient_buffer[run]
+        rows[lead, OPERATION], rows[lead, RANK], rows[lead, PEER] = REDUCE, here, peer_of_rank[here]
+        rows[lead, UNIT], rows[lead, GRADIENT_BUFFER] = own, gradient_buffer[run]
         key[lead] = -1
         task_of_run[run] = task_of_unit[own] = lead
         lead += 1
@@ -218,29 +222,29 @@ def find_tasks(steps, bounds, layout, rules, runs):
             task = task_of_run[run]
             ends = bounds[rank[first[run]] + 1] - 1 if reduces_last else last[run]
             key[task] = max(key[task], round_of[ends])
-            edges[0, waits], edges[1, waits] = task, last[run]
+            edges[waits, 0], edges[waits, 1] = task, last[run]
             waits += 1
     for run in range(len(first)):
         if gradients_after[run] >= 0:
-            edges[0, waits] = first[run]
-            edges[1, waits] = task_of_run[gradients_after[run]]
+            edges[waits, 0] = first[run]
+            edges[waits, 1] = task_of_run[gradients_after[run]]
             waits += 1
     if lead == reductions:  # forward passes alone: nothing is reduced, and nothing updated
-        return columns[:, :lead], key[:lead], edges[:, :waits]
+        return rows[:lead], key[:lead], edges[:waits]
     if hybrid:
         task_of_unit[:] = -1
         for task in range(reductions, lead):
-            so_far = task_of_unit[columns[3, task]]
+            so_far = task_of_unit[rows[task, UNIT]]
             if so_far < 0 or key[so_far] <= key[task]:
-                task_of_unit[columns[3, task]] = task
+                task_of_unit[rows[task, UNIT]] = task
         end = lead
         for task in range(reductions, end):
-            if task_of_unit[columns[3, task]] == task:
-                columns[0, lead] = ALL_REDUCE
-                for at in range(1, 4):  # rank, peer, unit
-                    columns[at, lead] = columns[at, task]
+            if task_of_unit[rows[task, UNIT]] == task:
+                rows[lead, OPERATION] = ALL_REDUCE
+                for at in (RANK, PEER, UNIT):
+                    rows[lead, at] = rows[task, at]
                 key[lead] = key[task]
-                edges[0, waits], edges[1, waits] = lead, task
+                edges[waits, 0], edges[waits, 1] = lead, task
                 waits += 1
                 lead += 1
         complete = end
@@ -248,8 +252,8 @@ def find_tasks(steps, bounds, layout, rules, runs):
         complete = reductions
     last_reduction = np.full(ranks, -1)
     for task in range(complete, lead):
-        for at in range(1, 3):  # rank, peer
-            here = columns[at, task]
+        for at in (RANK, PEER):
+            here = rows[task, at]
             if here >= 0:
                 so_far = last_reduction[here]
                 if so_far < 0 or key[so_far] <= key[task]:
@@ -257,19 +261,15 @@ def find_tasks(steps, bounds, layout, rules, runs):
     shared = -1
     if tied[0] >= 0:
         shared = lead
-        columns[0, shared], columns[1, shared], columns[2, shared] = (
-            TIED_ALL_REDUCE,
-            tied[0],
-            tied[1],
-        )
-        columns[3, shared], key[shared] = 0, -1
+        rows[shared, OPERATION], rows[shared, UNIT], key[shared] = TIED_ALL_REDUCE, 0, -1
+        rows[shared, RANK], rows[shared, PEER] = tied
         for own in (0, units - 1):
             so_far = -1
             for task in range(complete, shared):
-                if columns[3, task] == own and (so_far < 0 or key[so_far] <= key[task]):
+                if rows[task, UNIT] == own and (so_far < 0 or key[so_far] <= key[task]):
                     so_far = task
             key[shared] = max(key[shared], key[so_far])
-            edges[0, waits], edges[1, waits] = shared, so_far
+            edges[waits, 0], edges[waits, 1] = shared, so_far
             waits += 1
         lead += 1
 
@@ -281,34 +281,34 @@ def find_tasks(steps, bounds, layout, rules, runs):
         if is_tied:
             when = max(when, key[shared])
         latest = max(latest, when)
-        columns[0, lead], columns[1, lead] = NORM if clipping else OPTIMIZER, here
+        rows[lead, OPERATION], rows[lead, RANK] = NORM if clipping else OPTIMIZER, here
         key[lead] = when * PHASES + (NORM_PHASE if clipping else UPDATE_PHASE)
-        edges[0, waits], edges[1, waits] = lead, last_reduction[here]
+        edges[waits, 0], edges[waits, 1] = lead, last_reduction[here]
         waits += 1
         if is_tied:
-            edges[0, waits], edges[1, waits] = lead, shared
+            edges[waits, 0], edges[waits, 1] = lead, shared
             waits += 1
         lead += 1
     if clipping:
         for here in range(ranks):
-            columns[0, lead], columns[1, lead] = OPTIMIZER, here
+            rows[lead, OPERATION], rows[lead, RANK] = OPTIMIZER, here
             key[lead] = latest * PHASES + UPDATE_PHASE
             for other in range(ranks):
-                edges[0, waits], edges[1, waits] = lead, size + other
+                edges[waits, 0], edges[waits, 1] = lead, size + other
                 waits += 1
             lead += 1
     for task in range(reductions, size):
         phase = TIED_PHASE if task == shared else ALL_REDUCE_PHASE
-        if columns[0, task] == REDUCE:
+        if rows[task, OPERATION] == REDUCE:
             phase = REDUCE_PHASE
         key[task] = key[task] * PHASES + phase
-    return columns[:, :lead], key[:lead], edges[:, :waits]
+    return rows[:lead], key[:lead], edges[:waits]
 
 
 def offload(steps, least, ahead, tasks, size, waits):
     """Add what leaves for the host, and comes back; how many tasks and edges there are then."""
     operation, rank, unit, microbatch, _, block, round_of = steps
-    columns, key, edges = tasks
+    rows, key, edges = tasks
     count = len(rank)
     cells = largest(microbatch) + 1
     forward_of = np.empty((largest(unit) + 1) * cells, dtype=np.int64)
@@ -338,10 +338,10 @@ def offload(steps, least, ahead, tasks, size, waits):
     offloads = 0
     for step in range(count):
         if backward[step] >= 0:
-            columns[0, size], columns[1, size], columns[3, size] = OFFLOAD, rank[step], unit[step]
-            columns[4, size] = microbatch[step]
+            rows[size, OPERATION], rows[size, RANK] = OFFLOAD, rank[step]
+            rows[size, UNIT], rows[size, MICROBATCH] = unit[step], microbatch[step]
             key[size] = np.int64(round_of[step]) * PHASES + OFFLOAD_PHASE
-            edges[0, waits], edges[1, waits] = size, step
+            edges[waits, 0], edges[waits, 1] = size, step
             task[step], left[offloads] = size, step
             offloads += 1
             size += 1
@@ -350,7 +350,7 @@ def offload(steps, least, ahead, tasks, size, waits):
         before, step = left[at - ahead], left[at]
         if rank[before] == rank[step]:
             end = step if block[step] < 0 else block[step] + 1
-            edges[0, waits], edges[1, waits] = end + 1, task[before]
+            edges[waits, 0], edges[waits, 1] = end + 1, task[before]
             waits_for[end + 1] = task[before]
             waits += 1
     for at in range(found):
@@ -358,17 +358,17 @@ def offload(steps, least, ahead, tasks, size, waits):
         forward = forward_of[unit[step] * cells + microbatch[step]]
         if backward[forward] < 0:
             continue
-        columns[0, size], columns[1, size], columns[3, size] = RELOAD, rank[step], unit[step]
-        columns[4, size] = microbatch[step]
+        rows[size, OPERATION], rows[size, RANK] = RELOAD, rank[step]
+        rows[size, UNIT], rows[size, MICROBATCH] = unit[step], microbatch[step]
         key[size] = np.int64(round_of[reload[forward] - 1]) * PHASES + RELOAD_PHASE
-        edges[0, waits], edges[1, waits] = size, task[forward]
-        edges[0, waits + 1], edges[1, waits + 1] = size, reload[forward] - 1
+        edges[waits, 0], edges[waits, 1] = size, task[forward]
+        edges[waits + 1, 0], edges[waits + 1, 1] = size, reload[forward] - 1
         waits += 2
         on = waits_for[reload[forward]]
         if on >= 0 and on != task[forward]:
-            edges[0, waits], edges[1, waits] = size, on
+            edges[waits, 0], edges[waits, 1] = size, on
             waits += 1
-        edges[0, waits], edges[1, waits] = step, size
+        edges[waits, 0], edges[waits, 1] = step, size
         size += 1
         waits += 1
     return size, waits
@@ -382,7 +382,7 @@ def number(key):
         place[key[task] + PHASES + 1] += 1
     for at in range(1, len(place)):
         place[at] += place[at - 1]
-    old, new = np.empty((2, len(key)), dtype=np.int32)
+    old, new = np.empty((2, len(key)), dtype=np.uint32)
     for task in range(len(key)):
         at = key[task] + PHASES
         old[place[at]] = task
@@ -399,9 +399,9 @@ def largest(numbers):
     return most
 
 
-def lanes(columns, here, there, by_peer, ranks):
+def lanes(operation, columns, here, there, by_peer, ranks):
     """The codes of the lanes in use, and each task's lane and, for some, that of its peer."""
-    operation, rank, peer = columns[0], columns[1], columns[2]
+    rank, peer = columns[RANK], columns[PEER]
     streams = len(by_peer)
     lane, peer_lane = np.full((2, len(rank)), -1, dtype=np.int32)
     place = np.full(ranks * streams * ranks, -1, dtype=np.int32)
@@ -427,29 +427,34 @@ def lanes(columns, here, there, by_peer, ranks):
     return codes[:found], lane, peer_lane
 
 
-def finish(columns, edges, old, new):
-    """The columns by number, and what each task waits for, as the start and members of groups."""
-    block = columns[7]
-    numbered = np.empty_like(columns)
-    for at in range(len(columns)):
-        for task in range(len(old)):
-            numbered[at, task] = columns[at, old[task]]
+def finish(rows, edges, old, new, in_blocks):
+    """Operations and other columns by number, and what each task waits for, as groups."""
+    operation = np.empty(len(old), dtype=np.int8)
+    columns = np.empty((COLUMNS, len(old)), dtype=np.int32)
     for task in range(len(old)):
-        if numbered[7, task] >= 0:
-            numbered[7, task] = new[numbered[7, task]]
+        row = old[task]
+        operation[task] = rows[row, OPERATION]
+        for at in range(BLOCK):
+            columns[at, task] = rows[row, at]
+        block = rows[row, BLOCK]
+        columns[BLOCK, task] = block if block < 0 else new[block]
+    first, last = new, new  # of what waits for others, and of what others wait for
+    if in_blocks:
+        first, last = new.copy(), new.copy()
+        for task in range(len(new)):
+            if rows[task, BLOCK] >= 0:
+                first[task], last[task] = new[rows[task, BLOCK]], new[rows[task, BLOCK] + 1]
     start = np.zeros(len(old) + 1, dtype=np.int64)
-    for at in range(edges.shape[1]):
-        task, on = edges[0, at], edges[1, at]
-        edges[0, at] = new[task if block[task] < 0 else block[task]]
-        edges[1, at] = new[on if block[on] < 0 else block[on] + 1]
-        start[edges[0, at] + 1] += 1
+    for at in range(len(edges)):
+        edges[at, 0], edges[at, 1] = first[edges[at, 0]], last[edges[at, 1]]
+        start[edges[at, 0] + 1] += 1
     for task in range(len(old)):
         start[task + 1] += start[task]
-    place, member = start[:-1].copy(), np.empty(edges.shape[1], dtype=np.int32)
-    for at in range(edges.shape[1]):
-        member[place[edges[0, at]]] = edges[1, at]
-        place[edges[0, at]] += 1
-    return numbered, start, member
+    place, member = start[:-1].copy(), np.empty(len(edges), dtype=np.int32)
+    for at in range(len(edges)):
+        member[place[edges[at, 0]]] = edges[at, 1]
+        place[edges[at, 0]] += 1
+    return operation, columns, start, member
 
 
 def without_repeats(start, member):
