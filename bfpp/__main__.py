@@ -6,8 +6,6 @@ workers, which begin with as many: their server starts first, and is ended if it
 
 import sys
 
-from bfpp.sim.blas import one_thread
-
 INTERRUPTED = 130
 
 SEARCHES = {"search", "tradeoff"}
@@ -37,6 +35,8 @@ def _searches(words: list[str]) -> bool:
 
 
 def _run() -> int:
+    from bfpp.sim.blas import one_thread
+
     with one_thread():
         import numpy  # noqa: F401
     from bfpp.command_line import main
