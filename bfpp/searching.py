@@ -29,7 +29,7 @@ from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.decision import Decision, decision
 from bfpp.sim.evaluation import nearest_first, nothing_can_fit
-from bfpp.sim.executors import EXECUTORS, as_completed
+from bfpp.sim.executors import EXECUTORS, LOCAL, as_completed
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
@@ -38,7 +38,7 @@ from bfpp.sim.outcomes import Outcome
 from bfpp.sim.pruning import TOO_LARGE, SearchResult, evaluate_best, most_promising_first
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.memory import GIGABYTE
-from bfpp.workers import LOCAL, Workers
+from bfpp.workers import Workers
 
 PASSES_AT_ONCE = {"local": 2**16, "dask": 2**16, "slurm": 2**24}
 """Passes of micro-batches that one piece of work simulates, in many configurations or in one.

@@ -136,8 +136,8 @@ def distance(winner: Outcome, other: Outcome, doubt: Doubt, its: Doubt) -> Dista
 
 
 def _end(winner: Outcome, other: Outcome) -> float:
-    """The end of the interval of their ratio at which the two are equally fast."""
-    return FASTER if winner.samples_per_second > other.samples_per_second else SLOWER
+    """The end of the interval of their ratio that lies towards the two being equally fast."""
+    return FASTER if winner.samples_per_second >= other.samples_per_second else SLOWER
 
 
 class Rival(NamedTuple):
