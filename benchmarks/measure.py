@@ -58,7 +58,9 @@ def command_seconds(root: Path, *words: str) -> tuple[float, float]:
     A process in between adopts those that outlive the command, so that they count too. Modules are
     compiled to bytecode once, as if installed, whatever the environment says: in the first run.
     """
-    command = [sys.executable, "-c", _ADOPT, sys.executable, "-m", "bfpp.command_line", *words]
+    former = not (root / "bfpp" / "__main__.py").exists()
+    module = "bfpp.command_line" if former else "bfpp"
+    command = [sys.executable, "-c", _ADOPT, sys.executable, "-m", module, *words]
     environment = os.environ | {
         "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONPYCACHEPREFIX": _bytecode().name,

@@ -35,6 +35,10 @@ def _searches(words: list[str]) -> bool:
 
 
 def _run() -> int:
+    from bfpp.sim.blas import one_thread
+
+    with one_thread():
+        import numpy  # noqa: F401
     from bfpp.command_line import main
 
     return main()

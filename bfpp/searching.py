@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, groupby
@@ -27,9 +27,9 @@ from bfpp.search_untried import untried
 from bfpp.sim.cluster import Cluster, load_cluster
 from bfpp.sim.compiling import WORK
 from bfpp.sim.constants import Constants, load_constants
-from bfpp.sim.decision import Account, Decision, account_of, decision
+from bfpp.sim.decision import Decision, decision
 from bfpp.sim.evaluation import nearest_of, nothing_can_fit
-from bfpp.sim.executors import EXECUTORS, as_completed
+from bfpp.sim.executors import EXECUTORS, LOCAL, as_completed
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.experiment_values import OPTIONS
 from bfpp.sim.implementation import IMPLEMENTATIONS, find_implementation
@@ -44,7 +44,7 @@ from bfpp.sim.pruning import (
 )
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.memory import GIGABYTE
-from bfpp.workers import LOCAL, Workers
+from bfpp.workers import Workers
 
 PASSES_AT_ONCE = {"local": 2**16, "dask": 2**16, "slurm": 2**24}
 """Passes of micro-batches that one piece of work simulates, in many configurations or in one.
@@ -348,11 +348,11 @@ def decided(
 ) -> Decision | None:
     """Why the best wins: found by the workers that have just simulated it, where they are near."""
 
-    def accounts_of(compared: Sequence[Outcome]) -> list[Account]:
-        accounts = [workers.nearest.submit(account_of, problem, each) for each in compared]
-        return [each.result() for each in accounts]
+    def all_of(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        work = [workers.nearest.submit(each) for each in calls]
+        return [each.result() for each in work]
 
-    return decision(problem, best_first, shown, accounts_of)
+    return decision(problem, best_first, shown, all_of)
 
 
 def parts(chosen: Sequence[Configuration], where: str = LOCAL) -> list[list[Configuration]]:

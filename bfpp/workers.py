@@ -8,9 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bfpp.sim.compiling import WORK
-from bfpp.sim.executors import Executor, Future, Here, executor
-
-LOCAL = "local"
+from bfpp.sim.executors import LOCAL, Executor, Future, Here, executor
 
 
 class Workers:
@@ -34,7 +32,7 @@ class Workers:
 
     @property
     def nearest(self) -> Executor:
-        """These, or this process if others take longer to begin than work of a second does."""
+        """What does work of less than a second: these, or this process if they are elsewhere."""
         return self if self.where == LOCAL else Here()
 
     def end(self) -> None:

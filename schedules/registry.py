@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from bfpp.schedules import (
@@ -51,6 +50,8 @@ BUILT_IN = (
     sequence_slices.SCHEDULE,
 )
 
+_BY_NAME: dict[str, Schedule] = {schedule.name: schedule for schedule in BUILT_IN}
+
 DEFAULT_SCHEDULES = tuple(schedule.name for schedule in OF_THE_PAPER)
 """What is compared and searched where no schedule is named: the paper's four."""
 
@@ -81,7 +82,9 @@ def registered_schedules() -> dict[str, Schedule]:
     >>> list(bfpp.registered_schedules())[:4]
     ['gpipe', '1f1b', 'depth-first', 'breadth-first']
     """
-    known: dict[str, Schedule] = {schedule.name: schedule for schedule in BUILT_IN}
+    from importlib.metadata import entry_points  # to look through what is installed takes long
+
+    known = dict(_BY_NAME)
     for entry in entry_points(group=ENTRY_POINTS):
         try:
             schedule = entry.load()
@@ -121,6 +124,8 @@ def find_schedule(name: str, **parameters: Any) -> Schedule:
 
 
 def _registered(name: str) -> Schedule:
+    if name in _BY_NAME:
+        return _BY_NAME[name]
     known = registered_schedules()
     if name.endswith(".py"):
         raise InvalidConfiguration("schedule", f"name a schedule in the file, as {name}:NAME")

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import exp, log
-from typing import NamedTuple
+from functools import partial
+from math import exp
+from typing import Any, NamedTuple
 
 from bfpp.schedules import Configuration, Layout
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
@@ -22,7 +23,15 @@ from bfpp.sim.evaluation import evaluation_of
 from bfpp.sim.outcomes import Outcome
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.search import Problem
-from bfpp.sim.uncertainty import Doubt, difference_spread, doubt_of, unexplained
+from bfpp.sim.uncertainty import (
+    ENDS,
+    FASTER,
+    SLOWER,
+    Doubt,
+    difference_spread,
+    doubt_of,
+    unexplained,
+)
 from bfpp.traces.causes import Causes
 from bfpp.traces.operations import Cause
 from bfpp.traces.timeline import Timeline
@@ -89,14 +98,20 @@ class Account(NamedTuple):
     doubt: Doubt
 
 
-def account_of(problem: Problem, outcome: Outcome) -> Account:
-    """The account of a prediction: it takes dozens more, with other constants.
+def account_of(problem: Problem, outcome: Outcome, ends: Iterable[float] = ENDS) -> Account:
+    """The account of a prediction.
 
     Workers run it, and need not import the modules of a command for it.
     """
     known, configuration = evaluation_of(problem), outcome.configuration
     step = known.timeline(configuration), known.physical(configuration)
-    return Account(parts_of_step(*step), doubt_of(*step))
+    return Account(parts_of_step(*step), doubt_of(*step, ends))
+
+
+def doubt_about(problem: Problem, outcome: Outcome, ends: Iterable[float] = ENDS) -> Doubt:
+    """What is not known of a prediction, without its parts."""
+    known, configuration = evaluation_of(problem), outcome.configuration
+    return doubt_of(known.timeline(configuration), known.physical(configuration), ends)
 
 
 class Distance(NamedTuple):
@@ -117,7 +132,12 @@ class Distance(NamedTuple):
 def distance(winner: Outcome, other: Outcome, doubt: Doubt, its: Doubt) -> Distance:
     """How far another is behind the winner, by what is not known of each."""
     ratio = winner.samples_per_second / other.samples_per_second
-    return Distance(ratio - 1, exp(difference_spread(its, doubt).of(-log(ratio))) - 1)
+    return Distance(ratio - 1, exp(difference_spread(its, doubt, _end(winner, other))) - 1)
+
+
+def _end(winner: Outcome, other: Outcome) -> float:
+    """The end of the interval of their ratio that lies towards the two being equally fast."""
+    return FASTER if winner.samples_per_second >= other.samples_per_second else SLOWER
 
 
 class Rival(NamedTuple):
@@ -147,9 +167,12 @@ def decision(
     problem: Problem,
     best_first: Sequence[Outcome],
     shown: Sequence[Outcome],
-    accounts_of: Callable[[Sequence[Outcome]], Sequence[Account]],
+    all_of: Callable[[Sequence[Callable[[], Any]]], Sequence[Any]],
 ) -> Decision | None:
-    """Why the first of a ranking wins, if there is one, and what of some `shown` ties with it."""
+    """Why the first of a ranking wins, if there is one, and what of some `shown` ties with it.
+
+    `all_of` calls functions, which take long, and returns what they do.
+    """
     if not best_first:
         return None
     winner, *others = contenders(best_first)
@@ -158,16 +181,27 @@ def decision(
         for each in shown
         if each not in (winner, *others) and not _ties_anyway(problem, winner, each)
     ]
-    account, *theirs = accounts_of([winner, *others, *unsure])
-    compared = [
-        _rival(winner, account, other, its)
-        for other, its in zip([*others, *unsure], theirs, strict=True)
+    ends = {_end(winner, each) for each in [*others, *unsure]}
+    found = all_of(
+        [
+            *(partial(account_of, problem, each, ends) for each in [winner, *others]),
+            *(partial(doubt_about, problem, each, ends) for each in unsure),
+        ]
+    )
+    accounts: Sequence[Account] = found[: 1 + len(others)]
+    doubts: Sequence[Doubt] = found[1 + len(others) :]
+    account, *theirs = accounts
+    rivals = [
+        _rival(winner, account, other, its) for other, its in zip(others, theirs, strict=True)
     ]
-    known = {each.outcome.configuration: each.distance.ties for each in compared}
+    known = {each.outcome.configuration: each.distance.ties for each in rivals} | {
+        each.configuration: distance(winner, each, account.doubt, its).ties
+        for each, its in zip(unsure, doubts, strict=True)
+    }
     ties = {
         each.configuration: known.get(each.configuration, True) for each in shown if each != winner
     }
-    return Decision(winner, account.parts, compared[: len(others)], ties)
+    return Decision(winner, account.parts, rivals, ties)
 
 
 def _rival(winner: Outcome, account: Account, other: Outcome, its: Account) -> Rival:

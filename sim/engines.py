@@ -6,13 +6,19 @@ from collections.abc import Callable
 
 from bfpp.schedules import InvalidConfiguration, TaskGraph
 from bfpp.sim.compiled_engine import simulate as simulate_compiled
-from bfpp.sim.costs import CostModel
-from bfpp.sim.simpy_engine import simulate as simulate_with_simpy
+from bfpp.sim.costs import CostModel, Costs
 from bfpp.traces.timeline import Timeline
 
 Progress = Callable[[int], None]
 
-ENGINES = {"compiled": simulate_compiled, "simpy": simulate_with_simpy}
+
+def _simulate_with_simpy(graph: TaskGraph, costs: Costs, progress: Progress | None) -> Timeline:
+    from bfpp.sim.simpy_engine import simulate  # whose packages take long to import
+
+    return simulate(graph, costs, progress)
+
+
+ENGINES = {"compiled": simulate_compiled, "simpy": _simulate_with_simpy}
 DEFAULT = "compiled"
 
 

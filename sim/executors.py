@@ -28,6 +28,8 @@ from bfpp.schedules import InvalidConfiguration
 from bfpp.sim import fork_server
 from bfpp.sim.compiling import WORK
 
+LOCAL = "local"
+
 POLL_SECONDS = 0.02
 FIRST_POLL_SECONDS = 0.001
 """How soon it is asked again whether work is done: more and more rarely until some is."""
@@ -190,7 +192,7 @@ def _dask(workers: int | None) -> Iterator[Executor]:
 
 
 EXECUTORS: dict[str, Callable[[int | None], AbstractContextManager[Executor]]] = {
-    "local": _cores,
+    LOCAL: _cores,
     "slurm": _slurm,
     "dask": _dask,
 }

@@ -1,7 +1,7 @@
 """The server that workers are forked off, where a system has that: what all import, it has once.
 
-This module imports nothing of ours: a command that will need workers starts the server first, and
-imports its own modules while the server imports those of workers.
+A command that will need workers starts it first, and imports its own modules while the server
+imports those of workers. So this module imports next to nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import signal
 from multiprocessing import forkserver, get_all_start_methods, resource_tracker
 from typing import Any
+
+from bfpp.sim.blas import one_thread
 
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else None
 """How processes are started: off a server, or as is usual where a system has none."""
@@ -30,7 +32,8 @@ def start(module: str = LOOPS) -> None:
     resource_tracker.ensure_running()  # the server would begin it, and it unblocks interruptions
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        forkserver.ensure_running()
+        with one_thread():
+            forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -102,15 +102,18 @@ class Problem:
             self._experiment().require_offload()
 
     def computed(self, degrees: Degrees) -> list[dict[str, Any]]:
-        """In which precisions, with what recomputed, with which overlap of collectives."""
+        """In which precisions, with what recomputed, with which overlap of collectives: as asked.
+
+        What nobody asked for is left to the implementation.
+        """
         overlaps = tuple(map(parse_tensor_overlap, self.tp_overlap))
         ways: dict[str, tuple[Any, ...]] = {
             "precision": tuple(map(parse_precision, self.precision)),
             "recompute": tuple(map(parse_recomputation, self.recompute)),
             "tp_overlap": overlaps if degrees.tp > 1 else (),
         }
-        every = product(*(values or (None,) for values in ways.values()))
-        return [dict(zip(ways, values, strict=True)) for values in every]
+        asked = {name: values for name, values in ways.items() if values}
+        return [dict(zip(asked, values, strict=True)) for values in product(*asked.values())]
 
     def communications(self, degrees: Degrees) -> list[Communication]:
         """Every level of sharding over replicas, full sharding in all ways that differ."""
@@ -270,6 +273,7 @@ def _replicas(degrees: Degrees) -> int:
 def _of_degrees(
     problem: Problem, degrees: Degrees, samples: int, broken: Counter[str]
 ) -> Iterator[Configuration]:
+    every = problem.computed(degrees)
     for name, microbatch_size, communication in product(
         problem.schedules,
         divisors(samples),
@@ -283,14 +287,17 @@ def _of_degrees(
         for schedule in _with_parameters(problem, name, degrees.pp, microbatches):
             for division, cut in _divisions(problem, schedule, degrees):
                 found = Configuration(
-                    schedule, degrees, microbatches, microbatch_size, *division, communication
-                )
+                    schedule, degrees, microbatches, microbatch_size, *division, communication,
+                    cut=cut,
+                )  # fmt: skip
                 if not problem.allows(found):
                     continue
                 with _valid(broken):
                     found.require()
-                    for computed in problem.computed(degrees):
-                        yield from problem.offloading(replace(found, cut=cut, **computed))
+                    for computed in every:
+                        yield from problem.offloading(
+                            replace(found, **computed) if computed else found
+                        )
 
 
 def _divisions(

@@ -9,7 +9,7 @@ fast enough has no slope; slower, it lengthens the step, and faster, it shortens
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, hypot, log, sqrt
@@ -34,6 +34,9 @@ Matrix = npt.NDArray[np.float64]
 
 QUANTILE = 1.2816
 """Standard deviations on each side of a normal distribution's middle 80 %."""
+
+FASTER, SLOWER = ENDS = -QUANTILE, QUANTILE
+"""The ends of an 80 % interval, in standard deviations of each constant for the worse."""
 
 USUAL = "usual"
 """What holds of a cluster that says nothing else."""
@@ -102,35 +105,32 @@ def _residual(
 class Doubt(NamedTuple):
     """What is not known of a predicted step.
 
-    What constants change at either end of their 80 %, and a deviation that none explains.
+    What constants change at an end of their 80 %, and a deviation that none explains.
     """
 
-    faster: Seconds
-    slower: Seconds
+    changes: Mapping[float, Seconds]
     residual: float
 
 
 def unexplained(physical: PhysicalCosts, layout: Layout) -> Doubt:
     """The doubt about a step if all constants were exact, which takes no prediction of it."""
-    nothing = np.zeros(0)
-    return Doubt(nothing, nothing, _residual(physical, layout))
+    return Doubt(dict.fromkeys(ENDS, np.zeros(0)), _residual(physical, layout))
 
 
-def doubt_of(timeline: Timeline, physical: PhysicalCosts) -> Doubt:
-    """What is not known of a step."""
-    faster, slower = (constants_changes(timeline, physical, end) for end in (-QUANTILE, QUANTILE))
-    return Doubt(faster, slower, _residual(physical, timeline.graph.layout))
+def doubt_of(timeline: Timeline, physical: PhysicalCosts, ends: Iterable[float] = ENDS) -> Doubt:
+    """What is not known of a step, at some ends of its interval: dozens of predictions for each."""
+    changes = {end: constants_changes(timeline, physical, end) for end in ends}
+    return Doubt(changes, _residual(physical, timeline.graph.layout))
 
 
-def difference_spread(one: Doubt, other: Doubt) -> Spread:
-    """How far the 80 % interval of log(`one` / `other`) goes, of two steps on one cluster.
+def difference_spread(one: Doubt, other: Doubt, end: float) -> float:
+    """How far an end of the 80 % interval of log(`one` / `other`) is, of two steps on one cluster.
 
     What a constant changes in both alike says nothing about which is longer. What no constant
     explains is taken to be independent, since nobody has measured how much of it is common.
     """
-    faster = float(np.linalg.norm(one.faster - other.faster))
-    slower = float(np.linalg.norm(one.slower - other.slower))
-    return Spread(faster, slower).wider(hypot(one.residual, other.residual))
+    of_constants = float(np.linalg.norm(one.changes[end] - other.changes[end]))
+    return hypot(of_constants, QUANTILE * hypot(one.residual, other.residual))
 
 
 class Spread(NamedTuple):
@@ -162,7 +162,7 @@ def constants_spread(timeline: Timeline, physical: PhysicalCosts, *, fitted: boo
     """
     faster, slower = (
         float(np.linalg.norm(constants_changes(timeline, physical, deviations, fitted=fitted)))
-        for deviations in (-QUANTILE, QUANTILE)
+        for deviations in ENDS
     )
     return Spread(faster, slower)
 

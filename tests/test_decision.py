@@ -33,7 +33,7 @@ from bfpp.sim.objectives import Jitter, Objective, robust_step_time
 from bfpp.sim.outcomes import KEYS, pareto, ranked
 from bfpp.sim.pruning import evaluate_best, most_promising_first
 from bfpp.sim.search import Problem, configurations
-from bfpp.sim.uncertainty import Doubt, difference_spread
+from bfpp.sim.uncertainty import ENDS, FASTER, SLOWER, Doubt, difference_spread
 from tests.test_experiment import values
 
 SMALL = replace(load_model("bert-6.6b"), layers=4, name="small")
@@ -82,11 +82,11 @@ def test_the_winner_is_compared_with_the_best_of_other_kinds(outcomes):
     shown = best_first[::7]
     asked = []
 
-    def accounts_of(compared):
-        asked.extend(compared)
-        return [account_of(PROBLEM, each) for each in compared]
+    def all_of(calls):
+        asked.extend(call.args[1] for call in calls)
+        return [call() for call in calls]
 
-    found = decision(PROBLEM, best_first, shown, accounts_of)
+    found = decision(PROBLEM, best_first, shown, all_of)
     assert found.winner == best_first[0]
     kinds = [kind_of(each.outcome.configuration) for each in found.rivals]
     assert len({kind_of(found.winner.configuration), *kinds}) == len(kinds) + 1 <= RIVALS + 1
@@ -108,15 +108,17 @@ def test_the_winner_is_compared_with_the_best_of_other_kinds(outcomes):
         assert found.ties[each.configuration] == distance(best_first[0], each, doubt, its).ties
     assert set(found.ties.values()) == {True, False}
     assert any(each not in asked for each in shown)
-    assert decision(PROBLEM, [], [], accounts_of) is None
+    assert decision(PROBLEM, [], [], all_of) is None
 
 
 def test_what_both_depend_on_alike_makes_no_tie():
     changes = np.array([0.1, 0.2])
-    one, other = Doubt(-changes, changes, 0.0), Doubt(-changes, 2 * changes, 0.0)
-    assert difference_spread(one, one) == (0, 0)
-    assert difference_spread(one, other) == pytest.approx((0, np.hypot(0.1, 0.2)))
-    assert difference_spread(one._replace(residual=0.1), one).slower == pytest.approx(0.12816)
+    one = Doubt({FASTER: -changes, SLOWER: changes}, 0.0)
+    other = Doubt({FASTER: -changes, SLOWER: 2 * changes}, 0.0)
+    assert [difference_spread(one, one, end) for end in ENDS] == [0, 0]
+    assert difference_spread(one, other, FASTER) == 0
+    assert difference_spread(one, other, SLOWER) == pytest.approx(np.hypot(0.1, 0.2))
+    assert difference_spread(one._replace(residual=0.1), one, SLOWER) == pytest.approx(0.12816)
 
 
 def test_a_method_is_ranked_once(outcomes):

@@ -6,7 +6,7 @@ import doctest
 import json
 import re
 from dataclasses import replace
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -112,7 +112,7 @@ def installed(monkeypatch):
     def install(name):
         entry = EntryPoint(name, f"{__name__}:{name}", registry.ENTRY_POINTS)
         monkeypatch.setattr(
-            registry, "entry_points", lambda group: [entry] * (group == entry.group)
+            metadata, "entry_points", lambda group: [entry] * (group == entry.group)
         )
         registry.registered_schedules.cache_clear()
 

@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise, product
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -21,13 +23,14 @@ from bfpp.search_results import Journal
 from bfpp.sim import evaluation, pruning
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.evaluation import evaluate, nearest_of
-from bfpp.sim.executors import JobQueue, as_completed, executor
+from bfpp.sim.executors import Here, JobQueue, as_completed, executor
 from bfpp.sim.implementation import CURRENT
 from bfpp.sim.model import load_model
 from bfpp.sim.outcomes import nearest, outcome_of, pareto, ranked
 from bfpp.sim.pruning import TOO_LARGE, TOO_SLOW, evaluate_best, most_promising_first
 from bfpp.sim.search import Problem, configurations
 from bfpp.traces.memory import GIGABYTE
+from bfpp.workers import Workers
 
 ALL = ("gpipe", "1f1b", "depth-first", "breadth-first")
 SMALL = replace(load_model("bert-6.6b"), layers=4, name="small")
@@ -229,6 +232,29 @@ def test_the_server_of_workers_is_ended_at_once_even_while_it_imports(tmp_path):
     assert main.stdout is not None
     assert main.stdout.readline() == b"begun\n"
     assert main.communicate(b"\n", timeout=60) == (b"", b"")
+
+
+def test_workers_begin_with_the_first_work_that_pays_and_again_after_their_end(monkeypatch):
+    begun, work = [], SimpleNamespace(pays=False)
+
+    @contextmanager
+    def recorded(*given):
+        begun.append(given)
+        yield Here()
+        begun.append("ended")
+
+    monkeypatch.setattr("bfpp.workers.executor", recorded)
+    monkeypatch.setattr("bfpp.workers.WORK", work)
+    with Workers("local", 3) as workers:
+        assert workers.submit(abs, -1).result() == 1
+        assert begun == []
+        work.pays = True
+        assert [workers.submit(abs, -number).result() for number in range(2)] == [0, 1]
+        assert begun == [("local", 3)]
+        workers.end()
+        assert begun == [("local", 3), "ended"]
+        workers.submit(abs, -1)
+    assert begun == [("local", 3), "ended"] * 2
 
 
 def test_a_killed_worker_is_a_reason_to_have_fewer():

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from bfpp.__main__ import INTERRUPTED, main
-from bfpp.command_line import COMMANDS, FAULT
+from bfpp.__main__ import INTERRUPTED, SEARCHES, main
+from bfpp.command_line import COMMANDS, FAULT, all_commands
 from bfpp.schedules import Deadlock, InvalidConfiguration, InvalidInput
 from bfpp.schedules.graph_file import MalformedGraph
 from bfpp.traces.timeline_file import MalformedTimeline
@@ -113,6 +113,12 @@ def test_what_workers_are_forked_off_starts_before_a_search_is_imported(
     with pytest.raises(SystemExit) if isinstance(end, SystemExit) else nullcontext():
         main()
     assert done == expected
+
+
+def test_commands_that_have_workers_are_known_before_they_are_imported():
+    _, parsers = all_commands()
+    having = [each for each in parsers if "--executor" in each.format_usage()]
+    assert {each.prog.removeprefix("bfpp ") for each in having} == SEARCHES
 
 
 def test_our_own_exceptions_are_value_errors_and_come_from_other_processes_whole():

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
+from html import escape
 from itertools import accumulate
-from xml.sax.saxutils import escape, quoteattr
 
 from bfpp.traces.appearance import DARK_INK
 
@@ -33,7 +33,7 @@ NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 def escaped(content: str) -> str:
     """The content as XML text."""
-    return escape(_allowed(content))
+    return escape(_allowed(content), quote=False)
 
 
 def _allowed(content: str) -> str:
@@ -131,7 +131,7 @@ def filled(pieces: Sequence[str], colour: str) -> str:
 def stroked(pieces: Sequence[str], colour: str, width: float, **attributes: str) -> str:
     """One line of many pieces."""
     more = "".join(
-        f" {name.replace('_', '-')}={quoteattr(value)}" for name, value in attributes.items()
+        f' {name.replace("_", "-")}="{escape(value)}"' for name, value in attributes.items()
     )
     return (
         f'<path fill="none" stroke="{colour}" stroke-width="{number(width)}"{more} '
