@@ -80,11 +80,11 @@ def _run(words: list[str]) -> int:
     name = "bfpp"
     try:
         parser, command = _parsers(words)
+        name = command.prog if command else name
         if not words:
             parser.print_help(sys.stderr)
             return BAD_INPUT
         options = _parse(parser, command, words)
-        name = f"bfpp {options.command}"
         with prepared(options):
             exit_code: int = options.run(options)
     except KeyboardInterrupt:

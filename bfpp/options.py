@@ -8,18 +8,21 @@ of which options then change values.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from bfpp.experiment_file import experiment_of_file, is_experiment_file, read_experiment
+from bfpp.numbers_given import integer, number
 from bfpp.numbers_given import seconds as seconds
 from bfpp.numbers_given import whole_number as whole_number
+from bfpp.parser import Parser
 from bfpp.schedules import (
     P2P,
     Communication,
     registered_schedules,
 )
+from bfpp.schedules.python_file import MARK
 from bfpp.schedules.registry import ALIASES
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
@@ -37,7 +40,7 @@ from bfpp.sim.experiment_values import (
     STAGES,
     Option,
     of_group,
-    parameter_kind,
+    parameter_options,
 )
 
 OTHER_NAMES = {
@@ -49,8 +52,14 @@ OTHER_NAMES = {
 }
 """Further names of options."""
 
-TYPES = {"count": whole_number, "seconds": seconds, "number": seconds}
+TYPES = {
+    "count": whole_number, "seconds": seconds, "number": seconds,
+    "integer": integer, "real": number,
+}  # fmt: skip
 """How the texts of options are read."""
+
+OF_SCHEDULE = "parameter of a schedule: "
+"""What the names of schedules' own parameters begin with among options."""
 
 
 def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
@@ -78,13 +87,26 @@ def _names(schedule: str) -> str:
     return f"{schedule} ({', '.join(others)})" if others else schedule
 
 
-def add_layout_arguments(parser: argparse.ArgumentParser, *further: str) -> None:
+def add_layout_arguments(parser: Parser, *further: str) -> None:
     """How the model and the batch are divided over pipeline ranks; and `further` values."""
     group = parser.add_argument_group("pipeline")
     for name in ("pp", *of_group(STAGES), *further, "microbatches"):
         _add(group, name, OPTIONS[name], DEFAULTS[name])
     for name, (option, default) in schedule_parameters().items():
-        _add(group, name, option, default)
+        _add(group, name, option, default, OF_SCHEDULE + name)
+    parser.extended_by(_add_parameters_of_files)
+
+
+def _add_parameters_of_files(parser: Parser, words: Iterable[str]) -> None:
+    """The parameters of the schedules that `words` name in files, unless an option has the name."""
+    for word in words:
+        if MARK in word or is_experiment_file(word):
+            rule = named(word).rule
+            group = parser.add_argument_group(f"parameters of {rule.name}")
+            for name, option in parameter_options(rule).items():
+                default = rule.parameters[name]
+                if not {*_spelled(name, option, default)}.intersection(parser.names):
+                    _add(group, name, option, default, OF_SCHEDULE + name)
 
 
 def add_communication_arguments(parser: argparse.ArgumentParser, *further: str) -> None:
@@ -99,7 +121,7 @@ def posting(options: argparse.Namespace) -> Communication:
     return Communication(p2p=P2P(options.p2p or P2P.CHANNELS), eager=bool(options.eager))
 
 
-def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
+def add_experiment_arguments(parser: Parser) -> None:
     """All options of an experiment other than its schedule."""
     add_layout_arguments(parser)
     add_communication_arguments(parser)
@@ -133,23 +155,24 @@ def _add_group(parser: argparse.ArgumentParser, title: str) -> argparse._Argumen
     return group
 
 
-def _add(group: argparse._ArgumentGroup, name: str, option: Option, default: Any) -> None:
-    """The option of a value; it says nothing unless it is given."""
+def _add(
+    group: argparse._ArgumentGroup, name: str, option: Option, default: Any, to: str = ""
+) -> None:
+    """The option of a value, which goes `to` its name; it says nothing unless it is given."""
+    to = to or name
     if option.kind == "flag" and default is None:
         action = argparse.BooleanOptionalAction
-        group.add_argument(_option(name), dest=name, action=action, help=option.help)
+        group.add_argument(_option(name), dest=to, action=action, help=option.help)
         return
+    names = (*_spelled(name, option, default), *OTHER_NAMES.get(name, ()))
     if option.kind == "flag":
-        main = f"--no-{_option(name)[2:]}" if default else _option(name)
-        names = (main, *OTHER_NAMES.get(name, ()))
         group.add_argument(
-            *names, dest=name, action="store_const", const=not default, help=option.help
+            *names, dest=to, action="store_const", const=not default, help=option.help
         )
         return
     group.add_argument(
-        _option(name),
-        *OTHER_NAMES.get(name, ()),
-        dest=name,
+        *names,
+        dest=to,
         type=TYPES.get(option.kind, str),
         choices=option.choices or None,
         metavar=None if option.choices else option.metavar,
@@ -166,31 +189,52 @@ def _default(name: str, option: Option, default: Any) -> str:
     return f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
 
 
+def _spelled(name: str, option: Option, default: Any) -> list[str]:
+    """How the option of a value is spelled: a flag says what is not the default."""
+    both = [_option(name), f"--no-{_option(name)[2:]}"]
+    if option.kind != "flag":
+        return both[:1]
+    return both if default is None else [both[bool(default)]]
+
+
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
 def schedule_parameters() -> dict[str, tuple[Option, Any]]:
-    """The parameters of all schedules, each with its default."""
+    """The parameters of all registered schedules, each with its default."""
     return {
-        field.name: (
-            Option(
-                STAGES,
-                parameter_kind(field.default),
-                str(field.metadata.get("help", f"a parameter of {name}")),
-            ),
-            field.default,
-        )
-        for name, schedule in registered_schedules().items()
-        for field in fields(schedule)
+        name: (option, schedule.parameters[name])
+        for schedule in registered_schedules().values()
+        for name, option in parameter_options(schedule).items()
     }
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
     """What the options say of an experiment, other than its schedule."""
-    names = (*OPTIONS, *schedule_parameters())
-    values = {name: getattr(options, name, None) for name in names}
+    values = {name: getattr(options, name, None) for name in OPTIONS}
+    values |= given_parameters(options)
     return {name: value for name, value in values.items() if value is not None}
+
+
+def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
+    """The schedules' own parameters that the options say."""
+    return {
+        name.removeprefix(OF_SCHEDULE): value
+        for name, value in vars(options).items()
+        if name.startswith(OF_SCHEDULE) and value is not None
+    }
+
+
+def with_parameters(
+    options: argparse.Namespace, parameters: Mapping[str, Any]
+) -> argparse.Namespace:
+    """The options with these of schedules' own parameters, and no others."""
+    values = {
+        name: value for name, value in vars(options).items() if not name.startswith(OF_SCHEDULE)
+    }
+    values |= {OF_SCHEDULE + name: value for name, value in parameters.items()}
+    return argparse.Namespace(**values)
 
 
 def experiment(options: argparse.Namespace) -> Experiment:
@@ -219,11 +263,8 @@ def pipeline(options: argparse.Namespace) -> Experiment:
     """
     divided = ("pp", "dp", "dp_replicate", "tp", "sequence_parallel", "microbatches", "cut")
     names = (*divided, "offload_share", *of_group(STAGES), *of_group(COMMUNICATION))
-    values = {
-        name: value
-        for name, value in given(options).items()
-        if name in names or name in schedule_parameters()
-    }
+    values = {name: value for name, value in given(options).items() if name in names}
+    values |= given_parameters(options)
     known = named(options.schedule)
     if known.model is not None:
         values = {"model": None, "loops": known.configuration.layout.loops, "cut": None, **values}

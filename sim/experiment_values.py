@@ -537,21 +537,37 @@ def of_group(group: str) -> list[str]:
     return [name for name, option in OPTIONS.items() if option.group == group]
 
 
-def values_read(values: Mapping[str, object], parameters: Mapping[str, object]) -> dict[str, Any]:
+def values_read(values: Mapping[str, object], parameters: Mapping[str, Option]) -> dict[str, Any]:
     """Values by name as an experiment has them, those of schedules' `parameters` among them."""
+    known = {**parameters, **OPTIONS}
     for each in values:
-        if each not in OPTIONS and each not in parameters:
-            raise InvalidConfiguration(each, f"no such value{did_you_mean(each, OPTIONS)}")
-    kinds = {each: parameter_kind(value) for each, value in parameters.items()}
-    return {
-        each: read_value(each, kinds.get(each) or OPTIONS[each].kind, value)
-        for each, value in values.items()
-    }
+        if each not in known:
+            raise InvalidConfiguration(each, f"no such value{did_you_mean(each, known)}")
+    return {each: read_value(each, known[each].kind, value) for each, value in values.items()}
 
 
-def parameter_kind(value: object) -> str:
-    """How a schedule's own parameter is given, by a value of it."""
-    return "flag" if isinstance(value, bool) else "count"
+def parameter_options(schedule: Schedule) -> dict[str, Option]:
+    """How a schedule's own parameters are given: those of a type that can be given by name."""
+    found = {}
+    for each in fields(schedule):
+        if each.name in schedule.parameters and (kind := _kind_of(each.type)):
+            purpose = each.metadata.get("help", f"a parameter of {schedule.name}")
+            found[each.name] = Option(STAGES, kind, purpose, _METAVARS.get(kind, "N"))
+    return found
+
+
+def _kind_of(type_: object) -> str | None:
+    """The kind of a parameter, by its type as it is annotated."""
+    names = (type_.__name__ if isinstance(type_, type) else str(type_)).split(" | ")
+    return next((kind for name, kind in _KINDS_OF_TYPES.items() if name in names), None)
+
+
+def require_parameters(schedule: Schedule) -> None:
+    """Raise `InvalidConfiguration` for a parameter of a name that means something else."""
+    for name in schedule.parameters:
+        if name in {*OPTIONS, *ALIASES}:
+            reason = f"{schedule.reference}: its parameter {name!r} has the name of another value"
+            raise InvalidConfiguration("schedule", reason)
 
 
 def read_value(name: str, kind: str, value: object) -> Any:
@@ -567,6 +583,18 @@ def read_value(name: str, kind: str, value: object) -> Any:
 def _count(value: object) -> int | None:
     number = whole(value.strip()) if isinstance(value, str) else value
     return number if isinstance(number, int) and is_count(number) else None
+
+
+def _integer(value: object) -> int | None:
+    number = whole(value.strip()) if isinstance(value, str) else value
+    return number if type(number) is int and (number == 0 or is_count(abs(number))) else None
+
+
+def _real(value: object) -> float | None:
+    number = real(value.strip()) if isinstance(value, str) else value
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        return None
+    return float(number) if is_usable(abs(number)) else None
 
 
 def _number(value: object) -> float | None:
@@ -595,6 +623,8 @@ _KINDS = {
     "count": (_count, "a whole number of at least 1"),
     "seconds": (_number, "a number of at least 0"),
     "number": (_number, "a number of at least 0"),
+    "integer": (_integer, "a whole number"),
+    "real": (_real, "a number"),
     "flag": (_flag, "true or false"),
     "name": (_name, "a name or a path"),
     "text": (_name, "a text"),
@@ -602,3 +632,8 @@ _KINDS = {
     "offload": (_offload, f"{', '.join(NAMED)}, or a number of passes"),
 }
 """How a value of each kind is read, and what it must be."""
+
+_KINDS_OF_TYPES = {"bool": "flag", "float": "real", "int": "integer", "str": "text"}
+"""The kinds of schedules' parameters, by their types."""
+
+_METAVARS = {"real": "X", "text": "TEXT"}

@@ -13,6 +13,7 @@ from bfpp import options as shared
 from bfpp.errors import blaming, one_line
 from bfpp.experiment_file import is_experiment_file
 from bfpp.formats import JSON
+from bfpp.parser import Parser
 from bfpp.results import print_json
 from bfpp.schedules import (
     P2P,
@@ -89,7 +90,7 @@ FORMATS: dict[str, Callable[[bytes, Communication], Findings]] = {
 """How the content of a file is checked."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp check`."""
     shared.add_schedule_argument(
         parser, "FILE.json: a task graph", "-: orders or a task graph from standard input"

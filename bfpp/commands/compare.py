@@ -9,6 +9,7 @@ from itertools import chain
 from bfpp import options as shared
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
+from bfpp.parser import Parser
 from bfpp.pictures import (
     add_picture_arguments,
     check_picture_arguments,
@@ -22,7 +23,7 @@ from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.experiment import Experiment
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp compare`."""
     parser.add_argument(
         "schedules",

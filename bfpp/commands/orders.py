@@ -6,13 +6,14 @@ import argparse
 import sys
 
 from bfpp import options as shared
+from bfpp.parser import Parser
 from bfpp.results import print_json
 from bfpp.schedules.steps import in_units
 from bfpp.schedules.torch_actions import write_actions
 from bfpp.schedules.torch_format import write_orders
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp orders`."""
     shared.add_schedule_argument(parser)
     shared.add_layout_arguments(parser)
