@@ -52,7 +52,7 @@ COMMANDS = {
     "validate": "predict measured configurations, and compare",
     "fit": "fit the constants of clusters and implementations to measurements",
     "experiment": "write options as an experiment file, for Megatron-LM or torchtitan",
-    "orders": "print each rank's compute order",
+    "orders": "print each rank's compute order, or write it for PyTorch",
     "check": "check a schedule, or orders or a task graph from a file",
     "paper": "the paper's figures and tables, reproduced",
     "models": "list the model presets, or print one as a file",
