@@ -17,11 +17,7 @@ from bfpp.numbers_given import integer, number
 from bfpp.numbers_given import seconds as seconds
 from bfpp.numbers_given import whole_number as whole_number
 from bfpp.parser import Parser
-from bfpp.schedules import (
-    P2P,
-    Communication,
-    registered_schedules,
-)
+from bfpp.schedules import registered_schedules
 from bfpp.schedules.python_file import MARK
 from bfpp.schedules.registry import ALIASES
 from bfpp.sim.abstract import AbstractCosts
@@ -114,11 +110,6 @@ def add_communication_arguments(parser: argparse.ArgumentParser, *further: str) 
     group = _add_group(parser, COMMUNICATION)
     for name in further:
         _add(group, name, OPTIONS[name], DEFAULTS[name])
-
-
-def posting(options: argparse.Namespace) -> Communication:
-    """Communication whose transfers are posted as the options say."""
-    return Communication(p2p=P2P(options.p2p or P2P.CHANNELS), eager=bool(options.eager))
 
 
 def add_experiment_arguments(parser: Parser) -> None:
