@@ -16,7 +16,8 @@ from bfpp.pictures import (
     print_text,
     write_pictures,
 )
-from bfpp.predictions import Prediction, predict, print_cautions
+from bfpp.prediction_notes import print_cautions
+from bfpp.predictions import Prediction, predict
 from bfpp.results import NOISE, Result, print_json, print_table, verdict
 from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.registry import DEFAULT_SCHEDULES

@@ -14,7 +14,8 @@ from bfpp.experiment_file import is_experiment_file
 from bfpp.explanation import Explanation
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.parser import Parser
-from bfpp.predictions import Prediction, predict, print_cautions
+from bfpp.prediction_notes import print_cautions
+from bfpp.predictions import Prediction, predict
 from bfpp.results import NOISE, RANKS_SHOWN, output, print_json, print_table
 from bfpp.saved import SavedTimeline, is_timeline_file, load
 from bfpp.schedules import InvalidConfiguration

@@ -18,14 +18,8 @@ from bfpp.pictures import (
     write_memory,
     write_pictures,
 )
-from bfpp.predictions import (
-    in_pieces,
-    memory_record,
-    predict,
-    print_cautions,
-    print_not_modelled,
-    print_peak,
-)
+from bfpp.prediction_notes import print_cautions, print_not_modelled, print_peak
+from bfpp.predictions import in_pieces, memory_record, predict
 from bfpp.results import print_json
 from bfpp.tables import print_result
 
