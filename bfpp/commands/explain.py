@@ -13,6 +13,7 @@ from bfpp.errors import one_line
 from bfpp.experiment_file import is_experiment_file
 from bfpp.explanation import Explanation
 from bfpp.model_options import assumptions, with_assumptions
+from bfpp.named_experiments import named
 from bfpp.parser import Parser
 from bfpp.prediction_notes import print_cautions
 from bfpp.predictions import Prediction, predict
@@ -140,7 +141,7 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
     if not words or words[0].startswith("-"):
         words = [options.schedule, *words]
     elif not is_experiment_file(words[0]):
-        inherited = shared.named(options.schedule).record | inherited
+        inherited = named(options.schedule).record | inherited
         base = base | inherited
     compared = parser.parse(words, shared.with_parameters(argparse.Namespace(**base), {}))
     inherited |= shared.given_parameters(compared)
