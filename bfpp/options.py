@@ -25,6 +25,7 @@ from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
 from bfpp.sim.engines import ENGINES
 from bfpp.sim.experiment import Experiment
+from bfpp.sim.experiment_reading import parameter_options
 from bfpp.sim.experiment_values import (
     ABSTRACT,
     BATCH,
@@ -37,7 +38,6 @@ from bfpp.sim.experiment_values import (
     STAGES,
     Option,
     of_group,
-    parameter_options,
 )
 
 OTHER_NAMES = {

@@ -35,6 +35,12 @@ from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.costs import CostModel
+from bfpp.sim.experiment_reading import (
+    parameter_options,
+    require_parameters,
+    require_values,
+    values_read,
+)
 from bfpp.sim.experiment_values import (
     ABSTRACT,
     ALIASES,
@@ -43,10 +49,6 @@ from bfpp.sim.experiment_values import (
     PHYSICAL,
     Values,
     of_group,
-    parameter_options,
-    require_parameters,
-    require_values,
-    values_read,
 )
 from bfpp.sim.implementation import Implementation, find_implementation
 from bfpp.sim.model import Transformer, load_model

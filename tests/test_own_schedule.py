@@ -97,7 +97,8 @@ few = Many(whole=2, share=-1.0, after=True)
 VALUES = [
     {"whole": 0, "least": -3, "share": 0.0, "kind": "other", "first": False, "after": False},
     {"whole": 4, "least": 7, "share": 0.5, "kind": "plain", "first": True, "after": True},
-    {"whole": 2, "share": -1.0},
+    {"whole": 2, "share": -1.0, "kind": " of two words"},
+    {"kind": ""},
 ]
 """Values of parameters: other ones, defaults of the class, and those of its instance."""
 

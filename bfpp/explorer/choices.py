@@ -14,7 +14,8 @@ from bfpp.named_experiments import named, side_by_side
 from bfpp.schedules import InvalidConfiguration, registered_schedules
 from bfpp.schedules.given_orders import orders_of_text
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.experiment_values import ABSTRACT, DEFAULTS, OPTIONS, PHYSICAL, of_group, values_read
+from bfpp.sim.experiment_reading import values_read
+from bfpp.sim.experiment_values import ABSTRACT, DEFAULTS, OPTIONS, PHYSICAL, of_group
 from bfpp.sim.preset_files import preset_names
 
 ORDERS = "orders.csv"
