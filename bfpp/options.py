@@ -152,15 +152,14 @@ def _add(
 ) -> None:
     """The option of a value, which goes `to` its name; it says nothing unless it is given."""
     to = to or name
+    purpose = (option.help + _default(name, option, default)).replace("%", "%%")
     if option.kind == "flag" and default is None:
         action = argparse.BooleanOptionalAction
-        group.add_argument(_option(name), dest=to, action=action, help=option.help)
+        group.add_argument(_option(name), dest=to, action=action, help=purpose)
         return
     names = (*_spelled(name, option, default), *OTHER_NAMES.get(name, ()))
     if option.kind == "flag":
-        group.add_argument(
-            *names, dest=to, action="store_const", const=not default, help=option.help
-        )
+        group.add_argument(*names, dest=to, action="store_const", const=not default, help=purpose)
         return
     group.add_argument(
         *names,
@@ -168,7 +167,7 @@ def _add(
         type=TYPES.get(option.kind, str),
         choices=option.choices or None,
         metavar=None if option.choices else option.metavar,
-        help=option.help + _default(name, option, default),
+        help=purpose,
     )
 
 
@@ -176,7 +175,7 @@ def _default(name: str, option: Option, default: Any) -> str:
     """The default, if there is one and the purpose does not say it."""
     if option.group == ABSTRACT:
         default = {field.name: field.default for field in fields(AbstractCosts)}.get(name)
-    if default is None or "(default" in option.help:
+    if default is None or option.kind == "flag" or "(default" in option.help:
         return ""
     return f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
 

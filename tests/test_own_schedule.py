@@ -85,7 +85,7 @@ class Many(GPipe):
     whole: int = 4
     least: int | None = None
     share: float = 0.5
-    kind: str = "plain"
+    kind: str = "5%"
     first: bool = True
     after: bool = False
     svg: int = 1
@@ -96,7 +96,7 @@ few = Many(whole=2, share=-1.0, after=True)
 """
 VALUES = [
     {"whole": 0, "least": -3, "share": 0.0, "kind": "other", "first": False, "after": False},
-    {"whole": 4, "least": 7, "share": 0.5, "kind": "plain", "first": True, "after": True},
+    {"whole": 4, "least": 7, "share": 0.5, "kind": "5%", "first": True, "after": True},
     {"whole": 2, "share": -1.0, "kind": " of two words"},
     {"kind": ""},
 ]
@@ -139,6 +139,7 @@ def test_parameters_of_files_are_options_of_commands_that_name_them(bfpp, answer
     assert (
         bfpp("explain", "e.toml", "--against", "many.py:Many --share=-2 --microbatches 4")[0] == 0
     )
+    assert "--kind TEXT" in bfpp("orders many.py:Many --help")[1]
     Path("other.py").write_text("def model(seed): pass")
     for line, reason in [
         ("simulate gpipe --whole 3", "unrecognized arguments: --whole 3"),
