@@ -46,9 +46,10 @@ function paintRow(panel, { tasks, levels }, from, pixel, pixels) {
   const share = (paint, seconds, left, right) => {
     const first = Math.max(0, Math.floor(left));
     const last = Math.min(pixels - 1, Math.max(first, Math.ceil(right) - 1));
+    if (first === last) return mix(all, first, paint, seconds);
     for (let at = first; at <= last; at++) {
       const inside = Math.min(right, at + 1) - Math.max(left, at);
-      mix(all, at, paint, right > left ? (seconds * inside) / (right - left) : seconds);
+      mix(all, at, paint, (seconds * inside) / (right - left));
     }
   };
   const fill = (task, paint, left, right) => {
@@ -60,7 +61,8 @@ function paintRow(panel, { tasks, levels }, from, pixel, pixels) {
   };
   const mark = (paint, seconds, left, right) => {
     const at = Math.min(pixels - 1, Math.max(0, Math.floor((left + right) / 2)));
-    mix(marks, at, paint, seconds);
+    if (seconds < pixel * FAINT) mix(marks, at, paint, seconds);
+    else marks.seconds[at] += seconds; // then it is the mixture that is drawn
     share(paint, seconds, left, right);
   };
   const visit = (level, at) => {
