@@ -52,7 +52,7 @@ COMMANDS = {
     "validate": "predict measured configurations, and compare",
     "fit": "fit the constants of clusters and implementations to measurements",
     "experiment": "write options as an experiment file, for Megatron-LM or torchtitan",
-    "orders": "print each rank's compute order",
+    "orders": "print each rank's compute order, or write it for PyTorch",
     "check": "check a schedule, or orders or a task graph from a file",
     "paper": "the paper's figures and tables, reproduced",
     "models": "list the model presets, or print one as a file",
@@ -80,11 +80,11 @@ def _run(words: list[str]) -> int:
     name = "bfpp"
     try:
         parser, command = _parsers(words)
+        name = command.prog if command else name
         if not words:
             parser.print_help(sys.stderr)
             return BAD_INPUT
         options = _parse(parser, command, words)
-        name = f"bfpp {options.command}"
         with prepared(options):
             exit_code: int = options.run(options)
     except KeyboardInterrupt:

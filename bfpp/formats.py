@@ -49,9 +49,13 @@ def _begins_with(mark: bytes, within: int, path: Path) -> bool:
 
 def _ends_with(mark: bytes, path: Path) -> bool:
     """Whether the mark is near the end of a file: Parquet and PDF keep what is said of it there."""
+    return mark in _end_of(path, 16 * READ)
+
+
+def _end_of(path: Path, within: int) -> bytes:
     with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - 16 * READ, 0))
-        return mark in file.read()
+        file.seek(max(path.stat().st_size - within, 0))
+        return file.read()
 
 
 def _marked(title: str, suffixes: tuple[str, ...], mark: bytes, within: int = READ) -> FileFormat:
@@ -62,6 +66,12 @@ def _with_format(title: str, suffixes: tuple[str, ...], name: str) -> FileFormat
     """A format of JSON that says its name first; one that is inside another is not meant."""
     mark = f'{{"format": "bfpp {name} '.encode()
     return _marked(title, suffixes, mark, len(mark))
+
+
+def _are_orders(path: Path) -> bool:
+    """Whether a file of orders is of `bfpp schedule`, or ends as those of `bfpp orders`."""
+    of_schedule = _begins_with(b"# made by bfpp schedule", READ, path)
+    return of_schedule or _end_of(path, len(END_OF_ORDERS)) == END_OF_ORDERS
 
 
 def _is_the_papers(path: Path) -> bool:
@@ -85,7 +95,9 @@ PROFILE = _marked("profile of a machine", (".toml",), b'format = "bfpp machine p
 CLUSTER = _marked("cluster", (".toml",), b'format = "bfpp cluster ')
 CONSTANTS = _marked("file of constants", (".toml",), b'format = "bfpp constants ')
 EXPERIMENT = _marked("experiment", (".toml",), b'format = "bfpp experiment ')
-ORDERS = _marked("file of orders", (".csv",), b"# made by bfpp schedule")
+END_OF_ORDERS = b" \n"
+"""PyTorch takes no remarks in a file of orders, but a space at the end of a line."""
+ORDERS = FileFormat("file of orders", (".csv",), _are_orders)
 JOURNAL = _with_format("journal of a search", (), "search journal")
 METRICS = _marked("file of metrics", (), b'{"event": "begin", "run": "')
 FOUND_CSV = _marked("table of a search", (".csv",), b"schedule,pp,loops,")

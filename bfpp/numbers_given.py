@@ -22,6 +22,24 @@ def whole_number(text: str) -> int:
     return value
 
 
+def integer(text: str, largest: int = LARGEST_COUNT) -> int:
+    """A whole number of either sign."""
+    value = whole(text)
+    if value is None or abs(value) > largest:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at most {largest}, not {text!r}"
+        )
+    return value
+
+
+def number(text: str) -> float:
+    """A number of either sign."""
+    value = real(text)
+    if not is_usable(abs(value)):
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}")
+    return value
+
+
 def seconds(text: str) -> float:
     """A time of at least 0 seconds."""
     value = real(text)
@@ -56,12 +74,7 @@ def share(text: str) -> float:
 
 def seed(text: str) -> int:
     """A seed of a random generator."""
-    value = whole(text)
-    if value is None or abs(value) > LARGEST_SEED:
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number of at most {LARGEST_SEED}, not {text!r}"
-        )
-    return value
+    return integer(text, LARGEST_SEED)
 
 
 def amount(text: str) -> float:

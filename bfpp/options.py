@@ -8,23 +8,24 @@ of which options then change values.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from bfpp.experiment_file import experiment_of_file, is_experiment_file, read_experiment
+from bfpp.experiment_file import is_experiment_file
+from bfpp.named_experiments import named
+from bfpp.numbers_given import integer, number
 from bfpp.numbers_given import seconds as seconds
 from bfpp.numbers_given import whole_number as whole_number
-from bfpp.schedules import (
-    P2P,
-    Communication,
-    registered_schedules,
-)
+from bfpp.parser import Parser
+from bfpp.schedules import registered_schedules
+from bfpp.schedules.python_file import MARK
 from bfpp.schedules.registry import ALIASES
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.engines import DEFAULT as DEFAULT_ENGINE
 from bfpp.sim.engines import ENGINES
 from bfpp.sim.experiment import Experiment
+from bfpp.sim.experiment_reading import parameter_options
 from bfpp.sim.experiment_values import (
     ABSTRACT,
     BATCH,
@@ -37,7 +38,6 @@ from bfpp.sim.experiment_values import (
     STAGES,
     Option,
     of_group,
-    parameter_kind,
 )
 
 OTHER_NAMES = {
@@ -49,8 +49,14 @@ OTHER_NAMES = {
 }
 """Further names of options."""
 
-TYPES = {"count": whole_number, "seconds": seconds, "number": seconds}
+TYPES = {
+    "count": whole_number, "seconds": seconds, "number": seconds,
+    "integer": integer, "real": number,
+}  # fmt: skip
 """How the texts of options are read."""
+
+OF_SCHEDULE = "parameter of a schedule: "
+"""What the names of schedules' own parameters begin with among options."""
 
 
 def add_schedule_argument(parser: argparse.ArgumentParser, *more: str) -> None:
@@ -78,13 +84,26 @@ def _names(schedule: str) -> str:
     return f"{schedule} ({', '.join(others)})" if others else schedule
 
 
-def add_layout_arguments(parser: argparse.ArgumentParser, *further: str) -> None:
+def add_layout_arguments(parser: Parser, *further: str) -> None:
     """How the model and the batch are divided over pipeline ranks; and `further` values."""
     group = parser.add_argument_group("pipeline")
     for name in ("pp", *of_group(STAGES), *further, "microbatches"):
         _add(group, name, OPTIONS[name], DEFAULTS[name])
     for name, (option, default) in schedule_parameters().items():
-        _add(group, name, option, default)
+        _add(group, name, option, default, OF_SCHEDULE + name)
+    parser.extended_by(_add_parameters_of_files)
+
+
+def _add_parameters_of_files(parser: Parser, words: Iterable[str]) -> None:
+    """The parameters of the schedules that `words` name in files, unless an option has the name."""
+    for word in words:
+        if MARK in word or is_experiment_file(word):
+            rule = named(word).rule
+            group = parser.add_argument_group(f"parameters of {rule.name}")
+            for name, option in parameter_options(rule).items():
+                default = rule.parameters[name]
+                if not {*_spelled(name, option, default)}.intersection(parser.names):
+                    _add(group, name, option, default, OF_SCHEDULE + name)
 
 
 def add_communication_arguments(parser: argparse.ArgumentParser, *further: str) -> None:
@@ -94,12 +113,7 @@ def add_communication_arguments(parser: argparse.ArgumentParser, *further: str) 
         _add(group, name, OPTIONS[name], DEFAULTS[name])
 
 
-def posting(options: argparse.Namespace) -> Communication:
-    """Communication whose transfers are posted as the options say."""
-    return Communication(p2p=P2P(options.p2p or P2P.CHANNELS), eager=bool(options.eager))
-
-
-def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
+def add_experiment_arguments(parser: Parser) -> None:
     """All options of an experiment other than its schedule."""
     add_layout_arguments(parser)
     add_communication_arguments(parser)
@@ -133,27 +147,27 @@ def _add_group(parser: argparse.ArgumentParser, title: str) -> argparse._Argumen
     return group
 
 
-def _add(group: argparse._ArgumentGroup, name: str, option: Option, default: Any) -> None:
-    """The option of a value; it says nothing unless it is given."""
+def _add(
+    group: argparse._ArgumentGroup, name: str, option: Option, default: Any, to: str = ""
+) -> None:
+    """The option of a value, which goes `to` its name; it says nothing unless it is given."""
+    to = to or name
+    purpose = (option.help + _default(name, option, default)).replace("%", "%%")
     if option.kind == "flag" and default is None:
         action = argparse.BooleanOptionalAction
-        group.add_argument(_option(name), dest=name, action=action, help=option.help)
+        group.add_argument(_option(name), dest=to, action=action, help=purpose)
         return
+    names = (*_spelled(name, option, default), *OTHER_NAMES.get(name, ()))
     if option.kind == "flag":
-        main = f"--no-{_option(name)[2:]}" if default else _option(name)
-        names = (main, *OTHER_NAMES.get(name, ()))
-        group.add_argument(
-            *names, dest=name, action="store_const", const=not default, help=option.help
-        )
+        group.add_argument(*names, dest=to, action="store_const", const=not default, help=purpose)
         return
     group.add_argument(
-        _option(name),
-        *OTHER_NAMES.get(name, ()),
-        dest=name,
+        *names,
+        dest=to,
         type=TYPES.get(option.kind, str),
         choices=option.choices or None,
         metavar=None if option.choices else option.metavar,
-        help=option.help + _default(name, option, default),
+        help=purpose,
     )
 
 
@@ -161,9 +175,17 @@ def _default(name: str, option: Option, default: Any) -> str:
     """The default, if there is one and the purpose does not say it."""
     if option.group == ABSTRACT:
         default = {field.name: field.default for field in fields(AbstractCosts)}.get(name)
-    if default is None or "(default" in option.help:
+    if default is None or option.kind == "flag" or "(default" in option.help:
         return ""
     return f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
+
+
+def _spelled(name: str, option: Option, default: Any) -> list[str]:
+    """How the option of a value is spelled: a flag says what is not the default."""
+    both = [_option(name), f"--no-{_option(name)[2:]}"]
+    if option.kind != "flag":
+        return both[:1]
+    return both if default is None else [both[bool(default)]]
 
 
 def _option(name: str) -> str:
@@ -171,26 +193,39 @@ def _option(name: str) -> str:
 
 
 def schedule_parameters() -> dict[str, tuple[Option, Any]]:
-    """The parameters of all schedules, each with its default."""
+    """The parameters of all registered schedules, each with its default."""
     return {
-        field.name: (
-            Option(
-                STAGES,
-                parameter_kind(field.default),
-                str(field.metadata.get("help", f"a parameter of {name}")),
-            ),
-            field.default,
-        )
-        for name, schedule in registered_schedules().items()
-        for field in fields(schedule)
+        name: (option, schedule.parameters[name])
+        for schedule in registered_schedules().values()
+        for name, option in parameter_options(schedule).items()
     }
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
     """What the options say of an experiment, other than its schedule."""
-    names = (*OPTIONS, *schedule_parameters())
-    values = {name: getattr(options, name, None) for name in names}
+    values = {name: getattr(options, name, None) for name in OPTIONS}
+    values |= given_parameters(options)
     return {name: value for name, value in values.items() if value is not None}
+
+
+def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
+    """The schedules' own parameters that the options say."""
+    return {
+        name.removeprefix(OF_SCHEDULE): value
+        for name, value in vars(options).items()
+        if name.startswith(OF_SCHEDULE) and value is not None
+    }
+
+
+def with_parameters(
+    options: argparse.Namespace, parameters: Mapping[str, Any]
+) -> argparse.Namespace:
+    """The options with these of schedules' own parameters, and no others."""
+    values = {
+        name: value for name, value in vars(options).items() if not name.startswith(OF_SCHEDULE)
+    }
+    values |= {OF_SCHEDULE + name: value for name, value in parameters.items()}
+    return argparse.Namespace(**values)
 
 
 def experiment(options: argparse.Namespace) -> Experiment:
@@ -219,63 +254,12 @@ def pipeline(options: argparse.Namespace) -> Experiment:
     """
     divided = ("pp", "dp", "dp_replicate", "tp", "sequence_parallel", "microbatches", "cut")
     names = (*divided, "offload_share", *of_group(STAGES), *of_group(COMMUNICATION))
-    values = {
-        name: value
-        for name, value in given(options).items()
-        if name in names or name in schedule_parameters()
-    }
+    values = {name: value for name, value in given(options).items() if name in names}
+    values |= given_parameters(options)
     known = named(options.schedule)
     if known.model is not None:
         values = {"model": None, "loops": known.configuration.layout.loops, "cut": None, **values}
     return known.changed(**values)
-
-
-def named(schedule: str) -> Experiment:
-    """The experiment of a file, or one with the schedule of that name."""
-    if is_experiment_file(schedule):
-        return read_experiment(schedule)
-    return experiment_of_file(schedule, {"schedule": schedule})
-
-
-def compared(names: Sequence[str]) -> list[Experiment]:
-    """The experiments of files, and schedules by name: these have the values of the first file."""
-    known = [named(name) for name in names]
-    files = [each for each, name in zip(known, names, strict=True) if is_experiment_file(name)]
-    if not files:
-        return known
-    values = {each: getattr(files[0], each) for each in OPTIONS}
-    values = {each: value for each, value in values.items() if value != DEFAULTS[each]}
-    return [
-        each if is_experiment_file(name) else side_by_side([each], values)[0]
-        for each, name in zip(known, names, strict=True)
-    ]
-
-
-def side_by_side(known: Sequence[Experiment], values: Mapping[str, Any]) -> list[Experiment]:
-    """The experiments of several schedules of the same model, with these values.
-
-    A stage of a non-looped schedule is given as many units as the looped ones have loops,
-    so that a unit costs the same in all of them. Parameters are for the schedules that have
-    them; one that none has is refused.
-    """
-    parameters = {each for experiment in known for each in experiment.rule.parameters}
-    found = []
-    for experiment in known:
-        rule = experiment.rule
-        own = {
-            name: value
-            for name, value in values.items()
-            if name in OPTIONS or name in rule.parameters or name not in parameters
-        }
-        loops, units = own.pop("loops", None), own.pop("units_per_stage", None)
-        if rule.looped:
-            own["loops"] = loops or experiment.loops
-        elif units := units or experiment.units_per_stage:
-            own["units_per_stage"] = units
-        elif loops and experiment.model is None and "model" not in own:
-            own["units_per_stage"] = rule.division(loops)[1]
-        found.append(experiment.changed(**own))
-    return found
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,8 @@ import argparse
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from bfpp.errors import one_line
@@ -34,6 +35,16 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=HelpFormatter, **settings)
+        self._extensions: list[Callable[[Parser, list[str]], None]] = []
+
+    def extended_by(self, add: Callable[[Parser, list[str]], None]) -> None:
+        """Let words that are neither options nor their values add options, before any is parsed."""
+        self._extensions.append(add)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all options."""
+        return list(self._option_string_actions)
 
     def error(self, message: str) -> NoReturn:
         """Name the option and the reason on standard error, and exit with 2."""
@@ -56,7 +67,9 @@ class Parser(argparse.ArgumentParser):
 
     def refuse_unknown(self, words: Sequence[str]) -> None:
         """Exit with 2 at the first word that looks like an option, and is none, or has no value."""
-        known = list(self._option_string_actions)
+        for add in self._extensions:
+            add(self, list(self._arguments(words)))
+        known = self.names
         for at, word in enumerate(words):
             if word == "--":
                 return
@@ -66,6 +79,17 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unrecognized arguments: {rest}{did_you_mean(name, known, '--')}")
             if value == "--":  # which argparse takes away, leaving nothing
                 self.error(f"argument {name}: expected a value, not '--'")
+
+    def _arguments(self, words: Sequence[str]) -> Iterator[str]:
+        """The words that are neither options nor the values of known ones."""
+        for before, word in pairwise(["", *words]):
+            if not _is_option(word) and not self._takes_value(before):
+                yield word
+
+    def _takes_value(self, word: str) -> bool:
+        """Whether the word is an option that is known, whose value is the next word."""
+        action = self._option_string_actions.get(word)
+        return action is not None and action.nargs != 0
 
 
 def _with_its_values(words: Sequence[str]) -> Iterator[str]:

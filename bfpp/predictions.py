@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from bfpp.experiment_file import stages_for_others
-from bfpp.results import Result, output
+from bfpp.results import Result
 from bfpp.schedules import InvalidConfiguration, InvalidInput, TaskGraph
 from bfpp.schedules.columns import NONE
 from bfpp.sim.costs import CostModel
@@ -36,9 +35,6 @@ MOMENTS = 200
 """Moments of a rank's memory that JSON has at most."""
 
 INTERVAL = ("step_time_low", "step_time_high")
-
-SHOWN_GB = 0.05
-"""Parts of the memory smaller than this are not shown."""
 
 SHOW_PROGRESS_FROM = 50_000
 """Tasks from which on a replay takes long enough to show its progress."""
@@ -265,20 +261,6 @@ def _rounded(number: float) -> str:
     return f"{float(f'{number:.4g}'):,.15g}"
 
 
-def shortage(record: Mapping[str, Any]) -> str:
-    """Of a record that does not fit: how much of a device it needs, and most of it for what."""
-    part, size = max(record["memory_parts_gb"].items(), key=lambda each: each[1])
-    needed, device = record["memory_reserved_gb"], record["device_memory_gb"]
-    return f"{needed:.1f} GB reserved of {device:.4g} GB; largest is {part}, {size:.1f} GB"
-
-
-def print_cautions(results: Sequence[Prediction]) -> None:
-    """A line on standard output for each result that does not fit, or is far from its profile."""
-    lines = [f"{result.name} {each}\n" for result in results for each in _cautions(result)]
-    if lines:
-        output().print(Text("".join(lines)))
-
-
 def memory_record(result: Prediction) -> dict[str, Any]:
     """What each rank's devices hold over the step, thinned to its highest moments."""
     if not result.physical:
@@ -294,47 +276,6 @@ def memory_record(result: Prediction) -> dict[str, Any]:
             for curve in curves
         ]
     }
-
-
-def print_peak(result: Prediction) -> None:
-    """Two lines on standard output: where and when most memory is taken, and of what."""
-    if not result.physical:
-        return
-    record = result.record
-    peak, parts = record["memory_peak"], record["memory_parts_gb"]
-    largest_first = sorted(parts.items(), key=lambda part: -part[1])
-    made_of = ", ".join(f"{name} {size:.1f}" for name, size in largest_first if size >= SHOWN_GB)
-    during = peak["operation"]
-    if peak["stage"] is not None:
-        during += f" of micro-batch {peak['microbatch']} through stage {peak['stage']}"
-    low, high = record["memory_reserved_low_gb"], record["memory_reserved_high_gb"]
-    output().print(
-        Text(
-            f"most memory on rank {peak['rank']}, {in_words(peak['time'])} after the start, in "
-            f"{during}\nin GB: {made_of}; {low:.1f} to {high:.1f} reserved\n"
-        )
-    )
-
-
-def print_not_modelled(result: Prediction) -> None:
-    """A line on standard output that says what the prediction leaves out."""
-    if result.physical:
-        output().print(Text(f"not modelled: {'; '.join(result.record['not_modelled'])}\n"))
-
-
-def _cautions(result: Prediction) -> Iterator[str]:
-    costs, ranks = result.costs, result.timeline.graph.layout.pp
-    if result.record.get("missing_gb"):
-        yield f"does not fit: {shortage(result.record)}"
-    if result.experiment.profile is None:
-        return
-    from bfpp.sim.profile import ProfiledCosts
-
-    if isinstance(costs, ProfiledCosts) and costs.ranks != ranks:
-        yield (
-            f"on {ranks} ranks, by a profile of {costs.ranks}: ranks that share cores or links "
-            "take longer"
-        )
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from bfpp.options import schedule_parameters
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.communication import CHOICES, FULLY_SHARDED
 from bfpp.schedules.invalid import chosen, did_you_mean
-from bfpp.sim.experiment_values import ABSTRACT, ALIASES, MEASURED, OPTIONS, of_group, read_value
+from bfpp.sim.experiment_reading import read_value
+from bfpp.sim.experiment_values import ABSTRACT, ALIASES, MEASURED, OPTIONS, of_group
 from bfpp.sim.search import DIMENSIONS
 
 ALL = "all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bfpp.predictions import shortage
+from bfpp.prediction_notes import shortage
 from bfpp.results import print_table
 from bfpp.schedules import Communication, Configuration, Sharding
 from bfpp.schedules.communication import FULLY_SHARDED

@@ -1,21 +1,15 @@
 """What can be known of layers without computing: shapes, who draws, and who shares what.
 
 Layers are run on shapes alone (torch's meta device), each in turn, so that no
-process makes more than its own. Two things are found by the way:
-
-- Which functions return a module that somebody keeps (one that they captured,
-  or that functools.cache remembers). Such a module is copied before anything is
-  done to it. A function that was first called here would keep a module without
-  values: one that is seen to use functools.cache is called for real instead,
-  and any other that keeps what it made is refused.
-- Which layers share a parameter: by the memory that it lies in, which no other
-  has while it is referred to, however weakly. An address alone may be another's
-  by the time it is compared.
+process makes more than its own. Which of them share a parameter is found by the way, and
+which functions return a module that somebody keeps (one that they captured, or that
+functools.cache remembers). Such a module is copied before anything is done to it. A function
+that was first called here would keep a module without values: one that is seen to use
+functools.cache is called for real instead, and any other that keeps what it made is refused.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -24,13 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bfpp.executor.batches import tried
 from bfpp.executor.leaves import require_plain_loss
-from bfpp.executor.model import Layer, Model, compute_in, copy, drawing, make, named
+from bfpp.executor.model import Layer, Model, compute_in, copy, drawing, make
 from bfpp.executor.payload import Form, Tree, in_precision
+from bfpp.executor.shared_parameters import Owners
 from bfpp.executor.uncompiled import uncompiled
 from bfpp.schedules import InvalidConfiguration
 
@@ -75,7 +69,7 @@ def trace(
     forms: list[Form] = []
     random, kept = set(), set()
     is_trained = False
-    owners = _Owners(cuts, ties_ends)
+    owners = Owners(cuts, ties_ends)
     for layers in cuts:
         for number in layers:
             module, is_kept = _look_at(model.layers[number], number, seed)
@@ -158,97 +152,6 @@ def _content(cell: Any) -> list[object]:
         return [cell.cell_contents]
     except ValueError:  # it is not filled yet
         return []
-
-
-# Who shares what
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A parameter, where it is used, and which bytes of its memory are its own."""
-
-    parameter: weakref.ref[nn.Parameter]
-    name: str
-    layer: int
-    first: int
-    last: int
-
-    @property
-    def whole_name(self) -> str:
-        """Its name in the model."""
-        return f"{self.layer}.{self.name}"
-
-    def overlaps(self, other: _Place) -> bool:
-        """Whether some of the memory is the other's too."""
-        return self.first <= other.last and other.first <= self.last
-
-
-class _Owners:
-    """All parameters that were seen, by the memory that they are in."""
-
-    def __init__(self, cuts: Sequence[range], ties_ends: bool) -> None:
-        self.cuts, self.ties_ends = cuts, ties_ends
-        self.shared: dict[str, str] = {}
-        self.names: set[str] = set()
-        self.places: dict[int, list[_Place]] = {}
-        self.held: dict[int, StorageWeakRef] = {}
-        """Their memory: while it is referred to so, no other gets its number."""
-
-    def add(self, module: nn.Module, layer: int) -> None:
-        """Raises `InvalidConfiguration` for a parameter that another stage has too."""
-        for name, parameter in module.named_parameters():
-            memory = StorageWeakRef(parameter.untyped_storage())
-            self.held.setdefault(memory.cdata, memory)
-            places = self.places.setdefault(memory.cdata, [])
-            first, last = _bytes_of(parameter)
-            place = _Place(weakref.ref(parameter), name, layer, first, last)
-            self.names.add(place.whole_name)
-            for other in places:
-                if other.overlaps(place):
-                    _require_one_parameter(other, place)
-                    self._share(place.whole_name, other.whole_name)
-            places.append(place)
-
-    def tie(self, later: str, earlier: str) -> None:
-        """What a model says that layers share."""
-        for name in (later, earlier):
-            if name not in self.names:
-                raise InvalidConfiguration("model", f"ties {name}, and has no such parameter")
-        self._share(later, earlier)
-
-    def _share(self, later: str, earlier: str) -> None:
-        """Raises `InvalidConfiguration` unless both are in one stage, or in the ends that share."""
-        (layer, _), (other, _) = named(earlier), named(later)
-        stage, last = (
-            next(stage for stage, layers in enumerate(self.cuts) if each in layers)
-            for each in (layer, other)
-        )
-        if stage != last:
-            where = f"layers {layer} and {other} share a parameter, and are in stages {stage} and"
-            if (stage, last) != (0, len(self.cuts) - 1):
-                reason = f"{last}: only the first and the last stage may share any"
-                raise InvalidConfiguration("model", f"{where} {reason}")
-            if not self.ties_ends:
-                reason = f"{last}, whose gradients nothing adds up: --tied-embeddings does"
-                raise InvalidConfiguration("model", f"{where} {reason}")
-        self.shared.setdefault(later, self.shared.get(earlier, earlier))
-
-
-def _bytes_of(tensor: Tensor) -> tuple[int, int]:
-    """The first and the last byte of its memory that a tensor is in."""
-    first = int(tensor.storage_offset()) * tensor.itemsize
-    steps = zip(tensor.size(), tensor.stride(), strict=True)
-    reach = sum((int(size) - 1) * int(stride) for size, stride in steps)
-    return first, first + (reach + 1) * tensor.itemsize - 1 if tensor.numel() else first - 1
-
-
-def _require_one_parameter(one: _Place, other: _Place) -> None:
-    if one.parameter() is not other.parameter():
-        raise InvalidConfiguration(
-            "model",
-            f"{one.name} of layer {one.layer} and {other.name} of layer {other.layer} are two "
-            "parameters in the same memory: shared parameters must be the same nn.Parameter",
-        )
 
 
 # What a layer does

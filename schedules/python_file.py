@@ -43,10 +43,9 @@ def load_schedule(source: str) -> Schedule:
         if isinstance(schedule, Schedule):
             _ = schedule.name
             kind = type(schedule)
-            if kind.__module__ in _loaded:  # other classes are known by their names
-                kind.source = source
-                copyreg.pickle(kind, partial(_reduced, f"{path.resolve()}:{name}"))
-            return _schedules.setdefault(key, schedule)
+            if kind.__module__ in _loaded:  # other processes can import the others
+                copyreg.pickle(kind, partial(_reduced, path.resolve(), name))
+            return _schedules.setdefault(key, replace(schedule, source=source))
     except InvalidConfiguration:
         raise
     except Exception as error:  # whatever a user's file raises
@@ -60,9 +59,10 @@ def file_of(source: str) -> Path:
     return Path(f"{source.rpartition(MARK)[0]}.py")
 
 
-def _reduced(source: str, schedule: Schedule) -> tuple[Any, ...]:
-    """What makes an equal schedule in another process."""
-    return _again, (source, schedule.parameters)
+def _reduced(path: Path, name: str, schedule: Schedule) -> tuple[Any, ...]:
+    """What makes an equal schedule in another process: what it was found as, or `name`."""
+    found_as = schedule.source.rpartition(MARK)[2] or name
+    return _again, (f"{path}:{found_as}", schedule.parameters)
 
 
 def _again(source: str, parameters: dict[str, Any]) -> Schedule:

@@ -6,7 +6,7 @@ entry an object of type `Schedule`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
@@ -121,6 +121,15 @@ def find_schedule(name: str, **parameters: Any) -> Schedule:
         if parameter not in schedule.parameters:
             raise InvalidConfiguration(parameter, f"{schedule.name} has no such parameter")
     return replace(schedule, **parameters)
+
+
+def referred_parameters(schedule: Schedule) -> dict[str, Any]:
+    """The parameters of what the schedule's reference finds, or else of what its class makes."""
+    if schedule.source:
+        return load_schedule(schedule.source).parameters
+    known = registered_schedules().get(schedule.name)
+    defaults = {each.name: each.default for each in fields(schedule)}
+    return defaults | (known.parameters if known else {})
 
 
 def _registered(name: str) -> Schedule:

@@ -147,7 +147,7 @@ class Schedule:
     """A rule that gives each rank the order of its compute steps.
 
     A schedule is a class with a `name` and `steps`; its fields, if any, are parameters of
-    its own. The `source` is where it was found, if that is a Python file. A rank holds `loops`
+    its own, but for `source`: where it was found, if that is a Python file. A rank holds `loops`
     stages or, if it is `looped`, any number of them; `placement` says where they are, and `copies`
     where second copies are, if there are any: `copy_of` says which one a micro-batch goes through.
     A micro-batch runs in `slices`.
@@ -165,7 +165,7 @@ class Schedule:
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
-    source: ClassVar[str] = ""
+    source: str = field(default="", kw_only=True, repr=False, compare=False)
     looped: ClassVar[bool] = False
     loops: ClassVar[int] = 1
 
@@ -257,7 +257,8 @@ class Schedule:
     @property
     def parameters(self) -> dict[str, Any]:
         """The schedule's own parameters."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        names = (each.name for each in fields(self) if each.init and each.name != "source")
+        return {name: getattr(self, name) for name in names}
 
     def require(self, layout: Layout) -> None:
         """Raises `InvalidConfiguration` for a layout that the schedule cannot run."""

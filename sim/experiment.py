@@ -29,11 +29,18 @@ from bfpp.schedules.invalid import chosen
 from bfpp.schedules.offload import OFF, SELECTIVE, parse_offload, parse_offload_modules
 from bfpp.schedules.precision import Precision, parse_precision
 from bfpp.schedules.recomputation import Recomputation, parse_recomputation
+from bfpp.schedules.registry import referred_parameters
 from bfpp.schedules.tensor_overlap import TensorOverlap, parse_tensor_overlap
 from bfpp.sim.abstract import AbstractCosts
 from bfpp.sim.cluster import load_cluster
 from bfpp.sim.constants import Constants, load_constants
 from bfpp.sim.costs import CostModel
+from bfpp.sim.experiment_reading import (
+    parameter_options,
+    require_parameters,
+    require_values,
+    values_read,
+)
 from bfpp.sim.experiment_values import (
     ABSTRACT,
     ALIASES,
@@ -42,8 +49,6 @@ from bfpp.sim.experiment_values import (
     PHYSICAL,
     Values,
     of_group,
-    require_values,
-    values_read,
 )
 from bfpp.sim.implementation import Implementation, find_implementation
 from bfpp.sim.model import Transformer, load_model
@@ -89,9 +94,13 @@ class Experiment(Values):
 
     def __repr__(self) -> str:
         """What is not the default."""
-        values = {name: getattr(self, name) for name in DEFAULTS}
-        given = [f"{name}={each!r}" for name, each in values.items() if each != DEFAULTS[name]]
+        given = [f"{name}={each!r}" for name, each in self._own.items() if each != DEFAULTS[name]]
         return f"Experiment({', '.join([repr(self.schedule), *given])})"
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        """The values other than the schedule, by name."""
+        return {name: getattr(self, name) for name in DEFAULTS}
 
     @cached_property
     def rule(self) -> Schedule:
@@ -102,6 +111,7 @@ class Experiment(Values):
         found = find_schedule(self.schedule) if isinstance(self.schedule, str) else self.schedule
         if not isinstance(found, Schedule):
             raise InvalidConfiguration("schedule", f"must be a Schedule, or a name, not {found!r}")
+        require_parameters(found)
         return found
 
     def changed(self, **values: Any) -> Experiment:
@@ -408,14 +418,9 @@ class Experiment(Values):
         in Python.
         """
         values: dict[str, Any] = {"schedule": self.rule.reference}
-        defaults = {each.name: each.default for each in fields(self.rule)}
-        values |= {
-            name: value
-            for name, value in self.rule.parameters.items()
-            if value != defaults.get(name)
-        }
-        for name, default in DEFAULTS.items():
-            if (value := getattr(self, name)) != default:
+        usual = referred_parameters(self.rule) | DEFAULTS
+        for name, value in (self.rule.parameters | self._own).items():
+            if value != usual[name]:
                 if not isinstance(value, str | int | float):
                     raise InvalidConfiguration(name, "was made in Python and has no name to write")
                 values[name] = str(value) if isinstance(value, str) else value
@@ -442,6 +447,6 @@ def experiment_of(values: Mapping[str, object]) -> Experiment:
     if not isinstance(name, str):
         raise InvalidConfiguration("schedule", "must be given, by name")
     schedule = find_schedule(name)
-    read = values_read({**schedule.values, **given}, schedule.parameters)
+    read = values_read({**schedule.values, **given}, parameter_options(schedule))
     own = {each: read.pop(each) for each in schedule.parameters if each in read}
     return Experiment(replace(schedule, **own), **read)

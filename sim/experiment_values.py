@@ -1,22 +1,17 @@
 """What can be said of an experiment: each value by its name, how it is given, and its default.
 
-Options, experiment files, rows of measured tables and search results name the same values, and
-read them here.
+Options, experiment files, rows of measured tables and search results name the same values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, Field, dataclass, field, fields
-from numbers import Integral, Real
-from reprlib import repr as brief
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bfpp.schedules import P2P, InvalidConfiguration, Per, Schedule, Sharding
+from bfpp.schedules import P2P, Per, Schedule, Sharding
 from bfpp.schedules.attention import Attention, ContextExchange
 from bfpp.schedules.cut import Balance
-from bfpp.schedules.invalid import did_you_mean
-from bfpp.schedules.offload import NAMED, OFF, parse_offload
+from bfpp.schedules.offload import OFF
 from bfpp.schedules.precision import Precision
 from bfpp.schedules.recomputation import Recomputation
 from bfpp.schedules.tensor_overlap import TensorOverlap
@@ -24,7 +19,6 @@ from bfpp.sim.cluster import Cluster
 from bfpp.sim.constants import Constants
 from bfpp.sim.implementation import IMPLEMENTATIONS, Implementation
 from bfpp.sim.model import Transformer
-from bfpp.sim.numbers import is_count, is_usable, real, whole
 from bfpp.sim.optimizer_states import ADAM, MOMENTS, STATES
 
 if TYPE_CHECKING:
@@ -477,128 +471,6 @@ OPTIONS: dict[str, Option] = {name: each.metadata["option"] for name, each in _o
 DEFAULTS: dict[str, Any] = {name: each.default for name, each in _options().items()}
 
 
-_TYPES = {name: frozenset(str(each.type).split(" | ")) for name, each in _options().items()}
-"""The types of each value, as they are annotated; choices and what is offloaded go by names too."""
-
-
-def require_values(values: Values) -> None:
-    """Raise `InvalidConfiguration` for a value of a wrong type, or a number that is out of range.
-
-    Names of choices are looked up; other names are, where they are used.
-    """
-    for name, default in DEFAULTS.items():
-        value = getattr(values, name)
-        if value is not default:
-            _require(name, OPTIONS[name], value)
-
-
-def _require(name: str, option: Option, value: object) -> None:
-    if isinstance(value, str) and option.choices:
-        _require_choice(name, value)
-    named = {"str"} if option.choices or option.kind == "offload" else set()
-    is_right = _types_of(value) & (_TYPES[name] | named)
-    if not is_right or (isinstance(value, Real) and not _IN_RANGE[option.kind](value)):
-        raise InvalidConfiguration(name, _wrong(option.kind, value))
-
-
-def _require_choice(name: str, value: object) -> None:
-    if value not in (known := OPTIONS[name].choices):
-        reason = f"{value!r} is not one of {', '.join(known)}{did_you_mean(str(value), known)}"
-        raise InvalidConfiguration(name, reason)
-
-
-def _types_of(value: object) -> set[str]:
-    """What annotations call the types of a value; numpy's numbers are numbers, too."""
-    if value is None:
-        return {"None"}
-    if isinstance(value, bool):
-        return {"bool"}
-    names = {each.__name__ for each in type(value).__mro__}
-    names |= {"int", "float"} if isinstance(value, Integral) else set()
-    return names | {"float"} if isinstance(value, Real) else names
-
-
-_IN_RANGE: dict[str, Callable[[Any], bool]] = {
-    "count": lambda value: is_count(int(value)),
-    "seconds": lambda value: is_usable(float(value)),
-    "number": lambda value: is_usable(float(value)),
-    "flag": lambda _: True,
-    "offload": lambda value: int(value) >= 0,
-}
-"""Whether a number of each kind can be computed with."""
-
-
-def _wrong(kind: str, value: object) -> str:
-    return f"must be {_KINDS[kind][1]}, not {' '.join(brief(value).split())}"
-
-
 def of_group(group: str) -> list[str]:
     """The names of a group's values."""
     return [name for name, option in OPTIONS.items() if option.group == group]
-
-
-def values_read(values: Mapping[str, object], parameters: Mapping[str, object]) -> dict[str, Any]:
-    """Values by name as an experiment has them, those of schedules' `parameters` among them."""
-    for each in values:
-        if each not in OPTIONS and each not in parameters:
-            raise InvalidConfiguration(each, f"no such value{did_you_mean(each, OPTIONS)}")
-    kinds = {each: parameter_kind(value) for each, value in parameters.items()}
-    return {
-        each: read_value(each, kinds.get(each) or OPTIONS[each].kind, value)
-        for each, value in values.items()
-    }
-
-
-def parameter_kind(value: object) -> str:
-    """How a schedule's own parameter is given, by a value of it."""
-    return "flag" if isinstance(value, bool) else "count"
-
-
-def read_value(name: str, kind: str, value: object) -> Any:
-    """A value as its kind has it, from what a file or a table holds."""
-    reader, _ = _KINDS[kind]
-    if (read := reader(value)) is None:
-        raise InvalidConfiguration(name, _wrong(kind, value))
-    if kind == "choice":
-        _require_choice(name, read)
-    return read
-
-
-def _count(value: object) -> int | None:
-    number = whole(value.strip()) if isinstance(value, str) else value
-    return number if isinstance(number, int) and is_count(number) else None
-
-
-def _number(value: object) -> float | None:
-    number = real(value.strip()) if isinstance(value, str) else value
-    return float(number) if isinstance(number, int | float) and is_usable(number) else None
-
-
-def _flag(value: object) -> bool | None:
-    if isinstance(value, bool):
-        return value
-    return {"true": True, "1": True, "false": False, "0": False}.get(str(value).strip().lower())
-
-
-def _name(value: object) -> str | None:
-    return value.strip() if isinstance(value, str) and value.strip() else None
-
-
-def _offload(value: object) -> int | str | None:
-    try:
-        return parse_offload(value)
-    except InvalidConfiguration:
-        return None
-
-
-_KINDS = {
-    "count": (_count, "a whole number of at least 1"),
-    "seconds": (_number, "a number of at least 0"),
-    "number": (_number, "a number of at least 0"),
-    "flag": (_flag, "true or false"),
-    "name": (_name, "a name or a path"),
-    "text": (_name, "a text"),
-    "choice": (_name, "a name"),
-    "offload": (_offload, f"{', '.join(NAMED)}, or a number of passes"),
-}
-"""How a value of each kind is read, and what it must be."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
-import pickle
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -22,8 +20,6 @@ from bfpp.schedules import (
     Operation,
     Sharding,
     build_graph,
-    find_schedule,
-    python_file,
     registered_schedules,
 )
 from bfpp.schedules.graph_file import write_graph
@@ -277,58 +273,6 @@ def test_check_orders(bfpp, answer):
     assert (code, err, record["valid"]) == (1, "", False)
     assert record["violations"][0].keys() == {"rule", "message", "steps"}
     assert "invalid" in bfpp("check wrong.csv")[1]
-
-
-OWN = """
-from dataclasses import dataclass
-
-from bfpp import Schedule
-from bfpp.schedules.steps import backward, forward
-
-
-@dataclass(frozen=True)
-class Mine(Schedule):
-    name = "mine"
-    first: int = 0
-
-    def steps(self, layout, rank):
-        for microbatch in range(layout.microbatches):
-            yield forward(rank, microbatch)
-            if microbatch >= self.first:
-                yield backward(rank, microbatch)
-"""
-
-
-def test_a_schedule_of_ones_own_goes_everywhere(bfpp, answer):
-    Path("mine.py").write_text(OWN)
-    own = "mine.py:Mine --pp 2 --microbatches 4"
-    assert bfpp(f"check {own}") == (0, "valid\n", "")
-    assert bfpp(f"orders {own}")[1].startswith("0F0,0B0,0F1,0B1,0F2,0B2,0F3,0B3\n")
-    Path("late.py").write_text(OWN.replace("first: int = 0", "first: int = 2"))
-    code, out, _ = bfpp("check late.py:Mine --pp 2 --microbatches 4")
-    assert (code, out.splitlines()[-1]) == (1, "invalid")
-    assert "backward: stage 1 never runs micro-batches 0, 1 backward" in out
-    Path("inner").mkdir()
-    Path("mine.py").rename("inner/mine.py")
-    assert bfpp("experiment inner/mine.py:Mine --pp 2 --out mine.toml")[0] == 0
-    Path("inner/e.toml").write_text(Path("mine.toml").read_text().replace("inner/", ""))
-    for file in ("mine.toml", "inner/e.toml"):
-        assert answer(f"simulate {file}")["schedule"] == "mine"
-        assert bfpp(f"check {file}") == (0, "valid\n", "")
-
-
-def test_a_schedule_of_ones_own_is_the_same_in_another_process():
-    Path("mine.py").write_text(OWN)
-    mine = replace(find_schedule("mine.py:Mine"), first=3)
-    assert pickle.loads(pickle.dumps(mine)) == mine
-    sent = pickle.dumps(mine)
-    python_file._schedules.clear()
-    there = pickle.loads(sent)
-    assert (there.name, there.first) == ("mine", 3)
-    Path("mine.py").write_text(OWN.replace("first: int = 0", "first: int = 1"))
-    assert find_schedule("mine.py:Mine").first == 1
-    Path("known.py").write_text("from bfpp.schedules.gpipe import GPipe")
-    assert find_schedule("known.py:GPipe").reference == "gpipe"
 
 
 @pytest.mark.parametrize("name", registered_schedules())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from bfpp import options as shared
+from bfpp.parser import Parser
 from bfpp.schedules import Sharding, build_graph
 from bfpp.sim import pruning
 from bfpp.sim.cluster import load_cluster
@@ -306,7 +306,7 @@ def test_the_report_says_why_and_what_next(bfpp, monkeypatch):
 @given(values())
 def test_options_say_what_an_experiment_says(given_values):
     experiment = experiment_of(given_values)
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     shared.add_schedule_argument(parser)
     shared.add_experiment_arguments(parser)
     assert shared.experiment(parser.parse_args(shared.words(experiment))) == experiment

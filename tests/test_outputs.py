@@ -54,6 +54,7 @@ WRITING = {
     ("diff", "--html"): "diff step.json step.json --html PLACE.html",
     ("diff", "--svg"): "diff step.json step.json --svg PLACE.svg",
     ("schedule", "--out"): f"schedule {STEP} --seconds 0.1 --out PLACE.csv",
+    ("orders", "--out"): f"orders gpipe {STEP} --out PLACE.csv",
     ("search", "--journal"): f"search {SEARCH} --journal PLACE",
     ("search", "--best"): f"search {SEARCH} --best PLACE.toml",
     ("search", "--out"): f"search {SEARCH} --out PLACE.csv",

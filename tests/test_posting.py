@@ -172,6 +172,30 @@ def test_sends_and_receives_are_posted_as_a_file_says(bfpp, answer, tmp_path, mo
     assert f"{returned} comes on rank 0 after {sent}" in found["message"]
 
 
+def test_what_orders_say_of_posting_is_checked_unless_options_do(bfpp, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, said in {
+        "fifo.csv": "# p2p = fifo\n# forward = 2\n",
+        "eager.csv": "# p2p = fifo\n# eager = True\n",
+        "fast.csv": "# p2p = fast\n",
+    }.items():
+        Path(name).write_text(said + SENDS_FIRST)
+    code, out, _ = bfpp("check fifo.csv --json")
+    assert (code, json.loads(out)["violations"][0]["rule"]) == (1, "deadlock")
+    for line in ("fifo.csv --p2p channels", "fifo.csv --eager", "eager.csv"):
+        assert bfpp(f"check {line}") == (0, "valid\n", "")
+    assert bfpp("check eager.csv --p2p channels")[0] == 2
+    for line, reason in {
+        "fast.csv": "SCHEDULE: fast.csv: p2p: 'fast' is not one of",
+        "graph.json --eager": "--eager: a task graph already says how",
+        "graph.json --p2p channels": "--p2p: a task graph already says how",
+    }.items():
+        assert bfpp("simulate gpipe --graph graph.json")[0] == 0
+        code, out, err = bfpp(f"check {line}")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert reason in err
+
+
 MISPLACED = {
     "0SEND_F1,": ("", "rank 0 does not post the send of transfer activ"),
     "0SEND_F1": ("0SEND_F0", "rank 0 posts the send of transfer activat"),

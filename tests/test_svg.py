@@ -132,6 +132,25 @@ def test_legend_explains_what_is_drawn_and_nothing_else() -> None:
     assert {"all-reduce", "optimizer"} <= set(labels)
 
 
+@pytest.mark.parametrize(
+    ("microbatches", "costs", "note"),
+    [
+        (8, {"reduce": 3}, "numbers: micro-batch; unit for all-gathers and reductions"),
+        (8, {}, "numbers: micro-batch"),
+        (8, {"optimizer": 1}, "numbers: micro-batch"),
+        (8, {"reduce": 0.1}, "numbers: micro-batch"),
+        (512, {"reduce": 300}, "numbers: unit for all-gathers and reductions"),
+        (512, {"reduce": 1}, None),
+    ],
+)
+def test_the_legend_says_what_the_numbers_that_are_drawn_count(
+    microbatches: int, costs: dict[str, float], note: str | None
+) -> None:
+    one = timeline("breadth-first", Layout(2, microbatches, 2), **costs)
+    labels = texts(svg([Panel("any", one)]))
+    assert [each for each in labels if each.startswith("numbers")] == ([note] if note else [])
+
+
 @pytest.mark.parametrize("sharding", ["partial", "full"])
 def test_a_reduction_is_called_by_what_is_done(sharding: str) -> None:
     sharded = timeline("breadth-first", Layout(2, 4, 2), sharding, gather=1, reduce=1)

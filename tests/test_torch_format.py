@@ -355,14 +355,22 @@ def test_pytorch_reads_each_word(pipelining: Any, ranks: list[list[Any]]) -> Non
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["depth-first", "breadth-first"])
-def test_pytorch_loads_what_we_write(pipelining: Any, name: str, tmp_path: Path) -> None:
+def test_pytorch_loads_what_we_write(
+    pipelining: Any, name: str, tmp_path: Path, printed: Any
+) -> None:
     orders = find_schedule(name).orders(Layout(4, 8, 2))
     file = tmp_path / "orders.csv"
-    file.write_text(write_orders(orders))
+    told = printed("orders", name, "--loops", 2, "--out", file)
+    assert told == write_orders(orders)
     schedule = pipelining._PipelineScheduleRuntime(stages(4, 2), 8)
     schedule._load_csv(str(file), format="compute_only")
     loaded = [list(map(str, actions)) for _, actions in sorted(schedule.pipeline_order.items())]
     assert loaded == [list(map(word, steps)) for steps in as_lists(orders)]
+    told = printed("orders", name, "--loops", 2, "--format", "torch-actions", "--out", file)
+    schedule._load_csv(str(file), format="compute_comms")
+    lowered = schedule.pipeline_order_with_comms.items()
+    loaded = [",".join(map(str, actions)) for _, actions in sorted(lowered)]
+    assert loaded == told.splitlines()
 
 
 @pytest.mark.torch

@@ -17,7 +17,7 @@ import numpy as np
 
 from bfpp.schedules import Operation, Task, TaskGraph
 from bfpp.schedules.columns import NONE, Integers
-from bfpp.schedules.operations import OPERATIONS
+from bfpp.schedules.operations import OPERATIONS, Scope
 from bfpp.schedules.streams import (
     COMPUTE,
     DATA,
@@ -63,8 +63,13 @@ def luminance(colour: str) -> float:
 
 def label(task: Task) -> str:
     """The few characters drawn on a task."""
-    number = task.unit if task.microbatch == NONE else task.microbatch
+    number = task.microbatch if labelled_by(task) is Scope.CELL else task.unit
     return "" if number == NONE else str(number)
+
+
+def labelled_by(task: Task) -> Scope:
+    """Whether the label is the number of a micro-batch or of a unit."""
+    return Scope.UNIT if task.microbatch == NONE else Scope.CELL
 
 
 class LaneRow(NamedTuple):

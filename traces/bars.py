@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bfpp.schedules.columns import NONE, Flags, Integers
-from bfpp.schedules.operations import OPERATIONS
-from bfpp.traces.appearance import IDLE, LaneRow, fill, label
+from bfpp.schedules.operations import OPERATIONS, Scope
+from bfpp.traces.appearance import IDLE, LaneRow, fill, label, labelled_by
 from bfpp.traces.timeline import Timeline
 
 FINEST = 1.0
@@ -32,7 +32,8 @@ Indices = npt.NDArray[np.intp]
 class Bar(NamedTuple):
     """A coloured stretch of a row, its label (or none), and the seams inside it.
 
-    `joined` to the bar before it if the two are one block.
+    The label `counts` micro-batches or units. `joined` to the bar before it if the two are one
+    block.
     """
 
     left: float
@@ -40,7 +41,8 @@ class Bar(NamedTuple):
     colour: str
     label: str
     seams: tuple[float, ...]
-    joined: bool = False
+    joined: bool
+    counts: Scope
 
 
 def bars(timeline: Timeline, row: LaneRow, scale: float) -> list[Bar]:
@@ -56,14 +58,15 @@ def bars(timeline: Timeline, row: LaneRow, scale: float) -> list[Bar]:
     drawn = []
     for start, end in zip(*_stretches(begins_cell), strict=True):
         one, inside = end == start + 1, slice(first[start], after[end - 1])
-        name = label(timeline.graph.task(int(row.tasks[inside.start]))) if one else ""
+        task = timeline.graph.task(int(row.tasks[inside.start]))
+        name, counts = label(task) if one else "", labelled_by(task)
         seams = tuple(left[inside][1:].tolist()) if one else ()
         colour = (
             colours[inside.start] if one else _mean(left[inside], right[inside], colours[inside])
         )
         until = float(right[inside].max())
         joined = one and bool(is_second[inside.start])
-        drawn.append(Bar(float(left[inside][0]), until, _hex(colour), name, seams, joined))
+        drawn.append(Bar(float(left[inside][0]), until, _hex(colour), name, seams, joined, counts))
     return drawn
 
 

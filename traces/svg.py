@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from bfpp.schedules import Operation
@@ -53,7 +54,7 @@ LETTERS = (8.5, 6.0, 5.0)
 SWATCH, LINE = 16.5, 13.0
 TICK, MOST_TICKS = 30.0, 10
 """User units that a tick and its number have for themselves, at least."""
-NUMBERS, UNITS = "numbers: micro-batch", "; unit for all-gathers and reductions"
+NUMBERS = {Scope.CELL: "micro-batch", Scope.UNIT: "unit for all-gathers and reductions"}
 GRID, SEAM = "#dfe3e8", "#ffffff"
 
 
@@ -66,13 +67,14 @@ def svg(panels: Sequence[Panel], points: float | None = None) -> str:
     """
     drawings = [_Drawing(panel, drawn_rows(panel.timeline, panel.streams)) for panel in panels]
     frame = _frame(drawings, points or WIDTH)
-    body, y = [], EDGE
+    body, y, counted = [], EDGE, set[Scope]()
     for drawing in drawings:
-        elements, y = _panel(drawing, frame, y)
+        elements, y, counts = _panel(drawing, frame, y)
         body += elements
+        counted |= counts
         y += PANEL_GAP
     axis, y = _axis(frame, y - PANEL_GAP + AXIS_GAP)
-    legend, y = _legend(drawings, frame, y)
+    legend, y = _legend(drawings, counted, frame, y)
     title = "; ".join(panel.title for panel in panels) or "no schedules"
     elements = [*body, *axis, *legend]
     return document(frame.width, y + EDGE, title, elements, "pt" if points else "")
@@ -123,8 +125,10 @@ def _row_name(row: LaneRow, drawing: _Drawing) -> str:
     return row.title if drawing.shows_channels else ""
 
 
-def _panel(drawing: _Drawing, frame: _Frame, top: float) -> tuple[list[str], float]:
-    """A panel's elements, and the y at which it ends."""
+def _panel(
+    drawing: _Drawing, frame: _Frame, top: float
+) -> tuple[list[str], float, AbstractSet[Scope]]:
+    """A panel's elements, the y at which it ends, and what its labels count."""
     timeline = drawing.panel.timeline
     baseline = top + TITLE
     note = f"{in_words(timeline.step_time)}, bubble {100 * bubble(timeline):.3g} %"
@@ -134,8 +138,8 @@ def _panel(drawing: _Drawing, frame: _Frame, top: float) -> tuple[list[str], flo
     elements = [*title, text(frame.right, baseline, note, SMALL, "end", QUIET_INK)]
     tops, bottom = _row_tops(drawing, frame, last + 5)
     elements += _tracks(drawing, frame, tops)
-    elements += _bars(drawing, frame, tops)
-    return elements, bottom
+    drawn = _bars(drawing, frame, tops)
+    return elements + drawn.elements(), bottom, drawn.counted
 
 
 def _row_tops(drawing: _Drawing, frame: _Frame, y: float) -> tuple[list[float], float]:
@@ -170,6 +174,7 @@ class _Ink:
         self.edges: list[str] = []
         self.seams: list[str] = []
         self.labels: dict[tuple[float, str], list[tuple[float, float, str]]] = defaultdict(list)
+        self.counted: set[Scope] = set()
 
     def add(self, bar: Bar, left: float, top: float, height: float) -> None:
         """Add a bar that starts at `left`: its box, its edge and its seams."""
@@ -183,6 +188,7 @@ class _Ink:
     def write(self, bar: Bar, x: float, middle: float, size: float) -> None:
         """Add a bar's label, centred on `x` and `middle`."""
         self.labels[size, ink(bar.colour)].append((x, middle + size * MIDDLE, bar.label))
+        self.counted.add(bar.counts)
 
     def elements(self) -> list[str]:
         """Boxes first, labels last."""
@@ -196,7 +202,7 @@ def _upright(x: float, top: float, height: float) -> str:
     return f"M{number(x)} {number(top)}v{number(height)}"
 
 
-def _bars(drawing: _Drawing, frame: _Frame, tops: Sequence[float]) -> list[str]:
+def _bars(drawing: _Drawing, frame: _Frame, tops: Sequence[float]) -> _Ink:
     drawn = _Ink()
     for row, top in zip(drawing.rows, tops, strict=True):
         height = frame.row * _relative_height(row)
@@ -204,10 +210,10 @@ def _bars(drawing: _Drawing, frame: _Frame, tops: Sequence[float]) -> list[str]:
         longest = max((bar.label for bar in of_row), key=len)
         for bar in of_row:
             drawn.add(bar, frame.left + bar.left, top, height)
-            if size := _label_size(longest, bar.right - bar.left, height):
+            if bar.label and (size := _label_size(longest, bar.right - bar.left, height)):
                 middle = frame.left + (bar.left + bar.right) / 2
                 drawn.write(bar, middle, top + height / 2, size)
-    return drawn.elements()
+    return drawn
 
 
 def _label_size(longest: str, width: float, height: float) -> float:
@@ -235,8 +241,10 @@ def _axis(frame: _Frame, top: float) -> tuple[list[str], float]:
     return elements, baseline
 
 
-def _legend(drawings: Sequence[_Drawing], frame: _Frame, top: float) -> tuple[list[str], float]:
-    """What each colour stands for, in as many lines as that takes."""
+def _legend(
+    drawings: Sequence[_Drawing], counted: AbstractSet[Scope], frame: _Frame, top: float
+) -> tuple[list[str], float]:
+    """What each colour and each number stands for, in as many lines as that takes."""
     shown = {
         (operation, operation.called(graph.communication))
         for drawing in drawings
@@ -251,10 +259,11 @@ def _legend(drawings: Sequence[_Drawing], frame: _Frame, top: float) -> tuple[li
         elements += _swatch(operation, x, baseline)
         elements.append(text(x + SWATCH + 3, baseline, name, SMALL))
         x += width + 12
-    note = NUMBERS + (UNITS if any(each.row.scope is Scope.UNIT for each, _ in shown) else "")
-    if x + text_width(note, SMALL) > frame.right:
-        baseline += LINE
-    elements.append(text(frame.right, baseline, note, SMALL, "end", QUIET_INK))
+    if counted:
+        note = f"numbers: {'; '.join(NUMBERS[each] for each in sorted(counted))}"
+        if x + text_width(note, SMALL) > frame.right:
+            baseline += LINE
+        elements.append(text(frame.right, baseline, note, SMALL, "end", QUIET_INK))
     return elements, baseline + 2
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bfpp import options as shared
 from bfpp.errors import blaming, one_line
-from bfpp.experiment_file import is_experiment_file
+from bfpp.experiment_file import experiment_of_file, is_experiment_file
 from bfpp.formats import JSON
+from bfpp.parser import Parser
 from bfpp.results import print_json
 from bfpp.schedules import (
     P2P,
-    Communication,
     Configuration,
     Deadlock,
     InvalidConfiguration,
@@ -29,18 +29,24 @@ from bfpp.schedules.lowering.posting import WrongPosts
 from bfpp.schedules.order_validity import OrderViolation, order_violations
 from bfpp.schedules.python_file import MARK
 from bfpp.schedules.reading import read_file, read_stream
-from bfpp.schedules.registry import ALIASES, ORDERS
-from bfpp.schedules.torch_format import layout_of, read_orders, read_posts
+from bfpp.schedules.registry import ALIASES, DEFAULT_SCHEDULES, ORDERS
+from bfpp.schedules.torch_format import layout_of, read_orders, read_posts, read_values
 from bfpp.schedules.validity import Kind, violations
 
 INVALID = 1
+
+POSTING = ("p2p", "eager")
+"""How transfers are posted: what a file of orders says of it, options may change."""
 
 Findings = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 """What is wrong, and what is right but not as the rules prescribe."""
 
 
-def _check_orders(text: bytes, communication: Communication) -> Findings:
+def _check_orders(path: str, text: bytes, given: Mapping[str, Any]) -> Findings:
     orders, posts = read_orders(text), read_posts(text)
+    said = {name: each for name, each in read_values(text).items() if name in POSTING}
+    base = experiment_of_file(path, {"schedule": DEFAULT_SCHEDULES[0], **said})
+    communication = base.changed(**given).communication
     broken = order_violations(orders)
     if not broken and (any(posts) or communication.p2p is not P2P.CHANNELS):
         try:
@@ -52,9 +58,10 @@ def _check_orders(text: bytes, communication: Communication) -> Findings:
     return [asdict(violation) for violation in broken], []
 
 
-def _check_file_of_graph(text: bytes, communication: Communication) -> Findings:
-    if communication.p2p is not P2P.CHANNELS:
-        raise InvalidConfiguration("p2p", "a task graph already says how its transfers are posted")
+def _check_file_of_graph(path: str, text: bytes, given: Mapping[str, Any]) -> Findings:
+    del path
+    for name in given:
+        raise InvalidConfiguration(name, "a task graph already says how its transfers are posted")
     return _check_graph(read_graph(text))
 
 
@@ -82,14 +89,14 @@ def _deadlock(error: Deadlock) -> OrderViolation:
     return OrderViolation("deadlock", error.reason.removeprefix("deadlock: "))
 
 
-FORMATS: dict[str, Callable[[bytes, Communication], Findings]] = {
+FORMATS: dict[str, Callable[[str, bytes, Mapping[str, Any]], Findings]] = {
     "torch": _check_orders,
     "graph": _check_file_of_graph,
 }
-"""How the content of a file is checked."""
+"""How the content of a file is checked, with the options of posting that are given."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp check`."""
     shared.add_schedule_argument(
         parser, "FILE.json: a task graph", "-: orders or a task graph from standard input"
@@ -138,11 +145,12 @@ def _is_content(source: str) -> bool:
 
 
 def _check_file(options: argparse.Namespace) -> Findings:
-    for name in shared.given(options):
-        if name not in ("p2p", "eager"):
+    given = shared.given(options)
+    for name in given:
+        if name not in POSTING:
             raise InvalidConfiguration(name, "is decided by the file")
     with blaming("FILE"):
         is_input = options.schedule == "-"
         text = read_stream(sys.stdin.buffer) if is_input else read_file(Path(options.schedule))
     guess = "graph" if text.lstrip().startswith(b"{") else "torch"
-    return FORMATS[options.format or guess](text, shared.posting(options))
+    return FORMATS[options.format or guess](options.schedule, text, given)

@@ -8,21 +8,24 @@ from itertools import chain
 
 from bfpp import options as shared
 from bfpp.model_options import assumptions, with_assumptions
+from bfpp.named_experiments import compared, side_by_side
 from bfpp.outputs import add_force_argument
+from bfpp.parser import Parser
 from bfpp.pictures import (
     add_picture_arguments,
     check_picture_arguments,
     print_text,
     write_pictures,
 )
-from bfpp.predictions import Prediction, predict, print_cautions
+from bfpp.prediction_notes import print_cautions
+from bfpp.predictions import Prediction, predict
 from bfpp.results import NOISE, Result, print_json, print_table, verdict
 from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.registry import DEFAULT_SCHEDULES
 from bfpp.sim.experiment import Experiment
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp compare`."""
     parser.add_argument(
         "schedules",
@@ -42,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulate each schedule on the same model, cut into the same stages."""
     check_picture_arguments(options)
-    known = shared.compared(options.schedules or DEFAULT_SCHEDULES)
-    experiments = shared.side_by_side(known, shared.given(options))
+    known = compared(options.schedules or DEFAULT_SCHEDULES)
+    experiments = side_by_side(known, shared.given(options))
     _require_same_model(experiments)
     assumed = assumptions(options)
     results = [predict(each, options.engine) for each in experiments]

@@ -10,10 +10,11 @@ from bfpp.experiment_file import comments_for_others, experiment_text
 from bfpp.formats import EXPERIMENT
 from bfpp.frameworks import FRAMEWORKS, framework_config
 from bfpp.outputs import add_force_argument, add_output
+from bfpp.parser import Parser
 from bfpp.results import print_json
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp experiment`."""
     shared.add_schedule_argument(parser)
     shared.add_experiment_arguments(parser)

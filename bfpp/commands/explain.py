@@ -13,8 +13,10 @@ from bfpp.errors import one_line
 from bfpp.experiment_file import is_experiment_file
 from bfpp.explanation import Explanation
 from bfpp.model_options import assumptions, with_assumptions
+from bfpp.named_experiments import named
 from bfpp.parser import Parser
-from bfpp.predictions import Prediction, predict, print_cautions
+from bfpp.prediction_notes import print_cautions
+from bfpp.predictions import Prediction, predict
 from bfpp.results import NOISE, RANKS_SHOWN, output, print_json, print_table
 from bfpp.saved import SavedTimeline, is_timeline_file, load
 from bfpp.schedules import InvalidConfiguration
@@ -30,7 +32,7 @@ NOT_AGAINST = {"-h", "--help", "--json", "--set", "--against"}
 """Options that say nothing of a configuration."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp explain`."""
     shared.add_schedule_argument(parser, "FILE.json, FILE.json.gz: a saved timeline, as it ran")
     shared.add_experiment_arguments(parser)
@@ -135,17 +137,17 @@ def _with_options(options: argparse.Namespace, text: str) -> argparse.Namespace:
         raise InvalidConfiguration("against", f"{text!r}: {error}") from None
     if refused := NOT_AGAINST.intersection(word.partition("=")[0] for word in words):
         raise InvalidConfiguration("against", f"{min(refused)} is not an option of an experiment")
-    base = vars(options)
+    base, inherited = vars(options), shared.given(options)
     if not words or words[0].startswith("-"):
         words = [options.schedule, *words]
     elif not is_experiment_file(words[0]):
-        base = base | shared.named(options.schedule).record | shared.given(options)
-    own = dict.fromkeys(shared.schedule_parameters())
-    compared = parser.parse(words, argparse.Namespace(**base | own))
-    for parameter in shared.experiment(compared).rule.parameters:
-        if getattr(compared, parameter) is None:
-            setattr(compared, parameter, base.get(parameter))
-    return compared
+        inherited = named(options.schedule).record | inherited
+        base = base | inherited
+    compared = parser.parse(words, shared.with_parameters(argparse.Namespace(**base), {}))
+    inherited |= shared.given_parameters(compared)
+    own = shared.experiment(compared).rule.parameters
+    parameters = {name: inherited[name] for name in own if name in inherited}
+    return shared.with_parameters(compared, parameters)
 
 
 def _print(explained: Explanation) -> None:

@@ -1,4 +1,4 @@
-"""`bfpp orders`: print each rank's compute order."""
+"""`bfpp orders`: print each rank's compute order, or write it as PyTorch loads it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import argparse
 import sys
 
 from bfpp import options as shared
+from bfpp.formats import END_OF_ORDERS, ORDERS
+from bfpp.outputs import add_force_argument, add_output
+from bfpp.parser import Parser
 from bfpp.results import print_json
 from bfpp.schedules.steps import in_units
 from bfpp.schedules.torch_actions import write_actions
 from bfpp.schedules.torch_format import write_orders
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp orders`."""
     shared.add_schedule_argument(parser)
     shared.add_layout_arguments(parser)
@@ -25,22 +28,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and W, micro-batch), or with communication, which its runtime loads as compute_comms "
         "(default: torch)",
     )
+    add_output(parser, "--out", [ORDERS], "write them to a file, for PyTorch or as SCHEDULE")
+    add_force_argument(parser)
     shared.add_json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print one line a rank."""
+    """Print one line a rank, and write the same."""
     configuration = shared.pipeline(options).configuration
     schedule, layout = configuration.schedule, configuration.layout
     if options.format == "torch":
         lines = write_orders([in_units(order, layout) for order in schedule.orders(layout)])
     else:
         lines = write_actions(configuration.graph())
+    text = f"# slices = {layout.slices}\n{lines}" if layout.slices > 1 else lines
     if options.json:
         print_json(
             {"schedule": schedule.name, "orders": [row.split(",") for row in lines.splitlines()]}
         )
     else:
-        sys.stdout.write(f"# slices = {layout.slices}\n" if layout.slices > 1 else "")
-        sys.stdout.write(lines if lines.endswith("\n") else lines + "\n")
+        sys.stdout.write(text)
+    if options.out:
+        with options.out.written() as path:
+            path.write_bytes(text.removesuffix("\n").encode() + END_OF_ORDERS)
     return 0

@@ -17,6 +17,7 @@ from bfpp.jobs import about, fail, job_of, limits_of, sleeps_of
 from bfpp.memory_tables import memory_record, print_memory
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument, add_output
+from bfpp.parser import Parser
 from bfpp.progress import listening, say
 from bfpp.results import print_json, print_table
 from bfpp.run_options import (
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from bfpp.executor.verification import Verification
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp run`."""
     shared.add_schedule_argument(parser)
     shared.add_layout_arguments(parser, "cut")

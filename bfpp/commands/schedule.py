@@ -15,6 +15,7 @@ from bfpp.experiment_file import is_experiment_file, read_experiment
 from bfpp.formats import ORDERS
 from bfpp.numbers_given import GIGABYTES, amount, share
 from bfpp.outputs import add_force_argument, add_output
+from bfpp.parser import Parser
 from bfpp.results import print_json, print_table
 from bfpp.schedules import InvalidConfiguration
 from bfpp.schedules.torch_format import write_orders
@@ -33,7 +34,7 @@ NOT_SAID = {"schedule", "pp", "microbatches", "loops"}
 SOUGHT = {Aim.PERIOD: "period, from step to step", Aim.ROBUSTNESS: "step with jitter"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp schedule`."""
     parser.add_argument(
         "experiment",

@@ -8,6 +8,7 @@ from bfpp import options as shared
 from bfpp.exports import add_export_arguments, write_exports
 from bfpp.model_options import assumptions, with_assumptions
 from bfpp.outputs import add_force_argument
+from bfpp.parser import Parser
 from bfpp.pictures import (
     add_memory_argument,
     add_picture_arguments,
@@ -17,19 +18,13 @@ from bfpp.pictures import (
     write_memory,
     write_pictures,
 )
-from bfpp.predictions import (
-    in_pieces,
-    memory_record,
-    predict,
-    print_cautions,
-    print_not_modelled,
-    print_peak,
-)
+from bfpp.prediction_notes import print_cautions, print_not_modelled, print_peak
+from bfpp.predictions import in_pieces, memory_record, predict
 from bfpp.results import print_json
 from bfpp.tables import print_result
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of `bfpp simulate`."""
     shared.add_schedule_argument(parser)
     shared.add_experiment_arguments(parser)

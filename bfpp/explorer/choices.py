@@ -10,11 +10,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bfpp import options as shared
+from bfpp.named_experiments import named, side_by_side
 from bfpp.schedules import InvalidConfiguration, registered_schedules
 from bfpp.schedules.given_orders import orders_of_text
 from bfpp.sim.experiment import Experiment
-from bfpp.sim.experiment_values import ABSTRACT, DEFAULTS, OPTIONS, PHYSICAL, of_group, values_read
+from bfpp.sim.experiment_reading import values_read
+from bfpp.sim.experiment_values import ABSTRACT, DEFAULTS, OPTIONS, PHYSICAL, of_group
 from bfpp.sim.preset_files import preset_names
 
 ORDERS = "orders.csv"
@@ -138,13 +139,13 @@ def chosen(choices: Mapping[str, str]) -> ComparedExperiments:
             raise InvalidConfiguration(name, f"{said[name]!r} is not one of those listed")
     orders, first = said.pop("orders", ""), said.pop("schedule")
     names = [ORDERS if orders else first, *([said.pop("beside")] if "beside" in said else [])]
-    known = [_pasted(orders) if name == ORDERS else shared.named(name) for name in names]
+    known = [_pasted(orders) if name == ORDERS else named(name) for name in names]
     values = _of_one_kind(said)
     read = values_read(values, {})
     if orders:  # decide what the form may leave open
         given = {name: getattr(known[0], name) for name in ("pp", "microbatches")}
         read |= {name: value for name, value in given.items() if name not in choices}
-    return ComparedExperiments(shared.side_by_side(known, read), _command(names, values))
+    return ComparedExperiments(side_by_side(known, read), _command(names, values))
 
 
 def _pasted(text: str) -> Experiment:

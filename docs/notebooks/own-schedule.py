@@ -2,7 +2,7 @@
 # # A schedule of one's own
 #
 # The [tutorial](../tutorials/schedule.md) found that waves of micro-batches pay for their memory
-# with a bubble at each end. Here: how wide must a wave be, and does the answer change with slow
+# with a bubble at each end. Here: how large must a wave be, and does the answer change with slow
 # transfers? ([This notebook](own-schedule.ipynb), as it ran.)
 
 # %%
@@ -18,11 +18,11 @@ class Waves(bfpp.Schedule):
 
     name = "waves"
     looped = True
-    width: int = 4
+    size: int = 4
 
     def steps(self, layout, rank):
-        for first in range(0, layout.microbatches, self.width):
-            wave = range(first, min(first + self.width, layout.microbatches))
+        for first in range(0, layout.microbatches, self.size):
+            wave = range(first, min(first + self.size, layout.microbatches))
             for stage in layout.stages_of(rank):
                 for microbatch in wave:
                     yield forward(stage, microbatch)
@@ -47,21 +47,21 @@ bfpp.predict(base).timeline
 bfpp.predict(base).timeline.figure()
 
 # %% [markdown]
-# Twelve experiments: widths against transfer times.
+# Twelve experiments: sizes against transfer times.
 
 # %%
-print("width   peak   " + "   ".join(f"transfer {seconds}" for seconds in (0, 0.5, 1)))
-for width in (2, 4, 8, 16):
+print(" size   peak   " + "   ".join(f"transfer {seconds}" for seconds in (0, 0.5, 1)))
+for size in (2, 4, 8, 16):
     found = [
-        bfpp.predict(base.changed(schedule=Waves(width), transfer=seconds))
+        bfpp.predict(base.changed(schedule=Waves(size), transfer=seconds))
         for seconds in (0, 0.5, 1)
     ]
     peak = max(rank.peak_microbatches for rank in found[0].ranks)
     bubbles = "   ".join(f"{bfpp.bubble(each.timeline):>12.1%}" for each in found)
-    print(f"{width:5}{peak:7.1f}   {bubbles}")
+    print(f"{size:5}{peak:7.1f}   {bubbles}")
 
 # %% [markdown]
-# Narrow waves pay the pipeline's length again and again. A wave as wide as the batch *is*
+# Small waves pay the pipeline's length again and again. A wave as large as the batch *is*
 # breadth-first, which the graphs confirm task by task:
 
 # %%

@@ -1,13 +1,15 @@
 // How a row's tasks become pixels, and the pens that draw: on a canvas, or as SVG.
 //
-// - A task wider than a pixel fills the pixels whose middle it covers. What is narrower leaves a
-//   mark of one pixel, which wins over wide ones; several in a pixel are mixed, by their time.
+// - A task wide enough for a seam fills the pixels whose middle it covers. Narrower ones are mixed,
+//   by their time in a pixel, where they fill half of it. The pixel that the middle of a task
+//   narrower than a pixel is in shows it, too, and it alone where the mixture would hide it.
 // - A row costs as much as it has pixels, not tasks: groups of tasks are opened only where they are
 //   wider than a pixel.
 // - Whatever is drawn is drawn by a pen, so that a saved picture is what the screen shows.
 
 const IDLE = 0, SEAM = 1; // in place of paints: nothing runs, and the end of a wide task
 const SEAM_FROM = 5; // pixels of a task from which on it has one
+const FAINT = 1 / 8; // share of a pixel below which a mixture would hide a task
 const FRAME = 1.5; // width of a frame's line in pixels, inside its box
 
 const paintOf = (colour) =>
@@ -27,21 +29,41 @@ function mixed(one, other, share) {
   return paint >>> 0;
 }
 
+// What some pixels are mixed of: their paints so far, and the seconds in each.
+const mixtures = (pixels) =>
+  ({ paints: new Uint32Array(pixels).fill(IDLE), seconds: new Float64Array(pixels) });
+
+function mix({ paints, seconds }, at, paint, more) {
+  seconds[at] += more;
+  paints[at] = paints[at] === IDLE ? paint : mixed(paints[at], paint, more / seconds[at]);
+}
+
 // The paints of a row of pixels, and its wide tasks as [task, left, right] in pixels.
 function paintRow(panel, { tasks, levels }, from, pixel, pixels) {
   const line = new Uint32Array(pixels).fill(IDLE), wide = [];
-  const marks = new Uint32Array(pixels).fill(IDLE), weights = new Float64Array(pixels);
+  const all = mixtures(pixels), marks = mixtures(pixels);
   const seam = Math.max(1, Math.round(devicePixelRatio));
+  const share = (paint, seconds, left, right) => {
+    const first = Math.max(0, Math.floor(left));
+    const last = Math.min(pixels - 1, Math.max(first, Math.ceil(right) - 1));
+    if (first === last) return mix(all, first, paint, seconds);
+    for (let at = first; at <= last; at++) {
+      const inside = Math.min(right, at + 1) - Math.max(left, at);
+      mix(all, at, paint, (seconds * inside) / (right - left));
+    }
+  };
   const fill = (task, paint, left, right) => {
+    wide.push([task, Math.max(left, 0), Math.min(right, pixels)]);
+    if (right - left < SEAM_FROM) return share(paint, (right - left) * pixel, left, right);
     const begin = Math.max(0, Math.round(left)), end = Math.min(pixels, Math.round(right));
     line.fill(paint, begin, end);
-    if (right - left >= SEAM_FROM && right <= pixels) line.fill(SEAM, end - seam, end);
-    wide.push([task, Math.max(left, 0), Math.min(right, pixels)]);
+    if (right <= pixels) line.fill(SEAM, end - seam, end);
   };
-  const mark = (paint, weight, left, right) => {
+  const mark = (paint, seconds, left, right) => {
     const at = Math.min(pixels - 1, Math.max(0, Math.floor((left + right) / 2)));
-    weights[at] += weight;
-    marks[at] = marks[at] === IDLE ? paint : mixed(marks[at], paint, weight / weights[at]);
+    if (seconds < pixel * FAINT) mix(marks, at, paint, seconds);
+    else marks.seconds[at] += seconds; // then it is the mixture that is drawn
+    share(paint, seconds, left, right);
   };
   const visit = (level, at) => {
     const { starts, ends, paints, seconds } = levels[level];
@@ -55,7 +77,11 @@ function paintRow(panel, { tasks, levels }, from, pixel, pixels) {
     }
   };
   if (tasks.length) visit(levels.length - 1, 0);
-  for (let at = 0; at < pixels; at++) if (marks[at] !== IDLE) line[at] = marks[at];
+  for (let at = 0; at < pixels; at++) {
+    const marked = marks.seconds[at];
+    if (marked > 0 && marked < pixel * FAINT) line[at] = marks.paints[at];
+    else if (marked > 0 || all.seconds[at] >= pixel / 2) line[at] = all.paints[at];
+  }
   return { line, wide };
 }
 

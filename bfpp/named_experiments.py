@@ -1,0 +1,58 @@
+"""The experiments that SCHEDULE means, by name or by file: alone, or side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bfpp.experiment_file import experiment_of_file, is_experiment_file, read_experiment
+from bfpp.sim.experiment import Experiment
+from bfpp.sim.experiment_values import DEFAULTS, OPTIONS
+
+
+def named(schedule: str) -> Experiment:
+    """The experiment of a file, or one with the schedule of that name."""
+    if is_experiment_file(schedule):
+        return read_experiment(schedule)
+    return experiment_of_file(schedule, {"schedule": schedule})
+
+
+def compared(names: Sequence[str]) -> list[Experiment]:
+    """The experiments of files, and schedules by name: these have the values of the first file."""
+    known = [named(name) for name in names]
+    files = [each for each, name in zip(known, names, strict=True) if is_experiment_file(name)]
+    if not files:
+        return known
+    values = {each: getattr(files[0], each) for each in OPTIONS}
+    values = {each: value for each, value in values.items() if value != DEFAULTS[each]}
+    return [
+        each if is_experiment_file(name) else side_by_side([each], values)[0]
+        for each, name in zip(known, names, strict=True)
+    ]
+
+
+def side_by_side(known: Sequence[Experiment], values: Mapping[str, Any]) -> list[Experiment]:
+    """The experiments of several schedules of the same model, with these values.
+
+    A stage of a non-looped schedule is given as many units as the looped ones have loops,
+    so that a unit costs the same in all of them. Parameters are for the schedules that have
+    them; one that none has is refused.
+    """
+    parameters = {each for experiment in known for each in experiment.rule.parameters}
+    found = []
+    for experiment in known:
+        rule = experiment.rule
+        own = {
+            name: value
+            for name, value in values.items()
+            if name in OPTIONS or name in rule.parameters or name not in parameters
+        }
+        loops, units = own.pop("loops", None), own.pop("units_per_stage", None)
+        if rule.looped:
+            own["loops"] = loops or experiment.loops
+        elif units := units or experiment.units_per_stage:
+            own["units_per_stage"] = units
+        elif loops and experiment.model is None and "model" not in own:
+            own["units_per_stage"] = rule.division(loops)[1]
+        found.append(experiment.changed(**own))
+    return found

@@ -1,0 +1,163 @@
+"""Schedules of one's own, from a Python file: in every command, in other processes, as options."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bfpp.experiment_file import experiment_text, read_experiment
+from bfpp.options import words
+from bfpp.schedules import InvalidConfiguration, find_schedule, python_file
+from bfpp.schedules.gpipe import GPipe
+from bfpp.sim.experiment import Experiment, experiment_of
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Every test runs in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+OWN = """
+from dataclasses import dataclass
+
+from bfpp import Schedule
+from bfpp.schedules.steps import backward, forward
+
+
+@dataclass(frozen=True)
+class Mine(Schedule):
+    name = "mine"
+    first: int = 0
+
+    def steps(self, layout, rank):
+        for microbatch in range(layout.microbatches):
+            yield forward(rank, microbatch)
+            if microbatch >= self.first:
+                yield backward(rank, microbatch)
+"""
+
+
+def test_a_schedule_of_ones_own_goes_everywhere(bfpp, answer):
+    Path("mine.py").write_text(OWN)
+    own = "mine.py:Mine --pp 2 --microbatches 4"
+    assert bfpp(f"check {own}") == (0, "valid\n", "")
+    assert bfpp(f"orders {own}")[1].startswith("0F0,0B0,0F1,0B1,0F2,0B2,0F3,0B3\n")
+    Path("late.py").write_text(OWN.replace("first: int = 0", "first: int = 2"))
+    code, out, _ = bfpp("check late.py:Mine --pp 2 --microbatches 4")
+    assert (code, out.splitlines()[-1]) == (1, "invalid")
+    assert "backward: stage 1 never runs micro-batches 0, 1 backward" in out
+    Path("inner").mkdir()
+    Path("mine.py").rename("inner/mine.py")
+    assert bfpp("experiment inner/mine.py:Mine --pp 2 --out mine.toml")[0] == 0
+    Path("inner/e.toml").write_text(Path("mine.toml").read_text().replace("inner/", ""))
+    for file in ("mine.toml", "inner/e.toml"):
+        assert answer(f"simulate {file}")["schedule"] == "mine"
+        assert bfpp(f"check {file}") == (0, "valid\n", "")
+
+
+def test_a_schedule_of_ones_own_is_the_same_in_another_process():
+    Path("mine.py").write_text(OWN)
+    mine = replace(find_schedule("mine.py:Mine"), first=3)
+    assert pickle.loads(pickle.dumps(mine)) == mine
+    sent = pickle.dumps(mine)
+    python_file._schedules.clear()
+    there = pickle.loads(sent)
+    assert (there.name, there.first) == ("mine", 3)
+    Path("mine.py").write_text(OWN.replace("first: int = 0", "first: int = 1"))
+    assert find_schedule("mine.py:Mine").first == 1
+    Path("known.py").write_text("from bfpp.schedules.gpipe import GPipe")
+    assert pickle.loads(pickle.dumps(find_schedule("known.py:GPipe"))) == GPipe()
+
+
+MANY = """
+from dataclasses import dataclass
+
+from bfpp.schedules.gpipe import GPipe
+
+
+@dataclass(frozen=True)
+class Many(GPipe):
+    name = "many"
+    whole: int = 4
+    least: int | None = None
+    share: float = 0.5
+    kind: str = "5%"
+    first: bool = True
+    after: bool = False
+    svg: int = 1
+    sizes: tuple[int, ...] = ()
+
+
+few = Many(whole=2, share=-1.0, after=True)
+"""
+VALUES = [
+    {"whole": 0, "least": -3, "share": 0.0, "kind": "other", "first": False, "after": False},
+    {"whole": 4, "least": 7, "share": 0.5, "kind": "5%", "first": True, "after": True},
+    {"whole": 2, "share": -1.0, "kind": " of two words"},
+    {"kind": ""},
+]
+"""Values of parameters: other ones, defaults of the class, and those of its instance."""
+
+
+@pytest.fixture
+def many():
+    Path("many.py").write_text(MANY)
+
+
+@pytest.mark.parametrize("name", ["many.py:Many", "many.py:few"])
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.usefixtures("many")
+def test_every_parameter_is_written_and_read_again(bfpp, name, values):
+    experiment = Experiment(name, pp=2).changed(**values)
+    Path("e.toml").write_text(experiment_text(experiment))
+    assert read_experiment("e.toml") == experiment
+    assert experiment_of({each: str(value) for each, value in experiment.record.items()}) == (
+        experiment
+    )
+    assert bfpp("experiment", *words(experiment)) == (0, experiment_text(experiment), "")
+
+
+@pytest.mark.usefixtures("many")
+def test_two_of_one_class_are_told_apart_in_other_processes_too():
+    few, every = find_schedule("many.py:few"), find_schedule("many.py:Many")
+    for schedule in (few, every):
+        again = pickle.loads(pickle.dumps(schedule))
+        assert (again, again.reference) == (schedule, schedule.reference)
+        assert experiment_of(Experiment(again).record).rule == schedule
+
+
+@pytest.mark.usefixtures("many")
+def test_parameters_of_files_are_options_of_commands_that_name_them(bfpp, answer):
+    assert bfpp("experiment many.py:few --out e.toml")[0] == 0
+    assert answer("experiment e.toml --whole 0")["whole"] == 0
+    compared = answer("compare e.toml many.py:Many gpipe --least 1")["schedules"]
+    assert [each["schedule"] for each in compared] == ["many", "many", "gpipe"]
+    assert (
+        bfpp("explain", "e.toml", "--against", "many.py:Many --share=-2 --microbatches 4")[0] == 0
+    )
+    assert "--kind TEXT" in bfpp("orders many.py:Many --help")[1]
+    Path("other.py").write_text("def model(seed): pass")
+    for line, reason in [
+        ("simulate gpipe --whole 3", "unrecognized arguments: --whole 3"),
+        ("simulate many.py:Many --whole 1.5", "argument --whole: must be a whole number"),
+        ("simulate many.py:Many --svg 2", "argument --svg: must end in .svg"),
+        ("simulate many.py:Many --sizes 2", "unrecognized arguments: --sizes 2"),
+        ("simulate other.py:model --whole 3", "SCHEDULE: other.py has no Schedule of the name"),
+        ("run many.py:Many --whole 3 --model other.py:model --steps x", "argument --steps"),
+    ]:
+        code, out, err = bfpp(line)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"bfpp {line.split()[0]}: {reason}")
+
+
+@pytest.mark.usefixtures("many")
+def test_what_has_no_name_is_refused():
+    with pytest.raises(InvalidConfiguration, match="sizes: was made in Python"):
+        _ = Experiment("many.py:Many").changed(sizes=(1, 2)).record
+    Path("clash.py").write_text(MANY.replace("whole", "dp"))
+    with pytest.raises(InvalidConfiguration, match="parameter 'dp' has the name of another value"):
+        Experiment("clash.py:Many")
