@@ -26,21 +26,22 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import log2
 from typing import NamedTuple
 
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
+from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.kinds import SomeKinds
 from bfpp.schedules.operations import OPERATIONS, Operation, transfers
-from bfpp.sim import cost_kernels
+from bfpp.sim import cost_kernels, link_kernels
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.collectives import collective_seconds, moving
+from bfpp.sim.collectives import collective_seconds, options_at
 from bfpp.sim.compiling import WORK
 from bfpp.sim.costs import Costs, Load, narrowest
 from bfpp.sim.implementation import Implementation
@@ -48,32 +49,43 @@ from bfpp.sim.operators import Collective, Way
 from bfpp.sim.place import GroupPlace
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.remembered import once
+from bfpp.sim.unit_layers import Matrix
 
 PAIR = 2
 """Devices at the two ends of a transfer."""
 
 
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """The parameters of each unit on one device, and for each pipeline rank who keeps them too."""
+class Shared(NamedTuple):
+    """What devices keep together, each all of it or a share: a row for each stride between them.
 
-    parameters: Seconds
+    `parameters` on one device are in columns over units. For each pipeline rank, `place` is the
+    number of its group's place among `places`.
+    """
+
+    strides: tuple[int, ...]
+    parameters: Matrix
+    place: Integers
     places: tuple[GroupPlace, ...]
 
-    @cached_property
-    def by_place(self) -> list[tuple[GroupPlace, Flags]]:
-        """The places of ranks' groups, each with whether a rank's group is placed so."""
-        places = self.places
-        return [
-            (place, np.array([each == place for each in places])) for place in dict.fromkeys(places)
-        ]
+    @classmethod
+    def of(
+        cls, parameters: Mapping[int, Seconds], groups: Sequence[Sequence[GroupPlace]]
+    ) -> Shared:
+        """By the parameters of each stride, and the places of pipeline ranks' groups."""
+        places = tuple(dict.fromkeys(chain.from_iterable(groups)))
+        number = [[places.index(place) for place in of_ranks] for of_ranks in groups]
+        columns = np.array(list(parameters.values())), np.array(number, dtype=np.int32)
+        return cls(tuple(parameters), *columns, places)
 
 
 class Exchanged(NamedTuple):
-    """What data-parallel tasks exchange: among whom, bytes for each parameter, and how."""
+    """What data-parallel tasks exchange: among whom, bytes for each parameter, and how.
 
-    groups: Mapping[int, Shared]
-    sizes: Seconds
+    The bytes are one number, or one for each unit.
+    """
+
+    shared: Shared
+    sizes: Seconds | float
     way: Way
 
 
@@ -121,34 +133,45 @@ class Links:
         ports of the outermost level that limits one of them.
         """
         rank, unit, peer = (each.take(tasks) for each in (graph.rank, graph.unit, graph.peer))
-        peer = np.where(peer == NONE, rank, peer)
-        latency, seconds = np.zeros((2, len(tasks)))
-        level = np.full(len(tasks), NONE)
-        for shared in exchanged.groups.values():
-            sizes = exchanged.sizes * shared.parameters.take(unit)
-            for place, ranks in shared.by_place:
-                here = ranks.take(rank) & (sizes > 0)
-                found = moving(exchanged.way, sizes, place, self.cluster)
-                latency += found.latency * here
-                seconds += found.seconds * here
-                level = np.maximum(level, np.where(here, found.level, NONE))
-        ports = self._ports(rank, peer, level)
-        moved = np.where(level == NONE, 0.0, narrowest(self.port_bandwidth, ports)) * seconds
-        return Load(latency, moved, ports)
+        shared, way, ends = exchanged.shared, exchanged.way, (rank, np.where(peer < 0, rank, peer))
+        sizes = (exchanged.sizes * shared.parameters).take(unit, axis=1)
+        return self._loads(way, sizes, shared.place.take(rank, axis=1), shared.places, ends)
 
     def between_ends(self, graph: TaskGraph, tasks: Integers, size: float) -> Load:
         """The load of all-reduces of `size` bytes between devices of two ranks."""
-        rank, peer = graph.rank[tasks], graph.peer[tasks]
-        if size == 0:
-            return Load(np.zeros(len(tasks)))
-        places = [
-            self.placement.pair(*ends) for ends in zip(rank.tolist(), peer.tolist(), strict=True)
-        ]
-        sizes = np.array([size])
-        each = [moving(Way.ALL_REDUCE, sizes, place, self.cluster) for place in places]
-        latency, seconds, level = map(np.concatenate, zip(*each, strict=True))
-        ports = self._ports(rank, peer, level)
-        return Load(latency, narrowest(self.port_bandwidth, ports) * seconds, ports)
+        rank, peer = ends = graph.rank.take(tasks), graph.peer.take(tasks)
+        pairs = zip(rank.tolist(), peer.tolist(), strict=True)
+        places = tuple(self.placement.pair(*pair) for pair in pairs)
+        sizes, place = np.full((1, len(tasks)), size), np.arange(len(tasks), dtype=np.int32)
+        return self._loads(Way.ALL_REDUCE, sizes, place[None], places, ends)
+
+    def _loads(
+        self,
+        way: Way,
+        sizes: Matrix,
+        place: Integers,
+        places: tuple[GroupPlace, ...],
+        ends: tuple[Integers, Integers],
+    ) -> Load:
+        """The load of tasks with a collective for each row of `sizes`, from ranks to their peers.
+
+        Each row has the number of the `place` where those of a task are.
+        """
+        tasks = sizes.shape[1]
+        latency, moved = np.zeros((2, tasks))
+        ports = np.full((tasks, self.width), NONE, dtype=np.int32)
+        WORK.loop(link_kernels, "find_loads", tasks)(
+            sizes,
+            place,
+            options_at(self.cluster, way, *places),
+            self._rates,
+            ends,
+            self._ports_of_levels,
+            latency,
+            moved,
+            ports,
+        )
+        return Load(latency, moved, ports)
 
     def beside_compute(
         self, kinds: SomeKinds, alone: Costs, *, overlap: bool, gathered: float = 0.0
@@ -190,22 +213,18 @@ class Links:
         return shares
 
     @cached_property
-    def shared(self) -> dict[int, Shared]:
-        """What devices keep together, each all of it or a share, by the stride between them."""
-        groups = {
-            stride: Shared(parameters, self.placement.data_groups(stride))
-            for stride, parameters in self.parameters.items()
-        }
-        return {stride: each for stride, each in groups.items() if each.places[0].members > 1}
+    def shared(self) -> Shared:
+        """What devices keep together, each all of it or a share."""
+        return Shared.of(self.parameters, [*map(self.placement.data_groups, self.parameters)])
 
     @cached_property
-    def replicated(self) -> dict[int, Shared]:
-        """The shares of it, by the same stride: a device of each group of replicas keeps one."""
-        found = {}
-        for stride, parameters in self.parameters.items():
-            sharing = self.placement.data_groups(stride)[0].members
-            found[stride] = Shared(parameters / sharing, self.placement.replica_groups(stride))
-        return found
+    def replicated(self) -> Shared:
+        """The shares of it: a device of each group of replicas keeps one."""
+        shares = {
+            stride: parameters / self.placement.data_groups(stride)[0].members
+            for stride, parameters in self.parameters.items()
+        }
+        return Shared.of(shares, [*map(self.placement.replica_groups, shares)])
 
     @cached_property
     def _routes(self) -> tuple[Seconds, Integers]:
@@ -225,8 +244,17 @@ class Links:
     @cached_property
     def port_bandwidth(self) -> Seconds:
         """Bytes/s of each port of each rank."""
-        reached = [level.transfer_bandwidth for level in self.cluster.levels]
-        return np.tile(np.repeat(reached, 2), self.placement.degrees.pp)
+        return np.tile(np.repeat(self._reached, 2), self.placement.degrees.pp)
+
+    @property
+    def _reached(self) -> Seconds:
+        """Bytes/s that transfers reach over each level."""
+        return np.array([level.transfer_bandwidth for level in self.cluster.levels])
+
+    @cached_property
+    def _rates(self) -> Seconds:
+        """Bytes/s of a flow alone, by the outermost level that it crosses."""
+        return narrowest(self._reached, self._passed)
 
     @cached_property
     def _passed(self) -> Integers:
@@ -245,21 +273,17 @@ class Links:
 
         A rank's port out of its n-th level is its 2 n-th, the one in the next.
         """
-        columns = self._passed.shape[1]
-        none = np.full((1, columns), NONE, dtype=np.int32)
+        none = np.full((1, self._passed.shape[1]), NONE, dtype=np.int32)
         passed = np.concatenate((none, self._passed))[:, None]
         rank = np.arange(self.placement.degrees.pp, dtype=np.int32)[:, None]
         out = 2 * (len(self.cluster.levels) * rank + passed)
         out, into = (np.where(passed == NONE, NONE, each) for each in (out, out + 1))
-        return out.reshape(-1, columns), into.reshape(-1, columns)
+        return out, into
 
     def _ports(self, rank: Integers, peer: Integers, level: Integers) -> Integers:
         """The ports of flows from ranks to their peers; none for a level of -1."""
-        (out, into), first = self._ports_of_levels, (level + 1) * self.placement.degrees.pp
-        ports: Integers = np.concatenate(
-            (out.take(first + rank, axis=0), into.take(first + peer, axis=0)), axis=1
-        )
-        return ports
+        out, into = self._ports_of_levels
+        return np.concatenate((out[level + 1, rank], into[level + 1, peer]), axis=1)
 
 
 @once

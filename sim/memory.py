@@ -110,7 +110,7 @@ class PeakMemory(NamedTuple):
 
         The state is gone, and the rest is as it was.
         """
-        return self._replace(state=0.0)
+        return PeakMemory(0.0, *self[1:])
 
 
 def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> PeakMemory:
@@ -119,20 +119,25 @@ def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> PeakM
 
 
 class Memories(NamedTuple):
-    """The memory of each pipeline rank's devices: a row for each part, in columns over ranks."""
+    """The memory of each pipeline rank's devices: the parts of `PeakMemory`, as columns."""
 
-    parts: Matrix
+    state: Numbers
+    weights: Numbers
+    gradients: Numbers
+    saved: Numbers
+    transient: Numbers
+    update: Numbers
+    workspace: Numbers
 
     def of(self, rank: int) -> PeakMemory:
         """That of one rank."""
-        return PeakMemory._make(self.parts[:, rank].tolist())
+        return PeakMemory(*[part.item(rank) for part in self])
 
     @property
     def fullest(self) -> PeakMemory:
         """That of the rank that needs most."""
-        state, weights, gradients, saved, transient, update, workspace = self.parts
-        passing = np.maximum(saved + transient, update)
-        total = state + weights + gradients + passing + workspace
+        passing = np.maximum(self.saved + self.transient, self.update)
+        total = self.state + self.weights + self.gradients + passing + self.workspace
         return self.of(int(total.argmax()))
 
 
@@ -152,7 +157,7 @@ def memories_of(
     layout, sharding = graph.layout, graph.communication.sharding
     buffers = _buffers(graph) if sharding is Sharding.FULL else None
     state, weights, gradients, update = _parameters(physical, layout, sharding, buffers)
-    return _together(
+    return Memories(
         state,
         weights,
         gradients,
@@ -160,10 +165,6 @@ def memories_of(
         update if graph.trains else np.zeros(layout.pp),
         _workspaces(physical, layout),
     )
-
-
-def _together(*parts: Numbers) -> Memories:
-    return Memories(np.array(parts))
 
 
 @once_for_stages
@@ -194,7 +195,7 @@ def _least_memories(
     transient = units.transient / layout.slices
     unit = (layout.holds * (units.saved + transient)).argmax(axis=1)
     slices = layout.slices if offloads else 1
-    return _together(
+    return Memories(
         state,
         weights,
         gradients,

@@ -309,12 +309,12 @@ class PhysicalCosts:
         copies = quantisation.copies * quantisation.element
         return copies - (self.execution.number if self.quantised_weights else 0)
 
-    def gathered_bytes(self, layout: Layout, sharding: Sharding) -> Seconds:
-        """For each unit, the bytes in which its parameters are gathered, on average."""
+    def gathered_bytes(self, layout: Layout, sharding: Sharding) -> Seconds | float:
+        """The bytes in which each parameter is gathered; by unit, on average, if they differ."""
         size = self.parameter_bytes(sharding).weights
-        parameters: Seconds = sum(self.by_stride(layout).values(), np.zeros(()))
         if (quantisation := self.execution.quantisation) is None or not self.quantised_weights:
-            return np.full(len(parameters), size)
+            return size
+        parameters: Seconds = sum(self.by_stride(layout).values(), np.zeros(()))
         share = self.quantised_parameters(layout) / np.maximum(parameters, 1.0)
         return size - share * (size - quantisation.gathered_weight)
 

@@ -195,23 +195,24 @@ class PhysicalStep:
         seconds: Seconds = np.broadcast_to(load.seconds + load.bytes / rate, len(tasks))
         return seconds
 
-    def gathered(self, tasks: Integers) -> Exchanged:
+    @property
+    def gathered(self) -> Exchanged:
         """What all-gathers exchange."""
-        layout, sharding = self.graph.layout, self.graph.communication.sharding
-        sizes = self.physical.gathered_bytes(layout, sharding)
-        return Exchanged(self.links.shared, sizes[self.graph.unit[tasks]], Way.ALL_GATHER)
+        sizes = self.physical.gathered_bytes(self.graph.layout, self.graph.communication.sharding)
+        return Exchanged(self.links.shared, sizes, Way.ALL_GATHER)
 
-    def reduced(self, tasks: Integers) -> Exchanged:
+    @property
+    def reduced(self) -> Exchanged:
         """What reductions exchange."""
         unsharded = self.graph.communication.sharding is Sharding.NONE
-        sizes = np.full(len(tasks), self.parameter_bytes.gradients)
         way = Way.ALL_REDUCE if unsharded else Way.REDUCE_SCATTER
-        return Exchanged(self.links.shared, sizes, way)
+        return Exchanged(self.links.shared, self.parameter_bytes.gradients, way)
 
-    def all_reduced(self, tasks: Integers) -> Exchanged:
+    @property
+    def all_reduced(self) -> Exchanged:
         """What all-reduces across groups of replicas exchange."""
-        sizes = np.full(len(tasks), self.parameter_bytes.gradients)
-        return Exchanged(self.links.replicated, sizes, Way.ALL_REDUCE)
+        gradients = self.parameter_bytes.gradients
+        return Exchanged(self.links.replicated, gradients, Way.ALL_REDUCE)
 
     @property
     def tied_bytes(self) -> float:
