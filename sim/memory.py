@@ -163,7 +163,7 @@ def memories_of(
         gradients,
         *(passing or peak_passing(graph, physical)),
         update if graph.trains else np.zeros(layout.pp),
-        _workspaces(physical, layout),
+        workspace_bytes(physical, layout),
     )
 
 
@@ -202,7 +202,7 @@ def _least_memories(
         units.saved[unit] / slices,
         transient[unit],
         update,
-        _workspaces(physical, layout),
+        workspace_bytes(physical, layout),
     )
 
 
@@ -334,11 +334,6 @@ def _of_operations(number: int) -> Flags:
     codes = np.arange(number)
     of_data = [named(data) for data in (SAVED, HALVED, OFFLOADED) for named in (writers, enders)]
     return np.array([among(codes, chosen) for chosen in (compute_steps(), *of_data)])
-
-
-@once_for_stages
-def _workspaces(physical: PhysicalCosts, layout: Layout) -> Numbers:
-    return workspace_bytes(physical, layout, physical.layers(layout))
 
 
 @of_any_size

@@ -22,10 +22,12 @@ from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compiled_engine import Times, times
 from bfpp.sim.compute import (
+    Setting,
     UnitSeconds,
     part_counts,
     parts,
     recomputes_units,
+    setting_of,
     unit_launches,
     unit_seconds,
 )
@@ -179,6 +181,11 @@ class PhysicalCosts:
             usual.eager,
             usual.metric_bytes,
         )
+
+    @cached_property
+    def setting(self) -> Setting:
+        """What decides how long a part takes and what it keeps: the same for any replicas."""
+        return setting_of(self.cluster, self.execution, self.recomputation, self.implementation)
 
     def parameter_bytes(self, sharding: Sharding) -> ParameterBytes:
         """What is kept of each parameter."""
@@ -346,7 +353,6 @@ class PhysicalCosts:
             self.by_stride(layout),
         )
 
-    @once_for_stages
     def unit_seconds(self, layout: Layout) -> UnitSeconds:
         """Seconds of the passes of each unit."""
         return unit_seconds(self, self.layers(layout))
