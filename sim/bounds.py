@@ -96,7 +96,8 @@ def _transfers(physical: PhysicalCosts, graph: TaskGraph) -> Iterator[Communicat
         return
     step = PhysicalStep(physical, graph)
     load = step.links.transfers(graph, tasks, step.hidden_bytes)
-    level = int(step.links.placement.levels_between()[graph.rank[tasks], graph.peer[tasks]].max())
+    levels = step.links.routes.placement.levels_between()
+    level = int(levels[graph.rank[tasks], graph.peer[tasks]].max())
     latency = float(np.max(load.seconds))
     moved = float(np.max(load.bytes))
     link = physical.cluster.levels[level]

@@ -2,10 +2,8 @@
 
 Rules:
 
-- Each pipeline rank has two ports for each level of the network, out and in: its GPU's, or its
-  share of those that several have. A transfer passes the sender's ports out and the receiver's in,
-  of the outermost level that it crosses and of those on the way there. A port's bandwidth is
-  what transfers reach; a ring moves as many more bytes as it is slower.
+- Transfers pass the ports of `bfpp.sim.routes`. A port's bandwidth is what they reach; a ring
+  moves as many more bytes as it is slower.
 - A gather or reduction is a collective over the rank's data-parallel group (with HSDP, its
   sharding group) as it is placed on the network, and one over that of its experts after it.
   The all-reduce of HSDP is over those that keep the same share, and of that share. It uses its own
@@ -15,8 +13,6 @@ Rules:
   enters by the second's. So does the all-reduce between the first and the last unit's ranks.
 - A step that receives from another rank also collects what each tensor-parallel
   device received its share of.
-- A transfer is between groups of tensor-parallel devices. One that blocks also waits, in addition
-  to latency and bytes, until all devices of both groups have arrived: longer with each doubling.
 - A transfer that blocks lengthens the step that receives it and takes no time
   on its lane, so that what a rank sends and receives at one moment is under way
   together. One that is overlapped slows the compute at its two ends.
@@ -30,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -43,16 +38,13 @@ from bfpp.sim import cost_kernels, link_kernels
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.collectives import collective_seconds, options_at
 from bfpp.sim.compiling import WORK
-from bfpp.sim.costs import Costs, Load, narrowest
+from bfpp.sim.costs import Costs, Load
 from bfpp.sim.implementation import Implementation
 from bfpp.sim.operators import Collective, Way
 from bfpp.sim.place import GroupPlace
-from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.remembered import once
+from bfpp.sim.routes import Routes
 from bfpp.sim.unit_layers import Matrix
-
-PAIR = 2
-"""Devices at the two ends of a transfer."""
 
 
 class Shared(NamedTuple):
@@ -108,23 +100,14 @@ class Links:
     `parameters` are those of each unit on one device, by the stride of those that keep the same.
     """
 
-    cluster: Cluster
-    implementation: Implementation
-    placement: DevicePlacement
+    routes: Routes
     parameters: Mapping[int, Seconds]
-
-    @property
-    def width(self) -> int:
-        """Ports that a flow passes at most: out and in, of each level."""
-        return 2 * int(self._passed.shape[1])
 
     def transfers(self, graph: TaskGraph, tasks: Integers, size: float) -> Load:
         """The load of transfers of hidden states of `size` bytes, over all devices of a group."""
-        route = graph.rank.take(tasks) * self.placement.degrees.pp + graph.peer.take(tasks)
-        latency, ports = self._routes
-        return Load(
-            latency.take(route), size / self.placement.degrees.tp, ports.take(route, axis=0)
-        )
+        degrees, (latency, ports) = self.routes.placement.degrees, self.routes.of_transfers
+        route = graph.rank.take(tasks) * degrees.pp + graph.peer.take(tasks)
+        return Load(latency.take(route), size / degrees.tp, ports.take(route, axis=0))
 
     def collectives(self, graph: TaskGraph, tasks: Integers, exchanged: Exchanged) -> Load:
         """The load of collectives of data-parallel groups.
@@ -141,7 +124,7 @@ class Links:
         """The load of all-reduces of `size` bytes between devices of two ranks."""
         rank, peer = ends = graph.rank.take(tasks), graph.peer.take(tasks)
         pairs = zip(rank.tolist(), peer.tolist(), strict=True)
-        places = tuple(self.placement.pair(*pair) for pair in pairs)
+        places = tuple(self.routes.placement.pair(*pair) for pair in pairs)
         sizes, place = np.full((1, len(tasks)), size), np.arange(len(tasks), dtype=np.int32)
         return self._loads(Way.ALL_REDUCE, sizes, place[None], places, ends)
 
@@ -157,16 +140,16 @@ class Links:
 
         Each row has the number of the `place` where those of a task are.
         """
-        tasks = sizes.shape[1]
+        routes, tasks = self.routes, sizes.shape[1]
         latency, moved = np.zeros((2, tasks))
-        ports = np.full((tasks, self.width), NONE, dtype=np.int32)
+        ports = np.full((tasks, routes.width), NONE, dtype=np.int32)
         WORK.loop(link_kernels, "find_loads", tasks)(
             sizes,
             place,
-            options_at(self.cluster, way, *places),
-            self._rates,
+            options_at(routes.cluster, way, *places),
+            routes.rates,
             ends,
-            self._ports_of_levels,
+            routes.ports_of_levels,
             latency,
             moved,
             ports,
@@ -181,13 +164,14 @@ class Links:
         Their communication may `overlap` with compute, or not. A step that receives also gathers
         `gathered` bytes, the shares of its tensor-parallel group.
         """
+        routes, implementation = self.routes, self.routes.implementation
         seconds, moved = alone.seconds.copy(), alone.bytes.copy()
         beside = Costs(seconds, moved, alone.ports, alone.bandwidth)
-        received, sent = self._slowdowns.take(kinds.operation, axis=1) * overlap
+        received, sent = _slowdowns(implementation).take(kinds.operation, axis=1) * overlap
         WORK.loop(cost_kernels, "hand_over", len(received))(
             kinds.is_transfer,
-            self.implementation.blocking_transfers and overlap,
-            collecting_seconds(self.cluster, self.placement.degrees.tp, gathered),
+            implementation.blocking_transfers and overlap,
+            collecting_seconds(routes.cluster, routes.placement.degrees.tp, gathered),
             beside.columns,
             beside.bandwidth,
             received,
@@ -196,94 +180,37 @@ class Links:
         return Beside(beside, received, sent)
 
     @cached_property
-    def _slowdowns(self) -> Seconds:
-        """Shares of its time by which overlapped communication of each operation lengthens others.
-
-        The step that waits for it, and the one that it waits for.
-        """
-        implementation = self.implementation
-        waiting, awaited = shares = np.zeros((2, len(OPERATIONS)))
-        of_transfers = list(transfers())
-        if implementation.blocking_transfers:
-            waiting[of_transfers] = 1.0
-        else:
-            waiting[of_transfers] = awaited[of_transfers] = implementation.overlap_slowdown
-        waiting[Operation.GATHER] = implementation.collective_slowdown
-        awaited[Operation.REDUCE] = implementation.collective_slowdown
-        return shares
-
-    @cached_property
     def shared(self) -> Shared:
         """What devices keep together, each all of it or a share."""
-        return Shared.of(self.parameters, [*map(self.placement.data_groups, self.parameters)])
+        return Shared.of(
+            self.parameters, [*map(self.routes.placement.data_groups, self.parameters)]
+        )
 
     @cached_property
     def replicated(self) -> Shared:
         """The shares of it: a device of each group of replicas keeps one."""
         shares = {
-            stride: parameters / self.placement.data_groups(stride)[0].members
+            stride: parameters / self.routes.placement.data_groups(stride)[0].members
             for stride, parameters in self.parameters.items()
         }
-        return Shared.of(shares, [*map(self.placement.replica_groups, shares)])
+        return Shared.of(shares, [*map(self.routes.placement.replica_groups, shares)])
 
-    @cached_property
-    def _routes(self) -> tuple[Seconds, Integers]:
-        """From each rank to each, until a transfer's bytes move, and their ports.
 
-        By the outermost level that it crosses.
-        """
-        levels, degrees = self.cluster.levels, self.placement.degrees
-        meeting = 0.0
-        if self.implementation.blocking_transfers:
-            meeting = log2(PAIR * degrees.tp) * levels[-1].rendezvous
-        latency = np.array([each.latency + each.transfer_latency + meeting for each in levels])
-        level = self.placement.levels_between().ravel()
-        rank, peer = np.indices((degrees.pp, degrees.pp), dtype=np.int32).reshape(2, -1)
-        return latency[level], self._ports(rank, peer, level)
+@once
+def _slowdowns(implementation: Implementation) -> Seconds:
+    """Shares of its time by which overlapped communication of each operation lengthens others.
 
-    @cached_property
-    def port_bandwidth(self) -> Seconds:
-        """Bytes/s of each port of each rank."""
-        return np.tile(np.repeat(self._reached, 2), self.placement.degrees.pp)
-
-    @property
-    def _reached(self) -> Seconds:
-        """Bytes/s that transfers reach over each level."""
-        return np.array([level.transfer_bandwidth for level in self.cluster.levels])
-
-    @cached_property
-    def _rates(self) -> Seconds:
-        """Bytes/s of a flow alone, by the outermost level that it crosses."""
-        return narrowest(self._reached, self._passed)
-
-    @cached_property
-    def _passed(self) -> Integers:
-        """The levels whose ports a flow passes, by the outermost that it crosses (-1: no more)."""
-        levels = self.cluster.levels
-        passed = [
-            [number for number in range(last) if levels[number].is_passed] + [last]
-            for last in range(len(levels))
-        ]
-        columns = max(map(len, passed))
-        return np.array([each + [NONE] * (columns - len(each)) for each in passed], dtype=np.int32)
-
-    @cached_property
-    def _ports_of_levels(self) -> tuple[Integers, Integers]:
-        """By the outermost level of a flow (first: none) and then a rank, its ports out, and in.
-
-        A rank's port out of its n-th level is its 2 n-th, the one in the next.
-        """
-        none = np.full((1, self._passed.shape[1]), NONE, dtype=np.int32)
-        passed = np.concatenate((none, self._passed))[:, None]
-        rank = np.arange(self.placement.degrees.pp, dtype=np.int32)[:, None]
-        out = 2 * (len(self.cluster.levels) * rank + passed)
-        out, into = (np.where(passed == NONE, NONE, each) for each in (out, out + 1))
-        return out, into
-
-    def _ports(self, rank: Integers, peer: Integers, level: Integers) -> Integers:
-        """The ports of flows from ranks to their peers; none for a level of -1."""
-        out, into = self._ports_of_levels
-        return np.concatenate((out[level + 1, rank], into[level + 1, peer]), axis=1)
+    The step that waits for it, and the one that it waits for.
+    """
+    waiting, awaited = shares = np.zeros((2, len(OPERATIONS)))
+    of_transfers = list(transfers())
+    if implementation.blocking_transfers:
+        waiting[of_transfers] = 1.0
+    else:
+        waiting[of_transfers] = awaited[of_transfers] = implementation.overlap_slowdown
+    waiting[Operation.GATHER] = implementation.collective_slowdown
+    awaited[Operation.REDUCE] = implementation.collective_slowdown
+    return shares
 
 
 @once

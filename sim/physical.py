@@ -41,7 +41,8 @@ from bfpp.sim.physical_step import HostStep, PhysicalStep
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import TOLERANCE, WithinPower, least_seconds, within_power
 from bfpp.sim.quantisation import quantisation_of
-from bfpp.sim.remembered import of_any_size, once_for_stages
+from bfpp.sim.remembered import of_any_size, once, once_for_stages
+from bfpp.sim.routes import Routes
 from bfpp.sim.unit_layers import Layers, layers_of_units
 
 ROUNDING = 1e-9
@@ -201,13 +202,21 @@ class PhysicalCosts:
         """Whether tensor-parallel communication overlaps, in chunks, the GEMMs next to it."""
         return self.tp > 1 and self.implementation.tp_overlap is TensorOverlap.CHUNKED
 
-    @of_any_size
-    @once_for_stages
     def placement(self, layout: Layout) -> DevicePlacement:
         """Where the devices are, and which ranks' share their stages."""
-        sharing = tuple(tuple(layout.sharing(rank)) for rank in range(layout.pp))
-        degrees = replace(self.degrees, pp=layout.pp)
-        return DevicePlacement.on(self.cluster, degrees, sharing)
+        return self.routes(layout).placement
+
+    def routes(self, layout: Layout) -> Routes:
+        """The routes between ranks: the same for all stages, but for ranks that share theirs."""
+        sharing = None
+        if layout.copies:
+            sharing = tuple(tuple(layout.sharing(rank)) for rank in range(layout.pp))
+        return self.one_sample._routes(layout.pp, sharing)
+
+    @once
+    def _routes(self, pp: int, sharing: tuple[tuple[int, ...], ...] | None) -> Routes:
+        placement = DevicePlacement.on(self.cluster, replace(self.degrees, pp=pp), sharing)
+        return Routes(self.cluster, self.implementation, placement)
 
     def devices(self, layout: Layout) -> int:
         """Devices that take part."""
@@ -346,12 +355,7 @@ class PhysicalCosts:
     @once_for_stages
     def links(self, layout: Layout) -> Links:
         """The links that communication crosses."""
-        return Links(
-            self.cluster,
-            self.implementation,
-            self.placement(layout),
-            self.by_stride(layout),
-        )
+        return Links(self.routes(layout), self.by_stride(layout))
 
     def unit_seconds(self, layout: Layout) -> UnitSeconds:
         """Seconds of the passes of each unit."""

@@ -179,19 +179,19 @@ class PhysicalStep:
     def alone(self, kinds: SomeKinds) -> Costs:
         """The costs of some kinds of tasks if nothing else were under way."""
         seconds, moved = np.zeros((2, len(kinds.first)))
-        ports = np.full((len(kinds.first), self.links.width), NONE, dtype=np.int32)
+        ports = np.full((len(kinds.first), self.links.routes.width), NONE, dtype=np.int32)
         for operation, chosen in kinds.by_operation():
             load = PRICES[operation].physical_load(self, kinds.first[chosen])
             seconds[chosen], moved[chosen], ports[chosen] = load
         if self.graph.templates:
             seconds += inside_passes(self.graph, self._seconds_alone)[kinds.place]
-        return Costs(seconds, moved, ports, self.links.port_bandwidth)
+        return Costs(seconds, moved, ports, self.links.routes.port_bandwidth)
 
     def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
         """Seconds of tasks that have their ports to themselves."""
         load = PRICES[operation].physical_load(self, tasks)
-        ports = np.broadcast_to(load.ports, (len(tasks), self.links.width))
-        rate = narrowest(self.links.port_bandwidth, ports)
+        ports = np.broadcast_to(load.ports, (len(tasks), self.links.routes.width))
+        rate = narrowest(self.links.routes.port_bandwidth, ports)
         seconds: Seconds = np.broadcast_to(load.seconds + load.bytes / rate, len(tasks))
         return seconds
 
