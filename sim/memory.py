@@ -136,9 +136,8 @@ class Memories(NamedTuple):
     @property
     def fullest(self) -> PeakMemory:
         """That of the rank that needs most."""
-        passing = np.maximum(self.saved + self.transient, self.update)
-        total = self.state + self.weights + self.gradients + passing + self.workspace
-        return self.of(int(total.argmax()))
+        loop = WORK.loop(memory_kernels, "find_fullest", len(self.state))
+        return self.of(loop(*self))
 
 
 def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[PeakMemory]:
@@ -366,7 +365,7 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
     )
     if whole:
         unsharded = 1 - physical.state_share(layout, sharding)
-        state += unsharded * _ends_of_ranks(physical, layout)
+        return state + unsharded * _ends_of_ranks(physical, layout)
     return state
 
 

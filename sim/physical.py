@@ -344,6 +344,8 @@ class PhysicalCosts:
         keepers = replicas * (1 + len(layout.copies))
         return 1.0 if sharding is Sharding.NONE else 1 / keepers
 
+    @of_any_size
+    @once_for_stages
     def state_parameters(self, layout: Layout, sharding: Sharding) -> Seconds:
         """For each pipeline rank, the parameters whose state a device keeps and updates."""
         parameters = np.zeros(layout.pp)
