@@ -94,6 +94,12 @@ class UnitSeconds:
     backward_input: Seconds
     backward_weight: Seconds
 
+    @once
+    def summed(self, *parts: str) -> Seconds:
+        """The sum of some of these."""
+        total: Seconds = sum((getattr(self, part) for part in parts), np.zeros(()))
+        return total
+
 
 @dataclass(frozen=True)
 class Setting:

@@ -240,9 +240,8 @@ class PhysicalStep:
 
     def _of_units(self, units: UnitSeconds, tasks: Integers, parts: Sequence[str]) -> Seconds:
         """The sum of some parts of passes, for each task."""
-        by_unit = sum(getattr(units, part) for part in parts) / self.graph.layout.slices
-        seconds: Seconds = by_unit.take(self.graph.unit.take(tasks))
-        return seconds
+        seconds = units.summed(*parts).take(self.graph.unit.take(tasks))
+        return seconds / self.graph.layout.slices
 
     def host_copies(self, tasks: Integers) -> Load:
         """What is offloaded of units' activations, to the host or back."""
