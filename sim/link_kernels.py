@@ -1,15 +1,15 @@
-"""What communication costs, as a loop; it keeps to what `bfpp.sim.kernels` keeps to."""
+"""What collectives take, as a loop; it keeps to what `bfpp.sim.kernels` keeps to."""
 
 from __future__ import annotations
 
 
 def find_loads(sizes, places, options, rates, ends, ports_of_levels, latency, size, ports):
-    """Fill the columns of `Load`, of tasks with collectives that follow each other: a row for each.
+    """Fill the columns of `Load`, of tasks with collectives of `sizes` bytes at these `places`.
 
-    A collective of so many bytes takes the algorithm and protocol of the least time, of the
-    `options` of its place. Those of a task pass the ports of the outermost level that limits one of
-    them, out of the rank at the first of its `ends` and into that at the second: at the rate of
-    that level. What has no options or no bytes takes no time.
+    Both have a row for each of a task's collectives, which follow each other. Each takes the
+    algorithm and protocol of the least time, of the `options` at its place; without options or
+    bytes, no time. The bytes of a task pass the ports of the outermost level that limits one of its
+    collectives, out of the first of its `ends` and into the second, at the level's rate.
     """
     begin, latency_of, per_byte, level = options
     rank, peer = ends
