@@ -20,10 +20,10 @@ from bfpp.schedules import Layout
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.recomputation import NO_RECOMPUTATION
 from bfpp.sim.checkpointing import Checkpointed
-from bfpp.sim.compute import ComputeSettings, LayerParts, parts, recomputes_units
+from bfpp.sim.compute import ComputeSettings, LayerParts, Setting, parts, recomputes_units
 from bfpp.sim.experts import expert_rows
 from bfpp.sim.operators import Execution
-from bfpp.sim.remembered import once, once_for_stages
+from bfpp.sim.remembered import of_any_size, once, once_for_stages
 from bfpp.sim.unit_layers import Layers, Matrix
 
 if TYPE_CHECKING:
@@ -49,16 +49,20 @@ class UnitActivations:
     restored_layer: Numbers
 
 
-@once_for_stages
 def activations_of_units(physical: PhysicalCosts, layout: Layout) -> UnitActivations:
     """The activations of each unit of a micro-batch."""
-    if not recomputes_units(physical):
-        return unit_activations(physical, physical.layers(layout))
-    kept = replace(physical, recompute=NO_RECOMPUTATION)
-    execution = physical.execution
-    inputs = np.full(layout.units, execution.own("hidden", execution.model.hidden).bytes)
+    return _activations(physical.setting, physical.layers(layout))
+
+
+@once
+def _activations(setting: Setting, layers: Layers) -> UnitActivations:
+    if not recomputes_units(setting):
+        return unit_activations(setting, layers)
+    kept = replace(setting, recomputation=NO_RECOMPUTATION)
+    execution = setting.execution
+    inputs = np.full(len(layers.of_unit), execution.own("hidden", execution.model.hidden).bytes)
     inputs[0] = 0.0  # of tokens
-    return inputs_alone(unit_activations(kept, kept.layers(layout)), inputs)
+    return inputs_alone(unit_activations(kept, layers.kept), inputs)
 
 
 def inputs_alone(kept: UnitActivations, inputs: Numbers) -> UnitActivations:
@@ -69,12 +73,13 @@ def inputs_alone(kept: UnitActivations, inputs: Numbers) -> UnitActivations:
 
 def unit_activations(shape: ComputeSettings, layers: Layers) -> UnitActivations:
     """The activations of each unit; the embedding is in the first, the head in the last."""
-    saved, restored, waiting = _part_bytes(shape) @ layers.part_counts
-    of_layer, gradients = _layer_bytes(shape)
+    setting = shape.setting
+    saved, restored, waiting = _part_bytes(setting) @ layers.part_counts
+    of_layer, gradients = _layer_bytes(setting)
     of_kinds = np.where(layers.recomputed_of_kind > 0, of_layer, 0.0)
     transient = np.where(layers.of_kind > 0, of_kinds + gradients, 0.0).max(axis=0)
     # What the head saves is gone when the layers before it run backward.
-    transient[-1] = max(transient[-1] - parts(shape).head.saved_bytes, head_transient(shape))
+    transient[-1] = max(transient[-1] - parts(setting).head.saved_bytes, head_transient(setting))
     if shape.execution.eager:
         result = shape.execution.own("hidden", shape.execution.model.hidden).bytes
         waiting[:-1] -= np.minimum(waiting[:-1], result)  # its gradient stays where it was received
@@ -83,28 +88,29 @@ def unit_activations(shape: ComputeSettings, layers: Layers) -> UnitActivations:
 
 
 @once
-def _part_bytes(shape: ComputeSettings) -> Matrix:
+def _part_bytes(setting: Setting) -> Matrix:
     """For each part, the bytes that it saves, that recomputation adds, and that halves do."""
-    each = parts(shape).each
+    each = parts(setting).each
     return np.array([(it.saved_bytes, it.restored_bytes, it.waiting_bytes) for it in each]).T
 
 
 @once
-def _layer_bytes(shape: ComputeSettings) -> tuple[Matrix, Matrix]:
+def _layer_bytes(setting: Setting) -> tuple[Matrix, Matrix]:
     """For each kind of layer, what recomputation adds in one, and the gradients in one."""
-    restored = [layer.recomputed.restored_bytes for _, layer in _kinds(shape)]
+    restored = [layer.recomputed.restored_bytes for _, layer in _kinds(setting)]
     gradients = [
-        layer_gradients(kind, shape.implementation.hidden_gradients) for kind, _ in _kinds(shape)
+        layer_gradients(kind, setting.implementation.hidden_gradients)
+        for kind, _ in _kinds(setting)
     ]
     return np.array([restored]).T, np.array([gradients]).T
 
 
 @once
-def _kinds(shape: ComputeSettings) -> list[tuple[Execution, LayerParts]]:
+def _kinds(setting: Setting) -> list[tuple[Execution, LayerParts]]:
     """Each kind of layer, as if the model had no others."""
-    model = shape.execution.model
-    kinds = (replace(shape.execution, model=kind) for kind in model.kinds)
-    return list(zip(kinds, parts(shape).layers, strict=True))
+    model = setting.execution.model
+    kinds = (replace(setting.execution, model=kind) for kind in model.kinds)
+    return list(zip(kinds, parts(setting).layers, strict=True))
 
 
 def layer_gradients(execution: Execution, hidden_gradients: float) -> float:
@@ -122,13 +128,13 @@ def layer_gradients(execution: Execution, hidden_gradients: float) -> float:
 
 
 @once
-def head_transient(shape: ComputeSettings) -> float:
+def head_transient(setting: Setting) -> float:
     """Bytes that come and go with the head: its input's gradient, and what the loss writes.
 
     With sequence parallelism the input and its gradient are whole; a loss that is not fused
     has logits in both precisions in addition to what it keeps.
     """
-    execution, implementation = shape.execution, shape.implementation
+    execution, implementation = setting.execution, setting.implementation
     words = execution.model.padded_vocabulary(execution.tp)
     states = 3 if execution.sequence_parallel else 1
     size = states * execution.hidden_bytes
@@ -140,18 +146,27 @@ def head_transient(shape: ComputeSettings) -> float:
     return size
 
 
-def workspace_bytes(shape: ComputeSettings, layout: Layout, layers: Layers) -> Numbers:
+@once_for_stages
+def workspace_bytes(physical: PhysicalCosts, layout: Layout) -> Numbers:
     """Bytes that each rank has for good: of libraries, communication, and dummy gradients."""
-    present = [tuple(rank) for rank in (layout.holds @ layers.of_kind.T > 0).tolist()]
-    size = {each: _workspace_bytes(shape, layout.pp, each) for each in {*present}}
+    present = _present(physical, layout)
+    size = {each: _workspace_bytes(physical.setting, layout.pp, each) for each in {*present}}
     return np.array([size[each] for each in present])
 
 
+@of_any_size
+@once_for_stages
+def _present(physical: PhysicalCosts, layout: Layout) -> list[tuple[bool, ...]]:
+    """For each rank, whether it has layers of each kind."""
+    has = layout.holds @ physical.layers(layout).of_kind.T > 0
+    return [tuple(rank) for rank in has.tolist()]
+
+
 @once
-def _workspace_bytes(shape: ComputeSettings, ranks: int, present: tuple[bool, ...]) -> float:
+def _workspace_bytes(setting: Setting, ranks: int, present: tuple[bool, ...]) -> float:
     """Those of a rank that has layers of some kinds."""
-    execution, implementation = shape.execution, shape.implementation
-    kinds = [each for each, there in zip(_kinds(shape), present, strict=True) if there]
+    execution, implementation = setting.execution, setting.implementation
+    kinds = [each for each, there in zip(_kinds(setting), present, strict=True) if there]
     size = implementation.workspace_bytes
     if any(kind.model.experts for kind, _ in kinds):
         size += implementation.experts_workspace_bytes

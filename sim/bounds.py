@@ -71,20 +71,22 @@ def _inside_passes(physical: PhysicalCosts) -> Iterator[CommunicationBound]:
 def _over_replicas(step: PhysicalStep) -> Iterator[CommunicationBound]:
     """Gathers and reductions of those that keep the same parameters, wherever these are."""
     graph = step.graph
-    for operation, collectives in (
+    for operation, exchanged in (
         (Operation.GATHER, step.gathered),
         (Operation.REDUCE, step.reduced),
         (Operation.ALL_REDUCE, step.all_reduced),
     ):
-        tasks = np.flatnonzero(graph.operation == operation).astype(np.int32)
-        groups, sizes, way = collectives(tasks)
-        for stride, shared in groups.items() if len(tasks) else ():
-            moved = (sizes * shared.parameters[graph.unit[tasks]]).tolist()
-            places = [shared.places[rank] for rank in graph.rank[tasks].tolist()]
+        tasks = np.flatnonzero(graph.operation == operation)
+        shared, sizes, way = exchanged
+        rows = zip(shared.strides, shared.parameters, shared.place, strict=True)
+        for stride, parameters, numbers in rows:
+            moved = (sizes * parameters)[graph.unit[tasks]].tolist()
+            places = [shared.places[number] for number in numbers[graph.rank[tasks]]]
             group = "DP" if stride == step.physical.tp else "DP of experts"
             for size, place in dict.fromkeys(zip(moved, places, strict=True)):
-                collective = Collective(way, size)
-                yield _of_collective(group, collective, place, step.physical.cluster)
+                if place.members > 1:
+                    collective = Collective(way, size)
+                    yield _of_collective(group, collective, place, step.physical.cluster)
 
 
 def _transfers(physical: PhysicalCosts, graph: TaskGraph) -> Iterator[CommunicationBound]:
@@ -94,7 +96,8 @@ def _transfers(physical: PhysicalCosts, graph: TaskGraph) -> Iterator[Communicat
         return
     step = PhysicalStep(physical, graph)
     load = step.links.transfers(graph, tasks, step.hidden_bytes)
-    level = int(step.links.placement.levels_between()[graph.rank[tasks], graph.peer[tasks]].max())
+    levels = step.links.routes.placement.levels_between()
+    level = int(levels[graph.rank[tasks], graph.peer[tasks]].max())
     latency = float(np.max(load.seconds))
     moved = float(np.max(load.bytes))
     link = physical.cluster.levels[level]

@@ -32,29 +32,31 @@ def chosen(collective: Collective, place: GroupPlace, cluster: Cluster) -> Colle
     return min(found, key=lambda option: option.seconds(collective.bytes))
 
 
-class Moving(NamedTuple):
-    """Collectives, as columns: latency, seconds that their bytes take, and the narrowest level."""
+class Options(NamedTuple):
+    """What a library may take at some places, as columns: latency, seconds a byte, narrowest level.
 
+    Those of a place are from its `begin` to the next one's; a group of one has none.
+    """
+
+    begin: Integers
     latency: Seconds
-    seconds: Seconds
+    per_byte: Seconds
     level: Integers
 
 
-def moving(way: Way, sizes: Seconds, place: GroupPlace, cluster: Cluster) -> Moving:
-    """Collectives of these `sizes`, in bytes, each as the library chooses."""
-    latency, per_byte, level = _options(cluster, directions(way), place)
-    best = (latency[:, None] + per_byte[:, None] * sizes).argmin(axis=0)
-    return Moving(latency.take(best), per_byte.take(best) * sizes, level.take(best))
-
-
 @once
-def _options(cluster: Cluster, directions: int, place: GroupPlace) -> Moving:
-    """A column for each algorithm and protocol; `seconds` are those of a byte."""
-    found = options(directions, place, cluster.levels, cluster.algorithms)
-    latency, per_byte, level = zip(
-        *((each.latency, each.per_byte, each.level) for each in found), strict=True
-    )
-    return Moving(np.array(latency), np.array(per_byte), np.array(level))
+def options_at(cluster: Cluster, way: Way, *places: GroupPlace) -> Options:
+    """The algorithms and protocols of one way to communicate, at each of some places."""
+    found = [
+        options(directions(way), place, cluster.levels, cluster.algorithms)
+        if place.members > 1
+        else ()
+        for place in places
+    ]
+    each = [(option.latency, option.per_byte, option.level) for some in found for option in some]
+    latency, per_byte, level = np.reshape(each, (-1, 3)).T
+    begin = np.cumsum([0, *map(len, found)], dtype=np.int32)
+    return Options(begin, latency.copy(), per_byte.copy(), level.astype(np.int32))
 
 
 def collective_seconds(collective: Collective, place: GroupPlace, cluster: Cluster) -> float:

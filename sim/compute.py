@@ -46,7 +46,7 @@ EXCHANGE_MULTIPROCESSORS = 32
 """Multiprocessors that send rows to experts (moe_hybridep_num_sms in Megatron-Bridge's recipes)."""
 
 SETTINGS = 256
-"""How many settings' seconds are remembered."""
+"""How many settings are remembered, each with what has been worked out of it."""
 
 
 class ComputeSettings(Protocol):
@@ -67,6 +67,10 @@ class ComputeSettings(Protocol):
     @property
     def implementation(self) -> Implementation:
         """Whose code runs."""
+
+    @property
+    def setting(self) -> Setting:
+        """All of these."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +94,33 @@ class UnitSeconds:
     backward_input: Seconds
     backward_weight: Seconds
 
+    @once
+    def summed(self, *parts: str) -> Seconds:
+        """The sum of some of these."""
+        total: Seconds = sum((getattr(self, part) for part in parts), np.zeros(()))
+        return total
 
-class Setting(NamedTuple):
-    """What decides how long a part takes, wherever it stands."""
+
+@dataclass(frozen=True)
+class Setting:
+    """What decides how long a part takes and what it keeps, wherever it stands.
+
+    That is remembered in the setting, of which there is one for all cost models with an equal one.
+    """
 
     cluster: Cluster
     execution: Execution
     recomputation: Recomputation
     implementation: Implementation
-    communicates: bool
+
+    @property
+    def setting(self) -> Setting:
+        """The setting itself."""
+        return self
+
+
+setting_of = lru_cache(SETTINGS)(Setting)
+"""The one setting that is equal to these."""
 
 
 class LayerParts(NamedTuple):
@@ -124,16 +146,16 @@ class Parts:
         return self.embedding, self.prediction, self.head, *layers
 
 
-@once
 def parts(shape: ComputeSettings) -> Parts:
     """The parts of a configuration's units, with what each recomputes."""
-    return _parts_of(shape)
+    return _parts_of(shape.setting)
 
 
-def _parts_of(shape: ComputeSettings) -> Parts:
-    modules = shape.recomputation.modules
-    of_ends = modules if recomputes_units(shape) else NO_RECOMPUTATION.modules
-    return _parts(shape.execution, modules, of_ends)
+@once
+def _parts_of(setting: Setting) -> Parts:
+    modules = setting.recomputation.modules
+    of_ends = modules if recomputes_units(setting) else NO_RECOMPUTATION.modules
+    return _parts(setting.execution, modules, of_ends)
 
 
 def recomputes_units(shape: ComputeSettings) -> bool:
@@ -169,41 +191,33 @@ def unit_seconds(
 
     Unless it `communicates`, as if collectives inside passes took no time.
     """
-    of_parts = _seconds_of_parts(shape) if communicates else _part_seconds(_setting(shape, False))
-    return UnitSeconds(*(of_parts @ layers.part_counts))
+    return _unit_seconds(shape.setting, layers, communicates)
 
 
 @once
-def _seconds_of_parts(shape: ComputeSettings) -> Matrix:
-    """The same for all shapes of one setting, which takes long to look up."""
-    return _part_seconds(_setting(shape, True))
+def _unit_seconds(setting: Setting, layers: Layers, communicates: bool) -> UnitSeconds:
+    return UnitSeconds(*(_part_seconds(setting, communicates) @ layers.part_counts))
 
 
-def _setting(shape: ComputeSettings, communicates: bool) -> Setting:
-    return Setting(
-        shape.cluster, shape.execution, shape.recomputation, shape.implementation, communicates
-    )
-
-
-@lru_cache(SETTINGS)
-def _part_seconds(setting: Setting) -> Matrix:
+@once
+def _part_seconds(setting: Setting, communicates: bool) -> Matrix:
     """A row for each of the passes, what they take of each part, in the order of `part_counts`."""
-    every = _parts_of(setting).each
-    if not setting.communicates:
+    every = parts(setting).each
+    if not communicates:
         every = tuple(map(_without_collectives, every))
     return np.array([astuple(each) for each in _passes_seconds(setting, every)]).T
 
 
 def unit_launches(shape: ComputeSettings, layers: Layers) -> UnitSeconds:
     """Seconds in which the host launches the kernels of each unit's passes."""
-    return UnitSeconds(*(_part_launches(_setting(shape, True)) @ layers.part_counts))
+    return UnitSeconds(*(_part_launches(shape.setting) @ layers.part_counts))
 
 
-@lru_cache(SETTINGS)
+@once
 def _part_launches(setting: Setting) -> Matrix:
     of_parts = [
         [sum(_launch_seconds(setting, works) for works, _ in each) for each in _passes(part)]
-        for part in _parts_of(setting).each
+        for part in parts(setting).each
     ]
     return np.array(of_parts).T
 

@@ -18,6 +18,7 @@ from bfpp.schedules.recomputation import FULL_RECOMPUTATION, NO_RECOMPUTATION, R
 from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim.cluster import AttentionSpeed
 from bfpp.sim.preset_files import Table, fitted_settings
+from bfpp.sim.remembered import once
 
 FULL_STATE = 4
 """Numbers for each parameter of fully sharded training: weight, gradient and two moments."""
@@ -109,6 +110,7 @@ class Implementation:
         """Which operations have lanes of their own, with this sharding."""
         return Communication(sharding, self.pp_overlap, self.dp_overlap)
 
+    @once
     def parameter_bytes(self, precision: Precision, sharding: Sharding) -> ParameterBytes:
         """What is kept of each parameter.
 

@@ -2,10 +2,8 @@
 
 Rules:
 
-- Each pipeline rank has two ports for each level of the network, out and in: its GPU's, or its
-  share of those that several have. A transfer passes the sender's ports out and the receiver's in,
-  of the outermost level that it crosses and of those on the way there. A port's bandwidth is
-  what transfers reach; a ring moves as many more bytes as it is slower.
+- Transfers pass the ports of `bfpp.sim.routes`. A port's bandwidth is what they reach; a ring
+  moves as many more bytes as it is slower.
 - A gather or reduction is a collective over the rank's data-parallel group (with HSDP, its
   sharding group) as it is placed on the network, and one over that of its experts after it.
   The all-reduce of HSDP is over those that keep the same share, and of that share. It uses its own
@@ -15,8 +13,6 @@ Rules:
   enters by the second's. So does the all-reduce between the first and the last unit's ranks.
 - A step that receives from another rank also collects what each tensor-parallel
   device received its share of.
-- A transfer is between groups of tensor-parallel devices. One that blocks also waits, in addition
-  to latency and bytes, until all devices of both groups have arrived: longer with each doubling.
 - A transfer that blocks lengthens the step that receives it and takes no time
   on its lane, so that what a rank sends and receives at one moment is under way
   together. One that is overlapped slows the compute at its two ends.
@@ -26,54 +22,62 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import log2
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from bfpp.schedules import TaskGraph
-from bfpp.schedules.columns import NONE, Flags, Integers, Seconds
+from bfpp.schedules.columns import NONE, Integers, Seconds
 from bfpp.schedules.kinds import SomeKinds
 from bfpp.schedules.operations import OPERATIONS, Operation, transfers
-from bfpp.sim import cost_kernels
+from bfpp.sim import cost_kernels, link_kernels
 from bfpp.sim.cluster import Cluster
-from bfpp.sim.collectives import collective_seconds, moving
+from bfpp.sim.collectives import collective_seconds, options_at
 from bfpp.sim.compiling import WORK
-from bfpp.sim.costs import Costs, Load, narrowest
+from bfpp.sim.costs import Costs, Load
 from bfpp.sim.implementation import Implementation
 from bfpp.sim.operators import Collective, Way
 from bfpp.sim.place import GroupPlace
-from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.remembered import once
+from bfpp.sim.routes import Routes
+from bfpp.sim.unit_layers import Matrix
 
-PAIR = 2
-"""Devices at the two ends of a transfer."""
 
+class Shared(NamedTuple):
+    """What devices keep together, each all of it or a share: a row for each stride between them.
 
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """The parameters of each unit on one device, and for each pipeline rank who keeps them too."""
+    `parameters` on one device are in columns over units. For each pipeline rank, `place` is the
+    number of its group's place among `places`.
+    """
 
-    parameters: Seconds
+    strides: tuple[int, ...]
+    parameters: Matrix
+    place: Integers
     places: tuple[GroupPlace, ...]
 
-    @cached_property
-    def by_place(self) -> list[tuple[GroupPlace, Flags]]:
-        """The places of ranks' groups, each with whether a rank's group is placed so."""
-        places = self.places
-        return [
-            (place, np.array([each == place for each in places])) for place in dict.fromkeys(places)
-        ]
+    @classmethod
+    def of(
+        cls, parameters: Mapping[int, Seconds], groups: Sequence[Sequence[GroupPlace]]
+    ) -> Shared:
+        """By the parameters of each stride, and the places of pipeline ranks' groups."""
+        places = tuple(dict.fromkeys(chain.from_iterable(groups)))
+        number = [[places.index(place) for place in of_ranks] for of_ranks in groups]
+        columns = np.array(list(parameters.values())), np.array(number, dtype=np.int32)
+        return cls(tuple(parameters), *columns, places)
 
 
 class Exchanged(NamedTuple):
-    """What data-parallel tasks exchange: among whom, bytes for each parameter, and how."""
+    """What data-parallel tasks exchange: among whom, bytes for each parameter, and how.
 
-    groups: Mapping[int, Shared]
-    sizes: Seconds
+    The bytes are one number, or one for each unit.
+    """
+
+    shared: Shared
+    sizes: Seconds | float
     way: Way
 
 
@@ -101,23 +105,14 @@ class Links:
     `parameters` are those of each unit on one device, by the stride of those that keep the same.
     """
 
-    cluster: Cluster
-    implementation: Implementation
-    placement: DevicePlacement
+    routes: Routes
     parameters: Mapping[int, Seconds]
-
-    @property
-    def width(self) -> int:
-        """Ports that a flow passes at most: out and in, of each level."""
-        return 2 * int(self._passed.shape[1])
 
     def transfers(self, graph: TaskGraph, tasks: Integers, size: float) -> Load:
         """The load of transfers of hidden states of `size` bytes, over all devices of a group."""
-        route = graph.rank.take(tasks) * self.placement.degrees.pp + graph.peer.take(tasks)
-        latency, ports = self._routes
-        return Load(
-            latency.take(route), size / self.placement.degrees.tp, ports.take(route, axis=0)
-        )
+        degrees, (latency, ports) = self.routes.placement.degrees, self.routes.of_transfers
+        route = graph.rank.take(tasks) * degrees.pp + graph.peer.take(tasks)
+        return Load(latency.take(route), size / degrees.tp, ports.take(route, axis=0))
 
     def collectives(self, graph: TaskGraph, tasks: Integers, exchanged: Exchanged) -> Load:
         """The load of collectives of data-parallel groups.
@@ -126,34 +121,45 @@ class Links:
         ports of the outermost level that limits one of them.
         """
         rank, unit, peer = (each.take(tasks) for each in (graph.rank, graph.unit, graph.peer))
-        peer = np.where(peer == NONE, rank, peer)
-        latency, seconds = np.zeros((2, len(tasks)))
-        level = np.full(len(tasks), NONE)
-        for shared in exchanged.groups.values():
-            sizes = exchanged.sizes * shared.parameters.take(unit)
-            for place, ranks in shared.by_place:
-                here = ranks.take(rank) & (sizes > 0)
-                found = moving(exchanged.way, sizes, place, self.cluster)
-                latency += found.latency * here
-                seconds += found.seconds * here
-                level = np.maximum(level, np.where(here, found.level, NONE))
-        ports = self._ports(rank, peer, level)
-        moved = np.where(level == NONE, 0.0, narrowest(self.port_bandwidth, ports)) * seconds
-        return Load(latency, moved, ports)
+        shared, way, ends = exchanged.shared, exchanged.way, (rank, np.where(peer < 0, rank, peer))
+        sizes = (exchanged.sizes * shared.parameters).take(unit, axis=1)
+        return self._loads(way, sizes, shared.place.take(rank, axis=1), shared.places, ends)
 
     def between_ends(self, graph: TaskGraph, tasks: Integers, size: float) -> Load:
         """The load of all-reduces of `size` bytes between devices of two ranks."""
-        rank, peer = graph.rank[tasks], graph.peer[tasks]
-        if size == 0:
-            return Load(np.zeros(len(tasks)))
-        places = [
-            self.placement.pair(*ends) for ends in zip(rank.tolist(), peer.tolist(), strict=True)
-        ]
-        sizes = np.array([size])
-        each = [moving(Way.ALL_REDUCE, sizes, place, self.cluster) for place in places]
-        latency, seconds, level = map(np.concatenate, zip(*each, strict=True))
-        ports = self._ports(rank, peer, level)
-        return Load(latency, narrowest(self.port_bandwidth, ports) * seconds, ports)
+        rank, peer = ends = graph.rank.take(tasks), graph.peer.take(tasks)
+        pairs = zip(rank.tolist(), peer.tolist(), strict=True)
+        places = tuple(self.routes.placement.pair(*pair) for pair in pairs)
+        sizes, place = np.full((1, len(tasks)), size), np.arange(len(tasks), dtype=np.int32)
+        return self._loads(Way.ALL_REDUCE, sizes, place[None], places, ends)
+
+    def _loads(
+        self,
+        way: Way,
+        sizes: Matrix,
+        place: Integers,
+        places: tuple[GroupPlace, ...],
+        ends: tuple[Integers, Integers],
+    ) -> Load:
+        """The load of tasks with a collective for each row of `sizes`, from ranks to their peers.
+
+        Each row has the number of the `place` where those of a task are.
+        """
+        routes, tasks = self.routes, sizes.shape[1]
+        latency, moved = np.zeros((2, tasks))
+        ports = np.full((tasks, routes.width), NONE, dtype=np.int32)
+        WORK.loop(link_kernels, "find_loads", tasks)(
+            sizes,
+            place,
+            options_at(routes.cluster, way, *places),
+            routes.rates,
+            ends,
+            routes.ports_of_levels,
+            latency,
+            moved,
+            ports,
+        )
+        return Load(latency, moved, ports)
 
     def beside_compute(
         self, kinds: SomeKinds, alone: Costs, *, overlap: bool, gathered: float = 0.0
@@ -163,13 +169,14 @@ class Links:
         Their communication may `overlap` with compute, or not. A step that receives also gathers
         `gathered` bytes, the shares of its tensor-parallel group.
         """
+        routes, implementation = self.routes, self.routes.implementation
         seconds, moved = alone.seconds.copy(), alone.bytes.copy()
         beside = Costs(seconds, moved, alone.ports, alone.bandwidth)
-        received, sent = self._slowdowns.take(kinds.operation, axis=1) * overlap
+        received, sent = _slowdowns(implementation).take(kinds.operation, axis=1) * overlap
         WORK.loop(cost_kernels, "hand_over", len(received))(
             kinds.is_transfer,
-            self.implementation.blocking_transfers and overlap,
-            collecting_seconds(self.cluster, self.placement.degrees.tp, gathered),
+            implementation.blocking_transfers and overlap,
+            collecting_seconds(routes.cluster, routes.placement.degrees.tp, gathered),
             beside.columns,
             beside.bandwidth,
             received,
@@ -178,93 +185,37 @@ class Links:
         return Beside(beside, received, sent)
 
     @cached_property
-    def _slowdowns(self) -> Seconds:
-        """Shares of its time by which overlapped communication of each operation lengthens others.
-
-        The step that waits for it, and the one that it waits for.
-        """
-        implementation = self.implementation
-        waiting, awaited = shares = np.zeros((2, len(OPERATIONS)))
-        of_transfers = list(transfers())
-        if implementation.blocking_transfers:
-            waiting[of_transfers] = 1.0
-        else:
-            waiting[of_transfers] = awaited[of_transfers] = implementation.overlap_slowdown
-        waiting[Operation.GATHER] = implementation.collective_slowdown
-        awaited[Operation.REDUCE] = implementation.collective_slowdown
-        return shares
+    def shared(self) -> Shared:
+        """What devices keep together, each all of it or a share."""
+        return Shared.of(
+            self.parameters, [*map(self.routes.placement.data_groups, self.parameters)]
+        )
 
     @cached_property
-    def shared(self) -> dict[int, Shared]:
-        """What devices keep together, each all of it or a share, by the stride between them."""
-        groups = {
-            stride: Shared(parameters, self.placement.data_groups(stride))
+    def replicated(self) -> Shared:
+        """The shares of it: a device of each group of replicas keeps one."""
+        shares = {
+            stride: parameters / self.routes.placement.data_groups(stride)[0].members
             for stride, parameters in self.parameters.items()
         }
-        return {stride: each for stride, each in groups.items() if each.places[0].members > 1}
+        return Shared.of(shares, [*map(self.routes.placement.replica_groups, shares)])
 
-    @cached_property
-    def replicated(self) -> dict[int, Shared]:
-        """The shares of it, by the same stride: a device of each group of replicas keeps one."""
-        found = {}
-        for stride, parameters in self.parameters.items():
-            sharing = self.placement.data_groups(stride)[0].members
-            found[stride] = Shared(parameters / sharing, self.placement.replica_groups(stride))
-        return found
 
-    @cached_property
-    def _routes(self) -> tuple[Seconds, Integers]:
-        """From each rank to each, until a transfer's bytes move, and their ports.
+@once
+def _slowdowns(implementation: Implementation) -> Seconds:
+    """Shares of its time by which overlapped communication of each operation lengthens others.
 
-        By the outermost level that it crosses.
-        """
-        levels, degrees = self.cluster.levels, self.placement.degrees
-        meeting = 0.0
-        if self.implementation.blocking_transfers:
-            meeting = log2(PAIR * degrees.tp) * levels[-1].rendezvous
-        latency = np.array([each.latency + each.transfer_latency + meeting for each in levels])
-        level = self.placement.levels_between().ravel()
-        rank, peer = np.indices((degrees.pp, degrees.pp), dtype=np.int32).reshape(2, -1)
-        return latency[level], self._ports(rank, peer, level)
-
-    @cached_property
-    def port_bandwidth(self) -> Seconds:
-        """Bytes/s of each port of each rank."""
-        reached = [level.transfer_bandwidth for level in self.cluster.levels]
-        return np.tile(np.repeat(reached, 2), self.placement.degrees.pp)
-
-    @cached_property
-    def _passed(self) -> Integers:
-        """The levels whose ports a flow passes, by the outermost that it crosses (-1: no more)."""
-        levels = self.cluster.levels
-        passed = [
-            [number for number in range(last) if levels[number].is_passed] + [last]
-            for last in range(len(levels))
-        ]
-        columns = max(map(len, passed))
-        return np.array([each + [NONE] * (columns - len(each)) for each in passed], dtype=np.int32)
-
-    @cached_property
-    def _ports_of_levels(self) -> tuple[Integers, Integers]:
-        """By the outermost level of a flow (first: none) and then a rank, its ports out, and in.
-
-        A rank's port out of its n-th level is its 2 n-th, the one in the next.
-        """
-        columns = self._passed.shape[1]
-        none = np.full((1, columns), NONE, dtype=np.int32)
-        passed = np.concatenate((none, self._passed))[:, None]
-        rank = np.arange(self.placement.degrees.pp, dtype=np.int32)[:, None]
-        out = 2 * (len(self.cluster.levels) * rank + passed)
-        out, into = (np.where(passed == NONE, NONE, each) for each in (out, out + 1))
-        return out.reshape(-1, columns), into.reshape(-1, columns)
-
-    def _ports(self, rank: Integers, peer: Integers, level: Integers) -> Integers:
-        """The ports of flows from ranks to their peers; none for a level of -1."""
-        (out, into), first = self._ports_of_levels, (level + 1) * self.placement.degrees.pp
-        ports: Integers = np.concatenate(
-            (out.take(first + rank, axis=0), into.take(first + peer, axis=0)), axis=1
-        )
-        return ports
+    The step that waits for it, and the one that it waits for.
+    """
+    waiting, awaited = shares = np.zeros((2, len(OPERATIONS)))
+    of_transfers = list(transfers())
+    if implementation.blocking_transfers:
+        waiting[of_transfers] = 1.0
+    else:
+        waiting[of_transfers] = awaited[of_transfers] = implementation.overlap_slowdown
+    waiting[Operation.GATHER] = implementation.collective_slowdown
+    awaited[Operation.REDUCE] = implementation.collective_slowdown
+    return shares
 
 
 @once

@@ -110,7 +110,7 @@ class PeakMemory(NamedTuple):
 
         The state is gone, and the rest is as it was.
         """
-        return self._replace(state=0.0)
+        return PeakMemory(0.0, *self[1:])
 
 
 def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> PeakMemory:
@@ -119,21 +119,25 @@ def rank_memory(timeline: Timeline, physical: PhysicalCosts, rank: int) -> PeakM
 
 
 class Memories(NamedTuple):
-    """The memory of each pipeline rank's devices: a row for each part, in columns over ranks."""
+    """The memory of each pipeline rank's devices: the parts of `PeakMemory`, as columns."""
 
-    parts: Matrix
+    state: Numbers
+    weights: Numbers
+    gradients: Numbers
+    saved: Numbers
+    transient: Numbers
+    update: Numbers
+    workspace: Numbers
 
     def of(self, rank: int) -> PeakMemory:
         """That of one rank."""
-        return PeakMemory._make(self.parts[:, rank].tolist())
+        return PeakMemory(*[part.item(rank) for part in self])
 
     @property
     def fullest(self) -> PeakMemory:
         """That of the rank that needs most."""
-        state, weights, gradients, saved, transient, update, workspace = self.parts
-        passing = np.maximum(saved + transient, update)
-        total = state + weights + gradients + passing + workspace
-        return self.of(int(total.argmax()))
+        loop = WORK.loop(memory_kernels, "find_fullest", len(self.state))
+        return self.of(loop(*self))
 
 
 def rank_memories(graph: TaskGraph, physical: PhysicalCosts) -> list[PeakMemory]:
@@ -196,18 +200,14 @@ def memories_in_order(
     Where all is sharded, with these buffers; the least that there may be are `one_buffer`.
     """
     state, weights, gradients, update = _parameters(physical, layout, sharding, buffers)
-    return _together(
+    return Memories(
         state,
         weights,
         gradients,
         *passing,
         update if trains else np.zeros(layout.pp),
-        _workspaces(physical, layout),
+        workspace_bytes(physical, layout),
     )
-
-
-def _together(*parts: Numbers) -> Memories:
-    return Memories(np.array(parts))
 
 
 @once_for_stages
@@ -382,11 +382,6 @@ def _of_operations(number: int) -> Flags:
     return np.array([among(codes, chosen) for chosen in (compute_steps(), *of_data)])
 
 
-@once_for_stages
-def _workspaces(physical: PhysicalCosts, layout: Layout) -> Numbers:
-    return workspace_bytes(physical, layout, physical.layers(layout))
-
-
 @of_any_size
 @once_for_stages
 def end_parameters(physical: PhysicalCosts, layout: Layout) -> Numbers:
@@ -417,7 +412,7 @@ def _state_parameters(physical: PhysicalCosts, layout: Layout, sharding: Shardin
     )
     if whole:
         unsharded = 1 - physical.state_share(layout, sharding)
-        state += unsharded * _ends_of_ranks(physical, layout)
+        return state + unsharded * _ends_of_ranks(physical, layout)
     return state
 
 

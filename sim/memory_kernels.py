@@ -1,4 +1,4 @@
-"""The peak of activations, as a loop over tasks; it keeps to what `bfpp.sim.kernels` keeps to."""
+"""Peaks of memory, as loops over tasks and ranks; they keep to what `bfpp.sim.kernels` keeps to."""
 
 from __future__ import annotations
 
@@ -68,3 +68,14 @@ def find_peaks(tasks, rules, of_operations, bytes_of_units, most_saved, most_tra
     for here in range(ranks):
         most_saved[here] /= slices
         most_transient[here] /= slices
+
+
+def find_fullest(state, weights, gradients, saved, transient, update, workspace):
+    """The rank that needs most in total, as `PeakMemory` has it; the first of several."""
+    fullest, most = 0, -1.0
+    for rank in range(len(state)):
+        passing = max(saved[rank] + transient[rank], update[rank])
+        total = state[rank] + weights[rank] + gradients[rank] + passing + workspace[rank]
+        if total > most:
+            fullest, most = rank, total
+    return fullest

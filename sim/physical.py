@@ -23,10 +23,12 @@ from bfpp.sim.checkpointing import recomputed_flops
 from bfpp.sim.cluster import Cluster
 from bfpp.sim.compiled_engine import Times, last_end, times
 from bfpp.sim.compute import (
+    Setting,
     UnitSeconds,
     part_counts,
     parts,
     recomputes_units,
+    setting_of,
     unit_launches,
     unit_seconds,
 )
@@ -40,7 +42,8 @@ from bfpp.sim.physical_step import HostStep, PhysicalStep
 from bfpp.sim.placement import DevicePlacement
 from bfpp.sim.power import TOLERANCE, WithinPower, least_seconds, within_power
 from bfpp.sim.quantisation import quantisation_of
-from bfpp.sim.remembered import of_any_size, once_for_stages
+from bfpp.sim.remembered import of_any_size, once, once_for_stages
+from bfpp.sim.routes import Routes
 from bfpp.sim.unit_layers import Layers, layers_of_units
 
 ROUNDING = 1e-9
@@ -181,6 +184,11 @@ class PhysicalCosts:
             usual.metric_bytes,
         )
 
+    @cached_property
+    def setting(self) -> Setting:
+        """What decides how long a part takes and what it keeps: the same for any replicas."""
+        return setting_of(self.cluster, self.execution, self.recomputation, self.implementation)
+
     def parameter_bytes(self, sharding: Sharding) -> ParameterBytes:
         """What is kept of each parameter."""
         return self.implementation.parameter_bytes(self.execution.precision, sharding)
@@ -195,13 +203,21 @@ class PhysicalCosts:
         """Whether tensor-parallel communication overlaps, in chunks, the GEMMs next to it."""
         return self.tp > 1 and self.implementation.tp_overlap is TensorOverlap.CHUNKED
 
-    @of_any_size
-    @once_for_stages
     def placement(self, layout: Layout) -> DevicePlacement:
         """Where the devices are, and which ranks' share their stages."""
-        sharing = tuple(tuple(layout.sharing(rank)) for rank in range(layout.pp))
-        degrees = replace(self.degrees, pp=layout.pp)
-        return DevicePlacement.on(self.cluster, degrees, sharing)
+        return self.routes(layout).placement
+
+    def routes(self, layout: Layout) -> Routes:
+        """The routes between ranks: the same for all stages, but for ranks that share theirs."""
+        sharing = None
+        if layout.copies:
+            sharing = tuple(tuple(layout.sharing(rank)) for rank in range(layout.pp))
+        return self.one_sample._routes(layout.pp, sharing)
+
+    @once
+    def _routes(self, pp: int, sharing: tuple[tuple[int, ...], ...] | None) -> Routes:
+        placement = DevicePlacement.on(self.cluster, replace(self.degrees, pp=pp), sharing)
+        return Routes(self.cluster, self.implementation, placement)
 
     def devices(self, layout: Layout) -> int:
         """Devices that take part."""
@@ -310,12 +326,12 @@ class PhysicalCosts:
         copies = quantisation.copies * quantisation.element
         return copies - (self.execution.number if self.quantised_weights else 0)
 
-    def gathered_bytes(self, layout: Layout, sharding: Sharding) -> Seconds:
-        """For each unit, the bytes in which its parameters are gathered, on average."""
+    def gathered_bytes(self, layout: Layout, sharding: Sharding) -> Seconds | float:
+        """The bytes in which each parameter is gathered; by unit, on average, if they differ."""
         size = self.parameter_bytes(sharding).weights
-        parameters: Seconds = sum(self.by_stride(layout).values(), np.zeros(()))
         if (quantisation := self.execution.quantisation) is None or not self.quantised_weights:
-            return np.full(len(parameters), size)
+            return size
+        parameters: Seconds = sum(self.by_stride(layout).values(), np.zeros(()))
         share = self.quantised_parameters(layout) / np.maximum(parameters, 1.0)
         return size - share * (size - quantisation.gathered_weight)
 
@@ -329,6 +345,8 @@ class PhysicalCosts:
         keepers = replicas * (1 + len(layout.copies))
         return 1.0 if sharding is Sharding.NONE else 1 / keepers
 
+    @of_any_size
+    @once_for_stages
     def state_parameters(self, layout: Layout, sharding: Sharding) -> Seconds:
         """For each pipeline rank, the parameters whose state a device keeps and updates."""
         parameters = np.zeros(layout.pp)
@@ -340,14 +358,8 @@ class PhysicalCosts:
     @once_for_stages
     def links(self, layout: Layout) -> Links:
         """The links that communication crosses."""
-        return Links(
-            self.cluster,
-            self.implementation,
-            self.placement(layout),
-            self.by_stride(layout),
-        )
+        return Links(self.routes(layout), self.by_stride(layout))
 
-    @once_for_stages
     def unit_seconds(self, layout: Layout) -> UnitSeconds:
         """Seconds of the passes of each unit."""
         return unit_seconds(self, self.layers(layout))

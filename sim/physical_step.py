@@ -186,39 +186,40 @@ class PhysicalStep:
     def alone(self, kinds: SomeKinds) -> Costs:
         """The costs of some kinds of tasks if nothing else were under way."""
         seconds, moved = np.zeros((2, len(kinds.first)))
-        ports = np.full((len(kinds.first), self.links.width), NONE, dtype=np.int32)
+        ports = np.full((len(kinds.first), self.links.routes.width), NONE, dtype=np.int32)
         for operation, chosen in kinds.by_operation():
             load = PRICES[operation].physical_load(self, kinds.first[chosen])
             seconds[chosen], moved[chosen], ports[chosen] = load
         if self.graph.templates:
             seconds += inside_passes(self.graph, self._seconds_alone)[kinds.place]
-        return Costs(seconds, moved, ports, self.links.port_bandwidth)
+        return Costs(seconds, moved, ports, self.links.routes.port_bandwidth)
 
     def _seconds_alone(self, operation: Operation, tasks: Integers) -> Seconds:
         """Seconds of tasks that have their ports to themselves."""
         load = PRICES[operation].physical_load(self, tasks)
-        ports = np.broadcast_to(load.ports, (len(tasks), self.links.width))
-        rate = narrowest(self.links.port_bandwidth, ports)
+        ports = np.broadcast_to(load.ports, (len(tasks), self.links.routes.width))
+        rate = narrowest(self.links.routes.port_bandwidth, ports)
         seconds: Seconds = np.broadcast_to(load.seconds + load.bytes / rate, len(tasks))
         return seconds
 
-    def gathered(self, tasks: Integers) -> Exchanged:
+    @property
+    def gathered(self) -> Exchanged:
         """What all-gathers exchange."""
-        layout, sharding = self.graph.layout, self.graph.communication.sharding
-        sizes = self.physical.gathered_bytes(layout, sharding)
-        return Exchanged(self.links.shared, sizes[self.graph.unit[tasks]], Way.ALL_GATHER)
+        sizes = self.physical.gathered_bytes(self.graph.layout, self.graph.communication.sharding)
+        return Exchanged(self.links.shared, sizes, Way.ALL_GATHER)
 
-    def reduced(self, tasks: Integers) -> Exchanged:
+    @property
+    def reduced(self) -> Exchanged:
         """What reductions exchange."""
         unsharded = self.graph.communication.sharding is Sharding.NONE
-        sizes = np.full(len(tasks), self.parameter_bytes.gradients)
         way = Way.ALL_REDUCE if unsharded else Way.REDUCE_SCATTER
-        return Exchanged(self.links.shared, sizes, way)
+        return Exchanged(self.links.shared, self.parameter_bytes.gradients, way)
 
-    def all_reduced(self, tasks: Integers) -> Exchanged:
+    @property
+    def all_reduced(self) -> Exchanged:
         """What all-reduces across groups of replicas exchange."""
-        sizes = np.full(len(tasks), self.parameter_bytes.gradients)
-        return Exchanged(self.links.replicated, sizes, Way.ALL_REDUCE)
+        gradients = self.parameter_bytes.gradients
+        return Exchanged(self.links.replicated, gradients, Way.ALL_REDUCE)
 
     @property
     def tied_bytes(self) -> float:
@@ -246,9 +247,8 @@ class PhysicalStep:
 
     def _of_units(self, units: UnitSeconds, tasks: Integers, parts: Sequence[str]) -> Seconds:
         """The sum of some parts of passes, for each task."""
-        by_unit = sum(getattr(units, part) for part in parts) / self.graph.layout.slices
-        seconds: Seconds = by_unit.take(self.graph.unit.take(tasks))
-        return seconds
+        seconds = units.summed(*parts).take(self.graph.unit.take(tasks))
+        return seconds / self.graph.layout.slices
 
     def host_copies(self, tasks: Integers) -> Load:
         """What is offloaded of units' activations, to the host or back."""

@@ -56,15 +56,15 @@ def _transfer(step: PhysicalStep, tasks: Integers) -> Load:
 
 
 def _gather(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.links.collectives(step.graph, tasks, step.gathered(tasks))
+    return step.links.collectives(step.graph, tasks, step.gathered)
 
 
 def _reduce(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.links.collectives(step.graph, tasks, step.reduced(tasks))
+    return step.links.collectives(step.graph, tasks, step.reduced)
 
 
 def _all_reduce(step: PhysicalStep, tasks: Integers) -> Load:
-    return step.links.collectives(step.graph, tasks, step.all_reduced(tasks))
+    return step.links.collectives(step.graph, tasks, step.all_reduced)
 
 
 def _host_copy(step: PhysicalStep, tasks: Integers) -> Load:

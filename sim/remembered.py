@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Protocol, Self, TypeVar, TypeVarTuple, Unpack
+from typing import Protocol, Self, TypeVar, TypeVarTuple, Unpack
 
 from bfpp.schedules import Layout
 
@@ -12,9 +12,6 @@ Model = TypeVar("Model")
 Sized = TypeVar("Sized", bound="OneSample")
 Further = TypeVarTuple("Further")
 Answer = TypeVar("Answer")
-
-_UNKNOWN: Any = object()
-"""In place of an answer that is not remembered."""
 
 
 class OneSample(Protocol):
@@ -53,11 +50,12 @@ def once(
 
     @wraps(answer)
     def remembered(model: Model, *further: *Further) -> Answer:
-        answers, question = _answers(model), (name, *further)
-        found: Answer = answers.get(question, _UNKNOWN)
-        if found is _UNKNOWN:
-            found = answers[question] = answer(model, *further)
-        return found
+        try:
+            known: Answer = vars(model)[name][further]
+            return known
+        except KeyError:
+            pass  # what the answer may raise has nothing to do with this
+        return _keep(model, name, further, answer(model, *further))
 
     return remembered
 
@@ -70,26 +68,25 @@ def once_for_stages(
 
     @wraps(answer)
     def remembered(model: Model, layout: Layout, *further: *Further) -> Answer:
-        answers, question = _answers(model), (name, layout.stages_on_ranks, *further)
-        found: Answer = answers.get(question, _UNKNOWN)
-        if found is _UNKNOWN:
-            found = answers[question] = answer(model, layout, *further)
-        return found
+        question = layout.stages_on_ranks, *further
+        try:
+            known: Answer = vars(model)[name][question]
+            return known
+        except KeyError:
+            pass
+        return _keep(model, name, question, answer(model, layout, *further))
 
     return remembered
 
 
 def _name(answer: Callable[..., object]) -> str:
+    """Under which a model keeps its answers: none of its fields has a name with dots."""
     return f"{answer.__module__}.{answer.__qualname__}"
 
 
-def _answers(model: object) -> dict[object, Any]:
-    of_model = vars(model)
-    try:
-        answers: dict[object, Any] = of_model["_answers"]
-    except KeyError:
-        answers = of_model["_answers"] = {}
-    return answers
+def _keep(model: object, name: str, question: object, found: Answer) -> Answer:
+    vars(model).setdefault(name, {})[question] = found
+    return found
 
 
 def of_any_size(

@@ -7,7 +7,7 @@ unit too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -55,6 +55,11 @@ class Layers:
         """Of all kinds."""
         total: Integers = self.of_kind.sum(axis=0)
         return total
+
+    @property
+    def kept(self) -> Layers:
+        """The same, none of them recomputed."""
+        return replace(self, recomputed_of_kind=np.zeros_like(self.recomputed_of_kind))
 
     @property
     def recomputed(self) -> Integers:

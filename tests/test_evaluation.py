@@ -114,7 +114,7 @@ def _can_run(configuration: Configuration) -> bool:
 
 def alone(problem: Problem, configuration: Configuration) -> Outcome:
     """The prediction that shares nothing with others."""
-    compute._part_seconds.cache_clear()
+    compute.setting_of.cache_clear()
     physical, graph = problem.physical_of(configuration), configuration.graph()
     timeline = simulate(graph, physical.costs(graph))
     return Outcome(
@@ -186,7 +186,7 @@ def test_cost_models_that_differ_share_nothing(name: str) -> None:
 
     together = [seconds(value) for value in VARIANTS[name]]
     for value, found in zip(VARIANTS[name], together, strict=True):
-        compute._part_seconds.cache_clear()
+        compute.setting_of.cache_clear()
         assert seconds(value) == found
     assert len({tuple(each) for each in together}) == len(together)
 

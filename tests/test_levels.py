@@ -23,9 +23,10 @@ from bfpp.schedules import (
 from bfpp.schedules.tensor_overlap import TensorOverlap
 from bfpp.sim import compiled_engine, simpy_engine
 from bfpp.sim.cluster import load_cluster
-from bfpp.sim.collectives import collective_seconds, moving
+from bfpp.sim.collectives import collective_seconds, options_at
 from bfpp.sim.engines import simulate
 from bfpp.sim.implementation import CURRENT
+from bfpp.sim.link_kernels import find_loads
 from bfpp.sim.model import Transformer, load_model
 from bfpp.sim.nccl import ALGORITHMS, options
 from bfpp.sim.network import Level
@@ -139,8 +140,20 @@ def test_the_library_takes_the_least_time_of_what_it_has(cluster, way, size, mem
     for name in cluster.algorithms:
         alone = replace(cluster, algorithms=(name,))
         assert found <= collective_seconds(Collective(way, size), place, alone)
-    column = moving(way, np.array([size, size]), place, cluster)
-    assert (column.latency + column.seconds).tolist() == pytest.approx([found, found])
+    ends, ports = np.zeros((2, 1), dtype=int), np.zeros((len(cluster.levels) + 1, 1, 1), dtype=int)
+    latency, moving = np.zeros((2, 1))
+    find_loads(
+        np.array([[size]]),
+        np.array([[1]]),
+        options_at(cluster, way, GroupPlace.of(1, 1, cluster.levels), place),
+        np.ones(len(cluster.levels)),
+        ends,
+        (ports, ports),
+        latency,
+        moving,
+        np.empty((1, 2)),
+    )
+    assert latency + moving == pytest.approx(found)
 
 
 def test_the_latency_of_a_tree_grows_with_the_logarithm():

@@ -232,7 +232,7 @@ def test_weights_that_are_kept_quantised_are_gathered_so(precision, bytes_of_mat
     expected = 2 * (parameters - matrices) + bytes_of_matrices * matrices
     assert shape.gathered_bytes(layout, Sharding.PARTIAL) * parameters == pytest.approx(expected)
     kept = replace(shape, quantised_weights=False)
-    assert set(kept.gathered_bytes(layout, Sharding.PARTIAL)) == {2}
+    assert kept.gathered_bytes(layout, Sharding.PARTIAL) == 2
 
 
 def test_weights_are_quantised_once_a_step():
