@@ -9,7 +9,6 @@ at once may be far from the best.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,6 +24,7 @@ from bfpp.schedules.recomputation import NO_RECOMPUTATION
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.bounds import Bound, lower_bound
 from bfpp.sim.synthesis.choices import CHOICES
+from bfpp.sim.synthesis.deadline import Deadline
 from bfpp.sim.synthesis.joint_bound import bound_of_any_cut
 from bfpp.sim.synthesis.memory import FIELD, Counted
 from bfpp.sim.synthesis.ordering import BoardSearch, problem_of
@@ -76,7 +76,7 @@ def joint(
 
     The board as it is given competes, with all rules.
     """
-    chosen = _descended(on, board, names, time.monotonic() + seconds * SHARE_OF_CHOICES)
+    chosen = _descended(on, board, names, seconds * SHARE_OF_CHOICES)
     left = seconds * (1 - SHARE_OF_CHOICES)
     shares = [(chosen.experiment, 1 - SHARE_OF_GIVEN), (board.experiment, SHARE_OF_GIVEN)]
     found = all_found(
@@ -100,17 +100,17 @@ def _bound(chosen: Chosen, names: Sequence[str]) -> Bound:
     return bound_of_any_cut(experiment.require_physical(), problem, sharding)
 
 
-def _descended(on: SearchOn, board: Board, names: Sequence[str], until: float) -> Chosen:
-    """The best choice that is met until then."""
-    begun = time.monotonic()
+def _descended(on: SearchOn, board: Board, names: Sequence[str], seconds: float) -> Chosen:
+    """The best choice that is met in that time."""
+    deadline = Deadline(seconds)
     beginnings = [board.experiment]
     for name in names:
         beginnings += [other for each in beginnings for other in CHOICES[name].beginnings(each)]
     choices = all_found(lambda each: _rated(on(board.changed(each)), [], 0.0), beginnings)
     best = min(choices, key=_merit)
     for share in SHARES_OF_RATINGS:
-        best = _lowest(on, best, names, until, share * (until - begun))
-        if (left := until - time.monotonic()) <= 0:
+        best = _lowest(on, best, names, deadline, share * seconds)
+        if not (left := deadline.left):
             break
         problem = next(best.search.aim.problems(best.search.problem))
         better = search(problem, [best.words], left / len(SHARES_OF_RATINGS))[0]
@@ -119,12 +119,12 @@ def _descended(on: SearchOn, board: Board, names: Sequence[str], until: float) -
 
 
 def _lowest(
-    on: SearchOn, best: Chosen, names: Sequence[str], until: float, seconds: float
+    on: SearchOn, best: Chosen, names: Sequence[str], deadline: Deadline, seconds: float
 ) -> Chosen:
     """From neighbour to better neighbour, until none is; `seconds` are for each."""
     seen = set[tuple[object, object]]()
     neighbours = _neighbours(best, names)
-    while time.monotonic() < until and (experiment := next(neighbours, None)):
+    while deadline.left and (experiment := next(neighbours, None)):
         if (said := (experiment.cut, experiment.recompute)) in seen:
             continue
         seen.add(said)

@@ -7,7 +7,6 @@ or a proof of CP-SAT, is a lower bound of the peak.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ from math import ceil, inf, log2
 
 from bfpp.schedules import InvalidConfiguration
 from bfpp.sim.synthesis.bounds import Bound, lower_bound
+from bfpp.sim.synthesis.deadline import Deadline
 from bfpp.sim.synthesis.memory import Memory
 from bfpp.sim.synthesis.ordering import BoardSearch, Candidate
 from bfpp.sim.synthesis.outcome import Peak, Synthesis, best_of
@@ -106,10 +106,10 @@ class _Least:
 
     def seek(self, seconds: float, progress: Progress | None) -> None:
         """Try limits for that time."""
-        over = time.monotonic() + seconds
-        while (between := self._between) > 0 and (left := over - time.monotonic()) > 0:
+        deadline = Deadline(seconds)
+        while (between := self._between) > 0 and (left := deadline.left) > 0:
             if progress:
-                progress(1 - left / seconds, self.best.seconds)
+                progress(deadline.passed, self.best.seconds)
             level = self.peak - ceil(between / 2) * self.memory.step
             self._try(level, left / ceil(log2(between + 1)))
 

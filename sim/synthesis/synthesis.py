@@ -10,11 +10,12 @@ from bfpp.schedules.invalid import chosen
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.synthesis.aims import Aim
 from bfpp.sim.synthesis.choices import require_choices
-from bfpp.sim.synthesis.joint import joint
+from bfpp.sim.synthesis.deadline import interruptible
+from bfpp.sim.synthesis.joint import SearchOn, joint
 from bfpp.sim.synthesis.least_memory import least_memory
 from bfpp.sim.synthesis.memory import Limits, memory_of
 from bfpp.sim.synthesis.ordering import BoardSearch, problem_of
-from bfpp.sim.synthesis.outcome import Synthesis, all_found, best_of
+from bfpp.sim.synthesis.outcome import Interrupted, Synthesis, all_found, best_of
 from bfpp.sim.synthesis.placements import Board, boards
 from bfpp.sim.synthesis.search import Progress
 
@@ -56,12 +57,28 @@ def synthesize(
     _require_slack(slack, aim)
     require_choices(experiment, choose, aim)
     made = boards(experiment, placement, split=split)
-    share = seconds / len(made)
 
     def on(board: Board) -> BoardSearch:
         memory = memory_of(board.experiment, memory_limit, memory_gb)
         return BoardSearch(board, memory, aim, problem_of(board, memory))
 
+    with interruptible() as is_interrupted:
+        try:
+            found = _found(on, made, aim, choose, slack, seconds, progress)
+        except InvalidConfiguration:
+            if is_interrupted():
+                raise KeyboardInterrupt from None
+            raise
+        if is_interrupted():
+            raise Interrupted(found)
+    return found
+
+
+def _found(
+    on: SearchOn, made: Sequence[Board], aim: Aim, choose: Sequence[str], slack: float,
+    seconds: float, progress: Progress | None,
+) -> Synthesis:  # fmt: skip
+    share = seconds / len(made)
     if choose:
         return best_of(all_found(lambda each: joint(on, each, choose, share, progress), made))
     searches = all_found(on, made)
