@@ -6,7 +6,8 @@
   start from.
 - `placements`: where stages are, and which rules there are for them.
 - `ordering`: the best order on a placement; `least_memory`: the one with the lowest peak.
-- `choices`, `joint`, `joint_bound`: what stages do, chosen together with the order.
+- `choices`, `descent`, `joint`, `joint_bound`: what stages do, chosen together with the order.
+- `deadline`: when a search ends, after its time or on Ctrl-C.
 - `synthesis`: an experiment in, an experiment with the best order out.
 """
 

@@ -41,7 +41,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         return
     before = signal.getsignal(signal.SIGINT)
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
         _INTERRUPTED.set()
         signal.signal(signal.SIGINT, before)
 

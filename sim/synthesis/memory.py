@@ -14,6 +14,7 @@ from bfpp.schedules import InvalidConfiguration, Layout
 from bfpp.schedules.columns import Seconds as Numbers
 from bfpp.schedules.counts import peak_microbatches
 from bfpp.sim.activations import activations_of_units
+from bfpp.sim.balance import Matrix, Pieces
 from bfpp.sim.experiment import Experiment
 from bfpp.sim.memory import CONTEXT, RESERVED, least_memories, rank_memories
 from bfpp.traces.memory import GIGABYTE
@@ -51,8 +52,15 @@ class Memory(Protocol):
         """By rank: how much more than its limit the experiment's order keeps."""
         ...
 
-    def peak(self, experiment: Experiment) -> float:
-        """What the fullest rank keeps, as limits are given: in micro-batches, or in gigabytes."""
+    def peaks(self, experiment: Experiment) -> Numbers:
+        """What each rank keeps, as limits are given: in micro-batches, or in gigabytes."""
+        ...
+
+    def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
+        """What a stage that keeps so many micro-batches makes a rank keep, at least.
+
+        By the first of its layers and the first one after them.
+        """
         ...
 
     def above(self, peak: float) -> float:
@@ -74,7 +82,7 @@ class Counted:
 
     def excess(self, experiment: Experiment) -> Numbers:
         """From the graph: what it counts is what the search counts."""
-        more: Numbers = peak_microbatches(experiment.graph()) - self.limits
+        more = self.peaks(experiment) - self.limits
         more[np.abs(more) < 1e-9] = 0.0
         return more
 
@@ -83,9 +91,15 @@ class Counted:
         """All stages keep equally much."""
         return float(self.sizes[0])
 
-    def peak(self, experiment: Experiment) -> float:
+    def peaks(self, experiment: Experiment) -> Numbers:
         """From the graph."""
-        return float(peak_microbatches(experiment.graph()).max())
+        peaks: Numbers = peak_microbatches(experiment.graph())
+        return peaks
+
+    def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
+        """Whatever its layers are."""
+        kept: Matrix = alive * self.sizes[stage]
+        return kept
 
     def above(self, peak: float) -> float:
         """The next whole number of stages' activations."""
@@ -134,19 +148,24 @@ class Reserved:
 
     def excess(self, experiment: Experiment) -> Numbers:
         """As it is predicted."""
-        memories = rank_memories(experiment.graph(), experiment.require_physical())
-        reserved: Numbers = np.array([each.reserved for each in memories])
-        return (reserved - self.device) / RESERVED
+        return (self.peaks(experiment) * GIGABYTE - self.device) / RESERVED
 
     @property
     def step(self) -> float:
         """What the stage that keeps least keeps of a micro-batch."""
         return float(self.sizes.min()) * RESERVED / GIGABYTE
 
-    def peak(self, experiment: Experiment) -> float:
+    def peaks(self, experiment: Experiment) -> Numbers:
         """As it is predicted."""
         memories = rank_memories(experiment.graph(), experiment.require_physical())
-        return max(each.reserved_gb for each in memories)
+        return np.array([each.reserved_gb for each in memories])
+
+    def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
+        """Without workspaces."""
+        sharding = self.experiment.configuration.communication.sharding
+        pieces = Pieces(self.experiment.require_physical(), self._layout)
+        kept = pieces.memory(stage, sharding, alive)
+        return (RESERVED * kept + CONTEXT) / GIGABYTE
 
     def above(self, peak: float) -> float:
         """Anything is possible."""

@@ -114,7 +114,7 @@ class BoardSearch:
                 for problem in problems
                 for found in search(problem, within, seeking / (left + 1), enough, progress)
             ]
-            found = self._predicted(self._experiment(each.words) for each in met)
+            found = self.predicted(each.words for each in met)
             candidates += (each for each in found if each.fits)
             if all(each.fits for each in found) and found:
                 break
@@ -127,8 +127,7 @@ class BoardSearch:
         known = min((Found.of(problems[0], each.words) for each in met), key=_seconds, default=None)
         if proves and known and known.seconds > max(bound.seconds, enough) * (1 + TOLERANCE):
             better, bound = refined(self.problem, problems[0], known, seconds * SHARE_OF_PROOF)
-            predicted = self._predicted([self._experiment(better.words)])
-            candidates += (each for each in predicted if each.fits)
+            candidates += (each for each in self.predicted([better.words]) if each.fits)
         best = min(candidates, key=_seconds)
         rule = min(fitting, key=_seconds, default=None)
         return Synthesis(
@@ -140,6 +139,10 @@ class BoardSearch:
             rule.experiment if rule else None,
             rule.seconds if rule else None,
         )
+
+    def predicted(self, orders: Iterable[Words]) -> list[Candidate]:
+        """What these words are worth, of those that can run."""
+        return self._predicted(map(self._experiment, orders))
 
     def _words(self, rule: Experiment) -> Words | None:
         return self.problem.words(rule.rule.orders(self.board.layout))
