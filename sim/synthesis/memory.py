@@ -56,6 +56,10 @@ class Memory(Protocol):
         """What each rank keeps, as limits are given: in micro-batches, or in gigabytes."""
         ...
 
+    def alone(self, rank: int, size: float) -> str:
+        """What a rank has with as much as that kept, and its limit, as limits are given."""
+        ...
+
     def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
         """What a stage that keeps so many micro-batches makes a rank keep, at least.
 
@@ -95,6 +99,10 @@ class Counted:
         """From the graph."""
         peaks: Numbers = peak_microbatches(experiment.graph())
         return peaks
+
+    def alone(self, rank: int, size: float) -> str:
+        """Nothing else counts."""
+        return f"{size:.4g} of {self.limits[rank]:.4g}"
 
     def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
         """Whatever its layers are."""
@@ -137,14 +145,20 @@ class Reserved:
     @cached_property
     def limits(self) -> Numbers:
         """Bytes, by rank."""
+        limits: Numbers = (self.device - CONTEXT) / RESERVED - self._fixed
+        return limits.clip(min=0.0)
+
+    @cached_property
+    def _fixed(self) -> Numbers:
+        """Bytes, by rank, that no order changes."""
         sharding = self.experiment.configuration.communication.sharding
         least = least_memories(self.experiment.require_physical(), self._layout, sharding)
-        fixed = [
-            each.state + each.weights + each.gradients + each.workspace + each.transient
-            for each in least
-        ]
-        limits: Numbers = (self.device - CONTEXT) / RESERVED - np.array(fixed)
-        return limits.clip(min=0.0)
+        return np.array(
+            [
+                each.state + each.weights + each.gradients + each.workspace + each.transient
+                for each in least
+            ]
+        )
 
     def excess(self, experiment: Experiment) -> Numbers:
         """As it is predicted."""
@@ -159,6 +173,11 @@ class Reserved:
         """As it is predicted."""
         memories = rank_memories(experiment.graph(), experiment.require_physical())
         return np.array([each.reserved_gb for each in memories])
+
+    def alone(self, rank: int, size: float) -> str:
+        """As it is reserved."""
+        least = RESERVED * (float(self._fixed[rank]) + size) + CONTEXT
+        return f"{least / GIGABYTE:.1f} of {self.device[rank] / GIGABYTE:.4g}"
 
     def of_any_cut(self, stage: int, alive: Matrix) -> Matrix:
         """Without workspaces."""

@@ -79,7 +79,11 @@ class BoardSearch:
             raise InvalidConfiguration("forward", "no order is better: all passes take 0 s")
         full = np.flatnonzero(~self.problem.has_room)
         if len(full):
-            reason = f"one micro-batch alone keeps more on rank {full[0]}"
+            rank = int(full[0])
+            alone = self.memory.alone(
+                rank, float(self.problem.sizes[self.problem.held[rank]].sum())
+            )
+            reason = f"one micro-batch alone keeps more on rank {rank}: {alone} {self.memory.unit}"
             raise InvalidConfiguration(FIELD, reason)
 
     def limited(self, memory: Memory) -> BoardSearch:

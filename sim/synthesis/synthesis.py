@@ -44,7 +44,7 @@ def synthesize(
 
     `memory_limit` is the most activations that each rank may keep, one number for all ranks or one
     a rank, in micro-batches of a rank's work (`peak_microbatches`); with a model, `memory_gb` is
-    what a rank may reserve, in 2^30 bytes. With `split`, backward passes are in halves. With a
+    what a rank may reserve, in 2^30 bytes. With `split`, backward passes may be in halves. With a
     model there may be more to `choose`: `cut`, the layers of each stage, and `recompute`, how many
     of them are recomputed. The search takes about `seconds`. Raises `InvalidConfiguration` where no
     order keeps to the limit, and on Ctrl-C `Interrupted`, a `KeyboardInterrupt` with the `best`.
@@ -58,6 +58,9 @@ def synthesize(
     _require_slack(slack, aim)
     require_choices(experiment, choose)
     made = boards(experiment, placement, split=split)
+    if split and ("recompute" in choose or _recomputes(experiment)):
+        # What is recomputed is kept between the halves, which may cost more than they gain.
+        made += boards(experiment, placement, split=False)
 
     def on(board: Board) -> BoardSearch:
         memory = memory_of(board.experiment, memory_limit, memory_gb)
@@ -92,6 +95,11 @@ def _found(
     first = share * SHARE_OF_FASTEST
     fastest = all_found(lambda each: (each, shortest(each, first)), made)
     return least_memory(fastest, slack, share - first, progress, choosing)
+
+
+def _recomputes(experiment: Experiment) -> bool:
+    physical = experiment.physical
+    return physical is not None and bool(physical.recomputation.modules)
 
 
 def _require_slack(slack: float, aim: Aim) -> None:
