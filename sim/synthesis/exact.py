@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from itertools import pairwise
@@ -16,7 +16,7 @@ from bfpp.sim.synthesis.bounds import Bound, kept_at_least, lower_bound
 from bfpp.sim.synthesis.crossing import Crossing, lap
 from bfpp.sim.synthesis.deadline import Deadline
 from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem, Words
-from bfpp.sim.synthesis.search import Found
+from bfpp.sim.synthesis.search import Found, search
 from bfpp.sim.synthesis.window import Window
 
 MOST_PASSES = 400
@@ -47,6 +47,21 @@ MOST_FREE = 200
 def is_available() -> bool:
     """Whether CP-SAT is installed."""
     return find_spec("ortools") is not None
+
+
+def proven_at_once(
+    problem: OrderingProblem, starts: Iterable[Words], enough: float, seconds: float
+) -> tuple[Bound, list[Words]]:
+    """The bound that is proven of the best that is known at once, and what CP-SAT makes of that.
+
+    Neither is sought for a bound that words reach, nor for words that take no longer than `enough`.
+    """
+    within = [words for words in starts if problem.within(words)]
+    known, bound = search(problem, within, 0.0), lower_bound(problem)
+    if not known or known[0].seconds <= max(bound.seconds, enough) * (1 + TOLERANCE):
+        return bound, []
+    proven, words = solve(problem, known[0], seconds)
+    return max(bound, proven), [words]
 
 
 def refined(
