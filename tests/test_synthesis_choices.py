@@ -112,8 +112,9 @@ def test_only_what_has_no_room_is_recomputed() -> None:
     assert found.bound.seconds <= found.seconds < all_again.seconds
 
 
-@pytest.mark.parametrize("sharding", ["none", "full"])
-@pytest.mark.parametrize("limit", [{"memory_limit": 9}, {"memory_gb": 200}])
+@pytest.mark.parametrize(
+    ("sharding", "limit"), [("full", {"memory_gb": 200}), ("none", {"memory_limit": 9})]
+)
 @pytest.mark.parametrize("names", [["recompute"], ["cut"], ["cut", "recompute"]])
 def test_no_choice_keeps_less_than_the_bound_of_any(sharding, limit, names) -> None:
     """Against all schedules in time, of all cuts, with none, some or all layers recomputed."""

@@ -26,8 +26,9 @@ from bfpp.sim.synthesis.placements import Board
 from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem, Words, priced
 from bfpp.sim.synthesis.search import Found, Progress, search
 
-ROUNDS = 3
-"""How often limits are tightened where the predicted memory is more than the search counted."""
+SHARES_OF_ROUNDS = (0.05, 0.1, 0.85, 0.2)
+"""Of the search's time: after each round, limits are tightened where the predicted memory is more
+than the search counted. The last round is for what still does not fit."""
 
 SHARE_OF_FIRST_PROOF = 1 / 10
 """Of the time, for CP-SAT where it is installed, before anything else: it proves many small orders
@@ -125,17 +126,20 @@ class BoardSearch:
         if self.aim is not Aim.ROBUSTNESS:
             enough = max(enough, bound.seconds)
         seeking = seconds * (1 - SHARE_OF_PROOF if proves else 1) / len(problems)
-        for left in reversed(range(ROUNDS)):
+        for share in SHARES_OF_ROUNDS:
             within = [words for words in starts if problems[0].within(words)]
             met = [
                 found
                 for problem in problems
-                for found in search(problem, within, seeking / (left + 1), enough, progress)
+                for found in search(problem, within, seeking * share, enough, progress)
             ]
             found = self.predicted(each.words for each in met)
             candidates += (each for each in found if each.fits)
-            if all(each.fits for each in found) and found:
-                break
+            starts += (each.words for each in met)
+            if found and all(each.fits for each in found):
+                if share == max(SHARES_OF_ROUNDS) or found[0].seconds <= enough * (1 + TOLERANCE):
+                    break
+                continue
             over = max((each.excess.clip(min=0) for each in found), key=np.max, default=0.0)
             problems = [problem.limited(problem.limits - over) for problem in problems]
             starts += repeated_blocks(problems[0])
