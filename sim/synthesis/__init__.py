@@ -11,8 +11,8 @@
 - `synthesis`: an experiment in, an experiment with the best order out.
 """
 
-from bfpp.sim.synthesis.outcome import Synthesis
+from bfpp.sim.synthesis.outcome import Interrupted, Synthesis
 from bfpp.sim.synthesis.placements import PLACEMENTS
 from bfpp.sim.synthesis.synthesis import synthesize
 
-__all__ = ["PLACEMENTS", "Synthesis", "synthesize"]
+__all__ = ["PLACEMENTS", "Interrupted", "Synthesis", "synthesize"]

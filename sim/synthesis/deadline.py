@@ -33,13 +33,13 @@ class Deadline:
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Where the first Ctrl-C only ends all deadlines; yields what says whether it has.
 
-    A second one is what it was before. Signals reach the main thread alone: in another one,
-    nothing changes.
+    A second one is what it was before. Nothing changes in another thread than the main one, which
+    alone hears of signals, and where Ctrl-C is ignored.
     """
-    if current_thread() is not main_thread():
+    before = signal.getsignal(signal.SIGINT)
+    if current_thread() is not main_thread() or not callable(before):
         yield _INTERRUPTED.is_set
         return
-    before = signal.getsignal(signal.SIGINT)
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         _INTERRUPTED.set()

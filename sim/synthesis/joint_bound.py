@@ -18,6 +18,7 @@ from bfpp.schedules.columns import Seconds
 from bfpp.sim.balance import Matrix, Pieces, best_cut
 from bfpp.sim.physical import PhysicalCosts
 from bfpp.sim.synthesis.bounds import Bound
+from bfpp.sim.synthesis.memory import Memory
 from bfpp.sim.synthesis.ordering import BoardSearch
 from bfpp.sim.synthesis.problem import TOLERANCE, OrderingProblem
 
@@ -50,7 +51,7 @@ def bound_of_any_cut(
 
 
 def peak_of_any_cut(
-    quick: BoardSearch, lean: BoardSearch, within: float, most: float
+    quick: BoardSearch, lean: Memory, within: float, most: float
 ) -> tuple[float, str]:
     """What the fullest rank keeps at least, however layers are cut, and why.
 
@@ -64,7 +65,7 @@ def peak_of_any_cut(
     peaks = []
     for stage in range(layout.stages):
         alive = _of_layers(_alive(problem, sums, stage, within), stage, layout)
-        peaks.append(np.where(np.isinf(alive), np.inf, lean.memory.of_any_cut(stage, alive)))
+        peaks.append(np.where(np.isinf(alive), np.inf, lean.of_any_cut(stage, alive)))
     return min(best_cut(peaks, np.maximum)[0] * (1 - TOLERANCE), most), "the memory of any cut"
 
 

@@ -81,14 +81,14 @@ def peak_of_any(
 
     Passes are shortest where nothing is recomputed, and memory is least where all layers are.
     """
-    lean, quick = search, quickest(choosing, search)
+    memory, quick = search.memory, quickest(choosing, search)
     if "recompute" in choosing.names:
         policy = str(FULL_RECOMPUTATION)
-        lean = choosing.on(search.board.changed(search.board.experiment.changed(recompute=policy)))
+        memory = memory.of(search.board.experiment.changed(recompute=policy))
     if "cut" in choosing.names:
-        return peak_of_any_cut(quick, lean, within, most)
-    problem = replace(quick.problem, sizes=lean.memory.sizes, limits=lean.memory.limits)
-    return peak_bound(problem, lean.memory, within, most)
+        return peak_of_any_cut(quick, memory, within, most)
+    problem = replace(quick.problem, sizes=memory.sizes, limits=memory.limits)
+    return peak_bound(problem, memory, within, most)
 
 
 def peak_bound(

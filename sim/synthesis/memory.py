@@ -71,6 +71,10 @@ class Memory(Protocol):
         """The least that a peak can be which is more than this one."""
         ...
 
+    def of(self, experiment: Experiment) -> Memory:
+        """The same with other choices of the same stages."""
+        ...
+
     def within(self, peak: float) -> Memory:
         """The same where no rank may keep more than this."""
         ...
@@ -112,6 +116,10 @@ class Counted:
     def above(self, peak: float) -> float:
         """The next whole number of stages' activations."""
         return (floor(peak / self.step + 1e-9) + 1) * self.step
+
+    def of(self, experiment: Experiment) -> Counted:  # noqa: ARG002
+        """Whatever stages do."""
+        return self
 
     def within(self, peak: float) -> Counted:
         """With lower limits."""
@@ -189,6 +197,10 @@ class Reserved:
     def above(self, peak: float) -> float:
         """Anything is possible."""
         return peak
+
+    def of(self, experiment: Experiment) -> Reserved:
+        """On the same devices."""
+        return replace(self, experiment=experiment)
 
     def within(self, peak: float) -> Reserved:
         """With smaller devices."""
